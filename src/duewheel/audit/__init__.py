@@ -1,1 +1,1 @@
-"""`duewheel audit`: Great Expectations' verdict over the timer topics."""
+"""`duewheel audit`: validates the timer topics with Great Expectations."""

@@ -1,7 +1,8 @@
-"""Data Docs of an audit: what Great Expectations' own renderers say of its results.
+"""Data Docs of an audit: pages with the output of Great Expectations' own renderers.
 
-The library's page around them loads styles, scripts and pictures from half a dozen servers. Ours
-loads nothing: an audit can be read on a host without a network, and reading it tells nobody.
+The library's page template loads styles, scripts and pictures from half a dozen servers. This
+module's template loads nothing, so an audit can be read on a host without a network, and reading
+it sends no request to anyone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from duewheel.audit.expectations import Tally
 
 
 class DataDocs:
-    """Makes the pages."""
+    """Renders the pages."""
 
     def __init__(self) -> None:
         with warnings.catch_warnings():
@@ -36,20 +37,20 @@ class DataDocs:
         summary: str,
         disagreements: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        """What a suite says, as HTML.
+        """Renders the result of a suite as HTML.
 
         Args:
             suite: its name.
             tallies: of its expectations.
             title: of the page.
             summary: a sentence before the results.
-            disagreements: shown before them, too (validation.py).
+            disagreements: listed before the results, too (validation.py).
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             document = self._renderer.render(_validation(suite, tallies)).to_json_dict()
         overview = document["sections"][0]["content_blocks"]
-        # Links to pages of a site that is not there.
+        # Links to pages of a documentation site, which an audit does not write.
         overview[:] = [each for each in overview if each["content_block_type"] == "table"]
         failed = [each.as_json() for each in tallies if not each.success]
         return self._render(
@@ -62,7 +63,7 @@ class DataDocs:
         )
 
     def index(self, title: str, audits: Sequence[Mapping[str, Any]]) -> str:
-        """A table of results (run.py), as HTML."""
+        """Renders a table of results (run.py) as HTML."""
         return self._render("index", title, audits=audits)
 
     def _render(self, name: str, title: str, **values: Any) -> str:
@@ -76,7 +77,7 @@ def _template(name: str) -> str:
 
 
 def _validation(suite: str, tallies: Sequence[Tally]) -> Any:
-    """A result object of the library's, of what may have been found in many pieces."""
+    """Builds one of the library's result objects from the tallies of many chunks."""
     import great_expectations as gx
     from great_expectations.core import (
         ExpectationSuiteValidationResult,
@@ -121,7 +122,7 @@ def _result(tally: Tally) -> dict[str, Any]:
         "unexpected_percent": _percent(tally.failed, validated),
         "unexpected_percent_total": _percent(tally.failed, tally.rows),
         "unexpected_percent_nonmissing": _percent(tally.failed, validated),
-        # The library puts them into its tables as they are, and anybody may have written them.
+        # The library puts values into its tables unescaped: a producer could inject HTML.
         "partial_unexpected_list": [_quoted(value) for _, value in tally.examples],
     }
 

@@ -1,11 +1,11 @@
-"""Great Expectations, run by an audit: suites over tables in memory.
+"""Runs the suites of an audit with Great Expectations, over tables in memory.
 
-It runs on pandas, in this process: a suite over 100,000 rows takes a quarter of a second and some
-60 MB; on Spark's data frames it takes ten times as long, and gigabytes. Its context lives in memory
-only: nothing is stored, nothing is sent.
+The library runs on pandas, in this process: a suite over 100,000 rows takes a quarter of a second
+and some 60 MB; on Spark's data frames it takes ten times as long, and gigabytes. Its context lives
+in memory only, so the library stores nothing and sends nothing.
 
-What it finds is taken out of its result objects at once (`Checked`) and added up over the pieces
-of a range (`Tally`), so that memory does not grow with the range.
+Each result object is reduced to a `Checked` at once, and a `Tally` adds these up over the chunks of
+a range, so that memory does not grow with the range.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _CHATTY = "great_expectations.data_context.types.base"  # sets itself to INFO
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What one expectation says of a table.
+    """The result of one expectation on a table.
 
     Attributes:
-        success: whether it holds.
-        rows: how many were looked at, nulls included.
-        nulls: how many of them had no value, if the expectation passes those over.
-        failing: indexes of the rows that fail; none where the table as a whole is judged.
-        values: of the first of these rows.
-        observed: of the table as a whole, else None.
+        success: whether the expectation holds.
+        rows: the number of rows, nulls included.
+        nulls: how many rows have no value, if the expectation skips nulls.
+        failing: indexes of the rows that fail; empty for an expectation on the whole table.
+        values: the column's values in the first of these rows.
+        observed: the value of an expectation on the whole table, else None.
     """
 
     success: bool
@@ -55,7 +55,7 @@ class GreatExpectations:
     """The library, set up once: importing it takes two seconds. Not thread-safe.
 
     Example:
-        found = GreatExpectations().check(suite, {"max_delay_ms": 1000}, table)
+        results = GreatExpectations().check(suite, {"max_delay_ms": 1000}, table)
     """
 
     def __init__(self) -> None:
@@ -75,11 +75,11 @@ class GreatExpectations:
     def check(
         self, suite: Mapping[str, Any], parameters: Mapping[str, Any], table: pa.Table
     ) -> list[Checked]:
-        """What each expectation of a suite says, in the suite's order.
+        """Checks a suite; returns the result of each expectation, in the suite's order.
 
         Args:
             suite: as in `duewheel.schemas.request.rules`.
-            parameters: what {"$PARAMETER": name} in it stands for.
+            parameters: the values of {"$PARAMETER": name} in the suite.
             table: whole numbers and text, dictionaries of them too.
 
         Raises:
@@ -108,7 +108,7 @@ class GreatExpectations:
 
 
 def _frame(table: pa.Table) -> Any:
-    """As pandas: whole numbers that may be null stay whole numbers."""
+    """Converts a table to pandas; whole numbers that may be null stay whole numbers."""
     import pandas as pd
 
     columns: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def _checked(result: Any, rows: int) -> Checked:
 
 
 def _reason(info: Mapping[str, Any]) -> str:
-    """The message of an expectation's exception, or of the first of several."""
+    """Returns the message of an expectation's exception, or of the first of several."""
     if "exception_message" not in info:
         info = next((each for each in info.values() if isinstance(each, Mapping)), {})
     return str(info.get("exception_message") or "it gives no result")
@@ -149,14 +149,14 @@ def _plain(value: Any) -> Any:
 
 @dataclass
 class Tally:
-    """One expectation over all pieces of a range.
+    """Adds up one expectation over all chunks of a range.
 
     Attributes:
         expectation: as in the suite, with values in the place of parameters.
-        success: whether it held everywhere.
+        success: whether it holds in every chunk.
         rows, nulls, observed: as in Checked.
         failed: how many rows fail.
-        examples: of failing rows: where they lie, and what the judged column has there.
+        examples: of failing rows: the source of each, and its value in the checked column.
     """
 
     expectation: Mapping[str, Any]
@@ -168,11 +168,11 @@ class Tally:
     examples: list[tuple[str, Any]] = field(default_factory=list)
 
     def add(self, checked: Checked, names: Sequence[str]) -> None:
-        """One more piece.
+        """Adds one more chunk.
 
         Args:
-            checked: what was found in it.
-            names: where the first of its failing rows lie, one for each of `checked.values`.
+            checked: the chunk's result.
+            names: the sources of its first failing rows, one for each of `checked.values`.
         """
         self.success = self.success and checked.success
         self.rows += checked.rows
@@ -183,7 +183,7 @@ class Tally:
         self.examples += list(zip(names, checked.values, strict=True))[:room]
 
     def as_json(self) -> dict[str, Any]:
-        """For the result of an audit."""
+        """Returns the entry in an audit's result."""
         meta = self.expectation["meta"]
         return {
             "type": self.expectation["type"],
@@ -200,5 +200,5 @@ class Tally:
 
 
 def tallies(suite: Mapping[str, Any], parameters: Mapping[str, Any]) -> list[Tally]:
-    """One of each expectation, of nothing yet."""
+    """Makes an empty tally of each expectation."""
     return [Tally(each) for each in filled_in(suite, parameters)]

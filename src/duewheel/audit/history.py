@@ -1,14 +1,15 @@
-"""Where audits are kept: a folder of static files, the newest `audit.keep` of them.
+"""The folder of a shard's audits: static files, of the newest `audit.keep` audits.
 
-    index.html               all of them, the newest first
-    duewheel_audit.prom      the newest one's metrics, for a collector of text files
-    <time>/result.json       what was found, for programs
+    index.html               a list of all audits, the newest first
+    duewheel_audit.prom      the metrics of the newest audit, for a textfile collector
+    <time>/result.json       the result, for programs
     <time>/rules-0.html      Data Docs: the suite over the rows of each settings epoch, oldest 0
-    <time>/rows.html         Data Docs: the suite that looks across rows
-    audit.lock               one audit at a time
+    <time>/rows.html         Data Docs: the suite that compares rows with each other
+    audit.lock               held while an audit runs
     spark/                   Spark's scratch files
 
-An audit appears whole or not at all: its folder is renamed when it is complete.
+Invariant: an audit appears whole or not at all. Its folder is written under a temporary name and
+renamed when it is complete; a kill before that leaves only the temporary folder.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ _UNFINISHED = "unfinished"
 
 
 class AuditHistory:
-    """The audits of one shard; `directory` need not exist yet."""
+    """The audits of one shard; `directory` may be missing before the first audit."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     @property
     def spark_dir(self) -> Path:
-        """For Spark's files."""
+        """The folder of Spark's scratch files."""
         return self.directory / _SPARK
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """For the length of a with block nobody else runs an audit here.
+        """Excludes other audits in this folder for the length of a with block.
 
         Raises:
-            Locked: somebody does.
+            Locked: another audit runs.
             ConfigError: the directory cannot be written to.
         """
         try:
@@ -64,31 +65,31 @@ class AuditHistory:
             lock.close()
 
     def results(self) -> list[dict[str, Any]]:
-        """All that are kept, the newest first."""
+        """Returns the results of all audits in the folder, the newest first."""
         return list(self._readable())
 
     def newest(self) -> dict[str, Any] | None:
-        """The result of the last audit that came to its end."""
+        """Returns the result of the last complete audit."""
         return next(self._readable(), None)
 
     def _readable(self) -> Iterator[dict[str, Any]]:
-        """Whatever is wrong with one that was kept, it must not keep others from anything; and the
-        oldest may be removed meanwhile.
+        """Skips a result that does not parse, so that one damaged file cannot stop every later
+        audit, and one that a concurrent audit removes.
         """
         for path in self._folders():
             with suppress(OSError, ValueError):
                 yield json.loads((path / RESULT).read_bytes())
 
     def add(self, result: Mapping[str, Any], pages: Mapping[str, str], keep: int) -> Path:
-        """Keep an audit, and no more than `keep` of them.
+        """Adds an audit, and removes the oldest above `keep`.
 
         Args:
             result: its `id` is the name of the folder, which sorts by time.
             pages: texts by the name of their file.
-            keep: how many audits are kept, this one included.
+            keep: how many audits remain, this one included.
 
         Returns:
-            The folder of this one.
+            The folder of this audit.
         """
         unfinished = self.directory / _UNFINISHED
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -103,7 +104,7 @@ class AuditHistory:
         return folder
 
     def write(self, name: str, text: str) -> None:
-        """Replace a file beside the audits; a reader sees the old or the new one."""
+        """Replaces a file beside the audits; a reader sees the old or the new content."""
         replace_file(self.directory / name, text.encode())
 
     def _folders(self) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The metrics of the newest audit: in the ingest process, and as a text file beside the audits."""
+"""The metrics of the newest audit: the ingest process exports them, an audit writes them."""
 
 from __future__ import annotations
 
@@ -12,32 +12,30 @@ from duewheel.osutil.metrics_server import gauge, gauges
 
 
 def families(result: Mapping[str, Any]) -> Iterator[Metric]:
-    """The families of one audit's result (run.py)."""
+    """Makes the metric families of one audit's result (run.py)."""
     yield gauge("audit_ok", "1 if the newest audit had no finding.", int(result["ok"]))
     yield gauge(
         "audit_end_timestamp_seconds", "When the newest audit ended.", result["ended_ms"] / 1000
     )
-    yield gauge("audit_duration_seconds", "How long it took.", result["took_s"])
-    yield gauge("audit_rows", "Messages that it judged.", result["rows"])
+    yield gauge("audit_duration_seconds", "Duration of the newest audit.", result["took_s"])
+    yield gauge("audit_rows", "Messages that the newest audit validated.", result["rows"])
     yield gauge(
-        "audit_skipped_offsets", "Offsets of its range that it left out.", result["skipped_offsets"]
+        "audit_skipped_offsets", "Offsets of its range that it skipped.", result["skipped_offsets"]
     )
     yield gauge(
         "audit_disagreements",
-        "Verdicts of ingest or of the compiled rules that are not those of the suite.",
+        "Rows on which ingest or the compiled rules disagree with the suite.",
         result["disagreements"]["count"],
     )
-    yield gauges(
-        "audit_rejected", "Messages of its range that are rejected.", "reason", result["rejected"]
-    )
+    yield gauges("audit_rejected", "Rejected messages in its range.", "reason", result["rejected"])
     failed = {each["code"]: int(not each["success"]) for each in result["rows_suite"]}
     yield gauges(
-        "audit_failed", "1 where an expectation across rows does not hold.", "expectation", failed
+        "audit_failed", "1 for an expectation across rows that fails.", "expectation", failed
     )
 
 
 class _Result:
-    """A collector of one result."""
+    """Collects the metrics of one result."""
 
     def __init__(self, result: Mapping[str, Any]) -> None:
         self._result = result
@@ -47,7 +45,7 @@ class _Result:
 
 
 def text(result: Mapping[str, Any]) -> str:
-    """In the text format of Prometheus."""
+    """Formats the metrics of a result in Prometheus' text format."""
     registry = CollectorRegistry()
     registry.register(_Result(result))
     return generate_latest(registry).decode()

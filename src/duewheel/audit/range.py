@@ -1,9 +1,8 @@
-"""Which offsets an audit reads: from `--from` and `--to` to stretches of bounded size.
+"""Splits the range of an audit into chunks of bounded size.
 
-A range is, for each timer partition, the first offset and the one behind the last. It is cut into
-stretches, each with its share of every partition; one of them is in memory at a time. If the range
-is longer than an audit may read, it is a sample that is read: stretches spread evenly over the
-range, the newest among them.
+A range has, for each timer partition, a first offset and an end. Each chunk has a share of every
+partition, and memory holds one chunk at a time. If the range is longer than an audit may read, the
+audit reads a sample: chunks spread evenly over the range, the newest among them.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from __future__ import annotations
 from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.schemas.batches import OffsetRanges
 
-STRETCH_OFFSETS = 100_000
+CHUNK_OFFSETS = 100_000
 
 
 def ranges(starts: Marks, ends: Marks) -> OffsetRanges:
-    """The partitions of which there is something to read."""
+    """Returns the range of each partition that has offsets to read."""
     return {
         partition: (starts[partition], end)
         for partition, end in sorted(ends.items())
@@ -24,41 +23,41 @@ def ranges(starts: Marks, ends: Marks) -> OffsetRanges:
 
 
 def reached(before: Marks, starts: Marks, ends: Marks) -> Marks:
-    """How far everything has been audited once `starts` to `ends` is: where the next one goes on
-    that leaves nothing out and reads nothing twice.
+    """Returns the end of the gapless audited range, once `starts` to `ends` is audited: an audit
+    from there on skips nothing and reads nothing twice.
 
     Args:
-        before: how far it was. A partition that ends below that is another one by now.
+        before: that end before this audit. A partition with a lower end was recreated meanwhile.
     """
-    known = {}
+    audited = {}
     for partition, end in ends.items():
         so_far = before.get(partition)
         if so_far is None or so_far > end or starts[partition] <= so_far:
             so_far = end
-        known[partition] = so_far
-    return {**before, **known}
+        audited[partition] = so_far
+    return {**before, **audited}
 
 
 def offsets_in(between: OffsetRanges) -> int:
-    """How many offsets a range has, transaction markers included."""
+    """Counts the offsets of a range, transaction markers included."""
     return sum(end - start for start, end in between.values())
 
 
-def stretches(between: OffsetRanges, offsets_max: int) -> list[OffsetRanges]:
-    """What is to be read, piece by piece.
+def split_range(between: OffsetRanges, offsets_max: int) -> list[OffsetRanges]:
+    """Splits a range into the chunks to read.
 
     Args:
         between: the range.
-        offsets_max: most offsets of all pieces together, some few for rounding excepted.
+        offsets_max: the most offsets of all chunks together, up to rounding.
     """
-    size = min(STRETCH_OFFSETS, offsets_max)
+    size = min(CHUNK_OFFSETS, offsets_max)
     count = -(-offsets_in(between) // size)
     most = min(count, offsets_max // size)
-    return [_piece(between, (i + 1) * count // most - 1, count) for i in range(most)]
+    return [_chunk(between, (i + 1) * count // most - 1, count) for i in range(most)]
 
 
-def _piece(between: OffsetRanges, number: int, count: int) -> OffsetRanges:
-    """The piece `number` of `count`."""
+def _chunk(between: OffsetRanges, number: int, count: int) -> OffsetRanges:
+    """Returns chunk `number` of `count`."""
     parts = {
         partition: (
             start + (end - start) * number // count,

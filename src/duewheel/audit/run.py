@@ -1,13 +1,13 @@
-"""`duewheel audit`: Great Expectations' own verdict over a range of the timer topics.
+"""`duewheel audit`: validates a range of the timer topics with Great Expectations.
 
-    1. the range: committed records of this shard's partitions, as far as its settings epochs go
-       back; evenly spread chunks of it if it is longer than `audit.rows_max`
-    2. Spark reads one chunk after the other, and each is validated (validation.py)
-    3. Data Docs, a result for programs and metrics are written (history.py)
+    1. determines the range: committed records of this shard's partitions, as far as its settings
+       epochs go back; evenly spread chunks of it if it is longer than `audit.rows_max`
+    2. reads one chunk after the other with Spark, and validates each (validation.py)
+    3. writes Data Docs, a result for programs, and metrics (history.py)
 
 An audit is a process of its own, beside those of the shard or on another host. It only reads, takes
 no lock of the shard and runs at low priority. Findings are disagreements, and critical expectations
-across rows that fail. A rejected message is no finding. A failure keeps nothing of the audit.
+across rows that fail. A rejected message is no finding. A failure discards the whole audit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from duewheel.audit import metrics as audit_metrics
 from duewheel.audit.data_docs import DataDocs
 from duewheel.audit.expectations import GreatExpectations, Tally
 from duewheel.audit.history import INDEX, TEXT_FILE, AuditHistory
-from duewheel.audit.range import offsets_in, ranges, reached, stretches
+from duewheel.audit.range import offsets_in, ranges, reached, split_range
 from duewheel.audit.validation import AuditValidator
 from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.checkpoints.config_epochs import Epochs
@@ -59,12 +59,12 @@ Read = Callable[[OffsetRanges], pa.Table]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to audit.
+    """The topics and the range to audit.
 
     Attributes:
-        topics: of the timer topics; all if empty.
-        since: the first offset or time, or LAST; without one the last hour.
-        until: the first offset or time no more; without one the end of what is committed.
+        topics: some of the timer topics; all if empty.
+        since: the first offset or time, or LAST; None: an hour ago.
+        until: the exclusive end, an offset or a time; None: the end of the committed records.
     """
 
     topics: Sequence[str] = ()
@@ -73,7 +73,7 @@ class Wanted:
 
 
 def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
-    """Audit a range.
+    """Audits a range.
 
     Returns:
         The content of result.json: `ok`, the `ranges`, the offsets `audited` without a gap,
@@ -81,7 +81,7 @@ def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
         a `summary` for people.
 
     Raises:
-        ConfigError: a topic is not one of the timer topics, or an end of the range is none.
+        ConfigError: a topic is not one of the timer topics, or an end of the range does not parse.
         Locked: another audit is running.
         KafkaUnavailable: the brokers do not answer.
     """
@@ -91,14 +91,14 @@ def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
         clock = factory.StoppableClock(stopping)
         begun_ms, audited = clock.now_ms(), _audited(history)
         progress = _progress(settings, clock)
-        # Without progress: the epoch that the first one would have.
+        # Without progress the shard has no epoch yet: validate by the one that it would begin with.
         epochs = progress.epochs if progress else Epochs.first(factory.slot_values(settings))
         with KafkaAdmin(settings.kafka.client_options("admin"), stopping=stopping) as admin:
             topics = _topics(settings, admin, wanted, progress)
             starts, ends = _range(settings, admin, topics, wanted, begun_ms, audited)
         starts = _validated_starts(starts, ends, epochs)
         between = ranges(starts, ends)
-        chunks = stretches(between, settings.audit.rows_max)
+        chunks = split_range(between, settings.audit.rows_max)
         message_contracts = contracts(epochs, settings.dead_letter_topic)
         validator = AuditValidator(epochs, message_contracts, GreatExpectations())
         if chunks:
@@ -141,7 +141,7 @@ def _findings(validator: AuditValidator, across: Sequence[Tally]) -> dict[str, A
 
 
 def _parameters(settings: Settings) -> dict[str, Any]:
-    """Of the suite that looks across rows."""
+    """Returns the parameters of the suite that compares rows with each other."""
     return {
         "rows_min": settings.audit.rows_min,
         "accepted_min": 1 - settings.audit.rejected_max,
@@ -161,7 +161,7 @@ def _progress(settings: Settings, clock: factory.StoppableClock) -> Progress | N
 def _topics(
     settings: Settings, admin: KafkaAdmin, wanted: Wanted, progress: Progress | None
 ) -> Sequence[str]:
-    """The timer topics to audit."""
+    """Returns the timer topics to audit."""
     taken = TakenTopics(frozenset(progress.topics), progress.topic_ids) if progress else None
     timer_topics = require_some(settings, discover(settings, admin, taken))
     strangers = set(wanted.topics) - set(timer_topics)
@@ -178,7 +178,7 @@ def _range(
     now_ms: int,
     audited: Marks,
 ) -> tuple[Marks, Marks]:
-    """First offsets, and those behind the last, of every partition."""
+    """Returns the first offset and the end of every partition."""
     ends: Marks = shard_settings.own(settings, admin.stable_offsets(topics))
     missing = set(topics) - {topic for topic, _ in ends}
     if missing:
@@ -202,7 +202,7 @@ def _range(
 
 
 def _validated_starts(starts: Marks, ends: Marks, epochs: Epochs) -> Marks:
-    """The first offsets with a settings epoch, at or above `starts`."""
+    """Returns the first offsets at or above `starts` that have a settings epoch."""
     validated = {p: max(start, epochs.begins_at(p)) for p, start in starts.items()}
     skipped = sum(min(validated[p], end) - min(starts[p], end) for p, end in ends.items())
     if skipped:
@@ -211,7 +211,7 @@ def _validated_starts(starts: Marks, ends: Marks, epochs: Epochs) -> Marks:
 
 
 def _audited(history: AuditHistory) -> dict[TopicPartition, int]:
-    """The end of the earlier audits, by partition."""
+    """Returns the end of the earlier audits, by partition."""
     named = (history.newest() or {"audited": {}})["audited"]
     partitions = {name: name.rpartition("-") for name in named}
     return {(topic, int(n)): named[name] for name, (topic, _, n) in partitions.items()}
@@ -226,7 +226,7 @@ def _named(marks: Marks) -> dict[str, int]:
 
 @contextmanager
 def _reader(settings: Settings, history: AuditHistory) -> Iterator[Read]:
-    """Spark, for the length of a with block."""
+    """Runs Spark for the length of a with block."""
     servers, kafka = settings.kafka.servers, settings.kafka.source_options()
     with spark_session(
         settings,
@@ -262,7 +262,7 @@ def _keep(
     validator: AuditValidator,
     across: Sequence[Tally],
 ) -> dict[str, Any]:
-    """Write Data Docs, result and metrics."""
+    """Writes Data Docs, result and metrics."""
     docs, name = DataDocs(), f"{settings.app.id}, shard {settings.shard.index}, {result['id']}"
     count, left_out = result["disagreements"]["count"], result["skipped_offsets"]
     summary = f"{validator.rows} messages, {count} disagreements, {left_out} offsets left out."
@@ -293,6 +293,6 @@ def _keep(
 
 
 def _id(time_ms: int) -> str:
-    """A name that sorts by time."""
+    """Makes a name that sorts by time."""
     time = datetime.fromtimestamp(time_ms / 1000, UTC)
     return f"{time:%Y%m%dT%H%M%S}.{time_ms % 1000:03}Z"

@@ -1,8 +1,8 @@
-"""Audits at intervals, in a process of their own beside those that `duewheel run` keeps alive.
+"""Starts audits at intervals, each in a process of its own beside those of `duewheel run`.
 
-An audit is never urgent: one that fails is tried again after an interval, one that takes longer
-than that is not joined by a second, and a standby has none. The first comes an interval after the
-newest finished audit, also one that was run by hand.
+An audit is never urgent. After a failure the next one comes an interval later; while one runs, no
+second one starts; a standby starts none. The first comes an interval after the newest audit in the
+folder, including one that was run by hand.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Start = Callable[[], Child]
 
 
 class AuditSchedule:
-    """Asked often, starts an audit when it is time to."""
+    """Starts an audit at each interval. Not thread-safe; the supervisor's loop calls `poll`."""
 
     def __init__(self, settings: Settings, clock: Clock, start: Start) -> None:
         """
         Args:
-            settings: without an `audit.interval` there are none.
+            settings: without an `audit.interval` no audit starts.
             clock: this host's.
             start: starts the process.
         """
@@ -47,11 +47,11 @@ class AuditSchedule:
 
     @property
     def child(self) -> Child | None:
-        """The process, as long as it runs."""
+        """The process of the running audit, or None."""
         return self._child
 
     def poll(self) -> None:
-        """Start an audit if it is time to, tell of one that has ended."""
+        """Starts an audit if one is due, and logs the failure of one that has ended."""
         if self._interval_ms is None:
             return
         if self._child is not None:
@@ -74,7 +74,7 @@ class AuditSchedule:
                 log.info("audit started", child=self._child.pid)
 
     def _first_ms(self, history: AuditHistory) -> int:
-        """By boottime: nobody sets that."""
+        """Returns the first due time, by boottime: a change of the wall clock must not shift it."""
         interval_ms, now_ms = self._interval_ms or 0, self._clock.now_ms()
         newest = history.newest()
         last_ms = now_ms if newest is None else min(int(newest["started_ms"]), now_ms)
@@ -82,10 +82,10 @@ class AuditSchedule:
 
 
 def start_audit(flags: Sequence[str]) -> Child:
-    """Start one where the last has ended.
+    """Starts an audit from the end of the last one.
 
     Args:
-        flags: of the command line, which give it the settings of `run`.
+        flags: of the command line, so that the audit has the settings of `run`.
     """
     command = [sys.executable, "-P", "-m", "duewheel", "audit", "--from", "last", *flags]
     return Child(command, stdout=subprocess.DEVNULL, on_parent_death=signal.SIGTERM)

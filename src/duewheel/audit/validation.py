@@ -5,11 +5,11 @@ the rules compiled from it, and by ingest's parser, which makes it a timer or a 
 reason. The three must agree, rule by rule and row by row; each difference is a *disagreement*. An
 audit thus detects an edited suite, or an upgraded library, whose meaning differs from the rules.
 
-A second suite checks across rows. Ingest cannot do that, so it runs here only, once, over a few
-numbers of every row:
+A second suite compares rows with each other. Ingest sees one batch at a time and cannot do that, so
+this suite runs only here, once, over a few numbers of every row:
 
     error_code         of a rejected row; null: accepted
-    offset_step        from the row before it in its partition; null: the first of its chunk
+    offset_step        from the previous row of its partition; null: the first of its chunk
     timestamp_step_ms  likewise
     timer_id           64 bits of the id that a user gave; null: no such id, a reschedule, or a
                        copy of an earlier row
@@ -38,7 +38,7 @@ from duewheel.schemas.request.rules import VALUE, Rule, Rules, load_suite
 _pa: Any = pa
 _pc: Any = pyarrow.compute
 
-_ID_SEEDS = (0x1F83D9AB, 0x5BE0CD19)  # others than the timer log's: 40 bits are too few here
+_ID_SEEDS = (0x1F83D9AB, 0x5BE0CD19)  # not the timer log's: its 40 bits would collide here
 _ROWS = pa.schema(
     [
         pa.field("error_code", pa.dictionary(pa.int32(), pa.string())),
@@ -59,7 +59,7 @@ class _Chunk:
     offset: Int64
 
     def names(self, rows: Int64) -> list[str]:
-        """The sources of some of its rows."""
+        """Returns the sources of some rows."""
         sources = source_names(self.partitions, self.partition[rows], self.offset[rows])
         return [str(name) for name in sources.cast(pa.large_string()).to_pylist()]
 
@@ -70,10 +70,10 @@ class Disagreement:
 
     Attributes:
         source: topic-partition@offset.
-        code: of the rule; or of the refusal in question, if all rules agree.
-        suite, other: whether the row fails by Great Expectations, and by the other; None if it
-            fails by both, for different reasons.
-        by: the other: "compiled rules", or "ingest".
+        code: of the rule; or of the refusal, if all rules agree.
+        suite, other: whether the row fails by Great Expectations, and by the other verdict; None
+            if it fails by both, for different reasons.
+        by: the source of the other verdict: "compiled rules" or "ingest".
     """
 
     source: str
@@ -85,13 +85,13 @@ class Disagreement:
 
 @dataclass
 class Disagreements:
-    """The count of all, and the first few."""
+    """Counts all disagreements, and keeps the first few."""
 
     count: int = 0
     first: list[Disagreement] = field(default_factory=list)
 
     def add(self, first: Sequence[Disagreement], count: int) -> None:
-        """Some more: the first of `count`."""
+        """Adds `count` disagreements, of which `first` are the first."""
         self.count += count
         self.first += first[: EXAMPLES_MAX - len(self.first)]
 
@@ -99,7 +99,7 @@ class Disagreements:
 def _without_letters(
     read: tuple[int, TimerBatch, pa.Table],
 ) -> tuple[int, TimerBatch, pa.Table]:
-    """The same without dead letters that wait: only their first copies are validated."""
+    """Drops copies of waiting dead letters: only the first copy of each is validated."""
     number, batch, columns = read
     letters = batch.rejected & (batch.retries > 0)
     if not letters.any():
@@ -112,7 +112,7 @@ class AuditValidator:
     """Validates a range chunk by chunk. Not thread-safe.
 
     Attributes:
-        rules: the suite's tallies over the rows of each epoch, by its number.
+        rules: the suite's tallies over the rows of each epoch, by number of the epoch.
         disagreements: see the module's head.
         rows: how many were validated.
         rejected: how many are dead letters, by code.
@@ -137,7 +137,7 @@ class AuditValidator:
         self.rejected: Counter[str] = Counter()
 
     def take(self, records: pa.Table) -> None:
-        """Validate some more records, with the columns of the stream."""
+        """Validates more records, with the columns of the stream."""
         for number, batch, columns in map(_without_letters, self._by_epoch(records)):
             if not len(batch):
                 continue
@@ -158,10 +158,10 @@ class AuditValidator:
             self.rows += len(batch)
 
     def across_rows(self, parameters: Mapping[str, Any]) -> list[Tally]:
-        """Run the second suite over all rows taken.
+        """Runs the second suite over all rows taken.
 
         Args:
-            parameters: what {"$PARAMETER": name} in it stands for.
+            parameters: the values of {"$PARAMETER": name} in the suite.
         """
         suite = load_suite("audit")
         tables = [_ROWS.empty_table(), *(chunk.columns for chunk in self._chunks)]
@@ -173,7 +173,7 @@ class AuditValidator:
         return totals
 
     def _by_epoch(self, records: pa.Table) -> Iterator[tuple[int, TimerBatch, pa.Table]]:
-        """Records as ingest parses them, separate for each epoch, in offset order."""
+        """Parses records as ingest does, separately for each epoch, in offset order."""
         newest = len(self._contracts) - 1
         batch, columns = parse_with_columns(records, self._contracts[newest])
         index = self._epochs.of_rows(batch.partitions, batch.partition, batch.offset)
@@ -207,7 +207,7 @@ class AuditValidator:
         failure: Int32,
         rules: Rules,
     ) -> None:
-        """The reason that ingest gives must be that of the first rule that the row fails."""
+        """Compares ingest's reason with that of the first rule that the row fails."""
         expected = _first(failing, len(rejected), rules)
         differ = np.flatnonzero((failure != expected) | (rejected != (expected != ACCEPTED)))
         first = differ[:EXAMPLES_MAX]
@@ -229,7 +229,7 @@ class AuditValidator:
         self.disagreements.add(found, len(differ))
 
     def _names(self, rows: Int64) -> list[str]:
-        """The sources of rows, by index over all chunks."""
+        """Returns the sources of rows, by index over all chunks."""
         ends = np.cumsum([len(chunk.offset) for chunk in self._chunks])
         names = []
         for row in rows.tolist():
@@ -246,7 +246,7 @@ def _mask(rows: Int64, count: int) -> Bool:
 
 
 def _first(failing: Sequence[Bool], count: int, rules: Rules) -> Int32:
-    """For each row the first rule it fails; of rules that word the refusal alike, the first."""
+    """Returns for each row the first rule that it fails; of rules with one text, the first."""
     wording = [(rule.code, rule.reason) for rule in rules.rules]
     expected = np.full(count, ACCEPTED, np.int32)
     for place in reversed(range(len(failing))):
@@ -255,8 +255,8 @@ def _first(failing: Sequence[Bool], count: int, rules: Rules) -> Int32:
 
 
 def _rejected_by(batch: TimerBatch, rules: Sequence[Rule]) -> Int32:
-    """For each row the index of the first rule that words its refusal as the ends of its headers
-    do, ACCEPTED where there is none; rows that are not rejected have ACCEPTED too.
+    """Returns for each row the index of the first rule whose refusal its headers end with; ACCEPTED
+    for a row without one, and for a row that is not rejected.
     """
     failure = np.full(len(batch), ACCEPTED, np.int32)
     rows = np.flatnonzero(batch.rejected)
@@ -268,7 +268,7 @@ def _rejected_by(batch: TimerBatch, rules: Sequence[Rule]) -> Int32:
 
 
 def _error_end(rule: Rule) -> bytes:
-    """What the headers of every row end with that this rule has rejected, and of no other's."""
+    """Returns the bytes that end the headers of rows rejected by this rule, and of no others."""
     return rule.reason.encode().split(VALUE)[1] if rule.names_value else error_headers(rule)
 
 
@@ -288,7 +288,7 @@ def _counts(codes: pa.DictionaryArray[Any, Any]) -> dict[str, int]:
 
 
 def _across_rows(batch: TimerBatch, codes: pa.DictionaryArray[Any, Any]) -> pa.Table:
-    """The columns of _ROWS."""
+    """Builds the columns of _ROWS."""
     order = np.argsort(batch.partition, kind="stable")
     partition = batch.partition[order]
     begins = np.ones(len(batch), np.bool_)

@@ -5,9 +5,9 @@ against Kafka 4.3 (docs/kafka.md); a test records it again. Kafka-compatible sys
 the APIs, at versions of their own.
 
     version_min   the lowest version with the fields that duewheel uses
-    version_max   the highest one that each client concerned can still send
+    version_max   the highest version that every client of the API can send
 
-A broker must offer some version between them: an old one ends below, a future one begins above.
+A broker must offer some version between them: an old broker ends below, a future one begins above.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Api:
 
 NEEDED = (
     Api(0, "Produce", 3, 9, "dequeue, client", "transactional record batches"),
-    Api(1, "Fetch", 4, 12, "ingest, progress, dlq", "reading of committed records only"),
+    Api(1, "Fetch", 4, 12, "ingest, progress, dlq", "reads of committed records only"),
     Api(2, "ListOffsets", 2, 9, "ingest, progress, dlq", "offsets by time, and of the stable end"),
-    Api(3, "Metadata", 10, 12, "everything", "ids of topics: a recreated one goes unnoticed"),
-    Api(10, "FindCoordinator", 1, 6, "dequeue", "the way to the transaction coordinator"),
+    Api(3, "Metadata", 10, 12, "everything", "topic ids: a recreated topic goes unnoticed"),
+    Api(10, "FindCoordinator", 1, 6, "dequeue", "lookup of the transaction coordinator"),
     Api(18, "ApiVersions", 0, 4, "everything", "agreement on versions"),
     Api(22, "InitProducerId", 4, 4, "dequeue", "fencing of a shard's older instance"),
     Api(24, "AddPartitionsToTxn", 0, 3, "dequeue", "transactions"),
@@ -58,8 +58,8 @@ NEEDED = (
     Api(19, "CreateTopics", 4, 7, "init", "creation of missing topics by `init`", "warning"),
     Api(37, "CreatePartitions", 0, 3, "init, reshard", "addition of shards", "warning"),
 )
-"""Without SaslHandshake (17) and SaslAuthenticate (36), which only clients with SASL send, no
-connection would have come as far as this list."""
+"""SaslHandshake (17) and SaslAuthenticate (36) are left out: without them a client that needs SASL
+gets no connection at all."""
 
 OPTIONAL = (
     Api(60, "DescribeCluster", 0, 1, "ingest (Spark)", "nothing: Metadata does", "ok"),
@@ -75,19 +75,19 @@ OPTIONAL = (
 
 
 def lacking(api: Api, offered: Offered) -> str:
-    """How a broker fails an API, in words; empty if it does not."""
+    """Describes how a broker lacks an API; empty if it offers the API."""
     if api.key not in offered:
         return "not offered"
     low, high = offered[api.key]
     if high < api.version_min:
-        return f"offered up to version {high}, needed is {api.version_min}"
+        return f"offered up to version {high}, {api.version_min} is required"
     if low > api.version_max:
-        return f"offered from version {low} on, the clients end at {api.version_max}"
+        return f"offered from version {low} on, the clients support up to {api.version_max}"
     return ""
 
 
 def check(offers: Mapping[str, Offered]) -> Iterator[Diagnosis]:
-    """Findings on the APIs that brokers offer, by their names."""
+    """Checks the APIs that each broker offers, by name of the broker."""
     whole = True
     for api in (*NEEDED, *OPTIONAL):
         for broker, offered in offers.items():

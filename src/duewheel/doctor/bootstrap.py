@@ -1,7 +1,7 @@
-"""Checks that the bootstrap servers take connections, and let a client through.
+"""Checks that the bootstrap servers take connections, and accept a client.
 
 kafka-python retries until its deadline whatever the servers reply. The reason of a refusal appears
-only in its log lines, so `listening` captures these while a client is opened.
+only in its log lines, so `capture_errors` captures these while a client is opened.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from duewheel.errors import DuewheelError
 from duewheel.kafka.clients import ClientSettings
 
 _AT_A_TIME = 16
-_REMEDY = "mend kafka.bootstrap_servers, name resolution or firewall"
+_REMEDY = "correct kafka.bootstrap_servers, name resolution or firewall"
 
 
-class _LastWords(logging.Handler):
-    """Keeps the last line about a connection that failed."""
+class _LastError(logging.Handler):
+    """Keeps the last log line about a failed connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class _LastWords(logging.Handler):
 
 
 def examine(settings: Settings) -> Iterator[Diagnosis]:
-    """Each server by itself, from this host; not where a proxy stands between."""
+    """Connects to each server from this host; skipped if the clients use a proxy."""
     if settings.kafka.client.get("proxy_url") or settings.kafka.client.get("socks5_proxy"):
         return
     seconds = settings.dequeue.call_deadline.total_seconds()
@@ -47,7 +47,7 @@ def examine(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def check(refusals: Sequence[tuple[str, str]]) -> Iterator[Diagnosis]:
-    """Findings on servers, each with its defect or "". Without a good server it is UNREACHABLE."""
+    """Makes a finding for each server with its defect or ""; UNREACHABLE if all have one."""
     if all(refusal for _, refusal in refusals):
         servers = ",".join(server for server, _ in refusals)
         found = "; ".join(dict.fromkeys(refusal for _, refusal in refusals))
@@ -70,28 +70,28 @@ def _refusal(server: str, seconds: float) -> str:
     return ""
 
 
-def not_through(client: ClientSettings, error: DuewheelError, last_words: str) -> Diagnosis:
-    """The servers take connections, and no client gets through."""
-    last = f"; last log line: {client.redacted(last_words)}" if last_words else ""
+def not_through(client: ClientSettings, error: DuewheelError, last_error: str) -> Diagnosis:
+    """Makes the finding of servers that take connections and accept no client."""
+    last = f"; last log line: {client.redacted(last_error)}" if last_error else ""
     return Diagnosis(
         "kafka_refuses",
         "error",
         client.address,
-        f"takes connections, and lets no client through: {error}{last}",
-        "mend [kafka.client]: a broker that disconnects wants another security_protocol, or knows "
-        "no such user and password",
+        f"takes connections, but accepts no client: {error}{last}",
+        "correct [kafka.client]: a broker that disconnects needs another security_protocol, or has "
+        "no such user with this password",
     )
 
 
 @contextmanager
-def listening() -> Iterator[_LastWords]:
-    """Capture the clients' log lines: failures become findings, and some are expected."""
-    clients, words = logging.getLogger("kafka"), _LastWords()
+def capture_errors() -> Iterator[_LastError]:
+    """Captures the clients' log lines: failures become findings, and some are expected."""
+    clients, errors = logging.getLogger("kafka"), _LastError()
     before = clients.propagate
     clients.propagate = False
-    clients.addHandler(words)
+    clients.addHandler(errors)
     try:
-        yield words
+        yield errors
     finally:
-        clients.removeHandler(words)
+        clients.removeHandler(errors)
         clients.propagate = before

@@ -23,7 +23,7 @@ _REQUEST_HEADER_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Of one broker: what it offers, or why it did not answer."""
+    """The answer of one broker: the APIs that it offers, or the reason why there is none."""
 
     name: str
     place: str
@@ -34,7 +34,7 @@ class _Answer:
 
 
 def examine(cluster: Cluster) -> Iterator[Diagnosis]:
-    """All brokers, in parallel: several dead ones cost one deadline together."""
+    """Checks all brokers in parallel, so that several dead ones cost one deadline together."""
     brokers = internals.advertised_brokers(cluster.admin)
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
         answers = list(pool.map(lambda broker: _answer(cluster, *broker), brokers))
@@ -45,10 +45,10 @@ def examine(cluster: Cluster) -> Iterator[Diagnosis]:
             answer.problem or f"{answer.place} answers, first after {answer.took_ms} ms",
             error=bool(answer.problem),
             remedy=f"this host must reach {answer.place}, which the broker's "
-            "advertised.listeners name: mend them, or name resolution and firewall",
+            "advertised.listeners name: correct them, or name resolution and firewall",
         )
     if all(answer.problem for answer in answers):
-        found = "no broker can be reached at the address that it gives to its clients"
+        found = "no broker can be reached at the address that it advertises"
         yield Diagnosis(UNREACHABLE, "error", cluster.address, found, "as above")
         return
     reached = {answer.name: answer for answer in answers if answer.offered is not None}
@@ -82,19 +82,19 @@ def _answer(cluster: Cluster, number: int, host: str, port: int) -> _Answer:
 
 
 def _check_version(name: str, version: tuple[int, ...]) -> Diagnosis:
-    """The version that kafka-python concludes from the APIs; duewheel refuses too old a one."""
+    """Checks the version that kafka-python derives from the APIs; duewheel refuses an older one."""
     shown, oldest = (".".join(map(str, v)) for v in (version, OLDEST_BROKER))
     return diagnose(
         "kafka_version",
         name,
-        f"its APIs are those of Kafka {shown}; needed is {oldest} or newer",
+        f"its APIs are those of Kafka {shown}; {oldest} or newer is required",
         error=version < OLDEST_BROKER,
-        remedy="upgrade the brokers: older ones let a fenced producer fence its heir",
+        remedy="upgrade the brokers: older ones let a fenced producer fence its successor",
     )
 
 
 def _features(cluster: Cluster) -> Diagnosis:
-    """Whether the cluster guards transactions by itself (KIP-890); without it the clients do."""
+    """Reports whether the brokers guard transactions (KIP-890); without it the clients do."""
     try:
         features = cluster.ask("read features", lambda admin: admin.describe_features())
     except DuewheelError:
@@ -107,12 +107,12 @@ def _features(cluster: Cluster) -> Diagnosis:
 def check_settings(
     name: str, address: str, config: Mapping[str, str], limits: PublisherLimits
 ) -> Iterator[Diagnosis]:
-    """A broker's settings against the bounds of the publisher.
+    """Compares a broker's settings with the bounds of the publisher.
 
     Args:
         name: of the broker, for the finding.
         address: of the cluster, for commands.
-        config: its settings, as far as this client may read them.
+        config: the settings that this client may read.
         limits: of the publisher.
     """
     if not config:

@@ -1,8 +1,8 @@
-"""Clocks: this host's against each broker's, and whether anything keeps it right.
+"""Compares this host's clock with the clock of each broker.
 
-A broker stamps a record of a LogAppendTime topic, at a moment between its sending and its answer:
-that bounds the difference. Nothing becomes due while this host is ahead of the brokers by more than
-`dequeue.clock_skew_max`; while it is behind, timers are late.
+A broker stamps a record of a LogAppendTime topic at a moment between the send and the answer, which
+bounds the difference. While this host is ahead of the brokers by more than
+`dequeue.clock_skew_max`, no slot is closed; while it is behind, timers are late.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REMEDY = "run NTP on every host: chronyc tracking; timedatectl"
 
 
 def examine(cluster: Cluster, scratch: ScratchTopic) -> Iterator[Diagnosis]:
-    """One measurement for each broker that leads a partition of the scratch topic."""
+    """Measures each broker that leads a partition of the scratch topic."""
     bound_ms = as_millis(cluster.settings.dequeue.clock_skew_max)
     deadline = cluster.deadline()
     producer = cluster.client.open(KafkaProducer, deadline, metrics_enabled=False)
@@ -31,7 +31,7 @@ def examine(cluster: Cluster, scratch: ScratchTopic) -> Iterator[Diagnosis]:
         for broker, partition in sorted(scratch.partition_of.items()):
             if broker == _NO_BROKER:
                 continue
-            for _ in range(2):  # the first one also connects, which takes long
+            for _ in range(2):  # the first send also connects, which widens the bounds
                 before_ms = cluster.clock.now_ms()
                 stamp_ms = _stamp(cluster, producer, TopicPartition(scratch.topic, partition))
                 after_ms = cluster.clock.now_ms()
@@ -43,7 +43,7 @@ def examine(cluster: Cluster, scratch: ScratchTopic) -> Iterator[Diagnosis]:
 
 
 def _stamp(cluster: Cluster, producer: KafkaProducer, where: TopicPartition) -> int:
-    """When a record was taken, by the clock of the broker that leads the partition."""
+    """Writes a record; returns its timestamp by the clock of the partition's leader."""
 
     def send() -> int:
         sent = producer.send(where.topic, b"", partition=where.partition)
@@ -53,13 +53,13 @@ def _stamp(cluster: Cluster, producer: KafkaProducer, where: TopicPartition) -> 
 
 
 def check_skew(broker: str, least_ms: int, most_ms: int, bound_ms: int) -> Diagnosis:
-    """How far this host is ahead of a broker: at least and at most, in ms."""
+    """Checks the bounds between which this host is ahead of a broker, in ms."""
     if least_ms > 0:
         found = f"this host is ahead by {least_ms} to {most_ms} ms"
     elif most_ms < 0:
         found = f"this host is behind by {-most_ms} to {-least_ms} ms: timers are that late"
     else:
-        found = f"no difference seen, to within {max(most_ms, -least_ms)} ms"
+        found = f"no difference measured, to within {max(most_ms, -least_ms)} ms"
     held = least_ms > bound_ms
     return diagnose(
         "clock",

@@ -28,10 +28,10 @@ class Topic:
 
     Attributes:
         name: of the topic.
-        error_code: Kafka's; 0 if the rest is set.
+        error_code: Kafka's; 0 if the other attributes are set.
         partitions: rows of Metadata.
-        rights: operations that are allowed to this client; None if the broker does not list them.
-        config: its settings; empty if they may not be read.
+        rights: operations that this client may do; None if the broker does not list them.
+        config: the topic's settings; empty if this client may not read them.
     """
 
     name: str
@@ -50,12 +50,12 @@ class Topic:
 
 
 class Cluster:
-    """One admin client, every call of which has a deadline. Not thread-safe, `ask` excepted."""
+    """One admin client; each of its calls has a deadline. Only `ask` is thread-safe."""
 
     def __init__(
         self, settings: Settings, client: ClientSettings, admin: KafkaAdminClient, clock: Clock
     ) -> None:
-        """Use an open client; the caller closes it."""
+        """Uses an open client, which the caller closes."""
         self.settings = settings
         self.client = client
         self.admin = admin
@@ -64,27 +64,27 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """The bootstrap servers, as commands take them."""
+        """The bootstrap servers, in the form of Kafka's command-line tools."""
         return self.client.address
 
     @property
     def own_topics(self) -> list[str]:
-        """Timer topics, then the others that are duewheel's."""
+        """Timer topics, then duewheel's other topics."""
         return [*self.timer_topics, *self.settings.service_topics.values()]
 
     @cached_property
     def timer_topics(self) -> list[str]:
-        """The listed ones, existing or not, and those that match the pattern."""
+        """Listed timer topics, existing or not, and topics that match the pattern."""
         with self.open_topics() as topics:
             return [*self.settings.timer.topics, *topics.matching_topics(self.settings)]
 
     def open_topics(self) -> KafkaAdmin:
-        """The client of the topic checks that a start makes; the caller closes it."""
+        """Opens the client with the topic checks of a start; the caller closes it."""
         return KafkaAdmin(self.settings.kafka.client_options("admin"), self.call_s)
 
     @property
     def targets(self) -> list[str]:
-        """Real topics, as far as the configuration names any."""
+        """Targets that the configuration names."""
         contracts = self.settings.timer.contracts.values()
         return sorted({contract.target for contract in contracts if contract.target})
 
@@ -93,7 +93,7 @@ class Cluster:
         return Deadline(self.call_s)
 
     def ask(self, what: str, call: Callable[[KafkaAdminClient], T]) -> T:
-        """The answer to one call.
+        """Makes one call.
 
         Raises:
             KafkaUnavailable, ConfigError: as `ClientSettings.call`.
@@ -101,16 +101,17 @@ class Cluster:
         return self.client.call(self.deadline(), what, lambda: call(self.admin))
 
     def topics(self, names: Sequence[str]) -> dict[str, Topic]:
-        """The description of each topic, existing or not."""
+        """Describes topics, existing or not."""
         rows = self.ask("look up topics", lambda admin: admin.describe_topics(list(names)))
         existing = [row["name"] for row in rows if row["error_code"] == 0]
         configs = self.configs("TOPIC", existing) if existing else {}
         return {row["name"]: _topic(row, configs.get(row["name"], {})) for row in rows}
 
     def configs(self, kind: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """The settings of topics ("TOPIC") or brokers ("BROKER"); empty where they may not be read.
+        """Reads the settings of topics ("TOPIC") or brokers ("BROKER"); empty without the right to.
 
-        A broker answers for itself: ask for it only if it can be reached.
+        Only a broker itself knows its settings: request those of a reachable one only, or the call
+        waits for its deadline.
         """
         resources = [ConfigResource(kind, name) for name in names]
         answer = self.ask(

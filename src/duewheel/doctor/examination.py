@@ -1,7 +1,8 @@
-"""The whole examination: this host, then the cluster, one part after the other.
+"""Runs the whole examination: this host, then the cluster, one part after the other.
 
-It changes only the scratch names (scratch.py). It locks or writes nothing of a shard, which may run
-meanwhile or not exist yet. A part without an answer is one finding, and the next part follows.
+Invariant: it changes only the scratch names (scratch.py), and locks or writes nothing of a shard,
+which may run meanwhile or not exist yet. A part that fails becomes one finding, and the next part
+follows.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Begun = Callable[[str, int], None]  # called for each part: its name, and the nu
 
 
 def run(settings: Settings, clock: Clock, output: str) -> int:
-    """Examine, and print all findings; returns the exit code."""
+    """Examines, prints all findings, and returns the exit code."""
     with progress_bar() as bar:
         task = bar.add_task("examining", total=None)
 
@@ -45,7 +46,7 @@ def run(settings: Settings, clock: Clock, output: str) -> int:
 
 
 def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Diagnosis]:
-    """All findings, as they come.
+    """Runs all parts, and yields their findings.
 
     Args:
         settings: of the shard on this host.
@@ -54,7 +55,7 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Diagnosi
     """
     parts: Parts = {
         "brokers": brokers.examine,
-        # Before the topics, so that Kafka's own ones are there.
+        # Before the topics: the first transaction makes Kafka create its own topics.
         "transactions and clocks": _on_scratch_topic,
         "topics": topics.examine,
         "rights": rights.examine,
@@ -63,7 +64,7 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Diagnosi
     begun("host", steps)
     yield from host.examine(settings)
     client = ClientSettings(settings.kafka.client_options("admin"))
-    with bootstrap.listening() as words:
+    with bootstrap.capture_errors() as errors:
         for finding in bootstrap.examine(settings):
             yield finding
             if finding.code == UNREACHABLE:
@@ -72,7 +73,7 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Diagnosi
         try:
             admin = client.open(KafkaAdminClient, deadline)
         except DuewheelError as error:
-            yield bootstrap.not_through(client, error, words.text)
+            yield bootstrap.not_through(client, error, errors.text)
             return
         try:
             cluster = Cluster(settings, client, admin, clock)
@@ -89,12 +90,12 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Diagnosi
 def examined(
     name: str, cluster: Cluster, part: Callable[[Cluster], Iterator[Diagnosis]]
 ) -> Iterator[Diagnosis]:
-    """The findings of a part, until a request fails or its answer cannot be parsed."""
+    """Yields a part's findings; a request that fails or does not parse becomes the last one."""
     try:
         yield from part(cluster)
     except Exception as error:  # noqa: BLE001 - kafka-python on an answer that it did not expect
         reason = str(error) if isinstance(error, DuewheelError) else cluster.client.explain(error)
-        remedy = "see docs/kafka.md for the APIs and the rights that are needed"
+        remedy = "see docs/kafka.md for the required APIs and rights"
         yield Diagnosis("not_examined", "error", name, reason, remedy)
 
 

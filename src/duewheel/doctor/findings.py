@@ -24,7 +24,7 @@ class Diagnosis:
         severity: "error": duewheel does not work, or breaks a guarantee; "warning": it works
             with less safety or speed than possible; "ok".
         subject: a broker, a topic, the host …
-        found: a sentence with the numbers.
+        found: the observation, with its numbers.
         remedy: a command or a setting that repairs it; empty with "ok".
     """
 
@@ -44,24 +44,24 @@ def diagnose(
     warning: bool = False,
     remedy: str = "",
 ) -> Diagnosis:
-    """A finding whose severity follows from conditions; a remedy is kept only if one is needed."""
+    """Makes a finding from conditions; drops the remedy if the outcome is "ok"."""
     severity: Severity = "error" if error else "warning" if warning else "ok"
     return Diagnosis(code, severity, subject, found, "" if severity == "ok" else remedy)
 
 
 def worst_first(findings: Iterable[Diagnosis]) -> list[Diagnosis]:
-    """Errors, then warnings, then the rest; each in the order in which they were found."""
+    """Sorts findings: errors, then warnings, then the rest; a stable order within each."""
     return sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.severity))
 
 
 def exit_code(findings: Iterable[Diagnosis]) -> int:
-    """Of the process: 3 if Kafka was not reachable, 1 with errors, 0 otherwise."""
+    """Returns the exit code: 3 if Kafka was not reachable, 1 with errors, 0 otherwise."""
     errors = {finding.code for finding in findings if finding.severity == "error"}
     return KafkaUnavailable.exit_code if UNREACHABLE in errors else int(bool(errors))
 
 
 def as_object(findings: Sequence[Diagnosis]) -> dict[str, Any]:
-    """For programs: ok, errors, warnings, findings (the worst first)."""
+    """Formats for programs: ok, errors, warnings, findings (the worst first)."""
     counts = Counter(finding.severity for finding in findings)
     return {
         "ok": not counts["error"],
@@ -72,7 +72,7 @@ def as_object(findings: Sequence[Diagnosis]) -> dict[str, Any]:
 
 
 def as_lines(findings: Sequence[Diagnosis]) -> Iterator[str]:
-    """For people: a table, a remedy below the line that it mends, and the sums."""
+    """Formats for people: a table, each remedy below its finding, and the sums."""
     columns = zip(*((f.severity, f.code, f.subject) for f in findings), strict=True)
     widths = [max(map(len, column)) for column in columns]
     for f in worst_first(findings):

@@ -1,7 +1,7 @@
-"""This host: the data directory's disk, bounds of the process, Java, the pinned jars, its clock.
+"""Checks this host: the data directory's disk, limits of the process, Java, the jars, the clock.
 
-Kafka is not involved. A temporary folder beside the files shows whether the file system allocates
-blocks, maps files and locks them.
+Kafka is not involved. Files in a temporary folder beside the data directory show whether the file
+system allocates blocks, maps files and locks them.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _REMOTE = {
 _PASSING = {"overlay", "tmpfs", "ramfs", "aufs"}
 _ROOM_BYTES = 2 << 30  # for timers: hours of them at a modest rate
 _TRIAL_BYTES = 1 << 16
-_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's are
+_BLOCK_BYTES = 512  # the unit of st_blocks; the file system's own blocks are larger
 _OPEN_FILES = 4_096
-_JVM_BESIDE_HEAP = 1.3  # what a JVM takes per byte of its heap
-# Of the kernel's adjtimex: its answer when nothing keeps the clock, and what `struct timex` begins
-# with: modes, offset, freq, maxerror (µs), esterror, status.
+_JVM_BESIDE_HEAP = 1.3  # bytes of memory that a JVM takes per byte of its heap
+# The kernel's adjtimex: its return value for an unsynchronised clock, and the first fields of
+# `struct timex`: modes, offset, freq, maxerror (µs), esterror, status.
 _UNSYNCHRONISED = 5
 _TIMEX = struct.Struct("=i4xqqqqi")
 _TIMEX_BYTES = 208
 
 
 def examine(settings: Settings) -> Iterator[Diagnosis]:
-    """The host, as this process sees it."""
+    """Runs all checks of the host."""
     data_dir = settings.storage.data_dir.absolute()
     yield check_file_system(data_dir, _file_system(data_dir))
     yield _trial(data_dir)
@@ -68,12 +68,12 @@ def examine(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def _existing(path: Path) -> Path:
-    """The nearest existing folder."""
+    """Returns the path or its nearest existing parent."""
     return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
 def _file_system(path: Path) -> str:
-    """The type of the file system that holds a path, which may not exist yet."""
+    """Returns the type of the file system of a path, which may not exist yet."""
     place = _existing(path).resolve()
     if (kind := fs.copies_on_write(place)) is not None:
         return kind
@@ -82,10 +82,10 @@ def _file_system(path: Path) -> str:
 
 
 def check_file_system(path: Path, kind: str) -> Diagnosis:
-    """Whether files on it last, may be mapped and locked, and are written in place."""
+    """Checks that files outlive a restart, can be mapped and locked, and are written in place."""
     remote, passing, copies = kind in _REMOTE, kind in _PASSING, kind in fs.COPY_ON_WRITE
-    why = [": not local, and so no place for mapped files and locks"] * remote
-    why += [": it goes with the container or the host"] * passing
+    why = [": not local, so mapped files and locks are not safe"] * remote
+    why += [": its content ends with the container or the host"] * passing
     why += [f": it {COPIES_ON_WRITE}"] * copies
     remedy = "set storage.data_dir to a directory on a local disk (ext4, xfs), or mount a volume"
     return diagnose(
@@ -99,7 +99,7 @@ def check_file_system(path: Path, kind: str) -> Diagnosis:
 
 
 def _trial(data_dir: Path) -> Diagnosis:
-    """Allocate, map, write and lock there."""
+    """Allocates, maps, writes and locks a file beside the data directory."""
     code, subject = "data_directory", str(data_dir)
     parent = _existing(data_dir)
     try:
@@ -122,8 +122,8 @@ def _trial(data_dir: Path) -> Diagnosis:
     except OSError as error:
         remedy = f"give user {os.getuid()} the right to write there, or set storage.data_dir"
         return Diagnosis(code, "error", subject, f"cannot be used: {error}", remedy)
-    problems = [] if same else ["what is mapped is not what is read"]
-    problems += [] if whole else ["what is allocated has no blocks"]
+    problems = [] if same else ["a read does not return the mapped bytes"]
+    problems += [] if whole else ["an allocated file has no blocks"]
     problems += [] if exclusive else ["two holders get the same lock"]
     return diagnose(
         code,
@@ -143,13 +143,13 @@ def _room(settings: Settings, data_dir: Path) -> Diagnosis:
 
 
 def check_room(subject: str, free: int, ring: int, least: int) -> Diagnosis:
-    """Whether there is room for what is still to be allocated, and for timers.
+    """Checks the room for files that are not allocated yet, and for timers.
 
     Args:
         subject: the data directory.
-        free: bytes.
+        free: free bytes.
         ring: bytes that the wheel will take.
-        least: bytes free below which ingest takes nothing.
+        least: free bytes below which ingest takes nothing.
     """
     text = f"{free >> 20} MiB free, ingest leaves {least >> 20} (storage.min_free)"
     text += f", the wheel takes {ring >> 20}" if ring else ""
@@ -165,7 +165,7 @@ def check_room(subject: str, free: int, ring: int, least: int) -> Diagnosis:
 
 
 def _allocated(wheel: Path) -> Diagnosis:
-    """A sparse mapped file ends the process when the disk is full."""
+    """Checks the wheel's blocks: a sparse mapped file kills the process on a full disk."""
     found = wheel.stat()
     blocks = found.st_blocks * _BLOCK_BYTES
     return diagnose(
@@ -194,7 +194,7 @@ def _memory(settings: Settings) -> Diagnosis:
 
 
 def check_memory(available: int, heap: int, cache: int) -> Diagnosis:
-    """What the host can give against Spark's driver and the page cache that is asked for; bytes."""
+    """Compares the available bytes with those of Spark's driver and of read-ahead."""
     return diagnose(
         "memory",
         "host",
@@ -231,7 +231,7 @@ def _jars() -> Diagnosis:
 
 
 def _clock() -> Diagnosis:
-    """The clock's synchronisation, as NTP services report it to the kernel."""
+    """Checks the clock's synchronisation, as NTP services report it to the kernel."""
     buffer = ctypes.create_string_buffer(_TIMEX_BYTES)
     adjtimex = getattr(ctypes.CDLL(None), "adjtimex", None)  # not every C library has it
     answer = -1 if adjtimex is None else adjtimex(buffer)

@@ -1,8 +1,8 @@
 """Checks the rights of duewheel's principal, as far as brokers list them.
 
-Metadata lists the operations that are allowed on a topic. For transactional ids there is no such
-list: DescribeTransactions shows the right to describe them, and the trial (trial.py) writes under
-one of its own. docs/kafka.md lists all rights.
+Metadata lists the operations that a client may do on a topic. Transactional ids have no such list:
+DescribeTransactions shows the right to describe them, and the trial (trial.py) writes under an id
+of its own. docs/kafka.md lists all rights.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Needed = tuple[set[str], set[str]]
 
 _MISSED = {
     "READ": "commands that read it (`dlq list`, `dlq replay`) do not work",
-    "DESCRIBE_CONFIGS": "its settings and size limit are not known",
+    "DESCRIBE_CONFIGS": "its settings and size limit cannot be read",
 }
 
 
 def examine(cluster: Cluster) -> Iterator[Diagnosis]:
-    """Every existing or forbidden topic, then the transactional id."""
+    """Checks every existing or forbidden topic, then the transactional id."""
     settings = cluster.settings
     needed = dict.fromkeys(cluster.targets, _TARGET)
     needed |= dict.fromkeys(settings.service_topics.values(), _WRITTEN)
@@ -47,7 +47,7 @@ def examine(cluster: Cluster) -> Iterator[Diagnosis]:
 
 
 def check(topic: Topic, needed: Needed, address: str, principal: str) -> Iterator[Diagnosis]:
-    """What a principal lacks on a topic."""
+    """Checks which rights a principal lacks on a topic."""
     code, subject = "topic_rights", f"topic {topic.name}"
     vital, useful = needed
     if topic.exists and topic.rights is None:
@@ -81,7 +81,7 @@ def _grant(address: str, principal: str, topic: str, rights: list[str]) -> str:
 
 
 def _principal(cluster: Cluster) -> str:
-    """Its name in ACLs, as far as the settings contain it."""
+    """Returns the principal's name in ACLs; a placeholder if the settings do not contain it."""
     name = cluster.settings.kafka.client_options("admin").get("sasl_plain_username")
     if name:
         return f"User:{name}"
@@ -90,7 +90,7 @@ def _principal(cluster: Cluster) -> str:
 
 
 def _transactional_id(cluster: Cluster, principal: str) -> Diagnosis:
-    """Whether the shard's id may be described, and the state of its transaction."""
+    """Checks the right to describe the shard's id, and reports the state of its transaction."""
     name = shard_settings.transactional_id(cluster.settings)
     code, subject = "transactional_id", f"transactional id {name}"
     deadline = cluster.deadline()
@@ -116,6 +116,6 @@ def _transactional_id(cluster: Cluster, principal: str) -> Diagnosis:
         )
     except KafkaUnavailable as error:
         return Diagnosis(
-            code, "warning", subject, str(error), "see docs/kafka.md for what is needed"
+            code, "warning", subject, str(error), "see docs/kafka.md for the required rights"
         )
     return Diagnosis(code, "ok", subject, text)

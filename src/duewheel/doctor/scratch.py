@@ -1,10 +1,10 @@
-"""The scratch topic: where the trials write, so that nothing of a shard's is touched.
+"""The scratch topic, where the trials write instead of in a shard's topics.
 
-It has the name `<app.id>.doctor.<shard>`, as have the trials' transactional id and group: nobody
-else uses them, and each shard's host may be examined at the same time. It is made with as many
-partitions as there are brokers, so that each leads one, and deleted afterwards. Where the right to
-create topics is missing, an operator may make it once (the finding says how): then it stays, and
-its records go after an hour.
+Topic, transactional id and group of the trials have the name `<app.id>.doctor.<shard>`, which no
+other part of duewheel uses; the hosts of several shards may be examined at the same time. The topic
+is created with one partition per broker, so that each broker leads one, and is deleted afterwards.
+Without the right to create topics, an operator can create it once (the finding has the command):
+such a topic stays, and its retention deletes the records after an hour.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _SETTINGS = {"message.timestamp.type": "LogAppendTime", "retention.ms": "3600000
 
 @dataclass(frozen=True, slots=True)
 class ScratchTopic:
-    """The topic, and the number of a partition for each broker that leads one."""
+    """The topic, and for each broker that leads a partition the number of one."""
 
     topic: str
     partition_of: dict[int, int]
 
 
 def name_of(cluster: Cluster) -> str:
-    """Of the topic, the transactional id and the group."""
+    """Returns the name of the topic, the transactional id and the group."""
     return f"{cluster.settings.app.id}.doctor.{cluster.settings.shard.index}"
 
 
 @contextlib.contextmanager
 def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic | Diagnosis]:
-    """The topic for the length of a with block; or why there is none."""
+    """Yields the topic for the length of a with block, or the finding why it cannot be created."""
     name = name_of(cluster)
     existed = cluster.topics([name])[name].exists
     if not existed:
@@ -56,7 +56,7 @@ def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic | Diagnosis]:
 
 
 def _create(cluster: Cluster, name: str) -> str:
-    """Create it and wait until it is known; why that is refused, if it is."""
+    """Creates the topic and waits for its metadata; returns the reason of a refusal, or ""."""
     brokers = advertised_brokers(cluster.admin)
     wanted = {
         name: {
@@ -85,6 +85,6 @@ def _refused(cluster: Cluster, name: str, refusal: str) -> Diagnosis:
         "scratch_topic",
         "warning",
         f"topic {name}",
-        f"cannot be created ({refusal}): transactions and clocks are not tried",
+        f"cannot be created ({refusal}): transactions and clocks are not checked",
         f"kafka-topics.sh --bootstrap-server {cluster.address} --create --topic {name} {settings}",
     )

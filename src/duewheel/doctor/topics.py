@@ -1,8 +1,7 @@
-"""Topics: what a start would refuse, all of it at once, and how well Kafka keeps them.
+"""Checks the topics: all problems that a start would refuse, and the durability of their records.
 
-The checks of a start are those of topic_requirements.py; here they are findings. What a start
-leaves to the operator comes beside them: replicas, elections that lose records, sizes, partitions,
-progress.
+A start's own checks (topic_requirements.py) become findings here. This module adds the checks that
+a start leaves to the operator: replicas, elections that lose records, sizes, partitions, progress.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ _TRANSACTION_LOG = "__transaction_state"
 _IN_SYNC_MIN = "min.insync.replicas"
 _UNCLEAN = "unclean.leader.election.enable"
 _BYTES_MAX = "max.message.bytes"
-_REPLICAS = 3  # so that one may be away and one fail
+_REPLICAS = 3  # with 2, a failure during maintenance of the other broker stops all writes
 
 
 def examine(cluster: Cluster) -> Iterator[Diagnosis]:
-    """The topics that are duewheel's, and targets as far as they are configured."""
+    """Checks duewheel's own topics, and the targets that the configuration names."""
     settings, own, targets = cluster.settings, cluster.own_topics, cluster.targets
     with cluster.open_topics() as checks:
         for found in checks.topic_findings(settings):
@@ -52,7 +51,7 @@ def examine(cluster: Cluster) -> Iterator[Diagnosis]:
 
 
 def _matching(cluster: Cluster, checks: KafkaAdmin) -> Iterator[Diagnosis]:
-    """Topics that match the pattern: what is wrong with one keeps that one from being read."""
+    """Checks topics that match the pattern; ingest does not read one with a problem."""
     listed = cluster.settings.timer.topics
     matching = [name for name in cluster.timer_topics if name not in listed]
     for topic, findings in checks.timer_topic_findings(cluster.settings, matching).items():
@@ -64,7 +63,7 @@ def _matching(cluster: Cluster, checks: KafkaAdmin) -> Iterator[Diagnosis]:
 
 
 def as_finding(topic_finding: TopicFinding, address: str) -> Diagnosis:
-    """A line of the checks that a start makes."""
+    """Converts a finding of a start's checks."""
     code, topic = "topic_settings", f"topic {topic_finding.topic}"
     if topic_finding.state == "missing":
         return Diagnosis(code, "error", topic, "there is no such topic", "duewheel init")
@@ -73,13 +72,13 @@ def as_finding(topic_finding: TopicFinding, address: str) -> Diagnosis:
             code,
             "warning",
             topic,
-            "its settings may not be read: nothing of them is checked",
+            "no right to read its settings: they are not checked",
             f"kafka-acls.sh --bootstrap-server {address} --add --allow-principal User:… "
             f"--operation DescribeConfigs --topic {topic_finding.topic}",
         )
     about = f"wanted is {topic_finding.wanted}: {topic_finding.reason}"
     if topic_finding.state == "withheld":
-        text = f"{topic_finding.setting} is not disclosed by the broker, {about}"
+        text = f"{topic_finding.setting} is hidden by the broker, {about}"
         return Diagnosis(code, "warning", topic, text, "ask the broker's vendor for its value")
     if topic_finding.state in {"differs", "costly"}:
         severity: Severity = "error" if topic_finding.state == "differs" else "warning"
@@ -94,7 +93,7 @@ def as_finding(topic_finding: TopicFinding, address: str) -> Diagnosis:
 
 
 def durability(topic: Topic, address: str) -> Iterator[Diagnosis]:
-    """What it takes to lose acknowledged records of a topic, and what to stop its writes."""
+    """Checks which failures lose acknowledged records of a topic, and which stop its writes."""
     problems = list(_problems(topic, address))
     for severity, found, remedy in problems:
         yield Diagnosis("durability", severity, f"topic {topic.name}", found, remedy)
@@ -128,13 +127,13 @@ def _problems(topic: Topic, address: str) -> Iterator[tuple[Severity, str, str]]
         text = f"{_UNCLEAN} is true: acknowledged records, progress too, may vanish"
         yield "error", text, set_to(f"{_UNCLEAN}=false")
     if replicas == 1:
-        text = "1 replica: what its host had not written is lost with the host"
+        text = "1 replica: a loss of its host loses acknowledged records"
         remedy = f"give it {_REPLICAS} with kafka-reassign-partitions.sh --bootstrap-server"
         yield "warning", text, f"{remedy} {address}; `duewheel init --replication-factor 3` for new"
     elif _IN_SYNC_MIN not in topic.config:
         return
     elif in_sync_min == 1:
-        text = f"{replicas} replicas, {_IN_SYNC_MIN} 1: what only one of them holds is acknowledged"
+        text = f"{replicas} replicas, {_IN_SYNC_MIN} 1: a record is acknowledged with one copy"
         yield "warning", text, set_to(f"{_IN_SYNC_MIN}=2")
     elif in_sync_min >= replicas:
         text = f"{replicas} replicas, {_IN_SYNC_MIN} {in_sync_min}: no writes with one broker away"
@@ -142,7 +141,7 @@ def _problems(topic: Topic, address: str) -> Iterator[tuple[Severity, str, str]]
 
 
 def sizes(timers: Sequence[Topic], targets: Sequence[Topic], address: str) -> Iterator[Diagnosis]:
-    """Whether a target takes every message that a timer topic takes."""
+    """Checks that a target takes every message that a timer topic takes."""
     sizes_max = [int(topic.config[_BYTES_MAX]) for topic in timers if _BYTES_MAX in topic.config]
     for target in targets if sizes_max else ():
         if _BYTES_MAX not in target.config:
@@ -152,7 +151,7 @@ def sizes(timers: Sequence[Topic], targets: Sequence[Topic], address: str) -> It
             "message_size",
             f"topic {target.name}",
             f"{_BYTES_MAX} is {most}, the timer topics' {needed}"
-            + ("" if most >= needed else ": what is larger becomes a dead letter"),
+            + ("" if most >= needed else ": a larger message becomes a dead letter"),
             warning=most < needed,
             remedy=remedy_command(address, target.name, f"{_BYTES_MAX}={needed}"),
         )
@@ -163,14 +162,14 @@ def _missing_target(topic: str, address: str) -> Diagnosis:
         "target_missing",
         "error",
         f"topic {topic}",
-        "the configuration names it as a target, and it is not there: its messages become "
+        "the configuration names it as a target, and it does not exist: its messages become "
         "dead letters",
         f"kafka-topics.sh --bootstrap-server {address} --create --topic {topic}",
     )
 
 
 def _partitions(cluster: Cluster, timers: Sequence[Topic]) -> Diagnosis:
-    """Whether this shard has any."""
+    """Checks that this shard has timer partitions."""
     shard = cluster.settings.shard
     code, subject = "shard_partitions", f"shard {shard.index} of {shard.count}"
     known = {(topic.name, number): 0 for topic in timers for number in range(len(topic.partitions))}
@@ -182,11 +181,12 @@ def _partitions(cluster: Cluster, timers: Sequence[Topic]) -> Diagnosis:
         return Diagnosis(
             code, "error", subject, str(error), remedy.format(cluster.address, name, shard.count)
         )
-    return Diagnosis(code, "ok", subject, f"{len(mine)} of {len(known)} timer partitions are its")
+    text = f"it has {len(mine)} of {len(known)} timer partitions"
+    return Diagnosis(code, "ok", subject, text)
 
 
 def _room(cluster: Cluster, timers: Sequence[Topic]) -> Iterator[Diagnosis]:
-    """Timer topics that the shard's record of progress has no room for."""
+    """Checks that the shard's record of progress has room for the timer topics."""
     shard, listed = cluster.settings.shard, cluster.settings.timer.topics
     mine = shard_settings.own_counts(cluster.settings, {t.name: len(t.partitions) for t in timers})
     beyond = beyond_room(mine, sorted(mine, key=lambda name: (name not in listed, name)))
@@ -199,7 +199,7 @@ def _room(cluster: Cluster, timers: Sequence[Topic]) -> Iterator[Diagnosis]:
 
 
 def _progress(cluster: Cluster) -> Diagnosis:
-    """How far the shard has come, by the newest record that is committed."""
+    """Reports the age of the shard's newest committed progress."""
     shard = cluster.settings.shard
     code, subject = "progress", f"shard {shard.index} of {shard.count}"
     try:
@@ -208,6 +208,6 @@ def _progress(cluster: Cluster) -> Diagnosis:
     except DuewheelError as error:
         return Diagnosis(code, "error", subject, str(error), "duewheel recover --dry-run")
     if shard.index not in shards:
-        return Diagnosis(code, "warning", subject, "there is none: not begun yet", "duewheel init")
+        return Diagnosis(code, "warning", subject, "the shard has none yet", "duewheel init")
     age_s = (cluster.clock.now_ms() - shards[shard.index].at_ms) / 1000
     return Diagnosis(code, "ok", subject, f"its newest record is {age_s:.1f} s old")

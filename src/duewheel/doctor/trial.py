@@ -1,13 +1,13 @@
-"""A trial of what duewheel's word rests on: real transactions, under names of the trial's own.
+"""Tries real transactions, on which exactly-once delivery rests, under the scratch names.
 
     committed    a record in a transaction that is committed
-    offsets      a record, and a group's offset with metadata, in one that is committed
+    offsets      a record, and a group's offset with metadata, in a committed transaction
     zombie       a record in a transaction that is open when a second producer takes the id; its
                  producer then tries to commit
     aborted      a record in a transaction that is aborted
 
 A reader of committed records must see the first two and never the others. Producers, batches and
-reading are those of delivery. Once a step fails, what would follow from it is not tried.
+reads are those of delivery. A step that fails skips the steps that depend on it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from duewheel.schemas.wire.single_record import single
 T = TypeVar("T")
 
 COMMITTED, OFFSETS, ZOMBIE, ABORTED = b"committed", b"offsets", b"zombie", b"aborted"
-_METADATA = "kept with the offset"
+_METADATA = "stored with the offset"
 _OFFSET = 7
 _STOP_S = 1.0
 _LOOK_S = 0.05
@@ -42,39 +42,39 @@ _DOCS = "see docs/kafka.md: exactly once needs it"
 
 
 def examine(cluster: Cluster, scratch: ScratchTopic) -> Iterator[Diagnosis]:
-    """Try it: a second or two where all is well."""
+    """Runs the trial; it takes a second or two on a healthy cluster."""
     with contextlib.closing(_Trial(cluster, scratch)) as trial:
         yield from trial.run()
 
 
 def check_seen(topic: str, seen: set[bytes], wanted: set[bytes]) -> Iterator[Diagnosis]:
-    """What a reader of committed records has seen.
+    """Checks what a reader of committed records has read.
 
     Args:
         topic: the scratch topic.
         seen: keys of the trial's records.
-        wanted: those that were committed.
+        wanted: keys of the committed records.
     """
     subject, missing = f"topic {topic}", wanted - seen
     yield diagnose(
         "committed_seen",
         subject,
-        f"of {len(wanted)} committed transactions {len(wanted - missing)} are seen",
+        f"of {len(wanted)} committed transactions {len(wanted - missing)} can be read",
         error=bool(missing),
         remedy=_DOCS,
     )
     yield diagnose(
         "fencing",
         subject,
-        "the transaction of a producer that was replaced "
-        + ("was committed all the same" if ZOMBIE in seen else "is never seen"),
+        "the transaction of a fenced producer "
+        + ("was committed nevertheless" if ZOMBIE in seen else "cannot be read"),
         error=ZOMBIE in seen,
         remedy=_DOCS,
     )
     yield diagnose(
         "read_committed",
         subject,
-        f"an aborted transaction is {'seen' if ABORTED in seen else 'not seen'}",
+        f"an aborted transaction is {'visible' if ABORTED in seen else 'not visible'}",
         error=ABORTED in seen,
         remedy=_DOCS,
     )
@@ -88,7 +88,7 @@ class _Trial:
         self._partition = TopicPartition(scratch.topic, 0)
         self._name = name_of(cluster)
         self._subject = f"transactional id {self._name}"
-        self._run = uuid.uuid4().bytes  # a topic that stays holds records of earlier trials
+        self._run = uuid.uuid4().bytes  # a topic that stays has records of earlier trials
         self._limits = shard_settings.publisher_limits(cluster.settings)
         self._producers: list[KafkaProducer] = []
 
@@ -116,15 +116,15 @@ class _Trial:
         yield from check_seen(self._partition.topic, seen, wanted)
 
     def close(self) -> None:
-        """Stop the producers, and forget the group."""
+        """Stops the producers, and deletes the group."""
         for producer in self._producers:
             internals.stop(producer, _STOP_S)
         with contextlib.suppress(DuewheelError):
             self._cluster.ask("delete the trial's group", lambda a: a.delete_groups([self._name]))
 
     def _try_offsets(self) -> Diagnosis:
-        """An offset with metadata, committed with a record, and read back. The producer is a new
-        one: what the one before has not really committed is gone then.
+        """Commits an offset with metadata beside a record, and reads it back. Opens a new producer,
+        which aborts what the earlier one has not really committed.
         """
         subject, kept = f"group {self._name}", OffsetAndMetadata(_OFFSET, _METADATA, -1)
         offsets = {self._partition: kept}
@@ -138,7 +138,7 @@ class _Trial:
             self._commit(producer)
             read = self._read_offset()
         except DuewheelError as error:
-            remedy = "nothing of duewheel needs it: its progress is a record; " + _rights(
+            remedy = "duewheel does not depend on it: its progress is a record; " + _rights(
                 self._name
             )
             return Diagnosis("group_offsets", "warning", subject, str(error), remedy)
@@ -149,11 +149,11 @@ class _Trial:
             f"offset {_OFFSET} and {len(_METADATA)} characters of metadata "
             + ("came back" if same else f"came back as {read}"),
             warning=not same,
-            remedy="nothing of duewheel needs it: its progress is a record",
+            remedy="duewheel does not depend on it: its progress is a record",
         )
 
     def _read_offset(self) -> OffsetAndMetadata | None:
-        """The group's offset. It is there a moment after its transaction, with the last marker."""
+        """Reads the group's offset, which appears a moment after the commit, with its marker."""
         deadline = self._cluster.deadline()
         while True:
             found = self._cluster.ask(
@@ -165,11 +165,11 @@ class _Trial:
             self._cluster.clock.sleep(_LOOK_S)
 
     def _try_fencing(self) -> None:
-        """A transaction that is open when its producer is replaced, and one that is aborted."""
+        """Fences a producer with an open transaction, and aborts another transaction."""
         older = self._open()
         self._write(older, ZOMBIE)
         heir = self._open()
-        with contextlib.suppress(Exception):  # whatever it says: what can be seen tells
+        with contextlib.suppress(Exception):  # the outcome shows in what can be read
             self._commit(older)
         self._write(heir, ABORTED)
         self._call("abort a transaction", heir.abort_transaction)
@@ -198,7 +198,7 @@ class _Trial:
         return producer
 
     def _write(self, producer: KafkaProducer, key: bytes) -> None:
-        """Begin a transaction, with one record."""
+        """Begins a transaction with one record."""
         deadline, now_ms = self._cluster.deadline(), self._cluster.clock.now_ms()
 
         def write() -> Exception | None:

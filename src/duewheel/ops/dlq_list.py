@@ -1,4 +1,4 @@
-"""Reading the dead-letter topic, and `duewheel dlq list`."""
+"""`duewheel dlq list`, and the reader of the dead-letter topic that it shares with the replay."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DeadLetterReader:
 
     Attributes:
         client: settings of the cluster's clients.
-        topic_id: Kafka's, of the topic.
+        topic_id: Kafka's id of the topic.
 
     Example:
         with dead_letter_reader(settings) as reader:
@@ -44,13 +44,13 @@ class DeadLetterReader:
     _records: BoundedReader
 
     def position(self) -> ReplayPosition:
-        """The position of the replays."""
+        """Returns the committed position of the replays."""
         place = place_of(self._settings.state_topic, 0)
         record = newest_of(self.client, place, KEY, Deadline(_DEADLINE_S))
         return ReplayPosition.decode(record.value if record else None, self.topic_id)
 
     def bounds(self, since: Bound = BEGINNING) -> dict[int, tuple[int, int]]:
-        """First offset to read and the end, by partition."""
+        """Returns the first offset to read and the end offset, by partition."""
         topics = [self._settings.dead_letter_topic]
         starts = self._admin.log_start_offsets(topics)
         ends = self._admin.stable_offsets(topics)
@@ -58,13 +58,14 @@ class DeadLetterReader:
         return {p[1]: (max(starts[p], firsts[p]), end) for p, end in sorted(ends.items())}
 
     def read(self, partition: int, start: int, end: int) -> Iterator[tuple[list[DeadLetter], int]]:
-        """The dead letters of a partition from `start` up to `end`, in chunks.
+        """Reads the dead letters of a partition from `start` up to `end`, in chunks.
 
         Yields:
-            Neighbouring letters, maybe none, and the offset up to which that is all of them.
+            A possibly empty list of consecutive letters, and the offset below which no other
+            remains.
 
         Raises:
-            KafkaUnavailable: the position has not moved for long.
+            KafkaUnavailable: the consumer makes no progress.
         """
         place = (self._settings.dead_letter_topic, partition)
         for chunk in self._records.read({place: (start, end)}):
@@ -73,10 +74,10 @@ class DeadLetterReader:
 
 @contextmanager
 def dead_letter_reader(settings: Settings) -> Iterator[DeadLetterReader]:
-    """A reader with its clients.
+    """Opens a reader and its clients; closes them at the end of the with block.
 
     Raises:
-        ConfigError: there is no dead-letter topic.
+        ConfigError: the dead-letter topic does not exist.
         KafkaUnavailable: no answer in time.
     """
     topic = settings.dead_letter_topic
@@ -106,7 +107,7 @@ def _letter(record: Any) -> DeadLetter:
 def list_letters(
     settings: Settings, *, since: Bound, code: str | None, limit: int
 ) -> Iterator[dict[str, Any]]:
-    """Dead letters, oldest first within each partition, as objects ready for JSON.
+    """Lists dead letters, oldest first within each partition, as objects ready for JSON.
 
     Yields:
         partition, offset, time, code, error, source, key, value_bytes (None: a null value),

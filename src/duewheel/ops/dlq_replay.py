@@ -8,9 +8,8 @@ Two concurrent replays share a transactional id: the later one fences the earlie
 reopens its producer may be that later one. The position is therefore read after every open, and is
 valid only as long as that producer.
 
-A letter that cannot be replayed now (no such topic, too large …) is, in the same transaction,
-written to the end of the dead-letter topic again, with today's reason. The same run does not read
-it.
+The same transaction writes a letter that cannot be replayed now (no such topic, too large …) to the
+end of the dead-letter topic again, with the present reason. The same run does not read it.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Selection:
 
     Attributes:
         code: only dead letters with this TIMER_ERROR_CODE.
-        to_topic: a real topic for all of them; None: where each belongs.
+        to_topic: a target for all of them; None: the topic that each was on its way to.
         limit: how many at most.
     """
 
@@ -68,7 +67,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """The record of one replayed letter; with `refusal` it goes to the dead-letter topic again."""
+    """The record of one letter; one with a `refusal` goes to the dead-letter topic again."""
 
     letter: DeadLetter
     topic: str
@@ -89,13 +88,14 @@ def replay(settings: Settings, selection: Selection, *, dry_run: bool) -> dict[s
         dry_run: only count; nothing is written.
 
     Returns:
-        dry_run, replayed, topics (by name: how many went there), refused (by code: how many are
-        dead letters again).
+        dry_run, replayed, topics (count by target), refused (count by code of the letters that
+        became dead letters again).
 
     Raises:
-        ConfigError: `to_topic` is one of duewheel's own, or does not exist.
+        ConfigError: `to_topic` is one of duewheel's own topics, or does not exist.
         KafkaUnavailable: no answer in time.
-        PublishDoubt: a transaction's outcome is unknown. A new run reads it, and doubles nothing.
+        PublishDoubt: a transaction's outcome is unknown. A new run reads it, and replays nothing
+            twice.
     """
     with ExitStack() as stack:
         reader = stack.enter_context(dead_letter_reader(settings))
@@ -134,7 +134,7 @@ class _Replay:
         self._admin = open_admin(self._client, self._deadline())
 
     def close(self) -> None:
-        """Drop the clients; an open transaction is left to the next run or its time-out."""
+        """Closes the clients. The next run, or its time-out, aborts an open transaction."""
         self._producer.stop()
         close(self._admin)
 
@@ -160,13 +160,13 @@ class _Replay:
             raise ConfigError(f"--to-topic {topic}: no such topic, or no right to write to it")
 
     def _why_no_target(self, topic: str) -> Refusal | None:
-        """The rule that rejects every timer with this target today."""
+        """Returns the rule by which the present settings reject every timer with this target."""
         if topic not in self._refusals:
             self._refusals[topic] = why_no_target(self._contract, topic)
         return self._refusals[topic]
 
     def _take_over(self) -> ReplayPosition:
-        """The position, once every other replay is fenced."""
+        """Fences every other replay, then returns the position."""
         if not self._dry_run:
             # First: it ends an earlier run's open transaction, which may hide the position.
             self._producer.open([self._settings.state_topic], self._deadline())
@@ -192,11 +192,11 @@ class _Replay:
     # ---- one chunk -------------------------------------------------------------------------
 
     def _write(self, letters: list[DeadLetter], partition: int, reached: int) -> None:
-        """One transaction: the messages of the wanted letters, and the position behind them.
+        """Writes one transaction: the messages of the wanted letters, and the position behind them.
 
         Args:
-            letters: neighbours in `partition`.
-            reached: the end of what was read: below it `partition` has no other dead letters.
+            letters: consecutive letters of `partition`.
+            reached: the offset below which `partition` has no other dead letters.
         """
         for _ in range(_REFUSALS_MAX):
             if not self._producer.is_open and not self._dry_run:
@@ -213,7 +213,7 @@ class _Replay:
         raise PublishDoubt(f"Kafka keeps refusing records after {_REFUSALS_MAX} attempts")
 
     def _wanted(self, letters: list[DeadLetter], reached: int) -> tuple[list[DeadLetter], int]:
-        """Those that are selected and not replayed yet, and the offset up to which that is all."""
+        """Selects letters that are not replayed yet, and the offset below which none remains."""
         code, position = self._selection.code, self._position
         wanted = [
             letter
@@ -256,7 +256,7 @@ class _Replay:
         targets: Mapping[str, Target],
         key_hash: int,
     ) -> _Record:
-        """The message in its partition, the wanted one if there is such; or a dead letter again."""
+        """Encodes the message, for its requested partition if that exists, or a dead letter."""
         if isinstance(out, Refusal):
             return self._again(letter, out, targets)
         target, partition = targets[out.topic], out.partition
@@ -268,7 +268,7 @@ class _Replay:
         return record if refusal is None else self._again(letter, refusal, targets)
 
     def _refusal(self, record: _Record, out: Outgoing, target: Target) -> Refusal | None:
-        """Why Kafka would refuse the record, by its metadata and earlier refusals."""
+        """Returns why Kafka would refuse the record, from its metadata and earlier refusals."""
         letter = record.letter
         reason = target.refusal
         if reason is Reason.NONE:
@@ -287,7 +287,7 @@ class _Replay:
     def _again(
         self, letter: DeadLetter, refusal: Refusal, targets: Mapping[str, Target]
     ) -> _Record:
-        """The same dead letter, with today's reason if there is room for it."""
+        """Encodes the same dead letter, with the present reason if the record has room for it."""
         topic = self._settings.dead_letter_topic
         target = targets[topic]
         record = _Record(letter, topic, letter.partition, letter.again(refusal), refusal)
@@ -296,7 +296,7 @@ class _Replay:
         return record
 
     def _transact(self, records: list[_Record], targets: Mapping[str, Target]) -> bool:
-        """Whether it is committed; False if the catalog has noted a refusal: try again."""
+        """Returns whether the transaction is committed; False after a refusal: try again."""
         topics = {record.topic for record in records}
         seconds = self._limits.publish_deadline_s
         batches, sent = self._batches(records, targets)
@@ -354,7 +354,7 @@ def _name(letter: DeadLetter) -> bytes:
 
 
 def _cut(records: list[_Record], bytes_max: int) -> list[list[_Record]]:
-    """Batches of neighbours that fit; a record that is too large alone gets one of its own."""
+    """Splits records into batches that fit; a record above the limit gets a batch of its own."""
     parts: list[list[_Record]] = []
     left = -1
     for record in records:

@@ -1,9 +1,10 @@
-"""Every bound on the way of a timer, from the timer topic to its target: value, and where from.
+"""Lists every bound between the timer topic and the target: its value and the source of the value.
 
-A bound that can be set names its setting, and what has set that; others are fixed, because another
-value would gain nothing or break something: the reason stands at the constant. None of them loses a
-timer: what is beyond a bound waits before it, where it is, or comes in the next batch or
-transaction; but the excess of a hot slot becomes what `dequeue.hot_slot` says.
+A configurable bound names its setting and the source of that (file, environment, flag, default).
+The other bounds are fixed; the comment at each constant gives the reason.
+
+Invariant: no bound loses a timer. Timers beyond a bound stay in their topic or files, or come in
+the next batch or transaction. `dequeue.hot_slot` decides about the excess of a hot slot.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ FIXED = "fixed"
 
 
 def bounds(settings: Settings) -> dict[str, Bound]:
-    """The section `bounds` of `config check` and `status`: by name, `value` and `from`."""
+    """Builds the section `bounds` of `config check` and `status`: by name, `value` and `from`."""
     return {
         **_of_ingest(settings),
         **_of_dequeue(settings),

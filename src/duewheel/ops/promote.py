@@ -1,10 +1,11 @@
 """`duewheel promote`: makes the standby that runs in a data directory the shard's owner.
 
-    1. write the request into `state`, durably
-    2. wait until the standby (wheel/dequeue/standby.py) has taken over and delivers
+    1. writes the request into `state`, durably
+    2. waits until the standby (wheel/dequeue/standby.py) has taken over and delivers
 
-A standby that dies meanwhile finds the request at its next start. The command withdraws the request
-if it fails. The request expires, so that a killed command cannot depose a live owner days later.
+A standby that dies meanwhile reads the request at its next start. A command that fails
+withdraws the request. The request expires, so that a killed command cannot depose a live owner
+days later.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ _POLL_S = 0.02
 
 
 def promote(settings: Settings, clock: Clock) -> dict[str, Any]:
-    """Request the promotion, and wait for it.
+    """Requests the promotion, and waits for it.
 
     Returns:
         shard, data_dir, and took_s.
 
     Raises:
-        ConfigError: no standby runs there.
-        RecoveryPending: after PROMOTION_MS it is still a standby, or still re-reads messages.
+        ConfigError: no standby runs in the data directory.
+        RecoveryPending: after PROMOTION_MS the directory is still a standby, or still re-reads
+            messages.
     """
     begun_s, data_dir = time.monotonic(), settings.storage.data_dir
     try:
@@ -44,7 +46,7 @@ def promote(settings: Settings, clock: Clock) -> dict[str, Any]:
         state.live.want_promotion(clock.now_ms())
         while state.standby or recovering(state) is not None:
             if time.monotonic() - begun_s > PROMOTION_MS / 1000:
-                outcome = "not taken over, and stands by" if state.standby else "to catch up yet"
+                outcome = "not taken over" if state.standby else "not caught up"
                 raise RecoveryPending(
                     f"after {PROMOTION_MS // 1000} s the standby has {outcome}: see its log, and "
                     "`duewheel status`"

@@ -1,8 +1,8 @@
-"""`duewheel reconfigure`: changes the settings that decide a row's slot, on a shard with progress;
-skips records; accepts the loss of timer partitions.
+"""`duewheel reconfigure`: changes the settings that decide a row's slot, skips records, and accepts
+the loss of timer partitions, on a shard with progress.
 
-The steps are those of wheel/admin/reconfigure.py and wheel/admin/accept_loss.py. A dry run takes no
-lock and no transactional id, so a running shard may change what it reports.
+wheel/admin/reconfigure.py and wheel/admin/accept_loss.py have the steps. A dry run takes no lock
+and no transactional id, so a running shard may change what it reports.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from duewheel.wheel.storage.data_directory import DataDirectory, hold_role
 
 
 def reconfigure(settings: Settings, *, dry_run: bool) -> dict[str, Any]:
-    """Start a settings epoch with `settings`, for rows that ingest has not parsed yet.
+    """Starts a settings epoch with `settings`, for rows that ingest has not parsed yet.
 
     Returns:
         dry_run; changes: {setting: {"old", "new"}}, empty if the shard has these settings already;
-        since: {"topic-partition": first offset of the new epoch}; epochs: their new number;
-        dropped: how many old ones were dropped.
+        since: {"topic-partition": first offset of the new epoch}; epochs: the number of epochs
+        after the change; dropped: how many old epochs were dropped.
 
     Raises:
         Locked: a process of the shard runs.
@@ -62,19 +62,19 @@ def reconfigure(settings: Settings, *, dry_run: bool) -> dict[str, Any]:
 
 
 def skip(settings: Settings, named: Sequence[str], *, dry_run: bool) -> dict[str, Any]:
-    """Make dead letters of these records unread: ingest fails on them.
+    """Makes dead letters of these records without parsing them, because ingest fails on them.
 
     Args:
         settings: of the shard.
         named: "topic-partition@offset" each.
-        dry_run: only say what would be skipped.
+        dry_run: only report what would be skipped.
 
     Returns:
-        dry_run; skipped: {"topic-partition": offsets}, those of earlier runs too.
+        dry_run; skipped: {"topic-partition": offsets}, including those of earlier runs.
 
     Raises:
         Locked, KafkaUnavailable: as `reconfigure`.
-        ConfigError: there is no such record, or there are too many.
+        ConfigError: a record does not exist, or too many are skipped.
         RecoveryRefused: ingest has taken it already, or the directory is not the owner's.
     """
     records = [_record(name) for name in named]
@@ -104,19 +104,19 @@ def skip(settings: Settings, named: Sequence[str], *, dry_run: bool) -> dict[str
 
 
 def accept_loss(settings: Settings, named: Sequence[str], *, dry_run: bool) -> dict[str, Any]:
-    """Let the shard go on without the lost records of these timer partitions.
+    """Accepts that the shard continues without the lost records of these timer partitions.
 
     Args:
         settings: of the shard.
         named: "topic-partition" each.
-        dry_run: only say what is lost.
+        dry_run: only report what is lost.
 
     Returns:
         dry_run; accepted: {"topic-partition": {kind, was, start, unread}} as in `Loss`.
 
     Raises:
         Locked, KafkaUnavailable: as `reconfigure`.
-        ConfigError: there is no such partition, or others of its topic are lost, too.
+        ConfigError: a partition does not exist, or other partitions of its topic are lost, too.
         RecoveryRefused: nothing is lost, or that cannot be accepted yet.
     """
     partitions = [_partition(name) for name in named]
@@ -145,7 +145,7 @@ def _connected(settings: Settings) -> Iterator[tuple[KafkaPublisher, KafkaAdmin]
 
 @contextmanager
 def _alone(settings: Settings) -> Iterator[DataDirectory]:
-    """The data directory, with the locks of both processes."""
+    """Opens the data directory with the locks of both processes."""
     path = settings.storage.data_dir
     directory = factory.start_directory(settings, Role.DEQUEUE)
     try:
@@ -160,7 +160,7 @@ def _alone(settings: Settings) -> Iterator[DataDirectory]:
 
 
 def _seen(settings: Settings) -> Local:
-    """The state of the data directory; with `_alone`, no other process changes it."""
+    """Reads the state of the data directory; inside `_alone`, no other process changes it."""
     return survey(settings.storage.data_dir, settings.wheel)
 
 

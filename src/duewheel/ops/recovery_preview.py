@@ -1,13 +1,13 @@
 """`duewheel recover --dry-run`: previews the recovery of the shard's next start.
 
-    1. read the newest progress from Kafka without taking the shard, and the local files without a
-       lock: nothing changes, and the processes may run
-    2. decide as dequeue does (checkpoints/recovery_decision.py), and find ingest's start offsets
-    3. read the messages from there up to C of the close page, which dequeue would wait for, and
-       count them as ingest would: done, or pending again
+    1. reads the newest progress from Kafka without taking the shard, and the local files without a
+       lock; nothing changes, and the processes may run
+    2. decides as dequeue does (checkpoints/recovery_decision.py), and finds ingest's start offsets
+    3. reads the messages from there up to C of the close page, where dequeue would end its wait,
+       and counts them as ingest would: done, or pending again
 
-One poll of records is in memory at a time. The preview does not verify the files: if the start
-finds damage in them, it keeps nothing.
+Memory holds one poll of records at a time. The preview does not verify the files. If the start
+finds damage in them, it keeps nothing, whatever the preview reported.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Reread:
-    """Counts of the messages that would be read again."""
+    """Counts the messages that the start would read again."""
 
     done: int = 0
     pending: int = 0
 
 
 def dry_run(settings: Settings) -> dict[str, Any]:
-    """Preview the next start.
+    """Previews the next start.
 
     Returns:
         case, keep: as in checkpoints/recovery_decision.py. start_offsets: {"topic-partition": next
@@ -80,7 +80,7 @@ def dry_run(settings: Settings) -> dict[str, Any]:
 
     Raises:
         ConfigError: the data directory has another geometry, or a topic is missing.
-        RecoveryRefused: the start would be refused whatever its options.
+        RecoveryRefused: the start would be refused with any options.
         KafkaUnavailable: no answer in time.
     """
     begun_s = time.monotonic()
@@ -112,7 +112,7 @@ def _admin(settings: Settings) -> KafkaAdmin:
 
 
 def _read_state(settings: Settings) -> tuple[Progress | None, Local]:
-    """The newest progress, then the state of the files: no older than the progress."""
+    """Reads the newest progress, then the state of the files, which is thus no older."""
     with stop_signals() as stopping:
         publisher = factory.publisher(settings, factory.StoppableClock(stopping))
         progress = publisher.peek()
@@ -132,7 +132,7 @@ def _reached(progress: Progress) -> tuple[int, int]:
 
 
 def _new(settings: Settings, admin: KafkaAdmin, local: Local) -> Marks:
-    """The start offsets of a shard without progress."""
+    """Returns the start offsets of a shard without progress."""
     topics = timer_topics(settings, admin)
     starts = shard_settings.own(settings, admin.log_start_offsets(topics))
     ends = shard_settings.own(settings, admin.end_offsets(topics))
@@ -162,7 +162,7 @@ def _decide(settings: Settings, progress: Progress, local: Local) -> Decision:
 def _starts(
     settings: Settings, admin: KafkaAdmin, progress: Progress, local: Local, decision: Decision
 ) -> Marks:
-    """The start offsets of ingest."""
+    """Returns the start offsets of ingest."""
     if decision.keep is Keep.ALL:
         return local.commit.marks
     if decision.keep is Keep.DURABLE:
@@ -178,7 +178,7 @@ def _starts(
 def _classify_rows(
     settings: Settings, admin: KafkaAdmin, progress: Progress, starts: Marks, c: Marks
 ) -> Reread:
-    """Read and count the messages between `starts` and `c`."""
+    """Reads and counts the messages between `starts` and `c`."""
     topics = sorted(progress.topics)
     log_starts, ends = admin.log_start_offsets(topics), admin.end_offsets(topics)
     bounds = {}
@@ -213,7 +213,7 @@ def _classify_rows(
 
 
 def _table(records: list[Any]) -> pa.Table:
-    """The records as a table of Spark's Kafka source."""
+    """Builds a table with the columns of Spark's Kafka source."""
     columns = {
         "topic": [record.topic for record in records],
         "partition": [record.partition for record in records],

@@ -1,17 +1,17 @@
 """`duewheel reshard`: changes the number of shards, from any host, while the old ones run or not.
 
-The records are those of checkpoints/reshard_records.py. First the state topic gets the partitions
-that it lacks, one for each new shard.
+checkpoints/reshard_records.py has the records. Before the steps, the command adds the missing
+partitions of the state topic, one for each new shard.
 
-    1. take the transactional id `<app>.reshard`: it fences an earlier run of this command
-    2. for every shard, old or new: write a notice; take the shard's transactional id, which fences
-       its owner; read the newest record and write it back sealed, with that same id. A fenced owner
-       reads the notice and ends. If it has taken the id back first, repeat
-    3. with `<app>.reshard`, write the records of the new and of the removed shards in one
+    1. takes the transactional id `<app>.reshard`, which fences an earlier run of this command
+    2. for every shard, old or new: writes a notice; takes the shard's transactional id, which
+       fences its owner; reads the newest record and writes it back sealed, under that same id. A
+       fenced owner reads the notice and ends. If the owner took the id back first, repeats
+    3. with `<app>.reshard`, writes the records of the new and of the removed shards in one
        transaction
 
 A kill before 3 leaves everything unchanged but sealed. A new run finishes, or undoes (`--to` the
-old number). An undo only takes the seals off, so no content of the records can make it fail: not
+old number). An undo only removes the seals, so no content of the records can make it fail: not
 even settings that a `reconfigure` changed between two seals, or a lack of room.
 
 Before sealing a record, a run proves that it still holds `<app>.reshard`: it writes the notice once
@@ -68,7 +68,7 @@ log = structlog.get_logger(__name__)
 
 
 def reshard(settings: Settings, to: int, *, dry_run: bool) -> dict[str, Any]:
-    """Reassign the partitions of all shards to `to` shards.
+    """Reassigns the partitions of all shards to `to` shards.
 
     Args:
         settings: name the application and its Kafka; [shard] is ignored.
@@ -77,16 +77,16 @@ def reshard(settings: Settings, to: int, *, dry_run: bool) -> dict[str, Any]:
 
     Returns:
         dry_run; from_shards, to_shards; moved: how many partitions change their shard; shards: for
-        each new one its partitions, until when they are delivered, by how much they stand apart;
-        took_s.
+        each new shard its partitions, until when they are delivered, and how far apart they are in
+        that; took_s.
 
     Raises:
         ConfigError: no shard has a record.
         RecoveryRefused: the partitions cannot be assigned to so many shards; nothing has changed,
             unless the text says that shards are sealed.
         Fenced: another run of this command has begun.
-        KafkaUnavailable: no answer in time; a new run finishes it.
-        PublishDoubt: the owner of a shard has taken it back every time.
+        KafkaUnavailable: no answer in time; a new run finishes the reassignment.
+        PublishDoubt: the owner of a shard took its id back at every attempt.
     """
     begun_s = time.monotonic()
     with ExitStack() as stack:
@@ -103,29 +103,29 @@ class ReshardCluster(Protocol):
     """The cluster, as resharding needs it. Not thread-safe."""
 
     def shards(self, *, past_open: bool) -> Mapping[int, ShardRecord]:
-        """The newest record of every shard, removed ones included.
+        """Reads the newest record of every shard, removed ones included.
 
         Args:
             past_open: wait for open transactions, which may hold newer records.
 
         Raises:
-            ConfigError: there is no first shard.
+            ConfigError: shard 0 has no record.
         """
         ...
 
     def take_lock(self) -> None:
-        """Take `<app>.reshard`."""
+        """Takes `<app>.reshard`."""
         ...
 
     def make_room(self, shards: int) -> None:
-        """Give the state topic a partition for each of so many shards."""
+        """Adds partitions to the state topic until each of `shards` shards has one."""
         ...
 
     def write(self, values: Mapping[int, Mapping[bytes, bytes]]) -> int:
-        """One transaction of these records, by shard and key.
+        """Writes these records, by shard and key, in one transaction.
 
         Returns:
-            The brokers' clock then.
+            The brokers' time of the write.
 
         Raises:
             Fenced: another run has begun.
@@ -134,7 +134,7 @@ class ReshardCluster(Protocol):
         ...
 
     def publisher(self, shard: int) -> Publisher:
-        """A publisher of the shard, not started."""
+        """Makes a publisher of the shard, not started."""
         ...
 
 
@@ -146,12 +146,12 @@ class Reassignment:
         Args:
             cluster: holds the records.
             to: the new number of shards.
-            backoff: gives the owner of a shard time to read the notice.
+            backoff: the pause in which the owner of a shard reads the notice.
         """
         self._cluster, self._to, self._backoff = cluster, to, backoff
 
     def run(self, *, dry_run: bool) -> dict[str, Any]:
-        """All steps; none in a dry run or without a change. See `reshard`."""
+        """Runs all steps; none in a dry run or without a change. See `reshard`."""
         old = self._load_records(past_open=False)
         report = _report(len(old), self._reassigned(old))
         begun = any(written.progress.sealed_for is not None for written in old)
@@ -176,7 +176,7 @@ class Reassignment:
         return _report(count, records)
 
     def _reassigned(self, old: Sequence[ShardRecord]) -> list[Progress]:
-        """The records of the new shards; an undo gives back the old ones."""
+        """Builds the records of the new shards; an undo returns the old ones."""
         records = [written.progress for written in old]
         if len(records) == self._to:
             return unsealed(records, _new_incarnation)
@@ -192,7 +192,7 @@ class Reassignment:
             ) from error
 
     def _load_records(self, *, past_open: bool) -> list[ShardRecord]:
-        """The records of all existing shards, sealed or not."""
+        """Loads the records of all existing shards, sealed or not."""
         shards = self._cluster.shards(past_open=past_open)
         count = shards[0].progress.shards
         for shard in range(count):
@@ -203,12 +203,12 @@ class Reassignment:
         return [shards[shard] for shard in range(count)]
 
     def _seal(self, shard: int, count: int, like: Progress) -> ShardRecord:
-        """Seal one shard; returns its sealed record.
+        """Seals one shard; returns its sealed record.
 
         Args:
             shard: its index.
-            count: of the existing shards; an index from there on is a new shard's.
-            like: any record of theirs.
+            count: the number of existing shards; an index from there on is a new shard's.
+            like: any record of an existing shard.
         """
         notices = {shard: {NOTICE_KEY: notice(count, self._to, done=False)}}
         wanted: Progress | None = None
@@ -238,7 +238,7 @@ class Reassignment:
         )
 
     def _require_expected(self, shard: int, count: int, record: Progress | None) -> None:
-        """Refuse a record that only another run of this command, or a new shard, can have left."""
+        """Refuses a record that only another run of this command or a new shard can write."""
         if shard < count:
             if record is None or not record.partitions or record.shards != count:
                 raise Fenced(f"shard {shard} is not one of {count} any more: run it again")

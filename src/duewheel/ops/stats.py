@@ -1,5 +1,7 @@
-"""`duewheel stats`, `list`, `pause` and `resume`: they need no more than a shard's data directory,
-whether its processes run or not.
+"""`duewheel stats`, `list`, `pause` and `resume`.
+
+These commands need only a shard's data directory. They take no lock, so the shard's processes may
+run meanwhile.
 """
 
 from __future__ import annotations
@@ -27,17 +29,17 @@ _PROCESSES: dict[Process, Role] = {"ingest": Role.INGEST, "dequeue": Role.DEQUEU
 
 @contextmanager
 def opened(settings: Settings) -> Iterator[DataDirectory]:
-    """The shard's data directory, beside the processes that may work in it.
+    """Opens the shard's data directory, in which its processes may run.
 
     Raises:
-        ConfigError: there is none yet.
+        ConfigError: the data directory does not exist yet.
     """
     path = settings.storage.data_dir
     try:
         directory = DataDirectory(path, settings.wheel)
     except FileNotFoundError as error:
         raise ConfigError(
-            f"there is no data directory {path}: `duewheel init` or `duewheel run` makes it"
+            f"there is no data directory {path}: `duewheel init` or `duewheel run` creates it"
         ) from error
     try:
         yield directory
@@ -46,14 +48,14 @@ def opened(settings: Settings) -> Iterator[DataDirectory]:
 
 
 def stats(settings: Settings, clock: Clock) -> dict[str, Any]:
-    """How many timers are pending, by topic, by level, and by the seconds within which they leave.
+    """Counts pending timers by topic, by level, and by the seconds until they leave.
 
     Returns:
         role: "owner" or "standby"; pending; by_topic: {topic: pending}; by_level: {level: pending};
-        within_s: {seconds: pending}; oldest_ms: end of the first slot with timers, None if there is
-        none; slot_max: most timers of one slot; beyond_ring: how many leave so late that the wheel
-        does not reach them yet; rolls: how many leave to be rolled, in all and
-        within an hour, and of that hour the mean and the most per second.
+        within_s: {seconds: pending}; oldest_ms: end of the first slot with timers, None without a
+        timer; slot_max: the most timers of one slot; beyond_ring: how many leave so late that their
+        slots have no entry in the ring yet; rolls: how many leave to be rolled, in total and within
+        an hour, and of that hour the mean and the most per second.
     """
     with opened(settings) as directory:
         pending, within = count_pending(PendingTimers(directory), directory, clock.now_ms())
@@ -78,12 +80,12 @@ def stats(settings: Settings, clock: Clock) -> dict[str, Any]:
 
 
 def levels(settings: Settings, clock: Clock) -> Iterator[dict[str, Any]]:
-    """Every delay level: how many of its timers are pending, and how far it is delivered.
+    """Reports of each delay level how many timers are pending, and how far it is delivered.
 
     Yields:
-        level; delay: as the settings have it now, None for a level that they no longer have;
-        pending; delivered_ms: what of it was due by then is out, None before the first start;
-        next_due_ms, next: due time and source of its next timer, None if there is none.
+        level; delay: by the present settings, None for a level that they no longer have; pending;
+        delivered_ms: every timer of the level due by then is out, None before the first start;
+        next_due_ms, next: due time and source of its next timer, None without one.
     """
     delays = dict(enumerate(settings.timer.levels_ms, 1))
     precision_ms = settings.timer.precision_ms
@@ -118,18 +120,18 @@ def listed(
     limit: int,
     page: str | None,
 ) -> Iterator[dict[str, Any]]:
-    """Pending timers, the one that leaves first before the others.
+    """Lists pending timers, the one that leaves first before the others.
 
     Args:
         settings: name the data directory.
         topic: only timers with this target.
-        level: only timers asked for with this delay level.
+        level: only timers requested with this delay level.
         since, until: only timers that leave in the slots of these instants or between them.
         limit: how many at most.
-        page: `page` of the last timer seen.
+        page: `page` of the last timer that the caller has; the list continues behind it.
 
     Raises:
-        ConfigError: `page` is none, or an instant has no zone.
+        ConfigError: `page` does not parse, or an instant has no zone.
         CorruptFile: a pending timer is damaged.
     """
     wanted = Filter(topic, _slot(settings, since), _slot(settings, until), page, level)
@@ -139,7 +141,7 @@ def listed(
 
 
 def pause(settings: Settings, process: Process, *, on: bool) -> dict[str, Any]:
-    """Pause a process or let it go on, now or whenever it is started."""
+    """Pauses or resumes a process, now and across its restarts."""
     with opened(settings) as directory:
         directory.state.live.pause(_PROCESSES[process], on=on)
     return {"process": process, "paused": on}
@@ -148,7 +150,7 @@ def pause(settings: Settings, process: Process, *, on: bool) -> dict[str, Any]:
 def _slot(settings: Settings, instant: datetime | int | None) -> int | None:
     if isinstance(instant, datetime):
         if instant.tzinfo is None:
-            raise ConfigError(f"{instant}: a time without a zone could be meant anywhere")
+            raise ConfigError(f"{instant} has no zone: it could be any hour")
         instant = round(instant.timestamp() * 1000)
     return None if instant is None else slot_of(instant, settings.timer.precision_ms)
 
@@ -169,7 +171,7 @@ def _row(timer: PendingTimer) -> dict[str, Any]:
 
 
 def key_shown(key: bytes | None) -> dict[str, str | None]:
-    """As text, or if it is none in base 64 under a name that says so."""
+    """Shows a key as text, or in base64 under the name `key_base64` if it is no UTF-8."""
     try:
         return {"key": None if key is None else key.decode()}
     except UnicodeDecodeError:

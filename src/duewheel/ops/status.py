@@ -1,4 +1,8 @@
-"""`duewheel status`: what the data directory says of a shard, without asking Kafka."""
+"""`duewheel status`: reports a shard from its data directory alone, without a request to Kafka.
+
+It takes no lock and reads mapped pages, so it works beside running processes, and while Kafka is
+down.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +29,17 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 
 
 def status(settings: Settings) -> dict[str, Any]:
-    """The object that `duewheel status` prints.
+    """Builds the object that `duewheel status` prints.
 
     Raises:
-        ConfigError: there is no data directory yet.
+        ConfigError: the data directory does not exist yet.
     """
     data_dir = settings.storage.data_dir
     try:
         state = State.open(data_dir)
     except FileNotFoundError as error:
         raise ConfigError(
-            f"there is no data directory {data_dir}: `duewheel init` or `duewheel run` makes it"
+            f"there is no data directory {data_dir}: `duewheel init` or `duewheel run` creates it"
         ) from error
     with state:
         now_ms = SystemClock().now_ms()
@@ -59,11 +63,11 @@ def status(settings: Settings) -> dict[str, Any]:
 
 
 def _run(data_dir: Path) -> dict[str, Any] | None:
-    """What `run` says of the processes; None if none runs."""
-    known = run_file.read(data_dir)
-    if known is None:
+    """Reads what the supervisor wrote of its processes; None without a running supervisor."""
+    processes = run_file.read(data_dir)
+    if processes is None:
         return None
-    return {name: {**asdict(each), "is_failing": each.is_failing} for name, each in known.items()}
+    return {name: {**asdict(one), "is_failing": one.is_failing} for name, one in processes.items()}
 
 
 def _process(state: State, settings: Settings, name: str) -> dict[str, Any]:
@@ -75,11 +79,11 @@ def _ingest(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
     commit = state.commit()
     close = state.close()
     marks = {**(close.marks if close else {}), **commit.marks}
-    known = _process(state, settings, "ingest")
+    process = _process(state, settings, "ingest")
     lag = state.live.lag
     is_polled, waits = lag.polled_ms > 0, lag.messages > 0
     return {
-        **known,
+        **process,
         "lag": lag.messages if is_polled else None,
         "lag_ms": now_ms - lag.oldest_ms if waits else 0 if is_polled else None,
         "batch_age_ms": now_ms - lag.stuck_ms if waits else 0 if is_polled else None,
@@ -89,26 +93,26 @@ def _ingest(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
 
 
 def _timer_topics(settings: Settings) -> dict[str, Any] | None:
-    """As ingest has found them last; None if it never has."""
-    found = TopicSet.read(settings.storage.data_dir)
-    if found is None:
+    """Reads the timer topics as ingest last listed them; None before its first list."""
+    topics = TopicSet.read(settings.storage.data_dir)
+    if topics is None:
         return None
     return {
-        "read": list(found.topics),
-        "left_out": dict(found.left_out),
-        "faulty": dict(found.faulty),
+        "read": list(topics.topics),
+        "left_out": dict(topics.left_out),
+        "faulty": dict(topics.faulty),
     }
 
 
 def _dequeue(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
     close = state.close()
     floor_ms = close.floor * settings.timer.precision_ms if close else None
-    known = _process(state, settings, "dequeue")
-    alive = known["state"] in ALIVE
+    process = _process(state, settings, "dequeue")
+    alive = process["state"] in ALIVE
     skew_ms, held = state.live.host_clock
     delivered, dead_letters, wait = state.live.deliveries
     return {
-        **known,
+        **process,
         "floor_ms": floor_ms,
         "floor_ahead_ms": None if floor_ms is None else max(0, floor_ms - now_ms),
         "behind_ms": behind_now_ms(state, now_ms) if alive and not state.standby else None,
@@ -122,30 +126,30 @@ def _dequeue(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
 
 
 def _copies_held(state: State) -> int:
-    """Rolled and parked copies whose timer partition takes no writes, by the mirrored progress."""
+    """Counts the held copies in the mirrored progress."""
     mirror = state.mirror()
     return copies(mirror.progress.held) if mirror else 0
 
 
 def _disk(state: State, settings: Settings) -> dict[str, Any]:
-    """Free bytes, those below which ingest takes nothing, and how many messages wait for that."""
+    """Reports free bytes, ingest's minimum of them, and the messages that wait for room."""
     space = fs.space(settings.storage.data_dir)
-    known = _process(state, settings, "ingest")
+    process = _process(state, settings, "ingest")
     return {
         "free_bytes": space.free_bytes,
         "min_free_bytes": settings.storage.min_free.of(space.total_bytes),
-        "rows_held": state.live.rows_without_room if known["state"] in ALIVE else 0,
+        "rows_held": state.live.rows_without_room if process["state"] in ALIVE else 0,
     }
 
 
 def _standby(state: State, now_ms: int) -> dict[str, Any] | None:
-    """How far a standby is behind what its owner has closed; None in every other directory."""
+    """Reports how far a standby is behind its owner's closed slots; None in other directories."""
     if not state.standby:
         return None
-    known = recovering(state)
+    records = recovering(state)
     close = state.close()
     return {
-        "missing": _named(known.missing) if known else {},
+        "missing": _named(records.missing) if records else {},
         "behind_ms": state.live.heartbeat(Role.DEQUEUE).detail,
         "followed_slot": close.lower if close else None,
         "promotion_wanted": state.live.promotion_wanted(now_ms),
@@ -153,13 +157,13 @@ def _standby(state: State, now_ms: int) -> dict[str, Any] | None:
 
 
 def _recovering(state: State) -> dict[str, Any] | None:
-    known = recovering(state)
-    if known is None or (state.standby and known.files_whole):
+    records = recovering(state)
+    if records is None or (state.standby and records.files_whole):
         return None
     return {
-        "generation": known.generation,
-        "files_whole": known.files_whole,
-        "missing": _named(known.missing),
+        "generation": records.generation,
+        "files_whole": records.files_whole,
+        "missing": _named(records.missing),
     }
 
 
@@ -176,7 +180,7 @@ def _counts(state: State, settings: Settings) -> dict[str, int]:
 
 
 def _counts_of_standby(state: State, settings: Settings) -> dict[str, int]:
-    """Nobody counts here what the owner delivers: what it has left is counted in the files."""
+    """Counts in the files: no process of a standby counts what the owner delivers."""
     pending = 0
     if not state.needs_recovery:
         with closing(DataDirectory(state.path.parent, settings.wheel)) as directory:

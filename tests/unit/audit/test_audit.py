@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from duewheel.audit import metrics as audit_metrics
 from duewheel.audit.history import AuditHistory
-from duewheel.audit.range import STRETCH_OFFSETS, offsets_in, ranges, reached, stretches
+from duewheel.audit.range import CHUNK_OFFSETS, offsets_in, ranges, reached, split_range
 from duewheel.audit.schedule import AuditSchedule
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import Settings, load
@@ -60,29 +60,29 @@ BETWEEN = st.dictionaries(
 
 
 @given(BETWEEN, st.integers(1_000, 10**7))
-def test_stretches_cover_the_range_or_are_spread_evenly_over_it(
+def test_chunks_cover_the_range_or_are_spread_evenly_over_it(
     between: dict[tuple[str, int], tuple[int, int]], most: int
 ) -> None:
-    pieces = stretches(between, most)
+    chunks = split_range(between, most)
     seen: dict[tuple[str, int], int] = {p: start for p, (start, _) in between.items()}
-    for piece in pieces:
-        assert 0 < offsets_in(piece) <= min(STRETCH_OFFSETS, most) + len(between)
-        for partition, (first, end) in piece.items():
+    for chunk in chunks:
+        assert 0 < offsets_in(chunk) <= min(CHUNK_OFFSETS, most) + len(between)
+        for partition, (first, end) in chunk.items():
             assert seen[partition] <= first < end
             seen[partition] = end
     total = offsets_in(between)
-    assert sum(map(offsets_in, pieces)) <= max(most, len(between)) + len(pieces) * len(between)
-    if total <= min(most, STRETCH_OFFSETS):
-        assert sum(map(offsets_in, pieces)) == total
+    assert sum(map(offsets_in, chunks)) <= max(most, len(between)) + len(chunks) * len(between)
+    if total <= min(most, CHUNK_OFFSETS):
+        assert sum(map(offsets_in, chunks)) == total
     if between:
         assert seen == {partition: end for partition, (_, end) in between.items()}
 
 
 def test_a_sample_is_spread_over_the_range() -> None:
-    pieces = stretches({P0: (0, 10 * STRETCH_OFFSETS)}, 2 * STRETCH_OFFSETS + 1)
-    assert pieces == [
-        {P0: (4 * STRETCH_OFFSETS, 5 * STRETCH_OFFSETS)},
-        {P0: (9 * STRETCH_OFFSETS, 10 * STRETCH_OFFSETS)},
+    chunks = split_range({P0: (0, 10 * CHUNK_OFFSETS)}, 2 * CHUNK_OFFSETS + 1)
+    assert chunks == [
+        {P0: (4 * CHUNK_OFFSETS, 5 * CHUNK_OFFSETS)},
+        {P0: (9 * CHUNK_OFFSETS, 10 * CHUNK_OFFSETS)},
     ]
 
 

@@ -101,8 +101,8 @@ def test_a_whole_offer_is_one_line() -> None:
     ("offer", "said"),
     [
         (None, "not offered"),
-        ((0, 3), "offered up to version 3, needed is 4"),
-        ((5, 9), "offered from version 5 on, the clients end at 4"),
+        ((0, 3), "offered up to version 3, 4 is required"),
+        ((5, 9), "offered from version 5 on, the clients support up to 4"),
     ],
 )
 def test_what_a_broker_lacks(offer: tuple[int, int] | None, said: str) -> None:
@@ -206,7 +206,7 @@ def topic(replicas: int = 3, in_sync_min: int = 2, **changed: Any) -> Topic:
     [
         (topic(), ["ok"], "3 replicas, min.insync.replicas 2", ""),
         (topic(replicas=1, in_sync_min=1), ["warning"], "1 replica", "kafka-reassign-partitions"),
-        (topic(in_sync_min=1), ["warning"], "what only one of them", "min.insync.replicas=2"),
+        (topic(in_sync_min=1), ["warning"], "acknowledged with one copy", "min.insync.replicas=2"),
         (topic(in_sync_min=3), ["warning"], "no writes with one broker", "min.insync.replicas=2"),
         (topic(partitions=(partition(3, leader=-1),)), ["error"], "[0] have no leader", "describe"),
         (topic(partitions=(partition(3, in_sync=2),)), ["warning"], "not in sync", "describe"),
