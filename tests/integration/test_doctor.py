@@ -150,7 +150,7 @@ def test_a_commit_that_is_only_pretended_is_found_out(
     assert {key: listed[key] for key in asked if asked[key] < listed[key]} == {}
     assert only(found, "transactions").severity == "ok"  # all that its client was told
     lost = only(found, "committed_seen")
-    assert (lost.severity, lost.found) == ("error", "of 2 committed transactions 1 are seen")
+    assert (lost.severity, lost.found) == ("error", "of 2 committed transactions 1 can be read")
 
 
 def test_a_cluster_that_is_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
