@@ -22,10 +22,10 @@ pytestmark = pytest.mark.kafka
 def test_init_may_be_repeated(config: Path) -> None:
     first = run(config, "init")
     assert first.returncode == 0, first.stderr
-    assert "the shard begins here" in first.stdout
+    assert "the shard has begun" in first.stdout
     again = run(config, "init")
     assert again.returncode == 0, again.stderr
-    assert "left as it is" in again.stdout
+    assert "nothing is changed" in again.stdout
 
 
 def test_what_deployments_ask_of_running_processes(config: Path) -> None:
@@ -50,7 +50,7 @@ def test_what_deployments_ask_of_running_processes(config: Path) -> None:
         assert running.returncode == 0, running.stdout
         beside = run(config, "init")
         assert beside.returncode == 0, beside.stderr
-        assert "left as it is" in beside.stdout
+        assert "nothing is changed" in beside.stdout
     finally:
         for directory in shard.values():
             directory.stop()

@@ -1,1 +1,1 @@
-"""The command line: commands, their flags, how results are shown."""
+"""The command line: commands, flags, and the output of results."""

@@ -1,8 +1,10 @@
-"""The command line. Results on stdout, logs on stderr; `--output json` for programs.
+"""The command line: results go to stdout, logs to stderr; `--output json` is for programs.
 
 Exit codes: 0 ok, 1 findings, 2 usage or configuration, 3 Kafka not reachable, 4 fenced, 5 recovery
-refused, 6 locked. Heavy modules are imported by the command that needs them: the dequeue process
-and `status` start without Spark, pandas and Great Expectations.
+refused, 6 locked.
+
+Invariant: each command imports its heavy modules itself. An import at the top would load Spark,
+pandas and Great Expectations into the dequeue process and `status`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from duewheel.threads import watch_libraries
 
 
 def main() -> None:
-    """Run the command line and end the process with its exit code."""
+    """Runs the command line and ends the process with its exit code."""
     watch_libraries()
     try:
         code = cli(standalone_mode=False)
@@ -58,7 +60,7 @@ _TAKE_OVER = "--take-over"
 _take_over = click.option(
     _TAKE_OVER,
     is_flag=True,
-    help="no other instance serves the shard any more: take it over and read again from Kafka",
+    help="take the shard over and read again from Kafka; use it if no other instance serves it",
 )
 
 
@@ -66,7 +68,7 @@ _take_over = click.option(
 @_take_over
 @with_settings("run")
 def run(settings: Settings, *, take_over: bool) -> int:
-    """Run ingest and dequeue, and restart the one that dies."""
+    """Run ingest and dequeue, and restart a process that dies."""
     from duewheel.runtime import supervisor
 
     return supervisor.run(settings, _own_flags(), take_over=take_over)
@@ -75,7 +77,7 @@ def run(settings: Settings, *, take_over: bool) -> int:
 @cli.command()
 @with_settings("run")
 def standby(settings: Settings) -> int:
-    """Follow the shard's owner, in another data directory, ready to take over at once.
+    """Run a standby of the shard in another data directory, ready to take over at once.
 
     It takes over by itself when the owner has been silent for `shard.take_over_after`, and on
     `duewheel promote`. A directory that owns the shard already serves it, as `run` does.
@@ -89,7 +91,7 @@ def standby(settings: Settings) -> int:
 @with_output
 @with_settings()
 def promote(settings: Settings, output: str) -> None:
-    """Have the standby that runs here take the shard over, now; wait until it delivers."""
+    """Make the standby of this data directory take over now, and wait until it delivers."""
     from duewheel.clock import SystemClock
     from duewheel.ops.promote import promote as promote_standby
 
@@ -104,7 +106,7 @@ def _own_flags() -> list[str]:
 @cli.command()
 @with_settings("ingest")
 def ingest(settings: Settings) -> None:
-    """Take timers from the timer topics into the wheel (Spark)."""
+    """Run the ingest process: read the timer topics into the wheel (Spark)."""
     from duewheel.runtime.ingest_process import run_ingest
 
     run_ingest(settings)
@@ -112,10 +114,10 @@ def ingest(settings: Settings) -> None:
 
 @cli.command()
 @_take_over
-@click.option("--standby", is_flag=True, help="follow the shard's owner first: see `standby`")
+@click.option("--standby", is_flag=True, help="start as a standby of the shard: see `standby`")
 @with_settings("dequeue")
 def dequeue(settings: Settings, *, take_over: bool, standby: bool) -> None:
-    """Deliver what is due (no Spark, no Java)."""
+    """Run the dequeue process: deliver due timers (no Spark, no Java)."""
     from duewheel.runtime.dequeue_process import run_dequeue
 
     run_dequeue(settings, take_over=take_over, standby=standby)
@@ -123,17 +125,23 @@ def dequeue(settings: Settings, *, take_over: bool, standby: bool) -> None:
 
 @cli.command()
 @click.option(
-    "--partitions", type=click.IntRange(1), help="of new timer topics; by default the brokers' own"
+    "--partitions",
+    type=click.IntRange(1),
+    help="of new timer topics; by default the brokers' setting",
 )
 @click.option(
-    "--replication-factor", type=int, default=-1, help="of new topics; by default the brokers' own"
+    "--replication-factor",
+    type=int,
+    default=-1,
+    help="of new topics; by default the brokers' setting",
 )
 @with_output
 @with_settings()
 def init(settings: Settings, partitions: int | None, replication_factor: int, output: str) -> int:
     """Create or check the topics, and begin the shard if it has no progress.
 
-    With it you say that everything now in the timer topics has never been scheduled.
+    A new shard schedules every message that is in the timer topics: none may have been scheduled
+    before.
     """
     from dataclasses import asdict
 
@@ -161,11 +169,11 @@ def init(settings: Settings, partitions: int | None, replication_factor: int, ou
             raise
         began = False
     if output == "text":
-        click.echo("the shard begins here" if began else "the shard has progress: left as it is")
+        click.echo("the shard has begun" if began else "the shard has progress: nothing is changed")
     return 0
 
 
-# ---- looking ------------------------------------------------------------------------------------
+# ---- inspecting ---------------------------------------------------------------------------------
 
 
 @cli.command()
@@ -173,7 +181,7 @@ def init(settings: Settings, partitions: int | None, replication_factor: int, ou
 @with_output
 @with_settings()
 def status(settings: Settings, require_running: bool, output: str) -> int:
-    """What the shard's data directory says."""
+    """Show the state of the shard, from its data directory."""
     from duewheel.ops.status import status as read_status
 
     found = read_status(settings)
@@ -183,12 +191,12 @@ def status(settings: Settings, require_running: bool, output: str) -> int:
 
 @cli.command()
 @click.option(
-    "--by", type=click.Choice(["topic", "time", "level"]), help="one line each, without totals"
+    "--by", type=click.Choice(["topic", "time", "level"]), help="only this breakdown; no totals"
 )
 @with_output
 @with_settings()
 def stats(settings: Settings, by: str | None, output: str) -> None:
-    """Count what is pending, by target topic, by delay level, by the seconds until it leaves."""
+    """Count pending timers by target topic, by delay level, and by the seconds until they leave."""
     from duewheel.clock import SystemClock
     from duewheel.ops import stats as inspection
 
@@ -206,12 +214,14 @@ def stats(settings: Settings, by: str | None, output: str) -> None:
 
 
 @cli.command("list")
-@click.option("--topic", help="only timers that will go to this topic")
+@click.option("--topic", help="only timers with this target topic")
 @click.option("--level", type=click.IntRange(1), help="only timers of this delay level")
-@click.option("--from", "since", help="only those due from then on: epoch ms, or ISO-8601 and zone")
-@click.option("--to", "until", help="only those due until then")
+@click.option(
+    "--from", "since", help="only timers due from then on: epoch ms, or ISO-8601 and zone"
+)
+@click.option("--to", "until", help="only timers due until then")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=100, help="how many at most")
-@click.option("--page", help="the last page value seen: go on behind it")
+@click.option("--page", help="the last `page` value of the previous list: continue behind it")
 @with_output
 @with_settings()
 def list_timers(
@@ -224,7 +234,7 @@ def list_timers(
     page: str | None,
     output: str,
 ) -> None:
-    """Show pending timers, the first to leave before the others."""
+    """List pending timers in the order in which they leave."""
     from duewheel.cli.send import parse_instant
     from duewheel.ops import stats as inspection
 
@@ -249,7 +259,7 @@ _process = click.argument("process", type=click.Choice(["ingest", "dequeue"]))
 @with_output
 @with_settings()
 def pause(settings: Settings, process: Any, output: str) -> None:
-    """Have ingest take, or dequeue deliver, nothing until `resume`; restarts do not end it."""
+    """Pause ingest or dequeue until `resume`; the pause outlasts restarts."""
     from duewheel.ops import stats as inspection
 
     show(inspection.pause(settings, process, on=True), output)
@@ -260,7 +270,7 @@ def pause(settings: Settings, process: Any, output: str) -> None:
 @with_output
 @with_settings()
 def resume(settings: Settings, process: Any, output: str) -> None:
-    """Let ingest or dequeue go on."""
+    """End the pause of ingest or dequeue."""
     from duewheel.ops import stats as inspection
 
     show(inspection.pause(settings, process, on=False), output)
@@ -270,7 +280,7 @@ def resume(settings: Settings, process: Any, output: str) -> None:
 @with_output
 @with_settings()
 def check(settings: Settings, output: str) -> int:
-    """Verify everything on disk; also beside running processes."""
+    """Verify all files on disk. The processes may run meanwhile."""
     from dataclasses import asdict
 
     from duewheel.wheel.storage.full_check import check as check_files
@@ -294,10 +304,10 @@ def check(settings: Settings, output: str) -> int:
 @with_output
 @with_settings()
 def doctor(settings: Settings, output: str) -> int:
-    """Examine this host and the cluster: each finding with what mends it.
+    """Examine this host and the cluster, and print each finding with its remedy.
 
-    Real transactions are tried, on a scratch topic that is deleted afterwards. Nothing of a shard's
-    is touched: it may be running, or not have been begun.
+    The trial of real transactions uses a scratch topic, which is deleted afterwards. Nothing of a
+    shard changes: it may be running, or not exist yet.
     """
     from duewheel.clock import SystemClock
     from duewheel.doctor import examination
@@ -306,7 +316,7 @@ def doctor(settings: Settings, output: str) -> int:
 
 
 @cli.command()
-@click.option("--topic", "topics", multiple=True, help="of the timer topics; by default all")
+@click.option("--topic", "topics", multiple=True, help="a timer topic; by default all")
 @click.option(
     "--from", "since", help="an offset, ISO-8601 with a zone, or `last`; by default an hour ago"
 )
@@ -316,10 +326,10 @@ def doctor(settings: Settings, output: str) -> int:
 def audit(
     settings: Settings, topics: tuple[str, ...], since: str | None, until: str | None, output: str
 ) -> int:
-    """Have Great Expectations judge messages of the timer topics, and compare (Spark).
+    """Validate messages of the timer topics with Great Expectations, and compare (Spark).
 
-    Writes Data Docs. `--from last` goes on where audits have come to. Exit code 1: the rules that
-    ingest applies do not say what the suite says, or a critical expectation across rows fails.
+    Writes Data Docs. `--from last` continues at the end of the last audit. Exit code 1: the rules
+    of ingest disagree with the suite, or a critical expectation across rows fails.
     """
     from duewheel.audit.run import Wanted, run_audit
 
@@ -329,36 +339,36 @@ def audit(
 
 
 @cli.command()
-@click.option("--dry-run", is_flag=True, help="needed: recovery itself is part of every start")
+@click.option("--dry-run", is_flag=True, help="required: recovery itself is part of every start")
 @with_output
 @with_settings()
 def recover(settings: Settings, *, dry_run: bool, output: str) -> None:
-    """Say what the next start would keep of the files and read again from Kafka.
+    """Report what the next start would keep of the files, and read again from Kafka.
 
     Changes nothing. Works without a data directory, and beside running processes.
     """
     from duewheel.ops import recovery_preview as recovery
 
     if not dry_run:
-        raise ConfigError("every start recovers by itself: `recover` only knows --dry-run")
+        raise ConfigError("every start recovers by itself: `recover` only has --dry-run")
     show(recovery.dry_run(settings), output)
 
 
 @cli.command()
-@click.option("--dry-run", is_flag=True, help="only say what would be changed")
+@click.option("--dry-run", is_flag=True, help="only report the changes")
 @click.option(
     "--accept-loss",
     "lost",
     multiple=True,
     metavar="TOPIC-PARTITION",
-    help="go on without what is lost of a timer partition that is gone, recreated or cut short",
+    help="continue without the lost records of a deleted, recreated or truncated timer partition",
 )
 @click.option(
     "--skip",
     "skipped",
     multiple=True,
     metavar="TOPIC-PARTITION@OFFSET",
-    help="make a dead letter of a record that ingest does not get past",
+    help="make a dead letter of a record on which ingest fails",
 )
 @with_output
 @with_settings()
@@ -370,15 +380,15 @@ def reconfigure(
     skipped: tuple[str, ...],
     output: str,
 ) -> None:
-    """Let changed settings hold from the next message on: roll window, levels, mapping and others.
+    """Apply changed settings from the next message on: roll window, levels, mapping and others.
 
-    Both processes must be stopped. What is pending stays as it is. With --accept-loss or --skip
-    settings are left alone.
+    Both processes must be stopped. Pending timers stay as they are. With --accept-loss or --skip
+    no setting changes.
     """
     from duewheel.ops import reconfigure as change
 
     if lost and skipped:
-        raise ConfigError("--accept-loss and --skip: one after the other")
+        raise ConfigError("--accept-loss and --skip: use one after the other")
     if skipped:
         show(change.skip(settings, skipped, dry_run=dry_run), output)
         return
@@ -387,22 +397,22 @@ def reconfigure(
         return
     result = change.reconfigure(settings, dry_run=dry_run)
     if output == "text" and not result["changes"]:
-        click.echo("these are the settings of the shard: nothing to change")
+        click.echo("the shard has these settings already: nothing to change")
     else:
         show(result, output)
 
 
 @cli.command()
-@click.option("--to", type=click.IntRange(1), required=True, help="how many shards there will be")
-@click.option("--dry-run", is_flag=True, help="only say what would be done")
+@click.option("--to", type=click.IntRange(1), required=True, help="the new number of shards")
+@click.option("--dry-run", is_flag=True, help="only report the new assignment")
 @with_output
 @with_settings()
 def reshard(settings: Settings, to: int, *, dry_run: bool, output: str) -> None:
-    """Deal the timer topics' partitions to another number of shards.
+    """Reassign the timer topics' partitions to another number of shards.
 
-    From anywhere, without a data directory. Shards that run are fenced, and end with exit code 4;
-    then start as many as there are, with the new [shard] count. Killed, it goes on when it is run
-    again.
+    Runs on any host, without a data directory. Running shards are fenced, and end with exit code 4;
+    start the new number of shards afterwards, with the new [shard] count. After a kill, run it
+    again: it continues.
     """
     from duewheel.ops.reshard import reshard as run_reshard
 
@@ -422,7 +432,7 @@ def config() -> None:
 @with_output
 @with_settings()
 def config_check(settings: Settings, output: str) -> None:
-    """Read the settings as the processes would, and print them without secrets, and all bounds."""
+    """Read the settings as the processes do; print them without secrets, and all bounds."""
     from duewheel import factory
     from duewheel.ops.limits import bounds
 
@@ -440,12 +450,12 @@ cli.add_command(messages.reschedule)
 
 @cli.group()
 def dlq() -> None:
-    """Dead letters: what could not be accepted, or not be delivered."""
+    """Dead letters: messages that could not be accepted or delivered."""
 
 
 @dlq.command("list")
 @click.option("--limit", type=click.IntRange(1), default=100, help="how many at most")
-@click.option("--code", help="only those with this TIMER_ERROR_CODE")
+@click.option("--code", help="only dead letters with this TIMER_ERROR_CODE")
 @click.option("--from", "since", default="0", help="an offset, or ISO-8601 with a zone")
 @with_output
 @with_settings()
@@ -466,8 +476,8 @@ def dlq_list(settings: Settings, limit: int, code: str | None, since: str, outpu
 
 
 @dlq.command("replay")
-@click.option("--code", help="only those with this TIMER_ERROR_CODE")
-@click.option("--to-topic", help="a real topic; by default each goes where it belongs")
+@click.option("--code", help="only dead letters with this TIMER_ERROR_CODE")
+@click.option("--to-topic", help="a target for all; by default each one's own topic")
 @click.option("--limit", type=click.IntRange(1), help="how many at most")
 @click.option("--dry-run", is_flag=True, help="only count, write nothing")
 @with_output
@@ -480,10 +490,10 @@ def dlq_replay(
     dry_run: bool,
     output: str,
 ) -> int:
-    """Write the messages of dead letters again, each once, however often this is run.
+    """Write the messages of dead letters again, each once, however often the command runs.
 
-    What was rejected goes back to its timer topic, what could not be delivered to its real topic.
-    Exit code 1: some are dead letters again.
+    A rejected message goes back to its timer topic, an undeliverable one to its target.
+    Exit code 1: some became dead letters again.
     """
     from duewheel.ops.dlq_replay import Selection, replay
 
@@ -494,19 +504,19 @@ def dlq_replay(
 
 @cli.group("dev-broker")
 def dev_broker() -> None:
-    """A single-node Kafka from its published jars, for development and tests."""
+    """Run a single-node Kafka from its published jars, for development and tests."""
 
 
 @dev_broker.command("run")
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="kept when it ends; by default a temporary one that is removed",
+    help="stays afterwards; by default a temporary one, which is removed",
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="0: a free one")
 @with_output
 def dev_broker_run(data_dir: Path | None, port: int, output: str) -> None:
-    """Start it, say where it is as soon as it is ready, and stay until told to stop."""
+    """Start the broker, print its address once it is ready, and run until a signal stops it."""
     from duewheel.dev.broker import run_dev_broker
 
     logs.configure("cli")
@@ -515,14 +525,14 @@ def dev_broker_run(data_dir: Path | None, port: int, output: str) -> None:
 
 @cli.command()
 @click.option("--timers", type=click.IntRange(1), default=3_000, help="how many")
-@click.option("--over", default="20s", help="their due times are spread over this long")
+@click.option("--over", default="20s", help="the span of the due times")
 @click.option("--seed", type=int, default=1, help="of delays, keys and header forms")
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="kept when it ends; by default a temporary one that is removed",
+    help="stays afterwards; by default a temporary one, which is removed",
 )
-@click.option("--bootstrap-servers", help="your own Kafka; by default one is started")
+@click.option("--bootstrap-servers", help="an existing Kafka; by default the demo starts one")
 @with_output
 def demo(
     timers: int,
@@ -532,7 +542,7 @@ def demo(
     bootstrap_servers: str | None,
     output: str,
 ) -> int:
-    """Schedule timers on a real Kafka and let an independent consumer judge the deliveries."""
+    """Schedule timers on a real Kafka, and check the deliveries with an independent consumer."""
     from duewheel.config.durations import parse_duration_ms
     from duewheel.dev.demo import Demo
 

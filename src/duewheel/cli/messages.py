@@ -1,4 +1,4 @@
-"""The commands that write into a timer topic: `send`, `cancel`, `reschedule`."""
+"""The commands that write into a timer topic, `send`, `cancel` and `reschedule`: their options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_REPLY_TOPIC = "no reply topic is configured (timer.reply_topic): the outcome
 
 
 def _with_time(command: Command) -> Command:
-    """The three ways to say when."""
+    """Adds the three options of the due time."""
     for option in (
         click.option("--level", type=click.IntRange(1), help="one of the delay levels"),
         click.option("--delay", help="such as 90s, 15m or 1h30m"),
@@ -26,14 +26,12 @@ def _with_time(command: Command) -> Command:
 
 
 def _with_timer(command: Command) -> Command:
-    """The timers to act on, and how long to wait for the answer."""
+    """Adds the options that name timers, and the longest wait for the reply."""
     for option in (
-        click.option("--no-wait", is_flag=True, help="do not wait for the answer"),
+        click.option("--no-wait", is_flag=True, help="do not wait for the reply"),
         click.option("--wait", default="10s", help="the longest wait; by default 10s"),
-        click.option("--timer-topic", help="where they are; by default the first of timer.topics"),
-        click.option(
-            "--key", help="the timers' key: with an id it says in which partition they are"
-        ),
+        click.option("--timer-topic", help="their topic; by default the first of timer.topics"),
+        click.option("--key", help="the timers' key: with an id it determines their partition"),
         click.option("--id", "timer_id", help="the timers' id"),
         click.option("--handle", help="the timer's recall handle"),
     ):
@@ -42,7 +40,7 @@ def _with_timer(command: Command) -> Command:
 
 
 @click.command()
-@click.option("--topic", required=True, help="where the message goes when it is due")
+@click.option("--topic", required=True, help="the target")
 @click.option("--value", required=True, help="the message, as text")
 @click.option("--key", help="the message's key; timers of a key keep their order")
 @click.option("--header", "headers", multiple=True, help="name=value; may be repeated")
@@ -74,13 +72,13 @@ def send(
 
 @click.command()
 @_with_timer
-@click.option("--partition", type=click.IntRange(0), help="with an id, in the place of the key")
+@click.option("--partition", type=click.IntRange(0), help="with an id, instead of the key")
 @with_output
 @with_settings()
 def cancel(settings: Settings, output: str, **options: Any) -> int:
     """Cancel timers: --handle HANDLE, or --id ID with --key KEY or --partition NUMBER.
 
-    Exit code 0: the answer is "cancelled"; 1: another answer, or none in time. With --no-wait
+    Exit code 0: the reply is "cancelled"; 1: another reply, or none in time. With --no-wait
     0: the cancel is written.
     """
     from duewheel.cli import send as sender
@@ -93,8 +91,8 @@ def cancel(settings: Settings, output: str, **options: Any) -> int:
 @click.command()
 @_with_timer
 @_with_time
-@click.option("--topic", help="where the new message goes; not needed with --handle")
-@click.option("--value", help="not needed with --handle: by default the old one")
+@click.option("--topic", help="the target; not needed with --handle")
+@click.option("--value", help="the message; with --handle by default the old one")
 @click.option("--header", "headers", multiple=True, help="name=value; may be repeated")
 @with_output
 @with_settings()
@@ -109,10 +107,10 @@ def reschedule(
     output: str,
     **options: Any,
 ) -> int:
-    """Replace timers by a new one: --handle HANDLE, or of --id ID with --key KEY.
+    """Replace timers by a new one: --handle HANDLE, or --id ID with --key KEY.
 
     With --handle the message is read back from the timer topic, unless --topic and --value give it.
-    The new timer is delivered whatever the answer is. Exit codes as for `cancel`.
+    The new timer is delivered whatever the reply is. Exit codes as for `cancel`.
     """
     from duewheel.cli import send as sender
 
@@ -144,7 +142,7 @@ def _timer(options: dict[str, Any]) -> Any:
 
 
 def _wait_s(options: dict[str, Any]) -> float | None:
-    """None: no waiting."""
+    """Parses the longest wait; None: do not wait."""
     if options["no_wait"]:
         return None
     try:
@@ -154,14 +152,14 @@ def _wait_s(options: dict[str, Any]) -> float | None:
 
 
 def answered(settings: Settings, result: dict[str, Any], wait_s: float | None, output: str) -> int:
-    """Show the outcome of a request; returns the exit code."""
+    """Prints the outcome of a request; returns the exit code."""
     show(result, output)
     if wait_s is None:
         return 0
     if settings.timer.reply_topic is None:
         click.echo(f"duewheel: {_NO_REPLY_TOPIC}", err=True)
     elif result["answer"] is None:
-        click.echo(f"duewheel: written, but not answered within {wait_s:g} s", err=True)
+        click.echo(f"duewheel: written, but no reply within {wait_s:g} s", err=True)
     return 0 if result["answer"] == "cancelled" else 1
 
 

@@ -1,4 +1,4 @@
-"""What the commands share: the flags that make up the settings, and how results are shown."""
+"""The parts that commands share: the flags of the settings, and the output of results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Command = Callable[..., Any]
 
 
 def with_output(command: Command) -> Command:
-    """--output text|json, passed on as `output`."""
+    """Adds --output text|json, as the argument `output`."""
     return click.option(
         "--output",
         type=click.Choice(["text", "json"]),
@@ -29,7 +29,7 @@ def with_output(command: Command) -> Command:
 
 
 def with_settings(role: logs.Role = "cli") -> Callable[[Command], Command]:
-    """The flags that make up the settings, passed on as `settings`; sets up the logs."""
+    """Adds the flags of the settings, as the argument `settings`; sets up the logs."""
 
     def decorate(command: Command) -> Command:
         @click.option("--config", type=click.Path(dir_okay=False), help="TOML file")
@@ -62,7 +62,7 @@ def _disk_full(data_dir: Path, error: OSError) -> DiskFull:
     found = fs.space(next(folder for folder in (data_dir, *data_dir.parents) if folder.exists()))
     return DiskFull(
         f"{error}: {found.free_bytes >> 20} of {found.total_bytes >> 20} MiB are free at {data_dir}"
-        ": make room there; storage.min_free keeps some"
+        ": make room there; storage.min_free reserves some"
     )
 
 
@@ -90,7 +90,7 @@ def _overrides(
 
 
 def show(result: dict[str, Any], output: str) -> None:
-    """Print one result object."""
+    """Prints one result object."""
     if output == "json":
         click.echo(json.dumps(result))
         return
@@ -99,7 +99,7 @@ def show(result: dict[str, Any], output: str) -> None:
 
 
 def show_row(row: dict[str, Any], output: str) -> None:
-    """Print one object of a list."""
+    """Prints one object of a list."""
     if output == "json":
         click.echo(json.dumps(row))
     else:

@@ -1,4 +1,4 @@
-"""`duewheel send`, `cancel` and `reschedule`: a DelayProducer on the command line."""
+"""Runs `duewheel send`, `cancel` and `reschedule` with a DelayProducer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ACKNOWLEDGED_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class NamedTimer:
-    """Timers, as the command line names them: by handle, or by id and key or partition."""
+    """The timers that a command line names: by handle, or by id and key or partition."""
 
     handle: str | None = None
     timer_id: str | None = None
@@ -34,10 +34,10 @@ class NamedTimer:
     timer_topic: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what names nothing, or two things.
+        """Refuses flags that name no timer, or name timers twice.
 
         Raises:
-            ConfigError: says which flags are wanted.
+            ConfigError: lists the flags to give.
         """
         routed = self.key is not None or self.partition is not None
         if (self.handle is None) == (self.timer_id is None):
@@ -49,20 +49,21 @@ class NamedTimer:
 
     @property
     def name(self) -> str:
-        """What DelayProducer.cancel takes first."""
+        """The first argument of DelayProducer.cancel."""
         return self.handle or self.timer_id or ""
 
     def topic(self, settings: Settings) -> str:
-        """The timer topic that they are in.
+        """Returns the timers' topic.
 
         Raises:
-            ConfigError: the handle is none, or of a topic that is no timer topic of these settings.
+            ConfigError: the handle does not parse, or its topic is no timer topic of these
+                settings.
         """
         if self.handle is None or self.timer_topic is not None:
             return _timer_topic(settings, self.timer_topic)
         topic = RecallHandle.decode(self.handle).timer_topic
         if topic not in settings.timer_topics:
-            raise ConfigError(f'the recall handle is of "{topic}", which is no timer topic')
+            raise ConfigError(f'the recall handle names "{topic}", which is no timer topic')
         return topic
 
 
@@ -79,13 +80,13 @@ def send(
     timer_id: str | None,
     timer_topic: str | None,
 ) -> dict[str, Any]:
-    """Write the timer and wait for Kafka's acknowledgement.
+    """Writes the timer and waits for Kafka's acknowledgement.
 
     Returns:
         id, timer_topic, partition, offset, due_ms, handle.
 
     Raises:
-        ConfigError: the due time cannot be read, or a header is reserved.
+        ConfigError: the due time does not parse, or a header is reserved.
         KafkaUnavailable: no acknowledgement in time; the timer may or may not have been written.
     """
     when = _when(deliver_at, delay, level)
@@ -96,19 +97,19 @@ def send(
 
 
 def cancel(settings: Settings, timer: NamedTimer, wait_s: float | None) -> dict[str, Any]:
-    """Write the cancel, and wait for the answer if there is a reply topic.
+    """Writes the cancel, and waits for the reply if a reply topic is configured.
 
     Args:
         settings: of the shard.
         timer: which timers.
-        wait_s: for the answer; None: not at all.
+        wait_s: the longest wait for the reply; None: do not wait.
 
     Returns:
-        id, timer_topic, partition, offset, answer (None: none, or not in time).
+        id, timer_topic, partition, offset, answer (None: no reply in time).
 
     Raises:
-        ConfigError: the handle is none of these settings'.
-        KafkaUnavailable: no acknowledgement in time, or the answers cannot be read.
+        ConfigError: the handle does not fit these settings.
+        KafkaUnavailable: no acknowledgement in time, or the reply topic cannot be read.
     """
     with _producer(settings, timer.topic(settings), wait_s) as producer:
         request = producer.cancel(timer.name, key=timer.key, partition=timer.partition)
@@ -128,12 +129,12 @@ def reschedule(
     delay: str | None,
     level: int | None,
 ) -> dict[str, Any]:
-    """Write the new timer, and wait for the answer if there is a reply topic.
+    """Writes the new timer, and waits for the reply if a reply topic is configured.
 
     Args:
         settings, timer, wait_s: as for `cancel`.
-        topic, value, headers: the message; without topic it is read back, without value that is
-            kept.
+        topic, value, headers: the message; without topic it is read back, without value it keeps
+            its value.
         deliver_at, delay, level: as for `send`.
 
     Returns:
@@ -165,7 +166,7 @@ def _timer_topic(settings: Settings, given: str | None) -> str:
 
 
 def _when(deliver_at: str | None, delay: str | None, level: int | None) -> dict[str, Any]:
-    """The due time's arguments, validated before a broker is contacted."""
+    """Validates the due time's arguments before a broker is contacted."""
     instant = None if deliver_at is None else parse_instant(deliver_at)
     DueTime.of(instant, delay, level)
     return {"deliver_at": instant, "delay": delay, "level": level}
@@ -175,7 +176,7 @@ def _when(deliver_at: str | None, delay: str | None, level: int | None) -> dict[
 def _producer(
     settings: Settings, timer_topic: str, wait_s: float | None = None
 ) -> Iterator[DelayProducer]:
-    """One that reads answers if they are waited for."""
+    """Makes a producer, which reads replies if the command waits for one."""
     options = {"max_block_ms": int(_ACKNOWLEDGED_S * 1000)}
     try:
         producer = DelayProducer(
@@ -209,7 +210,7 @@ def _place(written: Cancel | Rescheduled) -> dict[str, Any]:
 
 
 def parse_instant(text: str) -> datetime | int:
-    """What a person writes: epoch ms, or ISO-8601 with a zone.
+    """Parses epoch ms, or ISO-8601 with a zone.
 
     Raises:
         ConfigError: it is neither.
@@ -220,5 +221,5 @@ def parse_instant(text: str) -> datetime | int:
         return datetime.fromisoformat(text)
     except ValueError as error:
         raise ConfigError(
-            f"{text!r} is no due time: epoch ms, or such as 2027-01-15T08:00Z"
+            f"{text!r} is no due time: give epoch ms, or such as 2027-01-15T08:00Z"
         ) from error

@@ -1,4 +1,4 @@
-"""When a timer is to be delivered, as a producer says it. Only the standard library."""
+"""The due time of a timer as a request header. Imports only the standard library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class DueTime:
-    """One way to say when, as a request header: of epoch ms, a delay in ms, or a level.
+    """A request for a due time: epoch ms, a delay in ms, or a level.
 
     >>> DueTime.of(delay="1h30m").header
     ('TIMER_DELAY_MS', b'5400000')
@@ -37,14 +37,14 @@ class DueTime:
         delay: timedelta | str | None = None,
         level: int | None = None,
     ) -> DueTime:
-        """Exactly one of the three, as `DelayProducer.schedule` describes them.
+        """Makes it of exactly one of the three arguments of `DelayProducer.schedule`.
 
         >>> DueTime.of(delay="1h", level=3)
         Traceback (most recent call last):
         duewheel.errors.InvalidTimer: give exactly one of deliver_at, delay and level
 
         Raises:
-            InvalidTimer: none or several are given, or one that cannot be read.
+            InvalidTimer: none or several arguments are given, or one does not parse.
         """
         if [deliver_at, delay, level].count(None) != 2:
             raise InvalidTimer("give exactly one of deliver_at, delay and level")
@@ -62,12 +62,12 @@ class DueTime:
         return NAME_OF[self.request], b"%d" % self.number
 
     def due_ms(self, timestamp_ms: int, levels_ms: Sequence[int]) -> int:
-        """When a record with this header and timestamp is due, in epoch ms.
+        """Computes when a record with this header and timestamp is due, in epoch ms.
 
         >>> levels_ms = [1_000, 5_000]
         >>> DueTime.of(delay="2s").due_ms(1_800_000_000_000, levels_ms)
         1800000002000
-        >>> DueTime.of(level=7).due_ms(1_800_000_000_000, levels_ms)  # as the highest one
+        >>> DueTime.of(level=7).due_ms(1_800_000_000_000, levels_ms)  # above the highest level
         1800000005000
         """
         if self.request is Request.DELIVER_AT:
@@ -78,10 +78,13 @@ class DueTime:
 
 
 def window_headers(window: timedelta | str | None) -> list[NonNullHeader]:
-    """The request header that spreads a timer over a window after its due time, if there is one.
+    """Makes the request header that spreads a timer over a window after its due time.
+
+    Returns:
+        One header; none if `window` is None.
 
     Raises:
-        InvalidTimer: it cannot be read, or is below 0.
+        InvalidTimer: the window does not parse, or is below 0.
     """
     if window is None:
         return []
@@ -92,12 +95,12 @@ def window_headers(window: timedelta | str | None) -> list[NonNullHeader]:
 
 
 def whole(number: object) -> TypeGuard[int]:
-    """Whether it is an int; True and False are none."""
+    """Returns whether a value is an int; True and False are not."""
     return isinstance(number, int) and not isinstance(number, bool)
 
 
 def _instant_ms(deliver_at: datetime | int) -> int:
-    """Epoch ms, rounded up: a timer is never early."""
+    """Converts to epoch ms, rounded up: rounded down, the timer could be early."""
     if whole(deliver_at):
         return deliver_at
     if not isinstance(deliver_at, datetime):
@@ -108,7 +111,7 @@ def _instant_ms(deliver_at: datetime | int) -> int:
 
 
 def _span_ms(span: timedelta | str, name: str) -> int:
-    """Milliseconds, rounded up."""
+    """Converts to milliseconds, rounded up."""
     if isinstance(span, timedelta):
         return -(-span // _MILLISECOND)
     if not isinstance(span, str):

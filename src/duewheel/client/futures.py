@@ -1,4 +1,4 @@
-"""What a DelayProducer's futures hold: records in a timer topic that Kafka has acknowledged."""
+"""The results of a DelayProducer's futures: acknowledged records in a timer topic."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class AcknowledgedRecord:
     """A record in a timer topic that Kafka has acknowledged.
 
     Attributes:
-        id: the timer's: the given one, else "topic-partition@offset" of its record.
-        timer_topic: where the record is.
+        id: of the timer: the given id, else "topic-partition@offset" of its record.
+        timer_topic: the topic of the record.
         partition: of the timer topic.
         offset: in that partition.
     """
@@ -36,50 +36,50 @@ class Timer(AcknowledgedRecord):
     'orders.delayed-3@17'
 
     Attributes:
-        due_ms: when it is due, epoch ms; a delay counts from the record's timestamp.
+        due_ms: due time, epoch ms; a delay counts from the record's timestamp.
     """
 
     due_ms: int
 
     @property
     def handle(self) -> str:
-        """What `cancel` and `reschedule` find it by: text, safe in URLs."""
+        """The recall handle for `cancel` and `reschedule`: text, safe in URLs."""
         place = self.timer_topic, self.partition, self.offset
         return RecallHandle(*place, self.due_ms, self.id).encode()
 
 
 class _Answered:
-    """What may be answered on the reply topic."""
+    """A request that gets a reply on the reply topic."""
 
     __slots__ = ()
     reply: Future[Answer] | None
 
     def answer(self, timeout_s: float | None = None) -> Answer:
-        """Wait for the answer: what became of the timers that were there before.
+        """Waits for the reply: the outcome of the earlier timers with the id.
 
         - `cancelled`: none of them will be delivered, and one or more were pending.
-        - `already_delivered`: it was too late.
-        - `unknown`: there is none in this partition, or nobody can tell any more.
+        - `already_delivered`: the request came too late.
+        - `unknown`: the partition has no such timer, or no longer has a record of it.
 
         Raises:
             ConfigError: the producer was made without a reply topic.
-            TimeoutError: no answer yet.
-            KafkaUnavailable: the reply topic could not be read, and the answer was missed.
+            TimeoutError: no reply yet.
+            KafkaUnavailable: the reply topic could not be read, so a reply may have been missed.
         """
         if self.reply is None:
-            raise ConfigError("there are no answers: the producer was made without reply_topic")
+            raise ConfigError("there are no replies: the producer was made without reply_topic")
         return self.reply.result(timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel(AcknowledgedRecord, _Answered):
-    """A cancel, with the id of the timers that it is for."""
+    """A cancel, with the id of the timers that it matches."""
 
     reply: Future[Answer] | None = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Rescheduled(Timer, _Answered):
-    """A timer in the place of earlier ones with its id."""
+    """A timer that replaces earlier timers with its id."""
 
     reply: Future[Answer] | None = field(repr=False, compare=False)

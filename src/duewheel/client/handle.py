@@ -5,15 +5,15 @@ A handle is text that is safe in URLs, headers and file names: base64 (RFC 4648 
     version   u1  1
     partition i4  of the timer topic                      big-endian
     offset    i8  of the timer's record
-    due_ms    i8  epoch ms; for people, and to know the record again
+    due_ms    i8  epoch ms; for people, and to detect another record at this offset
     length    u1  of the topic's name
     topic         the timer topic, ASCII
     id            the timer's id, UTF-8; empty: the default one, "topic-partition@offset"
     checksum  u4  CRC-32 of a fixed word and all of the above
 
-The checksum distinguishes a handle from other text, and detects changed or truncated ones. It is no
-signature: a client with write access to the timer topic can cancel timers with or without a forged
-handle. This module needs none of the engine's libraries.
+The checksum distinguishes a handle from other text, and detects changed or truncated handles. It is
+no signature: a client with write access to the timer topic can cancel timers with or without a
+forged handle. This module imports none of the engine's libraries.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _HEAD = struct.Struct(">BiqqB")
 _CHECKSUM = struct.Struct(">I")
 _SEED = zlib.crc32(b"duewheel recall handle")
 _TEXT = re.compile(r"[A-Za-z0-9_-]+")
-_DUE_MS_MAX = 2**63 - 1  # later ones are refused at ingest, whatever the handle says
+_DUE_MS_MAX = 2**63 - 1  # ingest refuses later ones; capped here, the field cannot overflow
 
 
 @dataclass(frozen=True, slots=True)
 class RecallHandle:
-    """One timer, as its producer knows it.
+    """Names one timer.
 
     >>> handle = RecallHandle("orders.delayed", 3, 17, 1_800_000_000_000, "order 8821")
     >>> RecallHandle.decode(handle.encode()) == handle
@@ -49,9 +49,9 @@ class RecallHandle:
     (False, False)
 
     Attributes:
-        timer_topic, partition, offset: where its record lies.
-        due_ms: when it is due, epoch ms.
-        id: the timer's id, the default one too.
+        timer_topic, partition, offset: of the timer's record.
+        due_ms: due time, epoch ms.
+        id: the timer's id, given or default.
     """
 
     timer_topic: str
@@ -62,11 +62,11 @@ class RecallHandle:
 
     @property
     def place(self) -> str:
-        """The record, as headers name it; also the default id."""
+        """The record as topic-partition@offset, which is also the default id."""
         return f"{self.timer_topic}-{self.partition}@{self.offset}"
 
     def encode(self) -> str:
-        """As text; see the module's head."""
+        """Encodes the handle as text; see the module's head."""
         topic = self.timer_topic.encode()
         timer_id = b"" if self.id == self.place else self.id.encode()
         due_ms = min(max(self.due_ms, -_DUE_MS_MAX), _DUE_MS_MAX)
@@ -77,57 +77,57 @@ class RecallHandle:
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        """Of a handle's text.
+        """Parses a handle.
 
         Raises:
-            InvalidTimer: it is no handle, a damaged one, or one of another version.
+            InvalidTimer: the text is no handle, a damaged one, or one of another version.
         """
         content = cls._content(text)
         if content is None:
             raise InvalidTimer(f"{text!r} is no recall handle, or was changed or cut short")
         if content[0] != _VERSION:
             raise InvalidTimer(
-                f"the recall handle is of version {content[0]}, known here is {_VERSION}: "
+                f"the recall handle has version {content[0]}, this is version {_VERSION}: "
                 "another version of duewheel has made it"
             )
         _, partition, offset, due_ms, length = _HEAD.unpack_from(content)
         topic, timer_id = (part.decode(errors="replace") for part in _split(content, length))
         if min(partition, offset) < 0 or not may_name_topic(topic):
-            raise InvalidTimer("the recall handle names no place in a topic: it was made up")
+            raise InvalidTimer("the recall handle has no valid partition and offset: it is forged")
         return cls(topic, partition, offset, due_ms, timer_id or f"{topic}-{partition}@{offset}")
 
     @classmethod
     def is_one(cls, text: str) -> bool:
-        """Whether it is a whole handle, of any version."""
+        """Returns whether the text is an undamaged handle, of any version."""
         return cls._content(text) is not None
 
     @classmethod
     def _content(cls, text: str) -> bytes | None:
-        """What is before the checksum, None if that is wrong."""
+        """Returns the bytes before the checksum; None if that is wrong."""
         if not _TEXT.fullmatch(text):
-            return None  # the decoder passes other characters over
+            return None  # the decoder would skip other characters: two texts for one handle
         try:
             content = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         except binascii.Error:
             return None
         if base64.urlsafe_b64encode(content).decode().rstrip("=") != text:
-            return None  # bits of the last character that nothing is read from were changed
+            return None  # unused bits of the last character were changed
         content, checksum = content[: -_CHECKSUM.size], content[-_CHECKSUM.size :]
         whole = _CHECKSUM.pack(zlib.crc32(content, _SEED)) == checksum
         return content if whole and len(content) >= _HEAD.size else None
 
 
 def _split(content: bytes, length: int) -> tuple[bytes, bytes]:
-    """Topic and id behind the head."""
+    """Splits topic and id, which follow the fixed fields."""
     end = _HEAD.size + length
     return content[_HEAD.size : end], content[end:]
 
 
 def id_bytes(timer_id: str) -> bytes:
-    """A timer's id as a header holds it.
+    """Encodes a timer's id for a header.
 
     Raises:
-        InvalidTimer: ingest would not accept it.
+        InvalidTimer: ingest would not accept the id.
     """
     encoded = timer_id.encode()
     if not 1 <= len(encoded) <= ID_BYTES_MAX:

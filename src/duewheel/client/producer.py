@@ -1,8 +1,8 @@
 """`DelayProducer`: a Kafka producer with due times.
 
     with DelayProducer("orders.delayed", bootstrap_servers="localhost:9092") as producer:
-        asked = producer.schedule("orders", b"pay your order", key=b"order-42", delay="15m")
-        timer = asked.result(timeout=10)
+        future = producer.schedule("orders", b"pay your order", key=b"order-42", delay="15m")
+        timer = future.result(timeout=10)
         producer.cancel(timer.handle)
 
 A timer is one record in the timer topic, with request headers for due time and target
@@ -78,11 +78,11 @@ _ADDED = {SOURCE, DUE_MS, TIMER_ID, ROLL_TIMES, ANSWER}
 
 
 class DelayProducer:
-    """Schedules messages, and sends others straight through. Thread-safe.
+    """Schedules messages, and sends others directly to their topic. Thread-safe.
 
-    Errors of Kafka are kafka-python's own (`kafka.errors.KafkaError`): after one it is open whether
-    the record was written. What is not acknowledged yet is kept in memory without bound: wait for
-    results now and then, or `flush`.
+    Errors of Kafka are kafka-python's own (`kafka.errors.KafkaError`): after one, the record may or
+    may not have been written. Records that are not acknowledged yet stay in memory without bound:
+    wait for results regularly, or `flush`.
     """
 
     def __init__(
@@ -93,16 +93,16 @@ class DelayProducer:
         reply_topic: str | None = None,
         **options: Any,
     ) -> None:
-        """Connect; blocks until a broker answers, at most `bootstrap_timeout_ms` (30 s).
+        """Connects; blocks until a broker answers, at most `bootstrap_timeout_ms` (30 s).
 
         Args:
             timer_topic: one of the topics in duewheel's `timer.topics`.
-            levels_ms: duewheel's `timer.levels`; only to tell when a level is due.
-            reply_topic: duewheel's `timer.reply_topic`; without it nobody tells what cancels met.
+            levels_ms: duewheel's `timer.levels`; only used for `due_ms` of a timer with a level.
+            reply_topic: duewheel's `timer.reply_topic`; without it a cancel has no `answer`.
             options: settings of `kafka.KafkaProducer`, under its names.
 
         Raises:
-            ConfigError: one of `options` is decided here.
+            ConfigError: `options` has one that this class sets itself.
         """
         for name in sorted(options.keys() & _OWNED.keys()):
             raise ConfigError(f"{name} is set by DelayProducer: {_OWNED[name]}")
@@ -134,22 +134,22 @@ class DelayProducer:
         id: str | None = None,
         partition: int | None = None,
     ) -> Future[Timer]:
-        """Have a message delivered to `topic` later. One in the past is due at once.
+        """Schedules a message for delivery to `topic`. A due time in the past is due at once.
 
         Args:
-            topic: where it goes when it is due.
+            topic: the target.
             value: bytes, or what the option `value_serializer` takes.
             key: bytes, or what the option `key_serializer` takes; None for no key.
-            headers: delivered as they are, before those that duewheel adds. Those of a delivered
-                message may be given as they came: what its delivery added (TIMER_SOURCE,
-                TIMER_DUE_MS, UNIQ_KEY, …) is taken out; the new timer has an id of its own.
+            headers: delivered unchanged, before those that duewheel adds. The headers of a
+                delivered message are accepted: those that its delivery added (TIMER_SOURCE,
+                TIMER_DUE_MS, UNIQ_KEY, …) are removed, and the new timer has an id of its own.
             deliver_at: a datetime with a zone, or epoch ms.
             delay: a timedelta, or text such as "90s", "15m" or "1h30m"; counts from the timestamp
                 of the record in the timer topic, so from the broker's clock.
-            level: 1, 2, …: one of the configured delays; above the highest counts as the highest.
-            window: deliver it within so long after that time, at a moment that follows from its
-                key, or else its id; `due_ms` of the result is the time without it.
-            id: the timer's id, for consumers and for cancelling; by default where its record lies.
+            level: 1, 2, …: one of the configured delays; a higher number counts as the highest.
+            window: deliver it within this time after the due time, at a moment derived from its
+                key, or else its id; `due_ms` of the result is the due time without the window.
+            id: the timer's id, for consumers and for cancels; by default its record's position.
             partition: of `topic`; by default Kafka's usual choice at delivery.
 
         Returns:
@@ -174,32 +174,32 @@ class DelayProducer:
         timer_topic: str | None = None,
         headers: Iterable[NonNullHeader] = (),
     ) -> Future[Cancel]:
-        """Have timers not delivered: those that have an id, are in its partition, and are pending.
+        """Cancels pending timers: one by its handle, or those of an id in one partition.
 
-        With a reply topic it blocks while the answers' reader connects, which is once.
+        With a reply topic, the first call blocks while the reader of the replies connects.
 
         Args:
-            timer: a recall handle, of one timer; or an id, of all timers that have it, and with it
-                the key or the partition that `schedule` was given. A timer that was given neither
-                is found by its handle only; where a topic says that keys are ids, one without an id
-                is found by its key only.
-            key, partition: see there; `Timer.partition` will do, too.
+            timer: the recall handle of one timer; or the id of timers, together with the key or
+                the partition that `schedule` was given. A timer that was given neither can be
+                cancelled by its handle only; in a topic whose keys are ids, a timer without an id
+                by its key only.
+            key, partition: of the timers; `Timer.partition` serves, too.
             timer_topic: by default the producer's. A handle of another one is refused.
-            headers: of your own, for the answer.
+            headers: your own headers, which the reply repeats.
 
         Returns:
-            The cancel, once Kafka has acknowledged it; whether it came in time its `answer` says.
+            The cancel, once Kafka has acknowledged it; its `answer` is the outcome.
 
         Raises:
-            InvalidTimer: the handle is none, or was changed; or the arguments contradict each
-                other; nothing was sent.
+            InvalidTimer: the handle does not parse, or the arguments contradict each other;
+                nothing was sent.
             KafkaUnavailable, ConfigError: the reply topic cannot be read; nothing was sent.
         """
         topic = timer_topic or self.timer_topic
         handle = self._handle(timer, topic)
         if handle is not None and (key is not None or partition is not None):
             raise InvalidTimer(
-                "a recall handle names its partition: give neither key nor partition"
+                "a recall handle contains its partition: give neither key nor partition"
             )
         timer_id = timer if handle is None else handle.id
         number = self._number(timer, handle, key, partition, topic)
@@ -228,24 +228,24 @@ class DelayProducer:
         partition: int | None = None,
         timer_topic: str | None = None,
     ) -> Future[Rescheduled]:
-        """Put a new timer in the place of those with an id, or of one: cancel these, deliver it.
+        """Replaces timers by a new one: cancels them as `cancel` does, and schedules the new one.
 
-        It is delivered, too, where there was nothing to cancel, or it was too late to: the answer
-        tells.
+        The new timer is delivered even if there was nothing to cancel, or the request came too
+        late; `answer` has that outcome.
 
         Args:
             timer, timer_topic: as for `cancel`.
-            deliver_at, delay, level, window: when, as for `schedule`; a delay counts from now.
+            deliver_at, delay, level, window: the due time, as for `schedule`; a delay counts from
+                now.
             topic, value, key, headers, partition: the message, as for `schedule`. With a handle
-                they may be left out: the message is then read back from the timer topic, blocking,
-                and a `value` takes the place of its own.
+                they may be omitted: the call then reads the message back from the timer topic,
+                blocking, and a `value` replaces its own.
 
         Returns:
             The new timer, once Kafka has acknowledged it.
 
         Raises:
-            InvalidTimer: as for `cancel`, or the message to be read back is no longer in Kafka;
-                nothing was sent.
+            InvalidTimer: as for `cancel`, or the message is no longer in Kafka; nothing was sent.
             KafkaUnavailable, ConfigError: Kafka, or the reply topic, cannot be read; nothing was
                 sent.
         """
@@ -284,14 +284,14 @@ class DelayProducer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> FutureRecordMetadata:
-        """`KafkaProducer.send`, for programs that set the request headers themselves.
+        """Sends as `KafkaProducer.send`, for programs that set the request headers themselves.
 
-        A record with a header that gives a due time (or cancels a timer) goes to the timer topic,
-        and `topic` and `partition` into its headers. Any other one goes straight to `topic`, and so
-        does one that is for the timer topic already.
+        A record with a header for a due time (or for a cancel) goes to the timer topic, with
+        `topic` and `partition` in its headers. Any other record goes directly to `topic`, and so
+        does a record whose `topic` is the timer topic.
 
         Returns:
-            kafka-python's future of where the record was written.
+            kafka-python's future of the record's position.
 
         Raises:
             InvalidTimer: a timer's headers name a target besides `topic`; nothing was sent.
@@ -303,11 +303,11 @@ class DelayProducer:
         return self._write(topic, value, key, given, partition, timestamp_ms)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until all that was sent is acknowledged or has failed."""
+        """Waits until every sent record is acknowledged or has failed."""
         self._producer.flush(timeout_s)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush, and disconnect."""
+        """Flushes, and disconnects."""
         self._producer.close(timeout_s)
         if self._answers is not None:
             self._answers.close()
@@ -328,30 +328,30 @@ class DelayProducer:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> FutureRecordMetadata:
-        """A record into the timer topic."""
+        """Writes a record into the timer topic."""
         headers = [*headers, *_target(target, partition, self.timer_topic)]
         number = None if partition is None else self._modulo(partition, self.timer_topic)
         return self._producer.send(self.timer_topic, value, key, headers, number, timestamp_ms)
 
     def _timer(self, id: str | None, when: DueTime, at: Any) -> tuple[str, str, int, int, int]:
-        """The attributes of the timer whose record is there."""
+        """Returns the attributes of the timer with this record."""
         due_ms = when.due_ms(at.timestamp, self._levels_ms)
         return _source(at) if id is None else id, at.topic, at.partition, at.offset, due_ms
 
     def _read_message(
         self, handle: RecallHandle | None, value: Any, *, alone: bool
     ) -> tuple[Any, Any, list[NonNullHeader]]:
-        """Key, value and headers of a timer's message, or this value in the place of its own.
+        """Reads key, value and headers of a timer's message back; `value` replaces its own.
 
         Args:
             handle: of the timer.
             value: a value, or SAME.
-            alone: nothing else of the message was given.
+            alone: whether no other part of the message was given.
         """
         if handle is None:
-            raise InvalidTimer("an id does not tell the message: give topic and value")
+            raise InvalidTimer("an id does not determine the message: give topic and value")
         if not alone:
-            raise InvalidTimer("without topic the message is read back: give no more than a value")
+            raise InvalidTimer("without topic the message is read back: give at most a value")
         message = self._messages.read(handle)
         return message.key, message.value if value is SAME else value, message.kept
 
@@ -359,13 +359,13 @@ class DelayProducer:
         return partition % len(self._producer.partitions_for(timer_topic))
 
     def _handle(self, timer: str, timer_topic: str) -> RecallHandle | None:
-        """The handle that it is; None: then it can only be an id."""
+        """Parses a handle; None if the text can only be an id."""
         if not RecallHandle.is_one(timer):
             return None
         handle = RecallHandle.decode(timer)
         if handle.timer_topic != timer_topic:
             raise InvalidTimer(
-                f'the recall handle is of the timer topic "{handle.timer_topic}", '
+                f'the recall handle names the timer topic "{handle.timer_topic}", '
                 f'not of "{timer_topic}"'
             )
         if handle.partition not in self._producer.partitions_for(timer_topic):
@@ -380,7 +380,7 @@ class DelayProducer:
         partition: int | None,
         timer_topic: str,
     ) -> int | None:
-        """The partition in which the timer lies; None: its key tells."""
+        """Returns the timer's partition; None if its key determines it."""
         if handle is not None:
             return handle.partition
         if key is None and partition is None:
@@ -395,7 +395,7 @@ class DelayProducer:
         write: Callable[[], FutureRecordMetadata],
         made: Callable[[Any, Future[Answer] | None], T],
     ) -> Future[T]:
-        """Expect the answer first, then write: an answer may come before `write` returns."""
+        """Registers for the reply first, then writes: a reply may come before `write` returns."""
         answers = self._answers
         if answers is None:
             return _future(write(), lambda at: made(at, None))
@@ -410,9 +410,9 @@ class DelayProducer:
 
 
 def has_due_time(headers: Iterable[NonNullHeader]) -> bool:
-    """Whether a record with these headers belongs into the timer topic.
+    """Returns whether a record with these headers belongs into the timer topic.
 
-    As at ingest, the last of several levels counts, and a level of 0 or below is none.
+    As at ingest, the last of several levels counts, and a level of 0 or below means none.
     """
     requests = {REQUEST[name]: value for name, value in headers if name in REQUEST}
     level = requests.get(Request.LEVEL)
@@ -421,14 +421,14 @@ def has_due_time(headers: Iterable[NonNullHeader]) -> bool:
 
 
 def _future(sent: FutureRecordMetadata, made: Callable[[Any], T]) -> Future[T]:
-    """The result of `made` once Kafka has acknowledged the record."""
+    """Makes a future with the result of `made` once Kafka has acknowledged the record."""
     future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # Kafka's thread could not answer a cancelled one
+    future.set_running_or_notify_cancel()  # a cancelled future would raise in Kafka's thread
 
     def acknowledged(at: Any) -> None:
         try:
             result = made(at)
-        except Exception as error:  # noqa: BLE001 - kafka-python would log it, and the future stay
+        except Exception as error:  # noqa: BLE001 - kafka-python would only log it: no result ever
             future.set_exception(error)
         else:
             future.set_result(result)
@@ -439,12 +439,12 @@ def _future(sent: FutureRecordMetadata, made: Callable[[Any], T]) -> Future[T]:
 
 
 def _source(at: Any) -> str:
-    """An acknowledged record, as headers name it."""
+    """Names an acknowledged record as topic-partition@offset."""
     return f"{at.topic}-{at.partition}@{at.offset}"
 
 
 def _users(headers: Iterable[NonNullHeader]) -> list[NonNullHeader]:
-    """The headers that a user gives, none of them a request; without what a delivery added."""
+    """Checks a user's headers, which must not be requests, and drops those of a delivery."""
     given = list(headers)
     if any(name == SOURCE for name, _ in given):
         given = [header for header in given if header[0] not in _ADDED]
@@ -453,12 +453,12 @@ def _users(headers: Iterable[NonNullHeader]) -> list[NonNullHeader]:
 
 
 def _only(handle: RecallHandle | None) -> list[NonNullHeader]:
-    """The header that says which of the timers with an id is meant; none: all of them."""
+    """Makes the header that selects one of the timers with an id; none: all of them."""
     return [] if handle is None else [(NAME_OF[Request.CANCEL_OFFSET], b"%d" % handle.offset)]
 
 
 def _target(topic: str, partition: int | None, timer_topic: str) -> list[NonNullHeader]:
-    """The headers that say where to."""
+    """Makes the headers of the target."""
     if topic == timer_topic:
         raise InvalidTimer(f'the target "{topic}" is the timer topic itself')
     aimed = [(NAME_OF[Request.TARGET_TOPIC], topic.encode())]
@@ -476,4 +476,4 @@ def _checked(partition: int) -> int:
 def _refuse(headers: Iterable[NonNullHeader], reserved: set[str]) -> None:
     for name, _ in headers:
         if name in reserved:
-            raise InvalidTimer(f"the header {name} is reserved: give the argument it stands for")
+            raise InvalidTimer(f"the header {name} is reserved: use the corresponding argument")

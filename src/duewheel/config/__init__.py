@@ -1,1 +1,1 @@
-"""The settings: sections, kinds of values, rules between them."""
+"""The settings: keys, kinds of values, and rules that several keys must satisfy together."""

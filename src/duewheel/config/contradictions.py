@@ -1,4 +1,4 @@
-"""What must hold between settings that are possible one by one. Each rule yields (key, reason)."""
+"""Rules between settings that are valid one by one. Each rule yields (key, reason)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from duewheel.wheel.slots import DELAY_MS_MAX
 if TYPE_CHECKING:
     from duewheel.config.settings import Settings
 
-# Options that duewheel sets itself, and where the matter is decided instead.
+# Options that duewheel sets itself, and the setting or the reason that decides each.
 _OWNED_CLIENT = {
     "bootstrap_servers": "set kafka.bootstrap_servers",
     "transactional_id": "it follows from app.id and the shard",
     "transaction_timeout_ms": "set dequeue.transaction_timeout_ms",
-    "enable_idempotence": "exactly once needs it on",
-    "acks": "exactly once needs all of them",
+    "enable_idempotence": "exactly-once delivery requires it",
+    "acks": "exactly-once delivery requires `all`",
     "group_id": "it is app.id",
-    "isolation_level": "only committed records count",
+    "isolation_level": "uncommitted records must not be read",
     "enable_auto_commit": "progress is committed with the deliveries",
     "auto_offset_reset": "duewheel seeks by itself",
-    "partitioner": "keys are placed as Kafka's Java client places them",
+    "partitioner": "keys choose the same partition as in Kafka's Java client",
     "retry_backoff_ms": "small transactions need a short one",
     "bootstrap_timeout_ms": "every call has a deadline of duewheel's own",
 } | {
@@ -35,9 +35,9 @@ _OWNED_CLIENT = {
 _OWNED_SOURCE = {
     "bootstrap.servers": "set kafka.bootstrap_servers",
     "group.id": "Spark makes its own for every query",
-    "isolation.level": "only committed records count",
-    "auto.offset.reset": "the engine's marks say where to begin",
-    "enable.auto.commit": "the engine's marks are the committed offsets",
+    "isolation.level": "uncommitted records must not be read",
+    "auto.offset.reset": "the engine's high-water marks are the start offsets",
+    "enable.auto.commit": "the engine's high-water marks are the committed offsets",
     "key.deserializer": "bytes are passed unchanged",
     "value.deserializer": "bytes are passed unchanged",
     "interceptor.classes": "Spark refuses it",
@@ -67,7 +67,7 @@ _OWNED_SPARK = {
 
 
 def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Every contradiction: the key to look at, and why."""
+    """Yields every contradiction: a key, and the reason."""
     yield from _wheel_problems(settings.timer)
     yield from topic_problems(settings)
     spreads = settings.dequeue.hot_slot == "spread"
@@ -106,7 +106,7 @@ def _owned(
     table: str, options: Mapping[str, Any], owned: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
     for name in options:
-        # Both spellings are in use: the source's options with and without `kafka.`.
+        # The source's options are spelled with and without `kafka.`: refuse both.
         reason = owned.get(name) or owned.get(name.removeprefix("kafka."))
         if reason is not None:
             yield f"{table}.{name}", f"is set by duewheel: {reason}"
@@ -114,7 +114,7 @@ def _owned(
 
 def _unknown_options(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.kafka.client:
-        # Only what all kinds of clients know: one table serves them all.
+        # One table serves producers, consumers and admin clients: an option must be valid for all.
         known = set.intersection(*(set(options) for options in client_defaults().values()))
         for name in settings.kafka.client.keys() - known - _OWNED_CLIENT.keys():
             hint = nearest(name, known)

@@ -1,4 +1,4 @@
-"""Durations as text: "24h", "50ms", "1h30m". Only the standard library."""
+"""Durations as text: "24h", "50ms", "1h30m". Imports only the standard library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds of a duration.
+    """Parses a duration; returns its milliseconds.
 
     >>> [parse_duration_ms(text) for text in ("50ms", "24h", "1.5h", "1h 30m", "0s")]
     [50, 86400000, 5400000, 5400000, 0]
@@ -21,7 +21,7 @@ def parse_duration_ms(text: str) -> int:
     ValueError: "0.5ms" is not a whole number of milliseconds
 
     Raises:
-        ValueError: no such form, not a whole number of milliseconds, or beyond 2**53 of them.
+        ValueError: another form, not a whole number of milliseconds, or more than 2**53 of them.
     """
     text = text.strip()
     parts = _PART.findall(text)
@@ -36,7 +36,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def format_duration_ms(duration_ms: int) -> str:
-    """In the largest unit, up to hours, that divides it.
+    """Formats a duration in the largest unit, up to hours, that divides it.
 
     >>> [format_duration_ms(ms) for ms in (86_400_000, 5_400_000, 1_500, 0)]
     ['24h', '90m', '1500ms', '0ms']

@@ -37,28 +37,27 @@ Port = Annotated[int, Field(ge=0, le=65535)]  # 0: a free one
 
 DriverMemory = Annotated[str, Field(pattern=r"^\d+[mMgG]$")]
 
-# A row is in the driver's heap several times, as it is fetched, collected and handed over, and then
-# again in the ingest process.
+# The driver's heap has a row several times, while it is fetched, collected and handed over; then
+# the ingest process has it again.
 HEAP_SHARE = 8
 
 LEVELS = tuple(timedelta(milliseconds=level_ms) for level_ms in LEVELS_MS)
 
 
 class Section(BaseModel):
-    """A table of the configuration: frozen, and with no other keys than its own.
+    """A table of the configuration: frozen, without unknown keys.
 
-    The text below a key is its description: docs/configuration.md is made of them
-    (scripts/reference.py).
+    The text below a key is its description in docs/configuration.md (scripts/reference.py).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class AppSection(Section):
-    """[app]: the name that all of this application's shards share."""
+    """[app]: the name that all shards of this application share."""
 
     id: TopicName = "duewheel"
-    """Begins the names of duewheel's topics and transactional ids; one for all its shards."""
+    """The prefix of duewheel's topics and transactional ids; the same for all shards."""
 
 
 class KafkaSection(Section):
@@ -77,35 +76,37 @@ class KafkaSection(Section):
         return ",".join(self.bootstrap_servers)
 
     def client_options(self, kind: Literal["producer", "consumer", "admin"]) -> dict[str, Any]:
-        """What a kafka-python client of this kind is to be given, servers included, in clear."""
+        """Returns the options of a kafka-python client of this kind, with servers, in clear."""
         known = client_defaults()[kind]
         options = {name: reveal(value) for name, value in self.client.items() if name in known}
         typed = {name: _typed(value, known[name]) for name, value in options.items()}
         return {"bootstrap_servers": list(self.bootstrap_servers)} | typed
 
     def source_options(self) -> dict[str, str]:
-        """Kafka options of the Spark source, in clear, without their prefix `kafka.`."""
+        """Returns the Spark source's Kafka options, in clear, without their prefix `kafka.`."""
         return {name: as_text(reveal(value)) for name, value in self.spark.items()}
 
 
 class TimerTopic(Section):
     """[timer.topic."<name>"]: defaults of one timer topic; see schemas/request/topic_contracts.py.
 
-    The header modes of other services know no ids but keys, and cancel by null values.
+    The header modes of other services use keys as ids, and cancel by null values.
     """
 
     headers: Literal["native", "etf1", "karafka", "eifinger"] = "native"
-    """Whose request headers count: duewheel's alone, or another service's beside them."""
+    """Which request headers are read: duewheel's alone, or also those of another service."""
     id: Literal["header", "key"] = "header"
-    """`key`: without `UNIQ_KEY` the record's key is the id, and the next one replaces the timer."""
+    """`key`: without `UNIQ_KEY` the record's key is the id, and the next record with that key
+    replaces the timer."""
     null_value: Literal["message", "cancel"] = "message"
-    """`cancel`: a key without a value cancels the timers with that id."""
+    """`cancel`: a record with a null value cancels the timers whose id is its key."""
     target: TopicName | None = None
-    """Where messages without `REAL_TOPIC` go, as in `timer.mapping`."""
+    """Target of messages without `REAL_TOPIC`, as in `timer.mapping`."""
     delay: Duration | None = None
-    """When messages are due that do not say when."""
+    """Delay of messages that request no due time."""
     past_due: Literal["fire", "dead-letter"] = "fire"
-    """What becomes of a due time in the past: it leaves at once, or is a dead letter."""
+    """Whether a message with a due time in the past is delivered at once, or becomes a dead
+    letter."""
 
     @model_validator(mode="before")
     @classmethod
@@ -116,7 +117,7 @@ class TimerTopic(Section):
 
     @property
     def contract(self) -> TopicContract:
-        """The same for those who judge messages."""
+        """Returns this table as the parser of messages needs it."""
         return TopicContract(
             headers=self.headers,
             id=self.id,
@@ -139,33 +140,36 @@ class TimerSection(Section):
     slots: Annotated[int, Field(ge=1)] = 2_097_152
     """Half of the wheel's entries; `roll_window` + `margin` must fit into as many slots."""
     roll_window: Duration = timedelta(hours=24)
-    """A timer due later than this after its record is written to its timer topic again."""
+    """A timer that is due later than this after its record rolls: dequeue writes it to its timer
+    topic again."""
     margin: Duration = timedelta(hours=1)
     """How much a record's timestamp may differ from this host's clock."""
     max_delay: Annotated[Duration, Field(le=timedelta(days=36_525))] = timedelta(days=40)
-    """The longest delay; what is due later is a dead letter. It finds milliseconds given as seconds
-    (the default does from an hour on), and bounds what a timer costs: each further day of waiting
-    is one more record. A century is as far as `TIMER_ROLL_TIMES` counts."""
+    """The longest delay; a message with a longer one becomes a dead letter. The bound detects
+    milliseconds that were given as seconds (the default does from one hour on), and limits the
+    cost of a timer: each further day of waiting is one more record. `TIMER_ROLL_TIMES` counts up to
+    a century."""
     longest_outage: Duration = timedelta(days=7)
-    """An outage that timer topics must outlast: their retention covers it, too."""
+    """The longest outage: the retention of timer topics must cover it as well."""
     dead_letter_topic: TopicName | None = None
     """By default `<app.id>.dead-letter`."""
     state_topic: TopicName | None = None
-    """Where the progress is; by default `<app.id>.state`."""
+    """The topic of the progress; by default `<app.id>.state`."""
     reply_topic: TopicName | None = None
-    """Where cancels and reschedules are answered; without it they act in silence."""
+    """The topic of the replies to cancels and reschedules; without it there are no replies."""
     levels: Durations = LEVELS
     """The delay of level 1, 2, … of the header `DELAY`."""
     mapping: TopicTable = Field(default_factory=dict)
     """Timer topic to target, for messages without `REAL_TOPIC`."""
     targets_allow: TargetPatterns = ()
-    """Names of targets, or patterns with `*`, `?`, `[a-c]`, `[!a-c]`; none: all are allowed."""
+    """Allowed targets: names, or patterns with `*`, `?`, `[a-c]`, `[!a-c]`; none: all are
+    allowed."""
     targets_deny: TargetPatterns = ()
-    """The same of targets that are not; counts more."""
+    """Denied targets, in the same form; overrides `targets_allow`."""
     topic: Annotated[dict[TopicName, TimerTopic], BeforeValidator(topic_tables)] = Field(
         default_factory=dict
     )
-    """A table for each timer topic of which more is to be said: below."""
+    """A table for each timer topic with settings of its own: below."""
 
     @property
     def levels_ms(self) -> tuple[int, ...]:
@@ -174,7 +178,7 @@ class TimerSection(Section):
 
     @property
     def contracts(self) -> dict[str, TopicContract]:
-        """The contract of each timer topic that has more settings than its name."""
+        """Returns the contract of each timer topic with settings of its own."""
         contracts = {name: table.contract for name, table in self.topic.items()}
         for name, target in self.mapping.items():
             contracts[name] = replace(contracts.get(name, DEFAULT), target=target)
@@ -182,10 +186,11 @@ class TimerSection(Section):
 
 
 class IngestSection(Section):
-    """[ingest]: how the streaming query reads, and how often it looks for new timer topics."""
+    """[ingest]: how the streaming query reads, and how often it lists the timer topics."""
 
     trigger_ms: Annotated[Millis, Field(ge=0)] = 100
-    """Spark begins a batch at most this often; 0: as soon as the last one has ended."""
+    """The shortest time between the starts of two batches; 0: a batch starts when the last one has
+    ended."""
     max_offsets_per_trigger: Annotated[int, Field(ge=1)] = 50_000
     """The most rows of a batch."""
     max_bytes_per_trigger: Annotated[Size, Field(ge=1)] | None = None
@@ -195,11 +200,11 @@ class IngestSection(Section):
     topics_interval: Annotated[Duration, Field(ge=timedelta(milliseconds=100))] = timedelta(
         seconds=10
     )
-    """How often Kafka is asked which timer topics there are."""
+    """The interval between lists of the timer topics in Kafka."""
 
     @property
     def bytes_per_trigger(self) -> int:
-        """The most that a batch's rows may take, by the bytes that rows have had lately."""
+        """The bytes that the rows of a batch may take, estimated by the size of recent rows."""
         return self.max_bytes_per_trigger or self.driver_memory_bytes // HEAP_SHARE
 
     @property
@@ -209,69 +214,71 @@ class IngestSection(Section):
 
 
 class DequeueSection(Section):
-    """[dequeue]: how much one transaction holds, how long Kafka may take, what is read ahead."""
+    """[dequeue]: the size of a transaction, time-outs of Kafka, read-ahead and hot slots."""
 
     chunk_records: Annotated[int, Field(ge=1)] = 20_000
     """The most messages of a transaction."""
     chunk_bytes: Annotated[Size, Field(ge=1)] = 6 << 20
-    """The most bytes of a transaction; a larger message goes alone."""
+    """The most bytes of a transaction; a larger message has one of its own."""
     transaction_timeout_ms: Annotated[Millis, Field(ge=1_000)] = 20_000
-    """After this long a broker ends a transaction of an owner that is gone."""
+    """The time after which a broker aborts the open transaction of a dead owner."""
     call_deadline: Duration = timedelta(seconds=15)
-    """How long a transaction, or any other call of Kafka, may take."""
+    """The deadline of a transaction, and of any other call to Kafka."""
     clock_skew_max: Annotated[Duration, Field(ge=timedelta(milliseconds=50))] = timedelta(seconds=1)
-    """No slot is closed while this host's clock is ahead of the brokers' by more. Hosts with NTP
-    are within milliseconds; where a broker takes longer than this to answer, the bound must be
-    higher."""
+    """While this host's clock is ahead of the brokers' by more than this, no slot is closed. Hosts
+    with NTP differ by milliseconds. If a broker takes longer than this to answer, raise the
+    bound."""
     read_ahead: Duration = timedelta(minutes=5)
     """Files of slots that close within this time are read into the page cache; `0s`: none."""
     read_ahead_bytes: Annotated[Size, Field(ge=0)] = 1 << 30
-    """The most page cache filled so; the kernel takes it back when it needs it. The default holds
-    an hour of 1,000 timers a second of some 180 bytes."""
+    """The most page cache that read-ahead fills; the kernel reclaims it when necessary. The default
+    has room for an hour of 1,000 timers a second of some 180 bytes."""
     hot_slot: Policy = "none"
-    """What becomes of a slot's timers in excess of `hot_slot_limit`: they leave all the same, are
-    spread over `hot_slot_window`, or are dead letters."""
+    """The policy for a slot's timers in excess of `hot_slot_limit`: they leave with the slot, are
+    spread over `hot_slot_window`, or become dead letters."""
     hot_slot_limit: Annotated[int, Field(ge=1)] = 10_000
-    """Up to here all leave with their slot; from here to its double ever more are in excess, beyond
-    that all."""
+    """Up to this number, all timers of a slot leave with it. From here to twice the number, a
+    growing share is excess; beyond that, every timer is."""
     hot_slot_window: Duration = timedelta(minutes=1)
-    """Over how long the excess is spread; at most `timer.roll_window`."""
+    """The time over which the excess is spread; at most `timer.roll_window`."""
 
 
 class StorageSection(Section):
-    """[storage]: where the shard's files are, on a local file system."""
+    """[storage]: the shard's files, on a local file system."""
 
     data_dir: Path = Path("duewheel-data")
-    """One directory for each shard and host, used by nothing else."""
+    """The directory of one shard on one host, used by nothing else."""
     durable_interval: Duration = timedelta(seconds=5)
-    """How often files are synced: what came later is read again after a loss of power."""
+    """The interval between syncs of the files; after a loss of power, later records are read
+    again."""
     min_free: SizeOrShare = Share(256 << 20)
-    """Ingest takes no row that would leave less of the file system free; also a share (`5%`)."""
+    """Ingest takes no row that would leave less than this of the file system free; also a share
+    (`5%`)."""
     audit_dir: Path | None = None
-    """Where audits are kept; by default `audit` in `data_dir`."""
+    """The folder of the audits; by default `audit` in `data_dir`."""
 
 
 class ShardSection(Section):
-    """[shard]: which partitions of the timer topics are this instance's."""
+    """[shard]: the partitions of the timer topics that belong to this instance."""
 
     index: Annotated[int, Field(ge=0)] = 0
-    """This shard, from 0 on: its partitions p have p mod `count` = `index`."""
+    """The number of this shard, from 0 on: it has the partitions p with p mod `count` = `index`."""
     count: Annotated[int, Field(ge=1)] = 1
-    """How many shards there are; changed by `duewheel reshard`."""
+    """The number of shards; `duewheel reshard` changes it."""
     take_over_after: Duration = timedelta(seconds=10)
-    """A standby, or an empty data directory, takes over from an owner that has been silent for this
-    long by the brokers' clock. An owner that lives writes its progress every 2 s."""
+    """A standby, or an empty data directory, takes over from an owner that has written nothing for
+    this long by the brokers' clock. A live owner writes its progress every 2 s."""
 
 
 class AuditSection(Section):
-    """[audit]: how much an audit reads, what it accepts of a range, how many are kept."""
+    """[audit]: the size of an audit, its thresholds, and how many remain."""
 
     interval: Annotated[Duration, Field(ge=timedelta(seconds=10))] | None = None
-    """`run` starts an audit this often, of what came since the last; by default none."""
+    """`run` starts an audit this often, of the records since the last one; by default none."""
     keep: Annotated[int, Field(ge=1)] = 48
-    """How many audits are kept."""
+    """The number of audits that remain; older ones are removed."""
     rows_max: Annotated[int, Field(ge=1_000)] = 1_000_000
-    """Of a longer range, stretches spread evenly over it are read."""
+    """The most rows of an audit; of a longer range it reads chunks, spread evenly."""
     rows_min: Annotated[int, Field(ge=0)] = 0
     """Fewer messages in the range are a finding."""
     rejected_max: Annotated[float, Field(ge=0, le=1)] = 0.05
@@ -281,18 +288,18 @@ class AuditSection(Section):
 
 
 class MetricsSection(Section):
-    """[metrics]: Prometheus endpoints, one per process; without a port there is none."""
+    """[metrics]: Prometheus endpoints, one per process; without a port a process has none."""
 
     host: str = "127.0.0.1"
     """The address to listen on."""
     ingest_port: Port | None = None
-    """Of the ingest process; 0: a free one, which the log names."""
+    """The ingest process's port; 0: a free one, which the log names."""
     dequeue_port: Port | None = None
-    """Of the dequeue process; likewise."""
+    """The dequeue process's port; likewise."""
 
 
 class LogSection(Section):
-    """[log]: what the processes say on stderr."""
+    """[log]: the processes' log lines on stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The lowest level that is logged."""
@@ -300,11 +307,11 @@ class LogSection(Section):
     """`auto`: text on a terminal, JSON elsewhere."""
 
 
-# ---- options that are passed through ------------------------------------------------------------
+# ---- pass-through options -----------------------------------------------------------------------
 
 
 def client_defaults() -> dict[str, dict[str, Any]]:
-    """kafka-python's options and their defaults, by kind of client."""
+    """Returns kafka-python's options and their defaults, by kind of client."""
     from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
     return {
@@ -315,7 +322,7 @@ def client_defaults() -> dict[str, dict[str, Any]]:
 
 
 def _typed(value: Option, default: object) -> Option:
-    """Text from the environment as what kafka-python expects, judged by the default's type."""
+    """Converts text from the environment to the type of kafka-python's default."""
     if not isinstance(value, str):
         return value
     if isinstance(default, bool) and value.lower() in {"true", "false"}:
@@ -326,5 +333,5 @@ def _typed(value: Option, default: object) -> Option:
 
 
 def as_text(value: Option) -> str:
-    """As the JVM side writes it."""
+    """Formats an option as the JVM writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

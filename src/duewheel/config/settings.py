@@ -1,8 +1,8 @@
 """The settings: one TOML file, the environment, flags; checked once, frozen, handed in.
 
 Precedence, rising: defaults, the file (`--config`, else DUEWHEEL_CONFIG, else ./duewheel.toml if it
-is there), environment (DUEWHEEL_<SECTION>__<KEY>), flags. Nothing is clamped: an unknown key, an
-impossible value and a contradiction are refused, and all of them are listed at once.
+exists), environment (DUEWHEEL_<SECTION>__<KEY>), flags. No value is clamped: an unknown key, an
+impossible value and a contradiction are refused, and one error lists all of them.
 
 Keys, kinds and bounds are in keys_and_bounds.py and values.py; what several keys must satisfy
 together, in contradictions.py. Durations: "24h", "1h30m"; keys that end in `_ms` also take a bare
@@ -58,7 +58,7 @@ FILE_VARIABLE = "DUEWHEEL_CONFIG"
 class Settings(BaseSettings):
     """All settings, frozen. Made by `load`."""
 
-    # Values from the environment stay text: the types above read text.
+    # Values from the environment stay text: the types of values.py parse text.
     model_config = SettingsConfigDict(
         frozen=True,
         extra="forbid",
@@ -93,7 +93,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only what is handed in: `load` merges the sources, to know where each value is from."""
+        """Reads only the arguments: `load` merges the sources, and records each value's source."""
         return (init_settings,)
 
     @model_validator(mode="after")
@@ -105,17 +105,17 @@ class Settings(BaseSettings):
 
     @property
     def dead_letter_topic(self) -> str:
-        """Where rejected messages go."""
+        """The topic of the dead letters."""
         return self.timer.dead_letter_topic or f"{self.app.id}.dead-letter"
 
     @property
     def state_topic(self) -> str:
-        """Where the progress is."""
+        """The topic of the progress."""
         return self.timer.state_topic or f"{self.app.id}.state"
 
     @property
     def service_topics(self) -> dict[str, str]:
-        """The topics of its own beside the timer topics, by key of the setting; never targets."""
+        """Own topics of duewheel beside the timer topics, by key of the setting; never targets."""
         reply_topic = self.timer.reply_topic
         return {
             "timer.dead_letter_topic": self.dead_letter_topic,
@@ -124,13 +124,13 @@ class Settings(BaseSettings):
 
     @property
     def timer_topics(self) -> TimerTopics:
-        """Which names are timer topics'."""
+        """The names and the pattern of the timer topics."""
         never = frozenset(self.service_topics.values())
         return TimerTopics(self.timer.topics, self.timer.topics_pattern, never)
 
     @property
     def audit_dir(self) -> Path:
-        """Where audits are kept."""
+        """The folder of the audits."""
         return self.storage.audit_dir or self.storage.data_dir / "audit"
 
     @property
@@ -145,7 +145,7 @@ class Settings(BaseSettings):
         )
 
     def source(self, key: str) -> str:
-        """Where section.key comes from: "default", the file's path, "environment" or "flags"."""
+        """Returns the source of a key: "default", the file's path, "environment" or "flags"."""
         found = (source for source, keys in reversed(self._set_by) if key in keys)
         return next(found, "default")
 
@@ -154,7 +154,7 @@ class Settings(BaseSettings):
         return {name: as_text(reveal(value)) for name, value in self.spark.items()}
 
     def redacted(self) -> dict[str, Any]:
-        """Everything as it is in force, ready for JSON, secrets as stars."""
+        """Returns all values in effect, ready for JSON, secrets as stars."""
         shown = self.model_dump(mode="json")
         shown["timer"]["dead_letter_topic"] = self.dead_letter_topic
         shown["timer"]["state_topic"] = self.state_topic
@@ -165,14 +165,14 @@ class Settings(BaseSettings):
 def load(
     config_file: Path | str | None = None, overrides: Mapping[str, Any] | None = None
 ) -> Settings:
-    """Read, merge and check the settings.
+    """Reads, merges and checks the settings.
 
     Args:
         config_file: the flag `--config`.
-        overrides: the other flags, nested as the sections are; None values count as not given.
+        overrides: the other flags, nested as the sections are; a value of None is ignored.
 
     Raises:
-        ConfigError: lists every problem with its key and where the value is from.
+        ConfigError: lists every problem with its key and the source of the value.
     """
     layers: list[tuple[str, dict[str, Any]]] = []
     path = _find_file(config_file)
@@ -197,11 +197,11 @@ def load(
     return settings
 
 
-# ---- what is wrong, and where it is from --------------------------------------------------------
+# ---- contradictions -----------------------------------------------------------------------------
 
 
 class _Contradictions(ValueError):
-    """Settings that are possible one by one, but not together."""
+    """Settings that are valid one by one, but not together."""
 
     def __init__(self, problems: list[tuple[str, str]]) -> None:
         super().__init__("; ".join(f"{key}: {text}" for key, text in problems))
@@ -223,12 +223,12 @@ def _read_file(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, or beyond all measure
+    except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, or nested too deep
         raise ConfigError(f"{path} is no TOML file: {error}") from error
 
 
 def _stray_variables() -> Iterator[str]:
-    """Variables that look like settings but would be passed over in silence."""
+    """Yields variables that look like settings, but would be ignored silently."""
     for variable in sorted(os.environ):
         name = variable.upper().removeprefix(ENV_PREFIX)
         if not variable.upper().startswith(ENV_PREFIX) or name == "CONFIG":
@@ -251,7 +251,7 @@ def _merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _keys(layer: Mapping[str, Any]) -> Iterator[str]:
-    """section.key of everything that a layer sets."""
+    """Yields section.key of every value that a layer sets."""
     for section, table in layer.items():
         if isinstance(table, Mapping):
             yield from (f"{section}.{key}" for key in table)
@@ -265,7 +265,7 @@ def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# ---- what is wrong, and where it is from --------------------------------------------------------
+# ---- problems and their sources -----------------------------------------------------------------
 
 
 def _problems(error: ValidationError) -> Iterator[tuple[str, str]]:
@@ -278,7 +278,7 @@ def _problems(error: ValidationError) -> Iterator[tuple[str, str]]:
 
 
 def _sentence(detail: ErrorDetails) -> str:
-    """One pydantic error in a reader's words, without the value: it may be a secret."""
+    """Formats a pydantic error as a sentence, without the value: it may be a secret."""
     if detail["type"] == "extra_forbidden":
         *parents, name = (str(part) for part in detail["loc"])
         known = _fields_at(parents)
@@ -300,7 +300,7 @@ def _fields_at(parents: list[str]) -> Mapping[str, FieldInfo]:
 
 
 def _explain(key: str, text: str, layers: list[tuple[str, dict[str, Any]]]) -> str:
-    """One line: key, problem, and the highest layer that set the key."""
+    """Formats one line: key, problem, and the highest layer that set the key."""
     for source, layer in reversed(layers):
         if _holds(layer, key):
             return f"  {key}: {text} ({source})"
@@ -308,7 +308,7 @@ def _explain(key: str, text: str, layers: list[tuple[str, dict[str, Any]]]) -> s
 
 
 def _holds(layer: Any, key: str) -> bool:
-    """Whether a layer sets a dotted key; names in pass-through tables have dots themselves."""
+    """Returns whether a layer sets a dotted key; names in pass-through tables have dots, too."""
     if not isinstance(layer, Mapping):
         return False
     return any(
@@ -318,5 +318,5 @@ def _holds(layer: Any, key: str) -> bool:
 
 
 def _reaches(value: Any, rest: str) -> bool:
-    # A list's element has the list's source, and a table given as text is one value.
+    # An element of a list has the list's source, and a table given as text is one value.
     return _holds(value, rest) if isinstance(value, Mapping) else True

@@ -1,4 +1,4 @@
-"""What must hold between the settings that name topics. Each rule yields (key, reason)."""
+"""Rules between the settings that name topics. Each rule yields (key, reason)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """The suggestion at the end of an error about an unknown name."""
+    """Makes the suggestion for an unknown name, at the end of an error; "" without one."""
     close = difflib.get_close_matches(name, list(names), n=1)
     return f'; did you mean "{close[0]}"?' if close else ""
 
 
 def topic_problems(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Every contradiction between topics."""
+    """Yields every contradiction between topics."""
     timer, topics, own = settings.timer, settings.timer.topics, settings.service_topics
     if not topics and timer.topics_pattern is None:
         yield "timer.topics", "name at least one, or give timer.topics_pattern"
@@ -35,7 +35,7 @@ def topic_problems(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.state_topic == settings.dead_letter_topic:
         yield "timer.state_topic", "is the dead-letter topic: the state topic is compacted"
     if timer.reply_topic in {settings.dead_letter_topic, settings.state_topic}:
-        yield "timer.reply_topic", "is the dead-letter or the state topic: answers are kept apart"
+        yield "timer.reply_topic", "is the dead-letter or the state topic: replies need their own"
     yield from _mapping_problems(settings)
 
 
@@ -54,7 +54,7 @@ def _mapping_problems(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _targets(timer: TimerSection) -> Iterator[tuple[str, str]]:
-    """The targets that the configuration names, and where."""
+    """Yields the key of each target that the configuration names, and the target."""
     for target in timer.mapping.values():
         yield "timer.mapping", target
     for topic, table in timer.topic.items():
@@ -63,7 +63,7 @@ def _targets(timer: TimerSection) -> Iterator[tuple[str, str]]:
 
 
 def _table_problems(settings: Settings, topic: str, table: TimerTopic) -> Iterator[tuple[str, str]]:
-    """What contradicts in the table of one topic: key within it, and why."""
+    """Yields the contradictions in the table of one topic: a key in the table, and the reason."""
     timer = settings.timer
     if topic not in settings.timer_topics:
         yield "", f"is no timer topic{nearest(topic, timer.topics)}"
@@ -81,10 +81,10 @@ def _table_problems(settings: Settings, topic: str, table: TimerTopic) -> Iterat
 
 
 def _why_no_target(settings: Settings, target: str) -> str | None:
-    """What the rules would say of every message that goes there; None: nothing."""
+    """Returns why the rules reject every message with this target; None if they do not."""
     timer = settings.timer
     if target in timer.topics or target in settings.service_topics.values():
-        return "is a topic of duewheel's own, no target"
+        return "is one of duewheel's own topics, no target"
     if target in settings.timer_topics:
         return "matches timer.topics_pattern: it would be read as a timer topic, and is no target"
     if timer.targets_allow and not re.search(of_shell(timer.targets_allow), target):

@@ -1,7 +1,7 @@
-"""The kinds of values that settings are made of: durations, sizes, topic names, secret tables.
+"""The types of setting values: durations, sizes, topic names, secret tables.
 
-Each is an annotated type for pydantic: it reads what a file, the environment or a flag may hold,
-and is written back as text that it reads again (secrets excepted: those come back as stars).
+Each is an annotated type for pydantic. It parses the text of a file, the environment or a flag, and
+formats a value as text that it can parse again (except secrets, which become stars).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNIT_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _UNIT_BYTES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _SIZE = re.compile(r"(\d+)\s*([a-zA-Z]*)")
 _SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,\[\]]+):(\d{1,5})")
-# Names and values of options whose text must never be shown.
+# Names and values of options whose text is secret: `config check` and errors show stars.
 _SECRET_NAME = re.compile(
     r"pass(word|phrase|wd)|secret|token|credential|jaas|(^|[._-])(api)?key$", re.IGNORECASE
 )
@@ -33,10 +33,10 @@ _SECRET_VALUE = re.compile(r"(pass(word|phrase)|secret|token)\s*=", re.IGNORECAS
 
 
 def parse_size_bytes(text: str) -> int:
-    """Bytes of "16MiB", "4 kB" or "1024".
+    """Parses "16MiB", "4 kB" or "1024"; returns bytes.
 
     Raises:
-        ValueError: no such form.
+        ValueError: another form.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None or match[2].lower() not in _UNIT_BYTES:
@@ -46,7 +46,7 @@ def parse_size_bytes(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """So many bytes, or so many percent of a whole."""
+    """A number of bytes, or a percentage of a whole."""
 
     bytes: int = 0
     percent: float = 0.0
@@ -60,17 +60,17 @@ class Share:
 
 
 def as_millis(duration: timedelta) -> int:
-    """Whole milliseconds of a duration."""
+    """Converts a duration to whole milliseconds."""
     return duration // timedelta(milliseconds=1)
 
 
 def is_secret(name: str, value: object = "") -> bool:
-    """Whether an option of a pass-through table must not be shown."""
+    """Returns whether an option of a pass-through table is secret."""
     return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(str(value)))
 
 
 def reveal(value: Option | SecretStr) -> Option:
-    """The plain value, for a client."""
+    """Returns the plain value, for a client."""
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
@@ -83,7 +83,7 @@ def _duration(value: object) -> object:
 
 
 def _millis(value: object) -> object:
-    """A bare number is milliseconds already: the key's name says so."""
+    """Parses a duration; a bare number is milliseconds, because the key ends in `_ms`."""
     if isinstance(value, str) and not value.strip().isdecimal():
         return parse_duration_ms(value)
     return value
@@ -153,7 +153,7 @@ def _server(server: str) -> str:
 
 
 def _decode_table(value: object) -> object:
-    """A table given as text, by the environment or a flag, is JSON."""
+    """Decodes a table that the environment or a flag gives as text, which is JSON."""
     if not isinstance(value, str):
         return value
     try:
@@ -164,7 +164,7 @@ def _decode_table(value: object) -> object:
 
 
 def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """TOML reads an unquoted a.b.c = 1 as tables inside tables: join the names again."""
+    """Joins dotted names: TOML parses an unquoted a.b.c = 1 as nested tables."""
     flat: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):
@@ -175,8 +175,8 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def topic_tables(value: object) -> object:
-    """Tables by topic. TOML reads an unquoted [timer.topic.orders.delayed] as tables inside tables:
-    the names are joined again.
+    """Joins the names of tables by topic: TOML parses an unquoted [timer.topic.orders.delayed] as
+    nested tables.
     """
     value = _decode_table(value)
     if not isinstance(value, Mapping):

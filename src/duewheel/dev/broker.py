@@ -6,12 +6,12 @@ The data directory:
     server.properties   rewritten at every start: broker.properties, ports, extra properties
     log4j2.properties   logging to server.log, rolled
     server.log          Kafka's own log
-    broker.out          what the JVM itself prints
-    data/               Kafka's files; formatted beside, as data.new, and renamed when whole
+    broker.out          the JVM's own output
+    data/               Kafka's files; formatted as data.new, and renamed when complete
 
-Invariant: the broker never outlives the process that started it. Left cleanly, it is stopped
-cleanly; a starter that is killed takes it along (see child_process.py), and a temporary data
-directory too (see tempdir.py).
+Invariant: the broker never outlives the process that started it. A normal exit stops it cleanly; a
+kill of the starter kills the broker too (child_process.py), and removes a temporary data directory
+(tempdir.py).
 """
 
 from __future__ import annotations
@@ -74,16 +74,16 @@ rootLogger.appenderRef.file.ref=file
 
 
 class PortTaken(ConfigError):
-    """The port asked for is in use."""
+    """The requested port is in use."""
 
 
 class DevBroker:
-    """One Kafka broker on loopback. A context manager; not thread-safe.
+    """A Kafka broker on loopback. A context manager; not thread-safe.
 
         with DevBroker() as broker:
             producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
 
-    The ports are kept over `restart`, so that clients find the broker again.
+    `restart` keeps the ports, so that clients can reconnect.
     """
 
     def __init__(
@@ -96,15 +96,15 @@ class DevBroker:
         java: Java | None = None,
         cluster_id: str | None = None,
     ) -> None:
-        """Nothing is started yet.
+        """Starts nothing yet.
 
         Args:
-            data_dir: kept, and used again if it holds a broker's data; None: a temporary one that
-                is removed by `stop`.
-            port: where to listen; 0: a free one is chosen.
-            properties: Kafka broker settings that go above the template's.
+            data_dir: stays, and is used again if it has a broker's data; None: a temporary one,
+                which `stop` removes.
+            port: where to listen; 0: a free one.
+            properties: Kafka broker settings that override the template's.
             heap_mb: the JVM's largest heap.
-            java: what to run on; None: the one that `find_java` finds.
+            java: the Java to run on; None: the result of `find_java`.
             cluster_id: of a cluster of several nodes; `properties` must then name listeners and
                 voters. None: a cluster of its own.
         """
@@ -123,7 +123,7 @@ class DevBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """host:port for clients; known once started."""
+        """host:port for clients; available after the start."""
         assert self._ports[0], "not started yet"
         return f"{HOST}:{self._ports[0]}"
 
@@ -135,7 +135,7 @@ class DevBroker:
 
     @property
     def data_dir(self) -> Path:
-        """The folder in use, given or temporary; known once started."""
+        """The folder in use, given or temporary; available after the start."""
         assert self._folder is not None, "not started yet"
         return self._folder
 
@@ -147,15 +147,15 @@ class DevBroker:
         self.stop()
 
     def start(self) -> None:
-        """Start and wait until the broker answers. Jars are fetched and data formatted if need be.
+        """Starts the broker and waits until it answers; fetches jars and formats data if necessary.
 
         Raises:
             PortTaken: `port` was given and is in use.
             Locked: another broker runs in the folder.
-            ConfigError: there is no Java.
+            ConfigError: no Java is installed.
             DuewheelError: the jars cannot be fetched, or the broker does not start; the message
-                ends with what it said.
-            KafkaUnavailable: it runs and does not answer.
+                ends with the broker's output.
+            KafkaUnavailable: the broker runs and does not answer.
         """
         assert self._process is None, "already running"
         self._java = self._java or find_java()
@@ -168,7 +168,7 @@ class DevBroker:
             raise
 
     def stop(self) -> None:
-        """Stop cleanly, killing it only if that takes too long. Again is harmless."""
+        """Stops the broker, and kills it only after a time-out. A second call is harmless."""
         self._end()
         if self._lock is not None:
             self._lock.close()
@@ -178,18 +178,18 @@ class DevBroker:
             self._scratch = self._folder = None
 
     def kill(self) -> None:
-        """End it as a crash does; the data stays for `restart`."""
+        """Kills the broker, as a crash does; the data stays for `restart`."""
         assert self._process is not None, "not running"
         process, self._process = self._process, None
         process.end(signal.SIGKILL, _STOP_TIMEOUT_S)
 
     def restart(self) -> None:
-        """Start again on the same data and ports, after a clean stop if it still runs."""
+        """Starts again on the same data and ports, after a clean stop if the broker still runs."""
         self._end()
         self.start()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the broker's own end; whether it has ended."""
+        """Waits for the broker to end by itself; returns whether it has."""
         return self._process is None or self._process.wait(timeout_s)
 
     def _end(self) -> None:
@@ -198,7 +198,7 @@ class DevBroker:
             process.stop(_STOP_TIMEOUT_S)
 
     def _open_folder(self) -> None:
-        """Make the folder and lock it for as long as this object uses it."""
+        """Creates the folder, and locks it while this object uses it."""
         if self._lock is not None:
             return
         if self._given_dir is None:
@@ -227,7 +227,7 @@ class DevBroker:
                 self._start_once()
                 return
             except PortTaken:
-                # Between our look at a port and Kafka's binding of it somebody else took it.
+                # Another process took the port between our check and Kafka's bind.
                 self._process = None
                 if chosen_here:
                     self._ports = (0, 0)
@@ -301,16 +301,16 @@ class DevBroker:
 
 
 def run_dev_broker(data_dir: Path | None, port: int, output: str) -> None:
-    """Run a broker until SIGTERM, SIGINT or SIGHUP; what `duewheel dev-broker run` does.
+    """Runs a broker until SIGTERM, SIGINT or SIGHUP, for `duewheel dev-broker run`.
 
     Args:
         data_dir: as for DevBroker.
         port: as for DevBroker.
-        output: "json": as soon as it is ready one line {"bootstrap_servers", "pid"} on stdout;
-            otherwise the same in words.
+        output: "json": one line {"bootstrap_servers", "pid"} on stdout once the broker is ready;
+            otherwise a sentence.
 
     Raises:
-        DuewheelError: it does not start, or ends by itself.
+        DuewheelError: the broker does not start, or ends by itself.
     """
     try:
         with interruptible(), DevBroker(data_dir, port=port) as broker:
@@ -334,9 +334,9 @@ def _announce(broker: DevBroker, output: str) -> None:
 
 
 def new_cluster_id(number: uuid.UUID) -> str:
-    """The 22 characters that Kafka calls a cluster, beginning with a letter.
+    """Makes a cluster id of 22 characters that begins with a letter.
 
-    One that began with "-" would be taken for an option of the tool that formats.
+    Kafka's format tool would parse an id that begins with "-" as an option.
     """
     first, *rest = number.bytes
     octets = bytes([first & 0x7F, *rest])
@@ -349,7 +349,7 @@ def _classpath(jars: Sequence[Path]) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on, outside the range that the kernel gives to outgoing connections.
+    """Returns unused ports outside the range that the kernel gives to outgoing connections.
 
     Inside it, a client that keeps trying to reach a stopped broker can be given the broker's
     own port as its source port; it is then connected to itself, and the broker cannot come back.
@@ -378,7 +378,7 @@ def _in_use(port: int) -> bool:
 
 
 def _await_answer(bootstrap_servers: str, deadline: float) -> None:
-    """Until a client gets the list of brokers, and this one is in it."""
+    """Waits until a client gets a list of brokers with this one in it."""
     error: Exception | None = None
     while (left_s := deadline - time.monotonic()) > 0:
         left_ms = int(left_s * 1000) + 1
@@ -400,7 +400,7 @@ def _await_answer(bootstrap_servers: str, deadline: float) -> None:
 def _read_from(path: Path, offset: int) -> bytes:
     try:
         with path.open("rb") as file:
-            # Rolled since: what we wait for can only be in the new file.
+            # The log was rolled: the awaited line can only be in the new file.
             file.seek(offset if path.stat().st_size >= offset else 0)
             return file.read()
     except FileNotFoundError:

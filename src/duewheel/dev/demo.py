@@ -1,13 +1,13 @@
-"""`duewheel demo`: timers through a real Kafka, a real `duewheel run`, and an independent verdict.
+"""`duewheel demo`: sends timers through a real Kafka and a real `duewheel run`, and checks them.
 
-    1. a broker (one is started unless an address is given), topics, `duewheel run`
-    2. one timer due at once: when it comes back, everything is up
-    3. the timers, in every header form, due over the time asked for
-    4. a read_committed consumer, which knows nothing of duewheel, records what arrives and when
-    5. the verdict: each exactly once and byte for byte, none early
+    1. starts a broker (unless an address is given), creates topics, starts `duewheel run`
+    2. sends one timer that is due at once: its delivery shows that everything runs
+    3. sends the timers, in every header form, with due times over the requested span
+    4. records arrivals with a read_committed consumer that shares no code with duewheel
+    5. checks that each timer arrived exactly once and byte for byte, and none early
 
-Lateness is counted at the consumer: its time of receipt minus the due time, so that transaction,
-fetch and consumer are in it.
+Lateness is measured at the consumer: time of receipt minus due time, so it includes transaction,
+fetch and consumer.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ from duewheel.threads import Worker
 PARTITIONS = 4
 _SHORTEST_DELAY_MS = 1_000
 _READY_S = 180.0  # Spark's start on a busy machine
-_PATIENCE_S = 60.0  # for the last delivery, after the last due time
-_AFTERGLOW_S = 2.0  # in which a double would still arrive
+_LAST_DELIVERY_S = 60.0  # longest wait for the last delivery, after the last due time
+_DOUBLES_S = 2.0  # after the last delivery: a double would arrive within
 _STOP_S = 15.0
 _READY_ID = b"demo-ready"
 _LEVELS_MS = {1: 1_000, 2: 5_000, 3: 10_000, 4: 30_000}
@@ -60,7 +60,7 @@ _LEVELS_MS = {1: 1_000, 2: 5_000, 3: 10_000, 4: 30_000}
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """What the consumer must see of one timer."""
+    """The message that the consumer must receive for one timer."""
 
     key: bytes | None
     value: bytes
@@ -69,7 +69,7 @@ class _Expected:
 
 @dataclass(slots=True)
 class _Seen:
-    """What the consumer has seen.
+    """The consumer's record of arrivals.
 
     Attributes:
         count: arrivals by timer id.
@@ -82,7 +82,7 @@ class _Seen:
 
 
 class Demo:
-    """One run; see the module's head."""
+    """One run, by the steps of the module's head."""
 
     def __init__(
         self,
@@ -92,14 +92,14 @@ class Demo:
         data_dir: Path | None = None,
         bootstrap_servers: str | None = None,
     ) -> None:
-        """Nothing is started yet.
+        """Starts nothing yet.
 
         Args:
             timers: how many.
-            over_ms: their delays lie between one second and this.
+            over_ms: the longest delay; the shortest is one second.
             seed: of delays, keys and header forms.
-            data_dir: kept; None: a temporary one that is removed.
-            bootstrap_servers: a Kafka that is there; the demo's topics are deleted afterwards.
+            data_dir: stays; None: a temporary one, which is removed.
+            bootstrap_servers: an existing Kafka; the demo's topics are deleted afterwards.
         """
         self._name = f"duewheel-demo-{uuid.uuid4().hex[:8]}"
         self._timer_topic, self._target = f"{self._name}.timers", f"{self._name}.orders"
@@ -116,7 +116,7 @@ class Demo:
         self._first_delivery_s = 0.0
 
     def run(self) -> dict[str, Any]:
-        """Run it; returns the verdict, as `_verdict` makes it."""
+        """Runs the demo; returns the result of `_verdict`."""
         with ExitStack() as stack:
             stack.enter_context(interruptible())
             work = self._folder(stack)
@@ -183,7 +183,7 @@ class Demo:
         child = Child(
             [*command, "run", "--config", str(work / "duewheel.toml")],
             stderr=log,
-            # Killed, it could not kill its two when they wait for a Kafka that has died with us.
+            # SIGKILL would leave its two processes behind, waiting for a Kafka that died with us.
             on_parent_death=signal.SIGTERM,
         )
         stack.callback(child.stop, _STOP_S)
@@ -206,7 +206,7 @@ class Demo:
         return [("UNIQ_KEY", timer_id), ("REAL_TOPIC", self._target.encode()), when]
 
     def _schedule(self, settings: Settings) -> dict[bytes, _Expected]:
-        """Send every timer; returns what is to be expected, by id."""
+        """Sends every timer; returns the expected messages by id."""
         producer = KafkaProducer(**{"linger_ms": 20, **settings.kafka.client_options("producer")})
         sent = []
         try:
@@ -229,7 +229,7 @@ class Demo:
             producer.close(timeout=5)
 
     def _due(self) -> tuple[tuple[str, bytes], Callable[[int], int]]:
-        """A request header, and the due time that follows from the record's timestamp."""
+        """Draws a request header, and the due time that follows from the record's timestamp."""
         delay_ms = self._random.randint(_SHORTEST_DELAY_MS, self._over_ms)
         form = self._random.randrange(4)
         if form == 0:
@@ -279,9 +279,9 @@ class Demo:
             raise
 
     def _await_deliveries(self, expected: dict[bytes, _Expected], supervisor: Child) -> None:
-        """Show how it goes until everything is there, or patience has run out."""
+        """Shows the progress until every timer has arrived, or the wait ends."""
         last_due_ms = max(timer.due_ms for timer in expected.values())
-        left_s = (last_due_ms - self._clock.now_ms()) / 1000 + _PATIENCE_S
+        left_s = (last_due_ms - self._clock.now_ms()) / 1000 + _LAST_DELIVERY_S
         columns = (
             TextColumn("[bold]delivered"),
             BarColumn(),
@@ -302,7 +302,7 @@ class Demo:
                 return arrived >= len(expected)
 
             self._wait(complete, left_s, supervisor, must=False)
-        time.sleep(_AFTERGLOW_S)
+        time.sleep(_DOUBLES_S)
 
     def _wait(
         self, done: Callable[[], bool], timeout_s: float, supervisor: Child, must: bool = True
@@ -365,9 +365,9 @@ class Demo:
 
     def _say(self, verdict: dict[str, Any]) -> None:
         late = verdict["lateness_ms"]
-        word = "[green]ok[/]" if verdict["ok"] else "[red]NOT ok[/]"
+        result = "[green]ok[/]" if verdict["ok"] else "[red]NOT ok[/]"
         self._console.print(
-            f"{word}: {verdict['scheduled']} scheduled, {verdict['delivered']} delivered, "
+            f"{result}: {verdict['scheduled']} scheduled, {verdict['delivered']} delivered, "
             f"{verdict['lost']} lost, {verdict['doubled']} doubled, {verdict['early']} early; "
             f"lateness p50 {late['p50']} ms, p99 {late['p99']} ms, max {late['max']} ms; "
             f"first delivery {verdict['first_delivery_s']} s after the start"

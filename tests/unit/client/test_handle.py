@@ -94,7 +94,7 @@ def made_up(content: bytes) -> str:
 @pytest.mark.parametrize(
     ("head", "rest", "reason"),
     [
-        ((2, 0, 0, 0, 1), b"t", "of version 2, known here is 1"),
+        ((2, 0, 0, 0, 1), b"t", "has version 2, this is version 1"),
         ((1, -1, 0, 0, 1), b"t", "made up"),
         ((1, 0, -1, 0, 1), b"t", "made up"),
         ((1, 0, 0, 0, 0), b"", "made up"),

@@ -135,11 +135,11 @@ def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         ),
         (
             '[timer]\ntopics = ["a"]\nmapping = { "a" = "duewheel.state" }',
-            'timer.mapping: "duewheel.state" is a topic of duewheel\'s own',
+            'timer.mapping: "duewheel.state" is one of duewheel\'s own topics',
         ),
         (
             '[timer]\ntopics = ["a"]\nreply_topic = "r"\nmapping = { "a" = "r" }',
-            'timer.mapping: "r" is a topic of duewheel\'s own',
+            'timer.mapping: "r" is one of duewheel\'s own topics',
         ),
         ('[timer]\ntopics = ["a"]\nreply_topic = "a"', 'timer.reply_topic: "a" is a timer topic'),
         (

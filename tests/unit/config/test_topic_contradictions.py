@@ -182,7 +182,7 @@ TABLE = '[timer.topic."orders.delayed"]\n'
         ),
         (
             LISTED + TABLE + 'target = "mails"\n',
-            'timer.topic.orders.delayed.target: "mails" is a topic of duewheel\'s own',
+            'timer.topic.orders.delayed.target: "mails" is one of duewheel\'s own topics',
         ),
         (
             LISTED + 'targets_deny = ["*.secret"]\n' + TABLE + 'target = "a.secret"\n',
