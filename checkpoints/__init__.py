@@ -1,1 +1,1 @@
-"""What a shard knows across restarts: the `state` file, progress, decisions."""
+"""The state of a shard across restarts: the `state` file, the progress, and recovery decisions."""

@@ -1,9 +1,9 @@
 """The file of bounds below which the logs cannot decide a cancel.
 
     since    rows in slots up to this one prove nothing: they are from before a recovery, and may
-             have been delivered otherwise, or not at all
-    blind    of each timer partition, the offset below which copies of timers may lie whose
-             originals have no log any more; every offset, until its end in Kafka is known
+             have been delivered elsewhere, or not at all
+    blind    for each timer partition, the offset below which copies of timers may lie whose
+             originals have no log any more; every offset, until its end in Kafka is loaded
 
 Dequeue writes it at a start after a loss, or with a mirror older than the progress
 (wheel/recovery/startup.py), before hours are unlinked (garbage_collection.py), and when a loss is
@@ -29,8 +29,8 @@ _NO_SLOT = -(2**62)
 
 @dataclass(frozen=True, slots=True)
 class CancelBounds:
-    """What the file says; see the module's head. A partition that is not named has blind 0: it came
-    after the file was written, and no log with originals of its copies was unlinked since.
+    """The file's content; see the module's head. A partition without an entry has blind 0: it was
+    added after the file was written, and no log with originals of its copies was unlinked since.
     """
 
     since: int = _NO_SLOT
@@ -52,8 +52,8 @@ class CancelBounds:
         write_json(directory / FILE_NAME, content)
 
     def write_or_remove(self, directory: Path) -> None:
-        """Replace the file; on a full disk remove it: without it each cancel is chased, while an
-        old one would let cancels be decided without the logs that are about to go.
+        """Replaces the file; removes it on a full disk. Without the file each cancel is chased; an
+        old file would let cancels be decided without the logs that are about to be unlinked.
         """
         try:
             self.write(directory)
@@ -62,7 +62,7 @@ class CancelBounds:
 
     @classmethod
     def read(cls, directory: Path) -> CancelBounds | None:
-        """The file's content; None if there is none, or its bytes are not whole."""
+        """Reads the file; None if it is missing or damaged."""
         try:
             raw = read_json(directory / FILE_NAME)
             return cls(integer(raw["since"]), marks_from(raw["blind"]))

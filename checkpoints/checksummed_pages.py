@@ -1,7 +1,7 @@
-"""Two alternating pages in a mapped file: the newest whole one counts.
+"""Two alternating pages in a mapped file, of which the newest whole page is valid.
 
-Writing one value overwrites the older page, so a writer that dies at any instruction leaves the
-newer one untouched. The sequence is stored last: what has one was once whole. Little-endian:
+A write overwrites the older page, so a writer that dies at any instruction leaves the newer page
+untouched. The sequence is stored last: a page with a sequence was once whole. Little-endian:
 
      0  u8  sequence     rises by one with every write; 0 = never written
      8  u4  length       of the payload, in bytes
@@ -53,8 +53,8 @@ def capacity(size: int) -> int:
 class PagePair:
     """The two pages at `offset`, `size` bytes each.
 
-    Not thread-safe. One process writes at a time; readers in other processes may look at any
-    moment and get the newest page that is whole.
+    Not thread-safe. One process writes at a time; readers in other processes may read at any
+    moment, and get the newest whole page.
     """
 
     def __init__(self, mapped: mmap.mmap, offset: int, size: int) -> None:
@@ -65,7 +65,7 @@ class PagePair:
 
     def read(self) -> Page | None:
         """The newest whole page, None if nothing was ever written."""
-        # A writer that laps this reader can spoil both looks; it cannot do so again and again.
+        # A writer that laps this reader can spoil both reads, but not several times in a row.
         for _ in range(100):
             pages = [page for page in map(self._read_one, self._offsets) if page is not None]
             if pages:
@@ -75,13 +75,13 @@ class PagePair:
         return None
 
     def write(self, payload: bytes) -> int:
-        """Write a new page, unmarked; it counts from the moment its last byte is there.
+        """Writes a new page, unmarked; it is valid once its last byte is written.
 
         Returns:
             Its sequence.
 
         Raises:
-            DuewheelError: the payload is larger than a page, deflated.
+            DuewheelError: the deflated payload is larger than a page.
         """
         payload = deflated(payload)
         if len(payload) > self._capacity:
@@ -104,7 +104,7 @@ class PagePair:
         self._store(self._offsets[sequence & 1] + _HEAD.size, _MARK.pack(sequence))
 
     def written(self) -> bool:
-        """Whether anything was ever written: then `read` must find a whole page."""
+        """Returns whether a page was ever written: then `read` must return one."""
         return any(_HEAD.unpack_from(self._mapped, at)[0] for at in self._offsets)
 
     def _store(self, at: int, data: bytes) -> None:

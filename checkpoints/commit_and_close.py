@@ -1,11 +1,11 @@
-"""What the commit and close pages of the `state` file say, and how they say it in JSON.
+"""The content of the commit and close pages of the `state` file, and its JSON form.
 
     commit   {"batch", "marks", "hours": {hour: [log bytes, message bytes, batch from, cancelled
              bytes, cancelled from]}, "placed", "topic_ids": {topic: id}, "topics",
              "cancels": {hour: [bytes, bytes]}}
     close    {"lower", "c_before", "floor", "c"}
 
-Marks, and c, are {topic: {partition: offset}}.
+Marks, and c, are {topic: {partition: offset}}. A mark is the next offset to take.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Marks = Mapping[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class HourLengths:
-    """How much of one hour's three files exists, in bytes, and where the last batch began in them.
+    """The lengths of one hour's three files, and the start of the last batch in them.
 
     Attributes:
         log_bytes: committed length of timerlog/<hour>.
         message_bytes: committed length of messages/<hour>.
-        batch_from: log position of the last batch's first record; equal to `log_bytes` if it
-            put nothing there. What redo reads.
+        batch_from: log position of the last batch's first record, where redo begins; equal to
+            `log_bytes` if the batch has none there.
         cancelled_bytes: committed length of cancelled/<hour>.
-        cancelled_from: where the last batch began there, likewise.
+        cancelled_from: the start of the last batch in cancelled/<hour>, likewise.
     """
 
     log_bytes: int
@@ -41,19 +41,19 @@ class HourLengths:
 
     @property
     def is_sound(self) -> bool:
-        """Whether the last batch began within the files: asserted of what is written, required of
-        what is read.
+        """Returns whether the last batch begins within the files: asserted at each write, required
+        at each read.
         """
         in_log = 0 <= self.batch_from <= self.log_bytes
         return in_log and 0 <= self.cancelled_from <= self.cancelled_bytes
 
     @property
     def lengths(self) -> tuple[int, int, int]:
-        """Of the hour's files: log, messages, cancelled."""
+        """Lengths of the hour's files: log, messages, cancelled."""
         return self.log_bytes, self.message_bytes, self.cancelled_bytes
 
     def followed_by(self, lengths: tuple[int, ...]) -> HourLengths:
-        """These lengths, after a batch that began where the files have ended until now."""
+        """Returns these lengths after a batch that begins at the present ends."""
         log_bytes, message_bytes, cancelled_bytes = lengths
         assert message_bytes >= self.message_bytes, "a batch only appends"
         return HourLengths(
@@ -62,25 +62,25 @@ class HourLengths:
 
     @classmethod
     def applied(cls, lengths: tuple[int, ...]) -> HourLengths:
-        """These lengths, and nothing of the last batch."""
+        """Returns these lengths, with an applied last batch."""
         log_bytes, message_bytes, cancelled_bytes = lengths
         return cls(log_bytes, message_bytes, log_bytes, cancelled_bytes, cancelled_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What one commit page says.
+    """The content of a commit page.
 
     Attributes:
         batch: sequence of the batch, rising by one.
         marks: next offset to take, per source partition.
         hours: every hour with files, and their lengths after this batch.
         placed: timers placed in the wheel since the directory was made.
-        topic_ids: what Kafka calls each timer topic; another id under the same name is another
-            topic, whose offsets the marks know nothing of.
-        topics: how many names the file `topics` holds at least.
+        topic_ids: Kafka's id of each timer topic. Another id under the same name is another topic:
+            the marks are no offsets of it.
+        topics: the least number of names in the file `topics`.
         cancels: bytes of the two files of every segment of the cancel log, by its hour.
-        applied: whether the wheel has the batch; not so → redo.
+        applied: whether the wheel has the batch; if not, a redo links it again.
     """
 
     batch: int
@@ -93,7 +93,7 @@ class Commit:
     applied: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """As its page holds it; whether it is applied is a mark beside that."""
+        """Returns the page's content; `applied` is not in it, but a field beside it."""
         assert all(files.is_sound for files in self.hours.values()), "a batch only appends"
         return {
             "batch": self.batch,
@@ -113,10 +113,10 @@ class Commit:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any], *, applied: bool) -> Commit:
-        """From what `to_json` gave.
+        """Parses the result of `to_json`.
 
         Raises:
-            MISSHAPEN: it has another shape.
+            MISSHAPEN: the value has another shape.
         """
         hours = {int(h): HourLengths(*map(integer, lengths)) for h, lengths in raw["hours"].items()}
         if not all(files.is_sound for files in hours.values()):
@@ -138,7 +138,7 @@ NO_COMMIT = Commit(0, {}, {}, 0, applied=True)  # before the first
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """What one close page says: the range of slots (lower, floor] was closed at marks C.
+    """The content of a close page: the slots of (lower, floor] were closed at marks C.
 
     Attributes:
         lower: floor before this closing.
@@ -154,15 +154,15 @@ class Close:
 
     @property
     def is_sound(self) -> bool:
-        """Whether it names a range: asserted of what is written, required of what is read."""
+        """Returns whether it is a range: asserted at each write, required at each read."""
         return self.lower <= self.floor
 
     def missing(self, marks: Marks) -> dict[TopicPartition, int]:
-        """How many offsets below C are still to be taken; partitions without any are left out."""
+        """Counts the offsets below C that are not taken yet, by partition that has some."""
         return {p: c - marks.get(p, 0) for p, c in self.marks.items() if marks.get(p, 0) < c}
 
     def to_json(self) -> dict[str, Any]:
-        """As pages and checkpoints hold it."""
+        """Returns the content for pages and checkpoints."""
         assert self.is_sound, "the floor never falls"
         return {
             "lower": self.lower,
@@ -173,10 +173,10 @@ class Close:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Close:
-        """From what `to_json` gave.
+        """Parses the result of `to_json`.
 
         Raises:
-            MISSHAPEN: it has another shape, or names no range.
+            MISSHAPEN: the value has another shape, or is no range.
         """
         before, marks = marks_from(raw["c_before"]), marks_from(raw["c"])
         close = cls(integer(raw["lower"]), before, integer(raw["floor"]), marks)
@@ -186,7 +186,7 @@ class Close:
 
 
 def marks_to(marks: Marks) -> dict[str, dict[int, int]]:
-    """Marks as JSON has them: topic, partition, offset."""
+    """Converts marks to JSON: topic, partition, offset."""
     topics: dict[str, dict[int, int]] = {}
     for (topic, partition), offset in marks.items():
         topics.setdefault(topic, {})[partition] = offset
@@ -194,10 +194,10 @@ def marks_to(marks: Marks) -> dict[str, dict[int, int]]:
 
 
 def marks_from(topics: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
-    """Marks from their JSON form.
+    """Parses marks.
 
     Raises:
-        MISSHAPEN: they have another one.
+        MISSHAPEN: the value has another shape.
     """
     return {
         (name(topic), partition_number(number)): integer(offset)
@@ -207,10 +207,10 @@ def marks_from(topics: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, 
 
 
 def lengths_from(raw: Mapping[str, Any], files: int) -> dict[int, tuple[int, ...]]:
-    """Lengths of so many files by hour, from their JSON form.
+    """Parses the lengths of `files` files by hour.
 
     Raises:
-        MISSHAPEN: they have another one.
+        MISSHAPEN: the value has another shape.
     """
     found = {int(hour): tuple(map(integer, lengths)) for hour, lengths in raw.items()}
     if any(len(lengths) != files or min(lengths) < 0 for lengths in found.values()):
@@ -219,9 +219,9 @@ def lengths_from(raw: Mapping[str, Any], files: int) -> dict[int, tuple[int, ...
 
 
 def names_from(raw: Mapping[str, str]) -> dict[str, str]:
-    """Names by name from their JSON form.
+    """Parses a table of names by name.
 
     Raises:
-        MISSHAPEN: they have another one.
+        MISSHAPEN: the value has another shape.
     """
     return {name(key): name(value) for key, value in raw.items()}

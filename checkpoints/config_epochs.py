@@ -1,8 +1,8 @@
 """Settings epochs: the settings under which each row of the timer topics is parsed and placed.
 
-Settings that decide a row's slot, and whether it is accepted, may change; rows that were taken must
-not. So the progress holds *epochs*, oldest first. A row that is read again after a loss is parsed
-under the epoch of its offset, as it was at first.
+Settings that decide a row's slot, and whether it is accepted, may change; a row that was taken must
+keep its slot. So the progress has *epochs*, oldest first. A row that is read again after a loss is
+parsed under the epoch of its offset, as it was at first.
 
     values  the settings, plain JSON (schemas/request/contract.py), with precision and roll window
     since   the first offset of each partition from which they hold
@@ -10,8 +10,8 @@ under the epoch of its offset, as it was at first.
 - A row belongs to the newest epoch that begins at or below its offset. A partition that `since`
   does not name was added later: it begins with that epoch, at offset 0.
 - Below the oldest epoch nothing is pending, and no recovery reads: earlier epochs were dropped.
-- Beside the epochs are the offsets that the operator has skipped: each is a dead letter, now and
-  whenever it is read again. They are dropped when no recovery reads that far back.
+- Beside the epochs are the offsets that the operator has skipped: each is a dead letter at every
+  read. They are dropped when no recovery reads that far back.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from duewheel.schemas.batches import TopicPartition
 PRECISION = "precision_ms"
 WINDOW = "roll_window_ms"
 SUITE = "suite"
-# `rules` holds the rules; the suite only words their refusals.
+# `rules` has the rules; the suite only has the texts of their refusals.
 _IGNORED = frozenset({SUITE})
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Settings, and from where they hold; see the module's head."""
+    """Settings, and the offsets from which they hold; see the module's head."""
 
     values: Mapping[str, Any]
     since: Marks = field(default_factory=dict)
@@ -49,8 +49,8 @@ class Epoch:
         return int(self.values[WINDOW])
 
     def changes(self, values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-        """What differs in `values`: the old and the new value, by key; None where there is none.
-        Within a table each key counts by itself: "parameters.max_delay_ms".
+        """Compares with `values`: the old and the new value of each changed key, None if missing.
+        Each key of a table is compared by itself: "parameters.max_delay_ms".
         """
         ours, theirs = dict(_flattened(self.values)), dict(_flattened(values))
         pairs = {key: (ours.get(key), theirs.get(key)) for key in sorted(ours.keys() | theirs)}
@@ -85,7 +85,7 @@ class Epochs:
 
     @classmethod
     def first(cls, values: Mapping[str, Any]) -> Epochs:
-        """Of a shard whose settings have never changed."""
+        """Makes the epochs of a shard whose settings have never changed."""
         return cls((Epoch(values),))
 
     def __len__(self) -> int:
@@ -93,16 +93,16 @@ class Epochs:
 
     @property
     def newest(self) -> Epoch:
-        """The one that new rows belong to."""
+        """The epoch of new rows."""
         return self.epochs[-1]
 
     @property
     def longest_window_ms(self) -> int:
-        """No pending row may have waited longer than this."""
+        """The longest roll window: no pending row may have waited longer."""
         return max(epoch.window_ms for epoch in self.epochs)
 
     def begins_at(self, partition: TopicPartition) -> int:
-        """Below this offset of the partition nothing is pending."""
+        """Returns the offset of the partition below which nothing is pending."""
         return self.epochs[0].since.get(partition, 0)
 
     def of_rows(
@@ -123,7 +123,7 @@ class Epochs:
     def windows_ms(
         self, partitions: Sequence[TopicPartition], partition: Int32, offset: Int64
     ) -> int | Int64:
-        """Roll window of each row, or the one of them all. The arguments are those of `of_rows`."""
+        """Returns the roll window of each row, or one of all. Takes the arguments of `of_rows`."""
         windows_ms = np.array([epoch.window_ms for epoch in self.epochs], np.int64)
         if (windows_ms == windows_ms[-1]).all():
             return self.newest.window_ms
@@ -131,20 +131,20 @@ class Epochs:
         return of_row
 
     def followed_by(self, values: Mapping[str, Any], since: Marks) -> Epochs:
-        """With another epoch, from these offsets on."""
+        """Returns these epochs and another one, from these offsets on."""
         return replace(self, epochs=(*self.epochs, Epoch(values, since)))
 
     def skipping(self, named: Iterable[tuple[TopicPartition, int]]) -> Epochs:
-        """With these records among those that are skipped."""
+        """Returns these epochs, with more skipped records."""
         offsets = {p: set(offsets) for p, offsets in self.skipped.items()}
         for partition, offset in named:
             offsets.setdefault(partition, set()).add(offset)
         return replace(self, skipped={p: tuple(sorted(each)) for p, each in offsets.items()})
 
     def reaching(self, lowest: Marks) -> Epochs:
-        """Without the epochs that have no row at or above `lowest`, the offsets from which a
-        recovery would read. A partition without an offset there has no progress yet: it would be
-        read from its beginning.
+        """Drops the epochs without a row at or above `lowest`, the offsets from which a recovery
+        would read. A partition that is missing there has no progress yet: a recovery would read it
+        from its beginning.
         """
         kept = list(self.epochs)
         while len(kept) > 1 and all(o <= lowest.get(p, 0) for p, o in kept[1].since.items()):
@@ -152,15 +152,15 @@ class Epochs:
         return replace(self, epochs=tuple(kept))._keeping(lambda p, o: o >= lowest.get(p, 0))
 
     def _keeping(self, kept: Callable[[TopicPartition, int], bool]) -> Epochs:
-        """With those of the skipped records alone."""
+        """Returns these epochs with only some of the skipped records."""
         left = {p: tuple(o for o in offsets if kept(p, o)) for p, offsets in self.skipped.items()}
         return replace(self, skipped={p: offsets for p, offsets in left.items() if offsets})
 
     def beside(self, other: Epochs) -> Epochs:
-        """One history of the partitions of two shards that are configured alike now.
+        """Merges the epochs of two shards with the same present settings.
 
-        An epoch that only one of them had begins, and ends, for the partitions of the other where
-        their own next one begins: no row belongs to it.
+        An epoch of only one shard is empty for the partitions of the other: it begins and ends
+        where their own next epoch begins, so no row belongs to it.
         """
         ours, theirs = list(self.epochs), list(other.epochs)
         merged: list[Epoch] = []
@@ -176,7 +176,7 @@ class Epochs:
         return Epochs(tuple(merged), {**self.skipped, **other.skipped})
 
     def without(self, partitions: Iterable[TopicPartition]) -> Epochs:
-        """As if these partitions had never been: what comes in them belongs to the newest epoch."""
+        """Drops these partitions; their later rows belong to the newest epoch."""
         dropped = set(partitions)
         epochs = tuple(
             replace(epoch, since={p: o for p, o in epoch.since.items() if p not in dropped})
@@ -185,8 +185,8 @@ class Epochs:
         return replace(self, epochs=epochs)._keeping(lambda p, _: p not in dropped)
 
     def cut(self, ends: Marks) -> Epochs:
-        """With the newest epoch beginning at these offsets at the latest, in these partitions: what
-        was behind them is lost, and what comes there is new.
+        """Makes the newest epoch begin at these offsets at the latest, in these partitions: the
+        records behind them are lost, and records at those offsets are new ones.
         """
         epochs = tuple(
             replace(epoch, since={p: min(o, ends.get(p, o)) for p, o in epoch.since.items()})
@@ -196,10 +196,10 @@ class Epochs:
 
     @cached_property
     def text(self) -> str:
-        """JSON, as the progress record holds them; made once: it is part of every commit.
+        """The JSON form in the progress record; computed once, because every commit needs it.
 
-        Most of it would be rules, which seldom change: each suite is there once, and an epoch's
-        value is its place among them.
+        Rules, which seldom change, would be most of it: each suite is in it once, and an epoch has
+        the index of its suite.
         """
         suites: list[Any] = []
         epochs = []
@@ -217,10 +217,10 @@ class Epochs:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Epochs:
-        """From what `text` says.
+        """Parses `text`.
 
         Raises:
-            MISSHAPEN: it is something else.
+            MISSHAPEN: the value has another shape.
         """
         suites, epochs = raw["suites"], []
         for each in raw["epochs"]:

@@ -1,7 +1,7 @@
 """The one rule "is this row out": which rows have left the wheel, by delivery or by cancel.
 
-A row lies in the slot in which it was placed: that of its due time, or of its roll instant; the
-earliest open one, if that was closed when the row came. With R and D of its partition:
+A row lies in the slot in which it was placed: the slot of its due time, or of its roll instant; the
+earliest open slot, if that one was closed when the row came. With R and D of its partition:
 
     out  ⇔  slot ≤ R,  or  slot = R + 1 and offset < D
 
@@ -19,10 +19,10 @@ from duewheel.schemas.arrays import Bool, Int64
 
 
 def is_out(slot: Int64, offset: Int64, r: Int64 | int, d: Int64) -> Bool:
-    """Which rows have left.
+    """Returns which rows have left.
 
     Args:
-        slot: in which each row lies.
+        slot: the slot in which each row lies.
         offset: of each row in its partition.
         r: R of its partition, the last slot delivered in full.
         d: D of its partition, 0 if slot r + 1 is not half delivered.
@@ -32,13 +32,13 @@ def is_out(slot: Int64, offset: Int64, r: Int64 | int, d: Int64) -> Bool:
 
 
 def placed_slots(slot: Int64, offset: Int64, r: Int64, c: Int64) -> Int64:
-    """The slot in which each row lies that was taken before slot r + 1 was closed.
+    """Returns the slot in which each row lies that was taken before slot r + 1 was closed.
 
     Args:
-        slot: that the row's due time means.
+        slot: the slot of the row's due time.
         offset: of each row in its partition.
         r: R of its partition.
-        c: C of slot r: what lies below came before that slot was closed. The others came later, and
+        c: C of slot r: rows below it came before that slot was closed. Other rows came later, and
             lie in slot r + 1 at the earliest.
     """
     placed: Int64 = np.where(offset < c, slot, np.maximum(slot, r + 1))

@@ -1,15 +1,15 @@
 """The durable checkpoint: how much of a data directory survives a loss of power.
 
-Every few seconds ingest syncs what has been written since, and then says so in one small file:
+Every few seconds ingest syncs the files that have grown, and then records their lengths:
 
-    1. under engine.lock: commit page, close page and mirror are read together
-    2. the files of hours and segments that have grown, `topics`, and the folders with new entries
-       are synced
-    3. the file `durable` is replaced, durably: JSON behind its CRC-32
+    1. under engine.lock, reads commit page, close page and mirror together
+    2. syncs the files of hours and segments that have grown, `topics`, and folders with new entries
+    3. replaces the file `durable`, durably: JSON behind its CRC-32
 
-Everything that it names was on disk before it appeared. The wheel is not synced: it can be rebuilt
-from the logs. Hours are unlinked only below what it says is delivered, so that a start from it
-misses nothing that it names.
+Invariant: every byte that the file names was on disk before the file. A kill before 3 leaves the
+earlier checkpoint, which stays true. The wheel is not synced: a start rebuilds it from the logs.
+Hours are unlinked only below the delivered slot of the checkpoint, or a start from it would miss
+files that it names.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """What the file says.
+    """The content of the file.
 
     Attributes:
         batch: newest batch that is on disk.
@@ -45,7 +45,7 @@ class Durable:
         hours: log, message and cancelled bytes of every hour.
         placed: timers placed so far.
         close: the closed range, None before the first.
-        delivered_slot: last one known to be delivered in full.
+        delivered_slot: the last slot delivered in full, by the mirror.
         topic_ids, topics, cancels: as in Commit.
     """
 
@@ -77,7 +77,7 @@ class Durable:
 
     @classmethod
     def read(cls, directory: Path) -> Durable | None:
-        """The file's content, None if there is none.
+        """Reads the file; None if it is missing.
 
         Raises:
             CorruptFile: its bytes do not match their checksum, or are of another format.
@@ -108,7 +108,7 @@ class Durable:
 
 
 def take_durable(state: State) -> Durable:
-    """What a checkpoint taken now would say. Called under engine.lock."""
+    """Makes the checkpoint of the present pages. Called under engine.lock."""
     commit, close, mirror = state.commit(), state.close(), state.mirror()
     r = mirror.delivered_slot if mirror else (close.lower if close else 0)
     hours = {hour: h.lengths for hour, h in commit.hours.items()}

@@ -1,7 +1,7 @@
 """The one seam to the file system: whole writes, exact reads, atomic replacement, locks.
 
-Everything that duewheel keeps on disk goes through here. Writes go to the page cache: they survive
-the death of this process, not the loss of power; what must survive that is synced by the caller.
+All files of duewheel go through this module. Writes go to the page cache: they survive the death of
+this process, not a loss of power. The caller syncs bytes that must survive that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def open_existing(path: Path) -> int:
 
 
 def open_unnamed(folder: Path) -> int:
-    """A new file on the disk of `folder` that is gone with its descriptor, however that goes."""
+    """Opens a new unnamed file on `folder`'s disk; the kernel removes it with its descriptor."""
     try:
         return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -51,7 +51,7 @@ def open_unnamed(folder: Path) -> int:
 
 
 def allocate(fd: int, size: int) -> None:
-    """Give a file all the blocks of its first `size` bytes: a mapped store then needs none.
+    """Allocates all blocks of a file's first `size` bytes, so that a mapped store needs none.
 
     Raises:
         OSError: the file system has too little room.
@@ -60,7 +60,7 @@ def allocate(fd: int, size: int) -> None:
 
 
 def _open_emptied(temporary: Path) -> int:
-    # A killed process may have left one; in a container its id is soon another one's.
+    # A killed process may have left one; in a container another process soon has its id.
     fd = open_file(temporary)
     cut(fd, 0)
     return fd
@@ -94,7 +94,7 @@ def write_at(fd: int, data: Bytes, offset: int) -> None:
 
 
 def cut(fd: int, size: int) -> None:
-    """Drop what lies behind `size` bytes."""
+    """Truncates a file to `size` bytes."""
     os.ftruncate(fd, size)
 
 
@@ -114,21 +114,21 @@ def read_into(fd: int, target: memoryview, offset: int, path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Of a file system, in bytes: what a user may still write, and all of it."""
+    """The free bytes of a file system for a user, and its total bytes."""
 
     free_bytes: int
     total_bytes: int
 
 
 def space(directory: Path) -> Space:
-    """Of the file system that a directory lies in."""
+    """Reads the space of a directory's file system."""
     found = os.statvfs(directory)
     return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
 
-# By the magic number of their superblock. They do not write in place: each store takes a new block,
-# and a store to a mapped file ends the process by SIGBUS if there is none. What overlay does
-# depends on the file system below it.
+# File systems that do not write in place, by the magic number of their superblock. Each store takes
+# a new block, and without a free one a store to a mapped file kills the process by SIGBUS. Overlay
+# behaves as the file system below it.
 _COPY_ON_WRITE = {
     0x9123683E: "btrfs",
     0x2FC12FC1: "zfs",
@@ -140,7 +140,7 @@ _STATFS_BYTES = 512  # more than any C library's struct, whose first word is the
 
 
 def copies_on_write(directory: Path) -> str | None:
-    """The name of the file system that a directory lies in if it copies on write, else None."""
+    """Returns the name of a directory's file system if it copies on write, else None."""
     buffer = ctypes.create_string_buffer(_STATFS_BYTES)
     if ctypes.CDLL(None).statfs(os.fsencode(directory), buffer) != 0:
         return None
@@ -148,9 +148,9 @@ def copies_on_write(directory: Path) -> str | None:
 
 
 class NewFile:
-    """A file of known size in the making: at `path` it appears whole, with all its blocks and
-    durable, or not at all. Only one process may make it at a time; an unfinished file that a
-    killed one has left is overwritten.
+    """A file of known size under construction: it appears at `path` whole, durable and with all its
+    blocks, or not at all. One process may make it at a time; it overwrites the unfinished file of a
+    killed one.
 
     A sparse mapped file would kill the process with SIGBUS when the disk is full.
     """
@@ -159,7 +159,7 @@ class NewFile:
         """Allocate it, zeroed, beside `path`.
 
         Raises:
-            OSError: the file system has too little room; nothing is left of the file.
+            OSError: the file system has too little room; the unfinished file is removed.
         """
         self._path = path
         self._temporary = path.with_name(f".{path.name}.new")
@@ -175,11 +175,11 @@ class NewFile:
         write_at(self._fd, data, offset)
 
     def sync(self) -> None:
-        """Make the content durable: what takes long, before `put_in_place`."""
+        """Makes the content durable, which takes long, before `put_in_place`."""
         os.fsync(self._fd)
 
     def put_in_place(self) -> None:
-        """After `sync`: replace what is at `path`, durably."""
+        """Replaces the file at `path`, durably; called after `sync`."""
         self._temporary.replace(self._path)
         sync_directory(self._path.parent)
 
@@ -190,12 +190,12 @@ class NewFile:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory, and what is missing above it; its entry is durable when this returns."""
+    """Makes a directory and its missing parents; its entry is durable when this returns."""
     if not path.parent.exists():
         make_directory(path.parent)
     path.mkdir(exist_ok=True)
-    # Also if it was there: a predecessor may have died, or the power failed, in between.
-    with suppress(PermissionError):  # only who may not look there; then it was there already
+    # Also for an existing one: an earlier process may have died between making and syncing it.
+    with suppress(PermissionError):  # no right to open the parent: then it existed already
         sync_directory(path.parent)
 
 
@@ -206,7 +206,7 @@ def remove(path: Path) -> None:
 
 
 def sync_tree(directory: Path) -> None:
-    """Make every file below `directory` durable, and every entry. A file may vanish meanwhile."""
+    """Makes every file and entry below `directory` durable. A file may vanish meanwhile."""
     for root, _, names in os.walk(directory):
         for name in names:
             with suppress(FileNotFoundError):
@@ -226,7 +226,7 @@ def checked_line(text: bytes) -> bytes:
 
 
 def checked_text(line: bytes) -> bytes | None:
-    """The text of a `checked_line`, with or without its end; None if it does not match."""
+    """Returns the text of a `checked_line`, with or without its newline; None if it is damaged."""
     crc, _, text = line.removesuffix(b"\n").partition(b" ")
     return text if crc == b"%08x" % zlib.crc32(text) else None
 
@@ -241,7 +241,7 @@ def sync_directory(path: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file's content so that a reader sees the old or the new one, never a mixture.
+    """Replaces a file's content; a reader sees the old or the new one, never a mixture.
 
     Temporary file, fsync, rename, fsync of the directory: durable when this returns.
     """
@@ -252,8 +252,8 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def swap_file(path: Path, data: bytes) -> None:
-    """Replace a file's content like `replace_file`, but nothing is synced: atomic over a kill, not
-    over a loss of power. One writer at a time; what a killed one has left is overwritten.
+    """Replaces a file's content like `replace_file`, without a sync: atomic over a kill, not over a
+    loss of power. One writer at a time; it overwrites the temporary file of a killed one.
     """
     with _successor(path, "new") as fd:
         write_at(fd, data, 0)
@@ -261,7 +261,7 @@ def swap_file(path: Path, data: bytes) -> None:
 
 @contextmanager
 def _successor(path: Path, suffix: str) -> Iterator[int]:
-    """An empty file that takes the place of `path` when the with block ends without an error."""
+    """Opens an empty file that replaces `path` when the with block ends without an error."""
     temporary = path.with_name(f".{path.name}.{suffix}")
     try:
         fd = _open_emptied(temporary)
@@ -276,12 +276,12 @@ def _successor(path: Path, suffix: str) -> Iterator[int]:
 
 
 def boot_id() -> str:
-    """Names this boot of the host: another value means that the page cache has been lost."""
+    """Returns the id of this boot of the host: another value means that the page cache was lost."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 class FileLock:
-    """An exclusive flock on a file that names its holder. Freed by the kernel when the holder dies.
+    """An exclusive flock on a file with its holder's id. The kernel frees it when the holder dies.
 
     Not thread-safe: one instance belongs to one thread.
     """
@@ -294,10 +294,10 @@ class FileLock:
 
     @classmethod
     def taken(cls, path: Path, deadline_s: float, refusal: str) -> FileLock:
-        """The lock at `path`, taken.
+        """Takes the lock at `path`.
 
         Raises:
-            Locked: it stayed taken for `deadline_s`; the message is `refusal` and the holder.
+            Locked: another process kept it for `deadline_s`; the message is `refusal` and its id.
         """
         lock = cls(path)
         try:
@@ -318,10 +318,10 @@ class FileLock:
         return True
 
     def acquire(self, deadline_s: float) -> None:
-        """Take the lock, waiting `deadline_s` at most.
+        """Takes the lock, waiting `deadline_s` at most.
 
         Raises:
-            Locked: it stayed taken; the message names the holder.
+            Locked: another process kept it; the message names the holder.
         """
         end = time.monotonic() + deadline_s
         while not self.try_acquire():
@@ -343,7 +343,7 @@ class FileLock:
             self.release()
 
     def is_free(self) -> bool:
-        """Whether nobody holds the lock. Others see it taken for the moment that the look lasts."""
+        """Returns whether the lock is free. The check itself takes it for a moment."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -352,7 +352,7 @@ class FileLock:
         return True
 
     def holder(self) -> int:
-        """Process id of the last holder, 0 if there never was one."""
+        """Returns the process id of the last holder, 0 before the first."""
         text = os.pread(self._fd, 16, 0).strip()
         return int(text) if text.isdigit() else 0
 

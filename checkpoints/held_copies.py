@@ -1,23 +1,23 @@
 """Copies that wait for their timer partition, in the shard's partition of the state topic.
 
-Rolled and parked timers, dead letters that wait, and chases of cancels go back to their timer
-partition. While that takes no writes (no leader, too few replicas in sync) they are *held*: written
-beside the progress, in the transaction in which they leave. Later transactions move them to the
+Rolled and parked timers, waiting dead letters, and chases of cancels go back to their timer
+partition. While that takes no writes (no leader, too few replicas in sync), they are *held*: the
+transaction in which they leave writes them beside the progress. Later transactions move them to the
 partition, once it takes writes again.
 
     key    held/<topic>/<partition>/<start>/<records>: the entry `Held` before these copies were
            added (at first: its own start, and 0). `records` grows with each record, and the start
            with each move, so no two of them share a key: else compaction would delete one
-    value  how many copies (int32), Kafka's id of their timer topic (16 bytes, 0: unknown), then
-           their records: the body of a batch (record_batch.py). Null: they were moved, in the
-           transaction that wrote this
+    value  the number of copies (int32), Kafka's id of their timer topic (16 bytes, 0: unknown),
+           then their records: the body of a batch (record_batch.py). Null: the transaction that
+           wrote the null has moved them
 
 The copies of a partition move in their order, and new ones queue behind them. Otherwise a chase
-could overtake a copy, and a timer leave after the reply `cancelled`. (Copies that are larger than a
-record of the state topic may be are never held: held_queue.py.)
+could overtake a copy, and a timer leave after the reply `cancelled`. (A copy above the record size
+of the state topic is never held: held_queue.py.)
 
-Copies have offsets of their timer topic (TIMER_ORIGIN). The id shows whether it was recreated:
-these offsets are other messages then.
+Copies have offsets of their timer topic (TIMER_ORIGIN). The id shows whether that was recreated:
+then these offsets are other messages.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class Held:
     """The entry of the progress for the held copies of a timer partition.
 
     Attributes:
-        start_offset: they lie at or behind this offset of the shard's partition of the state topic.
-        records: how many they are.
+        start_offset: the copies lie at or behind this offset of the shard's partition of the state
+            topic.
+        records: the number of records.
     """
 
     start_offset: int
@@ -48,13 +49,13 @@ class Held:
 
 
 def key_of(partition: TopicPartition, held: Held) -> bytes:
-    """The key of a record with copies for a timer partition, of which these wait already."""
+    """Makes the key of a record with copies for a timer partition; `held` wait already."""
     topic, number = partition
     return b"%s%s/%d/%d/%d" % (HELD_PREFIX, topic.encode(), number, held.start_offset, held.records)
 
 
 def partition_of(key: bytes) -> TopicPartition | None:
-    """The timer partition whose copies a record has; None if it is of another kind."""
+    """Parses a key to the timer partition of the copies; None for a record of another kind."""
     if not key.startswith(HELD_PREFIX):
         return None
     topic, number, *_ = key.removeprefix(HELD_PREFIX).split(b"/")
@@ -62,24 +63,24 @@ def partition_of(key: bytes) -> TopicPartition | None:
 
 
 def value_of(batch: Batch, topic_id: str | None) -> bytes:
-    """The value of a record with these copies, and with the id of their timer topic."""
+    """Makes the value of a record with these copies, and the id of their timer topic."""
     return (
         _HEAD.pack(batch.count, uuid.UUID(topic_id).bytes if topic_id else bytes(16)) + batch.body
     )
 
 
 def batch_of(value: bytes) -> tuple[Batch, str | None]:
-    """The copies in a record, and the id of the timer topic that they were made for."""
+    """Parses the copies of a record, and the id of their timer topic."""
     count, topic_id = _HEAD.unpack_from(value)
     named = str(uuid.UUID(bytes=topic_id)) if any(topic_id) else None
     return Batch(memoryview(value)[_HEAD.size :], count), named
 
 
 def copies(held: Mapping[TopicPartition, Held]) -> int:
-    """How many copies wait, for all partitions."""
+    """Counts the copies that wait, over all partitions."""
     return sum(of.records for of in held.values())
 
 
 def named(held: Mapping[TopicPartition, Held]) -> dict[str, int]:
-    """How many copies wait, by the name of the partition: for the log."""
+    """Counts the copies that wait, by name of the partition, for the log."""
     return {f"{topic}-{number}": of.records for (topic, number), of in held.items()}

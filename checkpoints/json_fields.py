@@ -1,7 +1,8 @@
-"""JSON that is read back: values of the kind that they should be, or ValueError.
+"""Reads JSON files, and checks the type of each value.
 
-A checksum proves that the bytes are those that were written; not that this version wrote them.
-Records in Kafka and Spark's files do not even have one.
+A checksum proves that the bytes are unchanged, not that this version wrote them. Records in Kafka
+and Spark's files have no checksum at all. Without these checks a value of another type would raise
+an unrelated error later, or be written back.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from duewheel.checkpoints import fs
 
-# What reading values of another shape raises: what is not there, or is something else.
+# The errors of reading a value of another shape: a missing key, another type.
 MISSHAPEN = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 _PARTITION = re.compile(r"[0-9]{1,10}")
@@ -27,23 +28,23 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """What `write_json` has written.
+    """Reads a file of `write_json`.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError, RecursionError: it is damaged, or no JSON.
+        FileNotFoundError: the file is missing.
+        ValueError, RecursionError: the file is damaged, or no JSON.
     """
     text = fs.checked_text(path.read_bytes())
     if text is None:
-        raise ValueError("it does not match its checksum")
+        raise ValueError("the content does not match its checksum")
     return json.loads(text)
 
 
 def integer(value: object) -> int:
-    """A whole number of 64 bits: a slot, an offset, a length.
+    """Requires a whole number of 64 bits: a slot, an offset, a length.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the value is something else.
     """
     if type(value) is not int or not -(2**63) <= value < 2**63:
         raise ValueError(f"{reprlib.repr(value)} is no whole number of 64 bits")
@@ -51,10 +52,10 @@ def integer(value: object) -> int:
 
 
 def name(value: object) -> str:
-    """Text that can be written again.
+    """Requires text that can be encoded again.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the value is something else.
     """
     if type(value) is not str:
         raise ValueError(f"{reprlib.repr(value)} is no text")
@@ -63,10 +64,10 @@ def name(value: object) -> str:
 
 
 def partition_number(text: str) -> int:
-    """A partition's number, which is the key of a JSON object and so text.
+    """Parses a partition's number from the key of a JSON object.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no such number.
     """
     if not _PARTITION.fullmatch(text) or int(text) >= 2**31:
         raise ValueError(f"{reprlib.repr(text)} is no partition")

@@ -1,13 +1,14 @@
-"""The fields of the `state` file that change beside its pages, each an aligned 8-byte store.
+"""The fields of the `state` file beside its pages, each written by an aligned 8-byte store.
 
-A kill leaves the old or the new value of a field. Who writes what:
+A kill leaves the old or the new value of a field. The writers:
 
-    ingest            its signs of life, the rows that the disk has no room for
-    dequeue           its signs of life, the host's clock, deliveries, lag, what is given up
+    ingest            its heartbeat, the rows that the disk has no room for
+    dequeue           its heartbeat, the host's clock, deliveries, lag, the unlinked hours
     commands          pause, promotion
 
-Fields about starts, stops and recoveries are State's (state_file.py); their numbers are here, too,
-so that no two fields share a place. None of the numbers may change.
+State (state_file.py) has the fields of starts, stops and recoveries; their numbers are here, too,
+so that no two fields have the same one. A changed number would give an existing directory the value
+of another field.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from duewheel.checkpoints.role import Role
 
 
 class FieldIndex(IntEnum):
-    """Number of each field, of the first one where several follow each other."""
+    """The number of each field; of the first one in a group of several."""
 
     STARTS = 0
     CLEAN = 1
@@ -47,16 +48,16 @@ class FieldIndex(IntEnum):
     LAG = 64  # five
 
 
-PROMOTION_MS = 120_000  # for how long a promotion is wanted, once it has been
+PROMOTION_MS = 120_000  # how long the request for a promotion holds
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A process's last sign of life.
+    """The last heartbeat of a process.
 
     Attributes:
         pid: its process id, 0 if it never ran.
-        at_ms: when it was given, host clock.
+        at_ms: time of the heartbeat, host clock.
         detail: one number of the process's own (dequeue: behind in ms).
     """
 
@@ -70,10 +71,10 @@ class Lag:
     """How far ingest is behind the timer topics: see lag_watch.py. Times by this host's clock.
 
     Attributes:
-        polled_ms: when Kafka said so; 0: never.
+        polled_ms: time of the poll of Kafka; 0: never.
         messages: offsets that can be read and are not in the wheel.
-        oldest_ms: since when the oldest of them has been known to be there.
-        stuck_ms: since when no batch has come to its end with something to read.
+        oldest_ms: time of the poll that first showed the oldest of them.
+        stuck_ms: since when no batch has ended although there were offsets to read.
         open: offsets behind an open transaction.
     """
 
@@ -85,7 +86,7 @@ class Lag:
 
 
 class LiveFields:
-    """Not thread-safe; see the module's head for who writes what."""
+    """The fields of one mapped file. Not thread-safe; the module's head lists the writers."""
 
     def __init__(self, words: memoryview, sync: Callable[[], None]) -> None:
         """
@@ -97,7 +98,7 @@ class LiveFields:
         self._sync = sync
 
     def promotion_wanted(self, now_ms: int) -> bool:
-        """Whether a promotion of this standby is requested and not expired."""
+        """Returns whether a promotion of this standby is requested and not expired."""
         return 0 < self._words[FieldIndex.PROMOTION] - now_ms <= PROMOTION_MS
 
     def want_promotion(self, now_ms: int) -> None:
@@ -115,16 +116,16 @@ class LiveFields:
 
     @property
     def gc_hour(self) -> int:
-        """Hours below this one have no files any more, or are about to lose them."""
+        """Hours below this one are unlinked, or about to be."""
         return self._words[FieldIndex.GC_HOUR]
 
     def raise_gc_hour(self, hour: int) -> None:
-        """Drop the hours below `hour`. Called under engine.lock, before they are unlinked."""
+        """Drops the hours below `hour`. Called under engine.lock, before they are unlinked."""
         assert hour >= self.gc_hour, "dropped hours stay dropped"
         self._words[FieldIndex.GC_HOUR] = hour
 
     def set_gc_hour(self, hour: int) -> None:
-        """The first hour that a recovery keeps; may be lower than before."""
+        """Sets the first hour that a recovery keeps; it may be lower than before."""
         self._words[FieldIndex.GC_HOUR] = hour
 
     @property
@@ -133,35 +134,35 @@ class LiveFields:
         return self._words[FieldIndex.GC_CANCELS]
 
     def set_gc_cancels(self, hour: int) -> None:
-        """Drop the segments below `hour`. Called under engine.lock, before they are unlinked;
-        durable: a checkpoint that names them must not look damaged without them.
+        """Drops the segments below `hour`, durably. Called under engine.lock, before they are
+        unlinked: otherwise a checkpoint that names them would seem damaged.
         """
         self._words[FieldIndex.GC_CANCELS] = hour
         self._sync()
 
     def paused(self, role: Role) -> bool:
-        """Whether the process is to take, or deliver, nothing."""
+        """Returns whether the process is paused: ingest takes, or dequeue delivers, nothing."""
         return bool(self._words[FieldIndex.PAUSED + role])
 
     def pause(self, role: Role, *, on: bool) -> None:
-        """Pause the process, or let it go on; durably, whether it runs or not."""
+        """Pauses or resumes the process, durably, whether it runs or not."""
         self._words[FieldIndex.PAUSED + role] = int(on)
         self._sync()
 
     def heartbeat(self, role: Role) -> Heartbeat:
-        """Last sign of life of the process."""
+        """Returns the last heartbeat of the process."""
         at = FieldIndex.HEARTBEATS + 8 * role
         return Heartbeat(self._words[at], self._words[at + 1], self._words[at + 2])
 
     def beat(self, role: Role, pid: int, at_ms: int, detail: int) -> None:
-        """Give a sign of life."""
+        """Writes a heartbeat."""
         at = FieldIndex.HEARTBEATS + 8 * role
         self._words[at], self._words[at + 1], self._words[at + 2] = pid, at_ms, detail
 
     @property
     def host_clock(self) -> tuple[int, bool]:
-        """Dequeue's view of the host's clock: by how many ms it is ahead of the brokers', and
-        whether closing is held for that.
+        """Dequeue's measurement of the host's clock: how many ms it is ahead of the brokers', and
+        whether that stops closing.
         """
         return self._words[FieldIndex.AHEAD], bool(self._words[FieldIndex.HELD])
 
@@ -171,7 +172,7 @@ class LiveFields:
 
     @property
     def rows_without_room(self) -> int:
-        """How many messages ingest holds back, because the disk would be too full with them."""
+        """The number of messages that ingest does not take, because the disk lacks room."""
         return self._words[FieldIndex.WITHOUT_ROOM]
 
     def note_rows_without_room(self, rows: int) -> None:
@@ -180,8 +181,8 @@ class LiveFields:
 
     @property
     def deliveries(self) -> tuple[int, int, bool]:
-        """Since dequeue has started: timers delivered, dead letters written; and whether dead
-        letters wait because their topic takes nothing.
+        """Timers delivered and dead letters written since dequeue's start; and whether dead letters
+        wait, because their topic takes no writes.
         """
         return (
             self._words[FieldIndex.DELIVERED],
@@ -197,12 +198,12 @@ class LiveFields:
 
     @property
     def lag(self) -> Lag:
-        """How far ingest is behind the timer topics, as dequeue saw it last."""
+        """How far ingest is behind the timer topics, by dequeue's last poll."""
         return Lag(*self._words[FieldIndex.LAG : FieldIndex.LAG + 5])
 
     def note_lag(self, lag: Lag) -> None:
-        """Called by dequeue. The time of the poll is stored last: a reader sees no new time with
-        old counts.
+        """Called by dequeue. Stores the time of the poll last: else a reader could see the new time
+        with old counts.
         """
         values = (lag.polled_ms, lag.messages, lag.oldest_ms, lag.stuck_ms, lag.open)
         for field in (1, 2, 3, 4, 0):

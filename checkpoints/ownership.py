@@ -1,13 +1,13 @@
-"""Whether a process may go on with the progress of a shard: refusals, each with its way out.
+"""Decides whether a data directory may own the progress of a shard; each refusal has its remedy.
 
-    sealed      nobody may: its partitions are being reassigned to another number of shards
-    shard       it was written as that one, of as many as the configuration says
-    settings    those that decide when a timer is due are the same as in its newest epoch
-    owner       it is this directory's own; or its owner is nobody, is said to be gone, or has been
-                silent for so long that a standby, an empty directory or an older copy may follow
+    sealed      the shard is not sealed: no directory may own one while partitions are reassigned
+    shard       the progress has the shard's index, and the number of shards, of the configuration
+    settings    the settings that decide when a timer is due are those of its newest epoch
+    owner       this directory wrote the progress; or the progress has no owner, the operator has
+                given --take-over, or the owner has been silent for so long that a standby, an empty
+                directory or an older copy may take over
 
-What becomes of the local files then is another question (recovery_decision.py). Nothing is changed
-here.
+This module changes nothing. recovery_decision.py decides which local files are kept.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from duewheel.errors import Fenced, RecoveryPending, RecoveryRefused
 def require_same_settings(
     progress: Progress, *, shard: int, shards: int, slot_config: Mapping[str, Any]
 ) -> None:
-    """Refuse to go on with a progress record under other settings than those that hold now.
+    """Refuses a progress record with other settings than the present ones.
 
     Raises:
-        RecoveryRefused: with both sides.
+        RecoveryRefused: with both values.
     """
     require_same_shard(progress, shard=shard, shards=shards)
     changes = progress.epochs.newest.changes(slot_config)
@@ -39,10 +39,10 @@ def require_same_settings(
 
 
 def require_same_shard(progress: Progress, *, shard: int, shards: int) -> None:
-    """Refuse a progress record of another shard, or of one among more or fewer.
+    """Refuses a progress record of another shard, or of another number of shards.
 
     Raises:
-        RecoveryRefused: with both sides.
+        RecoveryRefused: with both values.
     """
     require_not_sealed(progress)
     if (progress.shard, progress.shards) != (shard, shards):
@@ -53,10 +53,10 @@ def require_same_shard(progress: Progress, *, shard: int, shards: int) -> None:
 
 
 def require_not_sealed(progress: Progress) -> None:
-    """Refuse a shard that nobody may own.
+    """Refuses a sealed shard.
 
     Raises:
-        RecoveryRefused: saying why, and what ends that.
+        RecoveryRefused: with the reason and the remedy.
     """
     if progress.sealed_for is None:
         return
@@ -85,14 +85,14 @@ def require_may_own(
     Args:
         progress: the newest in Kafka.
         local: this directory.
-        age_ms: loads how long ago the progress was written, by the broker's clock.
-        take_over_after_ms: a standby, an empty directory, or an old copy of the owner's directory
-            may take over from an owner that has been silent for longer.
-        take_over: the operator says that the owner is gone.
+        age_ms: loads the age of the progress, by the broker's clock.
+        take_over_after_ms: the silence of an owner after which a standby, an empty directory, or an
+            old copy of the owner's directory may take over.
+        take_over: the operator has given --take-over.
 
     Raises:
-        Fenced: naming the owner and the way out.
-        RecoveryPending: the owner has not been silent for long enough yet: try again later.
+        Fenced: with the owner and the remedy.
+        RecoveryPending: the owner's silence is still too short: try again later.
     """
     if progress.owner == NOBODY or take_over:
         return
@@ -108,17 +108,17 @@ def require_may_own(
         else f"the data directory {progress.owner}, this one is {local.uuid}"
     )
     reason = (
-        f"shard {progress.shard} belongs to {who}; its last sign of life is "
+        f"shard {progress.shard} belongs to {who}; its last heartbeat is "
         f"{silent_ms / 1000:.0f} s old. If no process serves it any more, start with --take-over"
     )
     if may_follow:
-        raise RecoveryPending(f"{reason}. It is followed after {take_over_after_ms / 1000:.0f} s")
+        raise RecoveryPending(f"{reason}. Takes over after {take_over_after_ms / 1000:.0f} s")
     raise Fenced(reason)
 
 
 def _is_claimed(progress: Progress, local: Local) -> bool:
-    """Whether the last start was allowed to follow this very progress, and ended before it said so
-    in Kafka. An owner that has started since has drawn another incarnation.
+    """Returns whether the last start was allowed to own this very progress, and died before it
+    wrote its own to Kafka. An owner that started since has drawn another incarnation.
     """
     followed, drawn = local.incarnations
     return drawn != 0 and progress.incarnation == followed

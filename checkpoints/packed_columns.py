@@ -1,10 +1,10 @@
-"""JSON and columns of int64 in one value of bytes; large ones deflated.
+"""Encodes JSON and columns of int64 as one value of bytes; large values are deflated.
 
     head       JSON, an object, one line; "columns" names the columns
-    columns    one after the other, little-endian int64; NULL where there is no value
+    columns    one after the other, little-endian int64; NULL for a missing value
 
-What is INFLATED_FROM bytes or longer is deflated, and so begins with another byte than "{". Below
-that it is not worth the time: a record is written in each transaction.
+A value of INFLATED_FROM bytes or more is deflated, and so begins with another byte than "{". For a
+smaller one that would cost more time than it saves: each transaction writes a record.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _LEVEL = 1
 
 
 def deflated(data: bytes) -> bytes:
-    """The bytes, deflated if that is worth it. They begin with "{"."""
+    """Deflates bytes that begin with "{", from INFLATED_FROM bytes on."""
     return data if len(data) < INFLATED_FROM else zlib.compress(data, _LEVEL)
 
 
 def inflated(data: bytes) -> bytes:
-    """What `deflated` was given.
+    """Returns the argument of `deflated`.
 
     Raises:
-        ValueError: they are damaged, or would take more than INFLATED_MAX bytes.
+        ValueError: the bytes are damaged, or would inflate to more than INFLATED_MAX bytes.
     """
     if data[:1] == b"{":
         return data
@@ -48,7 +48,7 @@ def inflated(data: bytes) -> bytes:
 
 
 def packed(head: str, columns: Mapping[str, Int64]) -> bytes:
-    """Both in bytes, not deflated yet.
+    """Encodes head and columns, not deflated yet.
 
     Args:
         head: JSON text of an object; `columns` is added.
@@ -60,10 +60,10 @@ def packed(head: str, columns: Mapping[str, Int64]) -> bytes:
 
 
 def unpacked(value: bytes) -> tuple[dict[str, Any], dict[str, Int64]]:
-    """The head and the columns of what `packed` has made.
+    """Decodes the head and the columns of a `packed` value.
 
     Raises:
-        ValueError, KeyError, TypeError: it is something else.
+        ValueError, KeyError, TypeError: the value has another form.
     """
     text, _, body = inflated(value).partition(b"\n")
     head = json.loads(text)

@@ -1,32 +1,32 @@
-"""How many timer partitions a shard has room for.
+"""Bounds the timer partitions of a shard by the room in its records.
 
-All of them are in its progress record and in the commit and the close page, so a topic that does
-not fit must not be read at all: what is taken from it could never be said to be delivered. Each
-partition and each topic counts with the most that it may ever take in any of the three.
+The progress record, the commit page and the close page have every partition. So ingest must not
+read a topic that does not fit: no progress could say that its timers are delivered. Each partition
+and each topic counts with the most bytes that it can ever take in any of the three.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-# Of a partition: nine int64 and its number, in the record. Of a topic: its name, its id, brackets.
+# A partition has nine int64 and its number in the record; a topic has its name, its id, brackets.
 _PARTITION_BYTES = 80
 _TOPIC_BYTES = 64
-PARTITIONS_MAX = 50_000  # in topics with names of usual lengths: half a megabyte is for these
+PARTITIONS_MAX = 50_000  # with topic names of usual length, for which half a megabyte is reserved
 ROOM_BYTES = PARTITIONS_MAX * _PARTITION_BYTES + 512 * 1024
 
 
 def needed_bytes(topic: str, partitions: int) -> int:
-    """Of a topic, of which so many partitions are the shard's."""
+    """Computes the bytes of a topic with `partitions` partitions in the shard."""
     return _TOPIC_BYTES + 2 * len(topic.encode()) + _PARTITION_BYTES * partitions
 
 
 def beyond_room(partitions: Mapping[str, int], order: Iterable[str]) -> dict[str, str]:
-    """Which topics do not fit, and why.
+    """Returns the topics that do not fit, each with the reason.
 
     Args:
-        partitions: how many of each topic are the shard's.
-        order: the topics; what comes first has the room.
+        partitions: the number of the shard's partitions, by topic.
+        order: the topics; the first ones get the room.
     """
     used, beyond = 0, {}
     for topic in order:

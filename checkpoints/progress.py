@@ -8,18 +8,17 @@ A record per shard in the compacted topic `<app>.state`, in the partition <index
     c1  C₁, half_mark: the same of slot r + 1, when that is half delivered, else null
     d   D, half_below: everything of p below this offset in slot r + 1 is out, else null
     n   half_rows: how many rows of slot r + 1 are out, those of all partitions, else null
-    a   replied_below: cancels below this offset are replied to, or chased; what is lost is read
-        again from there
+    a   replied_below: cancels below this offset are replied to, or chased; a recovery reads from
+        there
 
 A message of p at offset o whose slot is s is *done* if it is out (delivered.py): placed in a slot
 up to r, that is o < c and s <= r; or placed in the half-delivered slot and out of it, that is
-(s = r + 1, or s <= r and o >= c), and o < d and o < c1. All else is pending; but what lies below
-the oldest slot-configuration epoch (config_epochs.py) is done, though its slot is unknown.
+(s = r + 1, or s <= r and o >= c), and o < d and o < c1. Every other message is pending. A message
+below the oldest settings epoch (config_epochs.py) is done, although its slot is unknown.
 
-Rows whose copies are held for a timer partition that takes no writes are out: `held` says where the
-copies are (held_copies.py).
+Rows with held copies are out: `held` has the position of the copies (held_copies.py).
 
-The partitions of a shard stand at the same slot, unless they came from different shards: then each
+The partitions of a shard are at the same slot, unless they came from different shards: then each
 keeps its own r, c, … until the shard has come to that r.
 """
 
@@ -87,18 +86,18 @@ class Progress:
     """One shard's progress.
 
     Attributes:
-        shard, shards: this shard's index and how many there are.
+        shard, shards: this shard's index, and the number of shards.
         owner: UUID of the data directory that delivers; or NOBODY.
-        incarnation: drawn by every start of dequeue. A copy of the directory
-            without it is no earlier state of the same files: their histories have parted.
+        incarnation: drawn by every start of dequeue. A copy of the directory without it is no
+            earlier state of the same files: the two have taken different rows since.
         epoch: raised by every start of dequeue.
         epochs: the settings that decide a row's slot, and from which offsets they hold.
         partitions: every timer partition known when the record was written.
         assignment_epoch: how often partitions have changed their shards (reshard_records.py), or
             were given up (wheel/admin/accept_loss.py): a standby keeps no files of an earlier one.
-        sealed_for: while partitions move to another number of shards, that number: nobody may own
+        sealed_for: while partitions are reassigned, the new number of shards: no directory may own
             the shard then.
-        topic_ids: Kafka's id of each timer topic whose offsets these are, as far as it is known.
+        topic_ids: Kafka's ids of the timer topics with these offsets; a topic may be missing.
         held: by timer partition, the copies that are held for it.
     """
 
@@ -116,7 +115,7 @@ class Progress:
 
     @property
     def topics(self) -> set[str]:
-        """The timer topics that there are."""
+        """The timer topics of the record."""
         return {topic for topic, _ in self.partitions if not is_retired(topic)}
 
     @property
@@ -136,12 +135,12 @@ class Progress:
         offset: Int64,
         slot: Int64,
     ) -> Bool:
-        """Which messages have been delivered, by the rule of the module's head.
+        """Returns which messages are done, by the rule of the module's head.
 
         Args:
-            partitions: what `partition` indexes.
-            partition, offset: where each message lies.
-            slot: that each one's due time means, whether it was placed there or later.
+            partitions: the partitions that `partition` indexes.
+            partition, offset: the position of each message.
+            slot: the slot of each message's due time, whether it was placed there or later.
         """
         nothing = PartitionProgress(np.iinfo(np.int64).min, 0)
         known = [self.partitions.get(p, nothing) for p in partitions]
@@ -155,8 +154,8 @@ class Progress:
         return dropped | is_out(placed, offset, r, np.minimum(d, c1))
 
     def has_topic(self, topic: str, topic_id: str | None) -> bool:
-        """Whether a timer topic with this id is the one whose offsets these are, as far as its id
-        is known.
+        """Returns whether the record's offsets are of the topic with this id; true if either id is
+        missing.
         """
         return self.topic_ids.get(topic, topic_id) == topic_id
 
@@ -166,7 +165,7 @@ class Progress:
 
     @cached_property
     def _encoded(self) -> bytes:
-        """Made once: it is published, compared and mirrored."""
+        """Encoded once: it is published, compared and mirrored."""
         return deflated(self._packed())
 
     def _packed(self) -> bytes:
@@ -195,7 +194,7 @@ class Progress:
         return packed(f'{text[:-1]},"slot_epochs":{self.epochs.text}}}', _columns_of(parts))
 
     def require_publishable(self) -> None:
-        """Refuse a record that the state topic would not take, or that no start could read.
+        """Refuses a record that the state topic would not take, or that no start could read.
 
         Raises:
             RecoveryRefused: with the numbers.
@@ -209,9 +208,9 @@ class Progress:
             )
 
     def require_room(self) -> None:
-        """Refuse a record that might one day be too large: no process could start any more once
-        Kafka has it. Columns keep their length, whatever their values; so nothing is deflated. Not
-        counted: `held`, some 40 bytes and the topic's name for each partition that has copies held.
+        """Refuses a record that could become too large: once Kafka has it, no process could start.
+        Counts inflated bytes, because the columns keep their length whatever their values. Does not
+        count `held`: some 40 bytes and the topic's name for each partition with held copies.
 
         Raises:
             RecoveryRefused: with the numbers.
@@ -227,7 +226,7 @@ class Progress:
 
     @classmethod
     def decode(cls, value: bytes) -> Progress:
-        """Read a record's value.
+        """Decodes a record's value.
 
         Raises:
             RecoveryRefused: the bytes are no progress record of this format.
@@ -280,17 +279,17 @@ def _columns_of(parts: Sequence[PartitionProgress]) -> dict[str, Int64]:
 def _partitions_of(
     numbers: Mapping[str, Sequence[int]], columns: Mapping[str, Int64]
 ) -> dict[TopicPartition, PartitionProgress]:
-    """From the JSON and the columns of a record.
+    """Combines the JSON and the columns of a record.
 
     Raises:
-        MISSHAPEN: they do not belong together.
+        MISSHAPEN: they do not fit together.
     """
     places = [(name(t), partition_number(str(integer(n)))) for t, of in numbers.items() for n in of]
     half = [columns[each] == NULL for each in ("c1", "d", "n")]
     if columns.keys() != set(_COLUMNS) or not (len(half[0]) == len(places) == len(set(places))):
         raise ValueError(f"{len(places)} partitions, columns {[*columns]} of {len(half[0])} rows")
     if not (np.array_equal(half[0], half[1]) and np.array_equal(half[0], half[2])):
-        raise ValueError("c1, d and n are there together or not at all")
+        raise ValueError("a partition has only some of c1, d and n")
     rows = [columns[each].tolist() for each in _COLUMNS]
     for index, each in enumerate(_COLUMNS):
         if each in _NULLABLE:
@@ -306,20 +305,20 @@ def advanced(
     replied_below: Mapping[TopicPartition, int],
     half_rows: int = 0,
 ) -> dict[TopicPartition, PartitionProgress]:
-    """Where the partitions stand once a shard has come to `slot`.
+    """Computes the progress of the partitions once a shard has come to `slot`.
 
     Args:
-        before: where they stood at its start. One that is ahead keeps all but `replied_below`: none
-            of what it still has pending can be in the slots that the shard has come to.
-        closed: the range that the slot lies in.
-        slot: last one delivered in full.
+        before: their progress at the start. A partition that is ahead changes only `replied_below`:
+            none of its pending rows can be in the slots up to `slot`.
+        closed: the closed range with the slot.
+        slot: the last slot delivered in full.
         half_below: D of the next slot if that is half delivered, else None.
-        replied_below: partitions of which nothing is known may be left out.
-        half_rows: how many rows of that slot are out then.
+        replied_below: may lack partitions without a reply.
+        half_rows: how many rows of the half-delivered slot are out.
     """
     marks = closed.marks_before if slot == closed.lower else closed.marks
     reached = {}
-    # Of topics that were given up there may be rows left: only how far a slot of theirs is out.
+    # Topics with an accepted loss may have rows left: they only count in D of a slot.
     for partition in {**before, **closed.marks, **(half_below or {})}:
         part = before.get(partition)
         replied = max(replied_below.get(partition, 0), part.replied_below if part else 0)
@@ -340,7 +339,7 @@ def advanced(
 
 
 def half_rows_by_slot(partitions: Mapping[TopicPartition, PartitionProgress]) -> dict[int, int]:
-    """Of each half-delivered slot, how many rows are out."""
+    """Counts the rows that are out, of each half-delivered slot."""
     rows: dict[int, int] = {}
     for part in partitions.values():
         if part.half_rows is not None:
@@ -349,10 +348,10 @@ def half_rows_by_slot(partitions: Mapping[TopicPartition, PartitionProgress]) ->
 
 
 def shard_of(partition: TopicPartition, shards: int) -> int:
-    """The shard that a timer partition belongs to."""
+    """Returns the shard of a timer partition."""
     return partition[1] % shards
 
 
 def record_key(shard: int) -> bytes:
-    """Key of a shard's progress record in the state topic."""
+    """Returns the key of a shard's progress record in the state topic."""
     return b"shard-%d" % shard

@@ -5,8 +5,8 @@
     12  i8  rows         timers delivered since the directory was made
     20  ..  record       as Kafka has it
 
-It is written after Kafka's commit, so it is never ahead of Kafka, and durable when the state file
-is: after a loss of power it may be missing, damaged or older.
+Invariant: the mirror is written after Kafka's commit, so it is never ahead of Kafka. It is synced
+together with the state file: after a loss of power it may be missing, damaged or older.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HEAD = struct.Struct("<qq")
 
 @dataclass(frozen=True)
 class Mirror:
-    """What the file says.
+    """The content of the file.
 
     Attributes:
         delivered_slot: R of the record.
@@ -44,7 +44,7 @@ class Mirror:
 
     @classmethod
     def of(cls, progress: Progress, delivered_rows: int) -> Mirror:
-        """Of a progress that Kafka has committed."""
+        """Makes the mirror of a progress that Kafka has committed."""
         return cls(progress.delivered_slot, delivered_rows, progress.encode())
 
     @cached_property
@@ -58,20 +58,20 @@ class Mirror:
 
 
 def write(path: Path, mirror: Mirror) -> None:
-    """Replace the file; a reader sees the old or the new one.
+    """Replaces the file; a reader sees the old or the new one.
 
     Raises:
-        OSError: the disk is full, or fails; the old one is still there.
+        OSError: the disk is full, or fails; the old file stays.
     """
     payload = _HEAD.pack(mirror.delivered_slot, mirror.delivered_rows) + mirror.record
     fs.swap_file(path, _CRC.pack(zlib.crc32(payload)) + payload)
 
 
 def read(path: Path) -> Mirror | None:
-    """What it says; None if nothing was written.
+    """Reads the file; None if it is missing.
 
     Raises:
-        CorruptFile: it is not what was written.
+        CorruptFile: the file is damaged.
     """
     try:
         data = path.read_bytes()
@@ -85,7 +85,7 @@ def read(path: Path) -> Mirror | None:
 
 
 def sync(path: Path) -> None:
-    """Make it durable, if it is there."""
+    """Makes the file durable, if it exists."""
     with suppress(FileNotFoundError):
         fs.sync_path(path)
         fs.sync_directory(path.parent)

@@ -1,4 +1,4 @@
-"""Decides at a start which files are kept: one path for every case, from a kill to a lost disk.
+"""Decides at a start which files are kept; one path serves every case, from a kill to a lost disk.
 
 Dequeue compares Kafka's progress with the local files, decides, and writes the *recovery record*. A
 starting ingest waits for the record of the running dequeue, and applies it
@@ -6,30 +6,29 @@ starting ingest waits for the record of the running dequeue, and applies it
 
     killed      all files are whole (a kill, a clean stop): no recovery
     new         the first start of a shard
-    standby     all files are whole, and have followed the progress (wheel/dequeue/standby.py): no
-                recovery
+    standby     all files are whole, and those of a standby (wheel/dequeue/standby.py): no recovery
     power lost  the host has booted without a clean stop: the files are kept as far as the durable
                 checkpoint has them
     old copy    all files are kept, and they are older than the progress: a backup was restored; or
-                a recovery that keeps all was killed
-    files lost  nothing can be kept
+                a recovery that keeps all files was killed
+    files lost  no file can be kept
     taken over  nothing is kept: another directory, or another copy of this one, has written the
                 progress, so these files are no earlier state of it; or it has no owner, after
                 partitions have moved between shards
-    new standby the same for a standby that begins
+    new standby the same for the first start of a standby
 
-Missing rows are read again from Kafka. Two rules make that exact, whatever was kept:
+Missing rows are read again from Kafka. Two rules make that exact, whatever files were kept:
 
     dequeue   neither closes nor delivers while a mark is below C of the close page
     ingest    drops rows below C that are done (checkpoints/progress.py), and places the others at
               max(slot, R + 1), closed or not: where they were before, or earlier
 
-The close page of a recovery is the one that was kept, if the progress lies in its range; else it
-begins at R, with C_R, and holds the half-delivered slot, if there is one, with C_{R+1}. Partitions
-that came from different shards each have their own R, C and half-delivered slot: the page then
-begins at the lowest R and ends at the last slot with rows that may be out. A standby has this close
-page at every moment: its files may be kept as long as progress only rises and partitions stay in
-their shard. ownership.py decides who may *own* the shard.
+A recovery keeps the close page if the progress lies in its range. Otherwise the new page begins at
+R, with C_R, and contains the half-delivered slot, if any, with C_{R+1}. Partitions that came from
+different shards each have their own R, C and half-delivered slot: the page then begins at the
+lowest R and ends at the last slot with rows that may be out. A standby has this close page at every
+moment: its files may be kept as long as progress only rises and partitions stay in their shard.
+ownership.py decides which directory may *own* the shard.
 """
 
 from __future__ import annotations
@@ -56,18 +55,18 @@ class Keep(IntEnum):
     """How much of the local files a recovery keeps."""
 
     NOTHING = 0
-    DURABLE = 1  # what the durable checkpoint names
-    ALL = 2  # what the commit page names
+    DURABLE = 1  # up to the lengths of the durable checkpoint
+    ALL = 2  # up to the lengths of the commit page
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryRecord:
-    """What dequeue tells a starting ingest.
+    """Dequeue's decision for a starting ingest.
 
     Attributes:
         case: as in the module's head.
         keep: how much of the files is kept.
-        generation: number of this recovery; nothing is to be done if the files stem from it.
+        generation: number of this recovery; files that it has made need no further step.
         boot_id: of the host when it was decided.
         dequeue_start: number of the dequeue start that decided it.
     """
@@ -84,7 +83,7 @@ class RecoveryRecord:
 
     @classmethod
     def read(cls, directory: Path) -> RecoveryRecord | None:
-        """The record in place; None if there is none or its bytes are not whole."""
+        """Reads the record; None if it is missing or damaged."""
         try:
             raw = read_json(directory / FILE_NAME)
             return cls(
@@ -103,15 +102,16 @@ class Local:
     """The state of the data directory that a decision needs.
 
     Attributes:
-        uuid: its name.
-        incarnations: those that its last start followed and drew; no other progress is its own.
-        damage: what has happened to it.
+        uuid: of the directory.
+        incarnations: the one that its last start found in Kafka, and the one that it drew; no other
+            progress is its own.
+        damage: of its files.
         commit, close: its newest pages.
         mirror: its copy of the progress, None if there never was one.
-        durable: its durable checkpoint, None if there is none that can be read.
+        durable: its durable checkpoint, None if it is missing or damaged.
         undone: whether a recovery was decided and not applied.
         pending: the record of that recovery, if it was written.
-        standby: whether it has only followed another directory.
+        standby: whether it is a standby.
     """
 
     uuid: str
@@ -127,18 +127,18 @@ class Local:
 
     @classmethod
     def absent(cls) -> Local:
-        """Without a data directory, or with an unreadable name: a start makes one."""
+        """The state without a data directory, or with one whose name cannot be read."""
         return cls("", (0, 0), Damage.NONE, NO_COMMIT, None, None, None, undone=False, pending=None)
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it was never used: a boot of the host has lost nothing then."""
+        """Returns whether the directory was never used: a boot of the host then lost nothing."""
         lost = self.damage is Damage.FILES_LOST
         return self.close is None and self.commit.batch == 0 and not lost
 
 
 def read_local_state(state: State, directory: Path) -> Local:
-    """Read everything that a decision needs; what cannot be read counts as damage."""
+    """Reads the state that a decision needs; an unreadable part counts as damage."""
     damage = state.damage
     commit, close, mirror = NO_COMMIT, None, None
     try:
@@ -176,8 +176,8 @@ class Decision:
         case, keep: as in RecoveryRecord.
         close: the closed range in which delivery continues, or ended.
         delivered_slot: last slot delivered in full; from close.lower to close.floor.
-        half_below: D of the next slot, of the partitions of which it is half delivered. Of those
-            that are ahead nothing comes before their own half-delivered slot.
+        half_below: D of the next slot, for partitions that have delivered half of it. Partitions
+            that are ahead have no row before their own half-delivered slot.
     """
 
     case: str
@@ -193,10 +193,10 @@ class Decision:
 
 
 def decide(progress: Progress, local: Local) -> Decision:
-    """Compare a progress that this directory may own with the local files.
+    """Compares a progress that this directory may own with the local files.
 
     Raises:
-        RecoveryRefused: Kafka has lost progress that the files know of; nothing has been changed.
+        RecoveryRefused: Kafka has lost progress that the files have; nothing has changed.
     """
     if _may_keep(progress, local):
         _require_not_older(progress, local)
@@ -210,7 +210,7 @@ def decide(progress: Progress, local: Local) -> Decision:
         keep, base = Keep.NOTHING, None
     parts, slot = progress.partitions, progress.delivered_slot
     if base is not None and progress.closed_slot <= base.floor:
-        # Slots up to base.lower were empty when they were closed: no progress says so.
+        # Slots up to base.lower were empty when they were closed, which no progress records.
         close, slot = base, max(slot, base.lower)
     else:
         close = close_at(progress)
@@ -223,10 +223,10 @@ def decide(progress: Progress, local: Local) -> Decision:
 
 
 def decide_to_follow(progress: Progress, local: Local) -> Decision:
-    """How a standby goes on: the same, but that nothing is refused.
+    """Decides for a standby, as `decide`, but without a refusal.
 
-    Where Kafka has lost progress that the files know of, rows may be pending again that they have
-    dropped as done: they keep nothing, and read again what is pending now.
+    If Kafka has lost progress that the files have, rows may be pending again that the standby has
+    dropped as done: it keeps nothing, and reads the rows that are pending now again.
     """
     mirror = local.mirror
     fallen = mirror is not None and is_older(progress, mirror)
@@ -237,19 +237,19 @@ def decide_to_follow(progress: Progress, local: Local) -> Decision:
 
 
 def close_at(progress: Progress) -> Close:
-    """The close page that follows from a progress alone."""
+    """Derives a close page from a progress alone."""
     marks_before = {p: part.delivered_mark for p, part in progress.partitions.items()}
     marks = {p: part.closed_mark for p, part in progress.partitions.items()}
     return Close(progress.delivered_slot, marks_before, progress.closed_slot, marks)
 
 
 def is_own(progress: Progress, local: Local) -> bool:
-    """Whether this directory has written the progress, or an earlier state of it has."""
+    """Returns whether this directory, or an earlier state of it, has written the progress."""
     return progress.owner == local.uuid and progress.incarnation in local.incarnations
 
 
 def _follows_only(progress: Progress, local: Local) -> bool:
-    """Whether the progress is another directory's, and these files have followed it."""
+    """Returns whether the progress is another directory's, and these files are its standby's."""
     return local.standby and not is_own(progress, local)
 
 
@@ -260,7 +260,7 @@ def _may_keep(progress: Progress, local: Local) -> bool:
 
 
 def _keep(progress: Progress, local: Local) -> Keep:
-    """How much of the files stems from the history that the progress tells of, and is whole."""
+    """Returns how much of the files is whole, and belongs to the history of the progress."""
     if not _may_keep(progress, local):
         return Keep.NOTHING
     keep = Keep.ALL
@@ -272,7 +272,7 @@ def _keep(progress: Progress, local: Local) -> Keep:
 
 
 def _kept(local: Local, keep: Keep) -> tuple[Close | None, Marks]:
-    """The close page and the marks of what is kept."""
+    """Returns the close page and the marks of the files that are kept."""
     if keep is Keep.ALL:
         return local.close, local.commit.marks
     if keep is Keep.DURABLE and local.durable is not None:
@@ -281,13 +281,13 @@ def _kept(local: Local, keep: Keep) -> tuple[Close | None, Marks]:
 
 
 def _follows(progress: Progress, base: Close, marks: Marks) -> bool:
-    """Whether the progress may come from the closed range, or from one that was closed after it."""
+    """Returns whether the progress can be of this closed range, or of a later one."""
     parts = progress.partitions
     if progress.closed_slot <= base.floor:
         return all(
             part.half_mark is None or part.closed_slot > base.lower for part in parts.values()
         )
-    # Closed after all that these files have taken; or they have taken it apart from the owner.
+    # Either a later range was closed after all rows of these files; or their histories differ.
     later = {
         p: part.delivered_mark if part.delivered_slot > base.floor else part.half_mark
         for p, part in parts.items()
@@ -312,7 +312,7 @@ def _case(progress: Progress, local: Local, keep: Keep, close: Close) -> str:
 
 
 def is_older(progress: Progress, seen: Progress) -> bool:
-    """Whether Kafka has lost progress of any partition since `seen`."""
+    """Returns whether Kafka has lost progress of any partition since `seen`."""
     return next(_fallen(progress, seen), None) is not None
 
 
@@ -321,7 +321,7 @@ def _fallen(progress: Progress, seen: Progress) -> Iterator[TopicPartition]:
     for partition, before in seen.partitions.items():
         found = progress.partitions.get(partition)
         if found is None:
-            # Given up by the operator; or rows were left of a topic that was, and have gone out.
+            # A loss was accepted for it; or the last rows of such a topic are out.
             fallen = (progress.epoch, newest) <= (seen.epoch, before.delivered_slot)
         else:
             fallen = _place(found) < _place(before)
@@ -334,8 +334,8 @@ def _place(part: PartitionProgress) -> tuple[int, int]:
 
 
 def _is_below_durable(progress: Progress, local: Local) -> bool:
-    """Whether Kafka has lost progress that the durable checkpoint knows of: the local copy of it is
-    not synced, and may be older than both. No partition that stands apart is below the lowest R.
+    """Returns whether Kafka has lost progress that the durable checkpoint has: the mirror is not
+    synced, and may be older than both. No partition is below the lowest R.
     """
     given_up = local.pending is not None and local.pending.keep is Keep.NOTHING
     durable = None if given_up else local.durable
@@ -351,7 +351,7 @@ def _require_not_older(progress: Progress, local: Local) -> None:
         )
     elif durable is not None and _is_below_durable(progress, local):
         than = (
-            f"the durable checkpoint: it tells of slot {progress.delivered_slot}, that of "
+            f"the durable checkpoint: it has slot {progress.delivered_slot}, the checkpoint slot "
             f"{durable.delivered_slot}"
         )
     else:
@@ -362,16 +362,16 @@ def _require_not_older(progress: Progress, local: Local) -> None:
     )
 
 
-# ---- until all is there ------------------------------------------------------------------------
+# ---- an unfinished recovery ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Recovering:
-    """What a shard lacks before it delivers again.
+    """The part of a recovery that is left before the shard delivers again.
 
     Attributes:
         generation: number of the newest recovery that was decided on.
-        files_whole: whether ingest has made the files whole, or nothing was wrong with them.
+        files_whole: whether ingest has made the files whole, or they were not damaged.
         missing: how many offsets are still to be read again, by partition.
     """
 
@@ -381,7 +381,7 @@ class Recovering:
 
 
 def recovering(state: State) -> Recovering | None:
-    """What keeps dequeue from closing and delivering; None if nothing does."""
+    """Returns the recovery that stops dequeue from closing and delivering, if any."""
     if state.needs_recovery:
         return Recovering(state.generation, files_whole=False, missing={})
     close = state.close()
@@ -391,7 +391,7 @@ def recovering(state: State) -> Recovering | None:
 
 
 def dequeue_has_decided(state: State, directory: Path) -> RecoveryRecord | None:
-    """The recovery record of the dequeue that lives now; None if it has not written it."""
+    """Reads the recovery record of the running dequeue; None before that has written it."""
     record = RecoveryRecord.read(directory)
     if (
         record is not None

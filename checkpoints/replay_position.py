@@ -1,13 +1,13 @@
-"""How far the dead letters have been replayed: a record in the state topic.
+"""The position of `duewheel dlq replay` in the dead-letter topic: a record in the state topic.
 
-It is written in the transaction that replays, under a key of its own (KEY); value this JSON:
+The transaction that replays writes it, under a key of its own (KEY). The value is JSON:
 
-    topic_id     Kafka's id of the dead-letter topic: in a recreated topic, offsets mean others
+    topic_id     Kafka's id of the dead-letter topic: offsets of a recreated topic are other letters
     partitions   by number: [next, {code: next of that code}]
 
-A dead letter is behind the position if its offset is below `next`, or below that of its code:
-a replay of one code passes over the others and leaves them for a later one. A committed offset of
-a consumer group could not say that, and expires a week after it was last committed.
+Invariant: a dead letter was replayed if its offset is below `next`, or below the `next` of its
+code. A replay of one code skips the letters of other codes, and leaves them for a later replay. A
+consumer group's offset has one number per partition, and expires a week after its last commit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEY = b"dead-letter-replay"
 
 @dataclass
 class ReplayPosition:
-    """The position; moves on as letters are replayed.
+    """The position, which rises as letters are replayed.
 
     Attributes:
         topic_id: of the dead-letter topic.
@@ -34,20 +34,20 @@ class ReplayPosition:
     _codes: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def is_behind(self, partition: int, offset: int, code: str) -> bool:
-        """Whether the dead letter at this place has been dealt with."""
+        """Returns whether the dead letter at this offset was replayed or refused."""
         return offset < max(
             self._next.get(partition, 0), self._codes.get(partition, {}).get(code, 0)
         )
 
     def start(self, partition: int, code: str | None) -> int:
-        """Where a replay (of one code, or of all) goes on."""
+        """Returns the offset at which a replay (of one code, or of all) continues."""
         of_code = 0 if code is None else self._codes.get(partition, {}).get(code, 0)
         return max(self._next.get(partition, 0), of_code)
 
     def move(self, partition: int, end: int, code: str | None) -> None:
-        """Everything of `code` (None: everything) below `end` has been dealt with.
+        """Moves the position of `code` (None: of all codes) to `end`.
 
-        What another replay has dealt with beyond that stays so.
+        A position of another replay beyond `end` stays.
         """
         codes = self._codes.setdefault(partition, {})
         if code is not None:
@@ -57,14 +57,14 @@ class ReplayPosition:
         self._codes[partition] = {known: at for known, at in codes.items() if at > end}
 
     def encode(self) -> bytes:
-        """As it is written."""
+        """Encodes the record's value."""
         numbers = sorted(self._next.keys() | self._codes.keys())
         partitions = {str(n): [self._next.get(n, 0), self._codes.get(n, {})] for n in numbers}
         return json.dumps({"topic_id": self.topic_id, "partitions": partitions}).encode()
 
     @classmethod
     def decode(cls, value: bytes | None, topic_id: str) -> ReplayPosition:
-        """The position in the topic with this id; the beginning if there is none.
+        """Decodes the position in the topic with this id; the beginning for another topic, or None.
 
         Raises:
             RecoveryRefused: the bytes are no such position.

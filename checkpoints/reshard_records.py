@@ -5,8 +5,8 @@ part of the record, unchanged. Two steps keep any partition from being in two sh
 
     1. `duewheel reshard` takes each shard's transactional id, and writes its newest record back
        *sealed*: no directory may own it, and the process that served it ends
-    2. once all are sealed, one transaction writes the records of the new shards, without an owner:
-       any data directory may own them, with the partitions p mod n = i
+    2. once all shards are sealed, one transaction writes the records of the new shards, without an
+       owner: any data directory may own them, with the partitions p mod n = i
 
 An undo restores the old number of shards: it only unseals each record. It compares nothing, so it
 also works if settings or topics differ and step 2 is refused.
@@ -15,8 +15,8 @@ New shards are sealed first, too, and empty: no directory may begin one in betwe
 stays sealed and empty for ever: a directory that once served it would continue from its outdated
 mirror.
 
-Before 1 a *notice* is written, a record of its own: a process that is fenced by 1 reads it and
-ends. Without it a busy process would take the shard back each time, and be quicker.
+Before 1 the command writes a *notice*, a record of its own: a process that is fenced by 1 reads it
+and ends. Without the notice a busy process would take the shard back each time, and be quicker.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ NOTICE_KEY = b"reshard"
 
 
 def notice(before: int, after: int, *, done: bool) -> bytes:
-    """The notice that so many shards are to become so many, or have."""
+    """Makes the notice of a reshard from `before` to `after` shards."""
     return json.dumps({"from": before, "to": after, "done": done}).encode()
 
 
 def is_unfinished_notice(value: bytes) -> bool:
-    """Whether a notice announces a reshard that is not finished; no if it cannot be read."""
+    """Returns whether a notice is of an unfinished reshard; False if it does not parse."""
     try:
         return json.loads(value)["done"] is False
     except MISSHAPEN:
@@ -50,17 +50,17 @@ def is_unfinished_notice(value: bytes) -> bool:
 
 
 def sealed(progress: Progress, shards: int, incarnation: int) -> Progress:
-    """The record of a shard that no directory may own until there are `shards` shards."""
+    """Makes the record of a shard that no directory may own until there are `shards` shards."""
     return replace(
         progress, owner=NOBODY, incarnation=incarnation, epoch=progress.epoch + 1, sealed_for=shards
     )
 
 
 def nothing(like: Progress, shard: int, shards: int, incarnation: int) -> Progress:
-    """The record of a shard that does not exist yet, or was removed.
+    """Makes the record of a shard that does not exist yet, or was removed.
 
     Args:
-        like: the record of any other one.
+        like: the record of any other shard.
     """
     epochs = Epochs.first(like.epochs.newest.values)
     empty = replace(like, shard=shard, shards=shards, epochs=epochs, partitions={}, held={})
@@ -68,21 +68,21 @@ def nothing(like: Progress, shard: int, shards: int, incarnation: int) -> Progre
 
 
 def reassigned(old: Sequence[Progress], shards: int, draw: Callable[[], int]) -> list[Progress]:
-    """The records of the new shards.
+    """Makes the records of the new shards.
 
     Args:
         old: sealed records of all shards with partitions.
-        shards: how many there will be.
+        shards: the new number of shards.
         draw: an incarnation for each.
 
     Raises:
-        RecoveryRefused: the old ones do not agree on what decides a row's slot; or a partition is
-            in two of them; or copies wait for one; or a new shard would have none, or more than its
-            record can hold.
+        RecoveryRefused: the old shards have different settings for a row's slot; or a partition is
+            in two shards; or has held copies; or a new shard would have no partition, or more than
+            its record has room for.
     """
     _require_one_history(old)
     _require_none_held(old)
-    # What is left of a topic that was is in files that no new shard keeps.
+    # Rows left of a deleted topic are in files that no new shard keeps.
     parts = {p: at for record in old for p, at in record.partitions.items() if not is_retired(p[0])}
     epochs = functools.reduce(Epochs.beside, (record.epochs for record in old))
     epoch, assignment_epoch = (
@@ -115,7 +115,7 @@ def reassigned(old: Sequence[Progress], shards: int, draw: Callable[[], int]) ->
 
 
 def unsealed(old: Sequence[Progress], draw: Callable[[], int]) -> list[Progress]:
-    """The records of as many shards as before, without owner, with unchanged partitions.
+    """Makes the records of the old number of shards, without owner, with unchanged partitions.
 
     Args:
         old: sealed records of all shards with partitions.
@@ -135,13 +135,13 @@ def unsealed(old: Sequence[Progress], draw: Callable[[], int]) -> list[Progress]
 
 
 def _require_none_held(old: Sequence[Progress]) -> None:
-    """They lie beside the progress of their shard, where another one does not look."""
+    """Refuses held copies: another shard would not read them beside the progress of this one."""
     for record in old:
         for (topic, number), held in record.held.items():
             raise RecoveryRefused(
                 f"shard {record.shard} holds {held.records} copies for {topic}-{number}, which took"
-                " no writes when they left: let it run until that takes writes, and has them (a"
-                " topic that is gone must be made again for that)"
+                " no writes when they left: run the shard until the partition has them (create a"
+                " deleted topic again for that)"
             )
 
 
@@ -157,7 +157,7 @@ def _require_one_history(old: Sequence[Progress]) -> None:
             if record.topic_ids[topic] != old[0].topic_ids[topic]:
                 raise RecoveryRefused(
                     f"timer topic {topic!r} was recreated, and not all shards have its new id: "
-                    "start them, or let them go on without the old one first"
+                    "start them, or accept the loss of the old topic first"
                 )
     counted = Counter(partition for record in old for partition in record.partitions)
     twice = sorted(f"{topic}-{number}" for (topic, number), n in counted.items() if n > 1)

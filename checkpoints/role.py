@@ -1,7 +1,7 @@
-"""The two processes of a shard, as its data directory knows them.
+"""The two processes of a shard: their numbers and locks in its data directory.
 
-The number finds a process's fields in `state`, the lock says whether it runs. Both are on disk:
-neither may change.
+The number selects a process's fields in `state`; the lock shows whether it runs. Both are on disk:
+a change would let a new version start beside a running old one.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from enum import IntEnum
 
 
 class Role(IntEnum):
-    """What a process does in a data directory."""
+    """The job of a process in a data directory."""
 
     INGEST = 0
     DEQUEUE = 1
 
     @property
     def lock_name(self) -> str:
-        """File whose lock the process holds for life."""
+        """The file whose lock the process has for life."""
         return f"{self.name.lower()}.lock"

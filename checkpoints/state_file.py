@@ -1,14 +1,17 @@
-"""The `state` file of a data directory: what exists, what is closed, what is known to be delivered.
+"""The `state` file of a data directory: its identity, live fields, commit pages and close pages.
 
     0        identity   JSON with CRC-32, written once: format, uuid, precision, slots
     4096     live       counters and heartbeats, each an aligned 8-byte store (live_fields.py)
     8192     commit     two alternating pages, written by ingest under engine.lock
     …        close      two alternating pages, written by dequeue under engine.lock
 
+Invariants:
+
 - A batch exists from the moment its commit page is whole; it is *applied* once the page is marked.
-- The floor never falls, except in a recovery. It and C, the marks at the moment of closing, are in
-  one close page.
-- Dequeue's copy of its progress in Kafka lies beside it (progress_mirror.py).
+- The floor never falls, except in a recovery. It and C, the high-water marks at the moment of
+  closing, are in one close page.
+
+Dequeue's mirror of its progress lies beside the file (progress_mirror.py).
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from duewheel.errors import ConfigError, CorruptFile
 FORMAT = 2
 FILE_NAME = "state"
 
-# For as many partitions as there is room for (partition_limit.py): two offsets of each, deflated.
+# Room for the most partitions of a shard (partition_limit.py): two offsets of each, deflated.
 PAGE_BYTES = 1536 * 1024
 _IDENTITY_BYTES = 4096
 _LIVE = _IDENTITY_BYTES
@@ -44,15 +47,15 @@ _FILE_BYTES = _CLOSE + 2 * PAGE_BYTES
 
 
 class Damage(IntEnum):
-    """What has happened to the files since they were last known to be whole."""
+    """The damage of the files since the last recovery."""
 
     NONE = 0
-    CACHE_LOST = 1  # the host has booted without a clean stop: what was not synced may be missing
-    FILES_LOST = 2  # a file that timers depend on is not there
+    CACHE_LOST = 1  # the host has booted without a clean stop: unsynced bytes may be missing
+    FILES_LOST = 2  # a file that timers depend on is missing
 
 
 class State:
-    """The mapped state file. Not thread-safe; see the module's head for who writes what."""
+    """The mapped state file. Not thread-safe; the module's head lists the writers."""
 
     def __init__(self, path: Path, mapped: mmap.mmap) -> None:
         self.path = path
@@ -66,7 +69,7 @@ class State:
 
     @classmethod
     def create(cls, directory: Path, precision_ms: int, slots: int) -> State:
-        """Make the state file of a new data directory; it appears whole or not at all."""
+        """Makes the state file of a new data directory; it appears whole or not at all."""
         identity = {
             "format": FORMAT,
             "uuid": str(uuid.uuid4()),
@@ -83,7 +86,7 @@ class State:
         """Map an existing state file.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the file is missing.
             CorruptFile: its length or identity is wrong.
         """
         path = directory / FILE_NAME
@@ -97,18 +100,18 @@ class State:
             fs.close(fd)
 
     def require(self, precision_ms: int, slots: int) -> None:
-        """Refuse another wheel geometry than the one the directory was made with.
+        """Refuses a wheel geometry other than the directory's.
 
         Raises:
-            ConfigError: with both sides and the way out.
+            ConfigError: with both geometries and the remedy.
         """
         made = (self.identity["precision_ms"], self.identity["slots"])
         if made != (precision_ms, slots):
             way_out = (
-                "let what is pending run out and start over, with another app.id and an empty data "
+                "let pending timers run out and start over, with another app.id and an empty data "
                 "directory: the progress counts in slots of that length, too"
                 if made[0] != precision_ms
-                else "start with an empty data directory and --take-over: what is pending is read "
+                else "start with an empty data directory and --take-over: pending timers are read "
                 "again from Kafka"
             )
             raise ConfigError(
@@ -119,7 +122,7 @@ class State:
 
     @property
     def uuid(self) -> str:
-        """Names this data directory for ever."""
+        """The directory's permanent name."""
         return str(self.identity["uuid"])
 
     # ---- commit, close, mirror -------------------------------------------------------------
@@ -145,7 +148,7 @@ class State:
         self._commit.write(json.dumps(commit.to_json(), separators=(",", ":")).encode())
 
     def mark_applied(self) -> None:
-        """Say that the wheel has the newest batch."""
+        """Marks the newest batch as linked into the wheel."""
         page = self._commit.read()
         assert page is not None, "a batch is marked after its page is written"
         self._commit.mark(page.sequence)
@@ -166,21 +169,21 @@ class State:
             raise CorruptFile(self.path, _CLOSE, f"this is no close page: {error!r}") from error
 
     def write_close(self, close: Close) -> None:
-        """Write a close page: slots up to its floor take nothing more."""
+        """Writes a close page: slots up to its floor take no more rows."""
         before = self.close()
         assert before is None or close.floor >= before.floor, "the floor never moves back"
         self.restart_close(close)
 
     def restart_close(self, close: Close) -> None:
-        """Write the close page that a recovery begins with, whatever was there before."""
+        """Writes the first close page of a recovery, whose floor may be lower."""
         self._close.write(json.dumps(close.to_json(), separators=(",", ":")).encode())
 
     def mirror(self) -> Mirror | None:
         """The mirror of the newest progress; None before the first.
 
         Raises:
-            CorruptFile: it is not what was written; or is gone, for it is there before any close
-                page.
+            CorruptFile: the mirror is damaged; or missing although there is a close page, which is
+                always written after it.
         """
         found = progress_mirror.read(self._mirror)
         if found is None and self._close.written():
@@ -191,7 +194,7 @@ class State:
         """Mirror a progress record that Kafka has committed.
 
         Raises:
-            OSError: the disk is full, or fails; the mirror is the one before.
+            OSError: the disk is full, or fails; the earlier mirror stays.
         """
         progress_mirror.write(self._mirror, mirror)
 
@@ -203,21 +206,21 @@ class State:
 
     @property
     def live(self) -> LiveFields:
-        """Made for each use: kept, it would hold the file mapped, as part of a circle."""
+        """Made for each use: a stored one would keep the file mapped, in a reference cycle."""
         return LiveFields(self._words, self.sync)
 
     # ---- starts and stops ------------------------------------------------------------------
 
     @property
     def starts(self) -> int:
-        """How many processes have ever opened the directory for work."""
+        """The number of processes that have ever opened the directory for work."""
         return self._words[FieldIndex.STARTS]
 
     def begin(self) -> None:
-        """Count a start, which ends the effect of a clean stop. Called under engine.lock.
+        """Counts a start, which ends the effect of a clean stop. Called under engine.lock.
 
-        Durable when this returns: a loss of power must not bring the clean stop back. What a boot
-        of the host has taken is noted, before the boot is forgotten.
+        Durable when this returns: else a loss of power could restore the clean stop. Records the
+        damage of a boot before it overwrites the boot id.
         """
         self._words[FieldIndex.DAMAGE] = self.damage
         self._words[FieldIndex.BOOT], self._words[FieldIndex.BOOT + 1] = _boot_words()
@@ -226,17 +229,17 @@ class State:
 
     @property
     def stopped_cleanly(self) -> bool:
-        """Whether everything was synced after the last process stopped."""
+        """Whether all files were synced after the last process stopped."""
         return self._words[FieldIndex.CLEAN] == self.starts
 
     def set_stopped_cleanly(self) -> None:
-        """Called under engine.lock by the process that stops last, after syncing everything."""
+        """Called under engine.lock by the last process to stop, after it has synced all files."""
         self._words[FieldIndex.CLEAN] = self.starts
         self.sync()
 
     @property
     def damage(self) -> Damage:
-        """What has to be recovered from; stays until `set_recovered`."""
+        """The damage that requires a recovery; it stays until `set_recovered`."""
         value = self._words[FieldIndex.DAMAGE]
         known = Damage(value) if value in tuple(Damage) else Damage.FILES_LOST
         booted = (self._words[FieldIndex.BOOT], self._words[FieldIndex.BOOT + 1]) != _boot_words()
@@ -245,7 +248,7 @@ class State:
         return known
 
     def note_damage(self, damage: Damage) -> None:
-        """Durably; the worst one counts. Called under engine.lock."""
+        """Records damage, durably; the worst stays. Called under engine.lock."""
         self._words[FieldIndex.DAMAGE] = max(self.damage, damage)
         self.sync()
 
@@ -253,8 +256,8 @@ class State:
 
     @property
     def generation(self) -> int:
-        """Number of the newest recovery that dequeue has decided on; a running ingest that began
-        under a lower one stops.
+        """Number of the newest recovery that dequeue has decided on. An ingest that started under a
+        lower number stops.
         """
         return self._words[FieldIndex.GENERATION]
 
@@ -264,16 +267,16 @@ class State:
 
     @property
     def needs_recovery(self) -> bool:
-        """Whether the files are not to be relied on until ingest has recovered them."""
+        """Whether the files are unreliable until ingest has recovered them."""
         return self.damage is not Damage.NONE or self.generation > self.recovered
 
     @property
     def recovered(self) -> int:
-        """Number of the recovery that ingest has carried out last."""
+        """Number of the last recovery that ingest has applied."""
         return self._words[FieldIndex.RECOVERED]
 
     def set_recovered(self, generation: int) -> None:
-        """The files are whole again. Durable when this returns."""
+        """Records that the files are whole again. Durable when this returns."""
         self._words[FieldIndex.DAMAGE] = Damage.NONE
         self._words[FieldIndex.RECOVERED] = generation
         self.sync()
@@ -291,21 +294,19 @@ class State:
 
     @property
     def standby(self) -> bool:
-        """Whether these files follow the progress of another directory: see
-        wheel/dequeue/standby.py.
-        """
+        """Whether this directory is a standby: see wheel/dequeue/standby.py."""
         return bool(self._words[FieldIndex.STANDBY])
 
     def set_standby(self, *, on: bool) -> None:
-        """Begin to follow, or end it for good. Called under engine.lock, which is held until it is
-        durable: what is taken afterwards must not come to the disk before it.
+        """Makes the directory a standby, or ends that for good. Called under engine.lock, which the
+        caller keeps until this is durable: later rows must not reach the disk before it.
         """
         self._words[FieldIndex.STANDBY], self._words[FieldIndex.PROMOTION] = int(on), 0
         self.sync()
 
     @property
     def dequeue_starts(self) -> int:
-        """How often dequeue has started; the recovery record names the start it belongs to."""
+        """The number of dequeue's starts; the recovery record has the number of its own."""
         return self._words[FieldIndex.DEQUEUE_STARTS]
 
     def count_dequeue_start(self) -> int:
@@ -315,7 +316,7 @@ class State:
 
     @property
     def linked(self) -> int:
-        """The last slot whose rows are in the wheel; those of later slots are in the logs only."""
+        """The last slot whose rows are in the wheel; later rows are in the logs only."""
         return self._words[FieldIndex.LINKED]
 
     def set_linked(self, slot: int) -> None:
@@ -340,7 +341,7 @@ class State:
 
 
 def set_aside(directory: Path) -> Path:
-    """Rename a state file that cannot be read out of the way; returns its new place."""
+    """Renames a state file that cannot be read; returns its new path."""
     aside = directory / f"{FILE_NAME}.damaged"
     (directory / FILE_NAME).replace(aside)
     return aside
@@ -360,7 +361,7 @@ def _read_identity(path: Path, mapped: mmap.mmap) -> dict[str, int | str]:
     if identity["format"] != FORMAT:
         raise ConfigError(
             f"{path} has format {identity['format']}; this version reads {FORMAT}: stop the shard, "
-            "move the directory away and start with --take-over, which reads what is pending again "
+            "move the directory away and start with --take-over, which reads pending timers again "
             "from Kafka"
         )
     return identity

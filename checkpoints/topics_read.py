@@ -1,7 +1,7 @@
-"""The file `timer-topics`: which topics ingest reads, and which of those that match it does not.
+"""The file `timer-topics`: the topics that ingest reads, and the matching topics that it does not.
 
-JSON behind its CRC-32, replaced by ingest whenever something changes. Only `status` reads it: every
-start asks Kafka again.
+JSON behind its CRC-32. Ingest replaces it at each change; only `status` reads it, because every
+start lists the topics in Kafka again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ FILE_NAME = "timer-topics"
 
 @dataclass(frozen=True, slots=True)
 class TopicSet:
-    """The timer topics as they are at one time.
+    """The timer topics at one moment.
 
     Attributes:
-        topics: those that are read, sorted.
-        left_out: those that match the pattern and are not read, and why.
-        faulty: those with wrong settings that are read all the same, because timers were taken from
-            them before; and what is wrong.
+        topics: the topics that ingest reads, sorted.
+        left_out: topics that match the pattern and are not read, with the reason.
+        faulty: topics with wrong settings that are read nevertheless, because timers were taken
+            from them before; with the problem.
     """
 
     topics: tuple[str, ...]
@@ -39,7 +39,7 @@ class TopicSet:
 
     @classmethod
     def read(cls, directory: Path) -> TopicSet | None:
-        """What ingest wrote last; None if there is nothing, or nothing that is whole."""
+        """Reads the file; None if it is missing or damaged."""
         try:
             raw = read_json(directory / FILE_NAME)
             topics = tuple(name(topic) for topic in raw["topics"])

@@ -1,1 +1,1 @@
-"""The timer wheel of one shard: neither Spark nor Kafka's client is known here."""
+"""The timer wheel of one shard, independent of Spark and of Kafka's client."""

@@ -1,4 +1,4 @@
-"""Bounds and identity of the dequeue loop."""
+"""The configuration of the dequeue loop: shard, bounds, hot slots, reply topic."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from duewheel.wheel.slots import WheelConfig
 
 @dataclass(frozen=True, slots=True)
 class DequeueConfig:
-    """Bounds and identity of the loop.
+    """The configuration of the loop.
 
     Attributes:
-        shard, shards: this shard's index and how many there are.
-        slot_config: what decides a row's slot beside the wheel's geometry
-        (schemas/request/contract.py).
-        chunk_records: rows of one transaction, at most.
-        chunk_bytes: stored bytes of one transaction, at most (one message may be larger).
+        shard, shards: this shard's index, and the number of shards.
+        slot_config: the settings that decide a row's slot beside the wheel's geometry
+            (schemas/request/contract.py).
+        chunk_records: the most rows of a transaction.
+        chunk_bytes: the most stored bytes of a transaction (one message may be larger).
         progress_interval_ms: the progress is committed this often even when nothing is due.
-        take_over_after_ms: an empty directory takes over from an owner that has been silent for
-            longer, by the broker's clock.
-        clock_skew_max_ms: nothing is closed while this host's clock is ahead of the brokers' by
-            more.
-        hot_slots: what is done about slots with many rows.
-        reply_topic: where answers to cancels go; None: there are none.
+        take_over_after_ms: the silence of an owner after which an empty directory takes over, by
+            the broker's clock.
+        clock_skew_max_ms: while this host's clock is ahead of the brokers' by more, no slot is
+            closed.
+        hot_slots: the policy for slots with many rows.
+        reply_topic: the topic of the replies to cancels; None: no replies.
     """
 
     shard: int
@@ -42,5 +42,5 @@ class DequeueConfig:
     reply_topic: str | None = None
 
     def slot_values(self, wheel: WheelConfig) -> dict[str, Any]:
-        """Everything that decides a row's slot, as the progress keeps it."""
+        """Returns all settings that decide a row's slot, in the form of the progress."""
         return {PRECISION: wheel.precision_ms, WINDOW: wheel.window_ms, **self.slot_config}

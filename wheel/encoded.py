@@ -1,5 +1,6 @@
-"""What a publisher makes of deliveries before their transaction: batches, and what of the rows
-goes elsewhere than they were addressed to.
+"""Deliveries in encoded form: batches, and the rows that go elsewhere than to their target.
+
+A publisher makes these values before the transaction, and the loop reads them afterwards.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ class Reason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is known of a target topic.
+    """The loaded metadata of a target topic.
 
     Attributes:
-        partitions: how many it has; 0 if nothing can be published there.
+        partitions: the number of partitions; 0 if it takes no record.
         batch_bytes_max: the largest batch it takes, header included.
-        key_required: it is compacted and takes no record without a key.
-        refusal: why nothing can be published there, else NONE.
+        key_required: whether it is compacted, and so takes no record without a key.
+        refusal: why it takes no record, else NONE.
         unavailable: partitions that take no writes for now.
-        topic_id: Kafka's, of the topic that has this name now; empty if it has none.
+        topic_id: Kafka's id of the topic that has this name now; empty if it has none.
     """
 
     partitions: int
@@ -62,8 +63,8 @@ class Target:
 
     @property
     def takes_letters(self) -> bool:
-        """Whether dead letters can go there: some partition takes writes, and records without key,
-        which some of them are.
+        """Whether it takes dead letters: a partition takes writes, and the topic takes records
+        without a key, as some dead letters are.
         """
         is_closed = self.refusal or self.unavailable.issuperset(range(self.partitions))
         return not is_closed and not self.key_required
@@ -71,11 +72,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class EncodingTarget:
-    """A topic as encoding sees it.
+    """A topic and its batch size, for encoding.
 
     Attributes:
         target: its partitions and limits.
-        batch_bytes: how large to make its batches.
+        batch_bytes: the size of its batches.
     """
 
     target: Target
@@ -84,17 +85,19 @@ class EncodingTarget:
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """What of a transaction did not go where it was addressed; no row is in two of the first three.
+    """The rows of a transaction that did not go to their target.
+
+    Invariant: no row is in two of the first three attributes.
 
     Attributes:
-        parked: went back to their timer topic to wait: their target takes no writes for now, or
+        parked: rows that went back to their timer topic: their target takes no writes for now, or
             they are in excess of their slot.
-        letters: dead letters that went back because the dead-letter topic takes nothing; some of
+        letters: dead letters that went back because the dead-letter topic takes no writes; some of
             them may have become dead letters only now.
-        dead_lettered: became dead letters.
-        reasons: of `dead_lettered`, how many for which reason.
-        held: what waits for timer partitions then, in the state topic.
-        moved: whether some of it was moved to its partition.
+        dead_lettered: rows that became dead letters.
+        reasons: the number of `dead_lettered` rows by reason.
+        held: the held copies after the transaction.
+        moved: whether held copies were moved to their partition.
     """
 
     parked: Int64 = field(default_factory=lambda: NO_ROWS)
@@ -107,13 +110,13 @@ class Aside:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One batch and where it goes.
+    """One batch and its destination.
 
     Attributes:
-        topic, partition: where to.
+        topic, partition: the destination.
         batch: the records.
-        source: TIMER_SOURCE of its record if it holds one only, else None.
-        is_whole: it was held, and cannot be divided (held_queue.py).
+        source: TIMER_SOURCE of its record if it has only one, else None.
+        is_whole: whether it is a batch of held copies, which cannot be divided (held_queue.py).
     """
 
     topic: str
@@ -125,12 +128,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Deliveries as batches, and what they were made from.
+    """Deliveries as batches, and the metadata that they depend on.
 
     Attributes:
         parts: the batches; those of a partition are neighbours, in their order.
-        aside: rows that do not go where they were addressed.
-        used_targets: each topic that the encoding depends on, as it was then.
+        aside: rows that do not go to their target.
+        used_targets: each topic that the encoding depends on, with the metadata that was used.
         refused: sources of the records that the broker had refused.
     """
 

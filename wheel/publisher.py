@@ -1,7 +1,8 @@
-"""What the dequeue loop asks of a publisher; Kafka's is in kafka/publisher.py.
+"""The seam between the dequeue loop and Kafka: the protocol of a publisher.
 
-Publishing has two halves. `prepare` does what needs no transaction, so that it can be done for the
-next chunk while one is in flight; `publish` is the transaction.
+Publishing has two halves. `prepare` does the work that needs no transaction, for the next chunk
+while one is in flight; `publish` is the transaction. kafka/publisher.py implements the protocol,
+and testing.py has the fake.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from duewheel.wheel.encoded import Aside, Encoded
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Deliveries on their way into a transaction.
+    """Deliveries for a transaction.
 
     Attributes:
         deliveries: the rows, in the order in which they must leave.
-        encoded: what has been made of them, and under which assumptions about their targets; None
-            if nothing has. It may be out of date by the time it is published: `deliveries` are
-            what counts.
+        encoded: the rows as batches, for the metadata that was loaded then; None before encoding.
+            The metadata may change before the transaction: `publish` then encodes `deliveries`
+            again.
     """
 
     deliveries: Deliveries
@@ -32,11 +33,11 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A progress as it was found in Kafka.
+    """A progress read from Kafka.
 
     Attributes:
         progress: of the shard.
-        written_ms: when, by the brokers' clock.
+        written_ms: time of the write, by the brokers' clock.
     """
 
     progress: Progress
@@ -44,21 +45,21 @@ class Seen:
 
 
 class ProgressReader(Protocol):
-    """Reads a shard's progress again and again, without taking the shard. Not thread-safe."""
+    """Reads a shard's progress repeatedly, without taking the shard. Not thread-safe."""
 
     def newest(self) -> Seen | None:
-        """The newest committed progress, None if there is none.
+        """Reads the newest committed progress; None before the first.
 
         Raises:
             KafkaUnavailable: no answer in time; the next call tries again.
             ConfigError: no right to read it.
-            RecoveryRefused: the record there cannot be read.
+            RecoveryRefused: the record cannot be decoded.
         """
         ...
 
     def require_coordinator(self) -> None:
-        """Ask the coordinator of the shard's transactions for a sign of life: while it does not
-        answer no owner can write.
+        """Requires an answer of the transaction coordinator: without one no owner can write,
+        so its silence proves nothing.
 
         Raises:
             KafkaUnavailable: no answer in a few seconds.
@@ -70,35 +71,35 @@ class ProgressReader(Protocol):
 class Publisher(Protocol):
     """Publishes deliveries and progress atomically, for one shard.
 
-    Not thread-safe, `prepare` excepted: one loop owns it. Every call has a deadline of the
-    publisher's own.
+    One loop owns it: only `prepare` is thread-safe. Every call has a deadline of the publisher's
+    own.
     """
 
     @property
     def aside(self) -> Aside:
-        """Which of the rows last given to `publish` did not go where they were addressed. Means
-        something once it is known that they were committed.
+        """The rows of the last `publish` that did not go to their target. Valid once that
+        transaction is certainly committed.
         """
         ...
 
     @property
     def letters_wait(self) -> bool:
-        """Whether the dead-letter topic took nothing when a dead letter was last to leave."""
+        """Whether the dead-letter topic took no writes when a dead letter last had to leave."""
         ...
 
     def peek(self) -> Progress | None:
-        """The newest committed progress, read without taking the shard; None if there is none.
+        """Reads the newest committed progress without taking the shard; None before the first.
 
         Raises:
             KafkaUnavailable: no answer in time.
-            ConfigError: the state topic is missing, or there is no right to read it.
-            RecoveryRefused: the record there cannot be read.
+            ConfigError: the state topic is missing, or this client has no right to read it.
+            RecoveryRefused: the record cannot be decoded.
         """
         ...
 
     def age_ms(self) -> int:
-        """How long ago the owner wrote last, by the brokers' clock: the progress that was last
-        read, or what open transactions hide.
+        """Returns the age of the owner's last write, by the brokers' clock: the progress that was
+        read last, or a record in an open transaction.
 
         Raises:
             KafkaUnavailable: no answer in time.
@@ -107,23 +108,23 @@ class Publisher(Protocol):
         ...
 
     def start(self) -> Progress | None:
-        """Take the shard's transactional id (which ends any open transaction of a predecessor) and
-        read the newest committed progress; None if there is none.
+        """Takes the shard's transactional id, which ends any open transaction of a predecessor, and
+        reads the newest committed progress; None before the first.
 
-        May be called again after PublishDoubt: the old producer is dropped, a new one built.
+        May be called again after PublishDoubt: it drops the old producer, and builds a new one.
 
         Raises:
-            KafkaUnavailable: no answer in time; or, once there was a successful start, whatever
-                would be a ConfigError: what Kafka had and granted once may come back.
-            ConfigError: a topic or a right is missing, or the client or the broker does not fit.
-            RecoveryRefused: the record there cannot be read.
-            Fenced: once there was a successful start: the partitions are being reassigned, the
-                shard is not to be taken back.
+            KafkaUnavailable: no answer in time. After a successful start also in place of a
+                ConfigError: a topic or right that existed once may come back.
+            ConfigError: a topic or a right is missing, or client and broker do not fit together.
+            RecoveryRefused: the record cannot be decoded.
+            Fenced: after a successful start: the partitions are being reassigned, and taking the
+                shard back would disturb that.
         """
         ...
 
     def prepare(self, deliveries: Deliveries) -> Prepared:
-        """Do as much as can be done before the transaction, from what is known by now.
+        """Encodes the deliveries before the transaction, with the metadata that is loaded.
 
         Changes nothing, loads nothing, refuses nothing: `publish` handles every obstacle. May run
         in another thread, at any time, also during `start` and `publish`.
@@ -131,8 +132,7 @@ class Publisher(Protocol):
         ...
 
     def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """The ends of timer partitions, open transactions included; those that do not exist are
-        left out.
+        """Reads the ends of existing timer partitions, open transactions included.
 
         Raises:
             KafkaUnavailable: no answer in time, or the publisher is not started.
@@ -141,32 +141,31 @@ class Publisher(Protocol):
         ...
 
     def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
-        """One transaction: all deliveries in their order, and the progress record.
+        """Writes one transaction: all deliveries in their order, and the progress record.
 
         Args:
-            prepared: the deliveries, perhaps no rows; None: the record is written as it is, and
-                nothing else.
-            progress: how far the shard is then.
+            prepared: the deliveries, perhaps no rows; None: only the progress record.
+            progress: the progress after the transaction.
 
         Returns:
-            The brokers' clock when they took the progress record, in ms since the epoch; None if
-            they did not say: of a batch sent twice they do not, nor without LogAppendTime.
+            The brokers' timestamp of the progress record, in ms since the epoch; None for a batch
+            that was sent twice, and for a topic without LogAppendTime.
 
         Rows that can never be published (no such topic or partition, too large) leave as dead
-        letters in the same transaction, those whose target takes no writes for now as parked copies
-        (requeue.py); answers as dead letters then, too. Where the dead-letter topic takes nothing
-        dead letters of all kinds wait in their timer topics. Copies whose timer partition takes no
-        writes are held (checkpoints/held_copies.py); `aside` says what is held then. The same
-        `prepared` may be given again after PublishDoubt.
+        letters in the same transaction. Rows whose target takes no writes for now leave as parked
+        copies (requeue.py), replies as dead letters. If the dead-letter topic takes no writes, dead
+        letters of all kinds wait in their timer topics. Copies whose timer partition takes no
+        writes are held (checkpoints/held_copies.py); `aside` lists them. The same `prepared` may be
+        given again after PublishDoubt.
 
         Raises:
             PublishDoubt: the outcome is unknown or the transaction failed: call `start`.
-            TransactionTooSlow: the same, because it ran out of time: rows that are not committed
-                are to be given again in smaller transactions.
-            RecoveryRefused: the progress is too large for a record; nothing was begun.
+            TransactionTooSlow: the same, because time ran out: the caller splits the rows that are
+                not committed into smaller transactions.
+            RecoveryRefused: the progress is too large for a record; no transaction was begun.
         """
         ...
 
     def close(self) -> None:
-        """Drop the producer; an open transaction is left to the next `start` or its time-out."""
+        """Drops the producer; the next `start`, or its time-out, aborts an open transaction."""
         ...

@@ -1,7 +1,7 @@
-"""Which slot a record asks for, and whether its timer is rolled there instead of delivered.
+"""The roll rule: the slot that a record requests, and whether its timer rolls there.
 
-Both follow from the record and the roll window of its settings epoch, never from the time: a record
-that is read again asks for the same slot.
+Invariant: both follow from the record and the roll window of its settings epoch, never from the
+present time, so a record that is read again requests the same slot.
 
     due within the window    its due time's slot; a parked copy not before its instant
     due beyond it            rolled at the end of the window, earlier by up to an eighth of it;
@@ -21,19 +21,16 @@ from duewheel.wheel.slots import EARLIEST_SLOT, slot_of
 def requested_slots(
     batch: TimerBatch, precision_ms: int, window_ms: int | Int64
 ) -> tuple[Int64, Bool]:
-    """The slot that each row asks for, closed or not, and whether the timer is rolled then.
-
-    A matter of the record and the settings of its epoch, never of the time: a row that is read
-    again gives the same.
+    """Computes the slot that each row requests, closed or not, and whether the timer rolls there.
 
     Args:
         batch: the rows.
         precision_ms: length of a slot.
-        window_ms: the roll window in force at each row's offset, or the one of them all.
+        window_ms: the roll window at each row's offset, or one for all rows.
     """
     rolled = ~batch.rejected & (batch.due_ms - batch.timestamp_ms > window_ms)
     instants = roll_instants(batch.due_ms, batch.timestamp_ms, batch.id_hash, window_ms)
-    # Like everything else in the wheel, what is parked leaves within the window.
+    # A parked copy leaves within the window, too: no row waits in the wheel longer than that.
     held_ms = np.minimum(batch.not_before_ms, batch.timestamp_ms + window_ms)
     leaves_ms = np.maximum(np.where(rolled, instants, batch.due_ms), held_ms)
     slots = slot_of(leaves_ms, precision_ms)
@@ -46,11 +43,11 @@ def requested_slots(
 def roll_instants(
     due_ms: Int64, timestamp_ms: Int64, id_hash: Int64, window_ms: int | Int64
 ) -> Int64:
-    """When timers that are due beyond the window leave the wheel to be written to Kafka again.
+    """Computes when timers that are due beyond the window roll.
 
-    At the end of the window after the record's timestamp; where less than a third of a window would
-    be left then, at its half, so that the last stretch is never short. Earlier by up to an eighth
-    of a window, by the timer's id: timers written together do not roll in one instant.
+    A timer rolls at the end of the window after the record's timestamp; or at half the window, if
+    less than a third of a window would remain to its due time. It rolls earlier by up to an eighth
+    of a window, by the timer's id: otherwise timers written together would roll in one instant.
     """
     short = due_ms - timestamp_ms - window_ms < window_ms // 3
     latest = timestamp_ms + np.where(short, window_ms // 2, window_ms)

@@ -1,29 +1,28 @@
-"""Slots with more timers than should leave at once: which of them are in excess, and what becomes
-of those.
+"""Hot slots: selects the timers in excess of the limit of a slot, and applies the policy to them.
 
 Let i be a row's rank in its slot, from 0, in delivery order over the whole slot, and c the limit.
-It is in excess with the probability
+The row is in excess with the probability
 
     0 for i <= c        (i - c) / c between        1 for i >= 2c
 
-decided by chance once and for all: by a hash u of its key, or of its id where it has none. A row is
-in excess if u is below the probability. That rises with i, so once a row of a key is in excess, the
-key's later rows in the slot are, too; and a transaction that is tried again decides the same.
+A hash u of its key, or of its id without a key, decides: the row is in excess if u is below the
+probability. That rises with i, so once a row of a key is in excess, the key's later rows in the
+slot are, too; and a transaction that is tried again selects the same rows.
 
     spread       the row goes back to its timer topic (requeue.py) and does not leave before the
                  end of the slot, one more slot, and a part of the window by another hash of the
                  same key: rows of a key that are in excess keep together, and in order
     dead-letter  it becomes a dead letter, `hot_slot`
 
-- Never in excess: rolled rows, dead letters, and copies that have waited before, spread or parked.
-  So a timer is spread once, whatever slot it comes to then, and how long it waits is bounded.
-- i counts the slot's rows in the log, whatever becomes of them. How many of a half-delivered slot
-  are out is in the progress (n in checkpoints/progress.py): after a loss such a slot holds only
-  what is still pending.
-- Order: of a key's timers in one slot those in excess leave after the others, all of them in their
-  order; those of two hot slots keep it as well, while the window is the same. Not kept: a timer of
-  a later slot that is not in excess there does not wait for one that was spread over its time.
-- The window counts from the slot: of one that is delivered later than that nothing is spread out.
+- Rolled rows, dead letters, and copies that were spread or parked before are never in excess. So a
+  timer is spread once, whatever slot the copy comes to, and its wait is bounded.
+- i counts the slot's rows in the log, whether they are delivered or not. The progress has the
+  number of rows of a half-delivered slot that are out (n in checkpoints/progress.py): after a loss
+  the log has only the pending rows of such a slot.
+- Order: the timers of a key in one slot keep their order, those in excess after the others. Timers
+  of two hot slots keep it as well, while the window is the same. Not kept: a timer of a later slot
+  that is not in excess there does not wait for a timer that was spread beyond its due time.
+- The window counts from the slot: a slot that is delivered later than its window spreads nothing.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ Policy = Literal["none", "spread", "dead-letter"]
 Float64 = npt.NDArray[np.float64]
 Uint64 = npt.NDArray[np.uint64]
 
-# The finaliser of splitmix64: bits of a key's murmur2 also choose its partition, and so are the
-# same in all keys of a timer partition.
+# The finaliser of splitmix64. Without it the hashes of a timer partition would not be uniform: bits
+# of a key's murmur2 also choose its partition, so they are equal in all keys of the partition.
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT = np.uint64(31)
 _HALF_BITS = np.uint64(32)
@@ -54,12 +53,12 @@ _HALF_MASK = np.uint64((1 << 32) - 1)
 
 @dataclass(frozen=True, slots=True)
 class HotSlots:
-    """What is done about them.
+    """The policy for hot slots.
 
     Attributes:
         policy: as in the module's head; "none": all rows leave with their slot.
         limit: c.
-        window_ms: over how long rows in excess are spread; below 2**31.
+        window_ms: the time over which the excess is spread; below 2**31.
     """
 
     policy: Policy = "none"
@@ -69,13 +68,13 @@ class HotSlots:
     def mark_overflow(
         self, deliveries: Deliveries, slot: Int64, rank: Int64, precision_ms: int
     ) -> Deliveries:
-        """The deliveries, with `not_before_ms` of the rows in excess.
+        """Sets `not_before_ms` of the rows in excess.
 
         Args:
             deliveries: rows that leave the wheel.
-            slot: that each of them leaves.
-            rank: i of each.
-            precision_ms: of a slot.
+            slot: the slot that each row leaves.
+            rank: i of each row.
+            precision_ms: length of a slot.
         """
         if self.policy == "none":
             return deliveries
@@ -95,19 +94,19 @@ class HotSlots:
         return replace(deliveries, not_before_ms=not_before_ms)
 
     def probability(self, rank: Int64) -> Float64:
-        """That a row of this rank is in excess."""
+        """Computes the probability that a row of this rank is in excess."""
         risen: Float64 = (rank - self.limit) / self.limit
         return np.clip(risen, 0.0, 1.0)
 
 
 def overflow_rows(deliveries: Deliveries) -> Bool:
-    """The rows that `mark_overflow` has marked."""
+    """Selects the rows that `mark_overflow` has marked."""
     rows: Bool = deliveries.not_before_ms != ANY_TIME
     return rows
 
 
 def spread_rows(deliveries: Deliveries) -> Bool:
-    """Those of them that go back to their timer topic."""
+    """Selects the rows in excess that go back to their timer topic."""
     rows: Bool = overflow_rows(deliveries) & (deliveries.not_before_ms != NEVER)
     return rows
 
@@ -118,18 +117,18 @@ class RankCounter:
     def __init__(self, out: Mapping[int, int]) -> None:
         """
         Args:
-            out: of half-delivered slots, how many rows are out.
+            out: the number of rows that are out, by half-delivered slot.
         """
         self._out = out
         self._slot: int | None = None
         self._counted = 0
 
     def of(self, slot: Int64, counted: Bool) -> Int64:
-        """The ranks of the rows of the next chunk.
+        """Computes the ranks of the rows of the next chunk.
 
         Args:
-            slot: of each row; not falling, from chunk to chunk either.
-            counted: the others are out, and are counted as such.
+            slot: of each row; it never falls, within a chunk and from chunk to chunk.
+            counted: whether a row is pending; the others are out, and `out` has counted them.
         """
         before: Int64 = np.cumsum(counted) - counted
         firsts = np.concatenate([[0], np.flatnonzero(np.diff(slot)) + 1])
@@ -144,7 +143,7 @@ class RankCounter:
 
 
 def _fractions(deliveries: Deliveries, rows: Int64) -> tuple[Float64, Uint64]:
-    """Of each of these rows: u in [0, 1), and another hash of the same as 32 bits."""
+    """Computes u in [0, 1) of each of these rows, and another hash of the same bytes as 32 bits."""
     hashes = deliveries.key_hash[rows].astype(np.int64)
     keyless = np.flatnonzero(hashes == NO_KEY)
     if len(keyless):

@@ -1,6 +1,6 @@
-"""The arithmetic of slots. The due-time rule lives here and nowhere else.
+"""The arithmetic of slots: the only place of the due-time rule.
 
-Slot s holds the due times in ((s − 1)·p, s·p], s = ceil(due / p), and may be delivered once
+Slot s has the due times in ((s − 1)·p, s·p], s = ceil(due / p), and may be delivered once
 now ≥ s·p: never early, late by less than p. For p = 50 ms:
 
     due   0 → slot 0    due 1 … 50 → slot 1    due 51 … 100 → slot 2    slot 2 closes at 100
@@ -14,10 +14,10 @@ from typing import overload
 from duewheel.errors import ConfigError
 from duewheel.schemas.arrays import Int64
 
-EARLIEST_SLOT = -(2**62)  # of a rejected row: as soon as possible
+EARLIEST_SLOT = -(2**62)  # the requested slot of a rejected row: it leaves as soon as possible
 HOUR_MS = 3_600_000
-DELAY_MS_MAX = 2**30  # |delay| of a record stays below, so that it fits 4 bytes
-_RING_STEPS = 32  # the reach of the ring moves by this part of it at a time
+DELAY_MS_MAX = 2**30  # |delay| of a record stays below, so that it fits into 4 bytes
+_RING_STEPS = 32  # the reach moves by this fraction of the ring at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ class WheelConfig:
 
     Attributes:
         precision_ms: length of a slot.
-        slots: half of the ring's entries; the other half holds the past while dequeue lags.
+        slots: half of the ring's entries; the other half is for past slots while dequeue lags.
         window_ms: the roll window of new settings epochs; each row has that of its own epoch
             (checkpoints/config_epochs.py).
-        margin_ms: how much a record's timestamp may differ from this host's clock.
+        margin_ms: the most by which a record's timestamp may differ from this host's clock.
 
     Raises:
         ConfigError: the numbers contradict each other.
@@ -61,9 +61,9 @@ class WheelConfig:
         return 2 * self.slots
 
     def reach(self, lower: int) -> int:
-        """The last slot that may have an entry while every slot up to `lower` is delivered.
+        """Computes the last slot that may have an entry once every slot up to `lower` is delivered.
 
-        In steps of a part of the ring: each step reads the logs of its hours (far_slots.py).
+        It moves in large steps, because each step reads the logs of its hours (far_slots.py).
         """
         step = max(1, self.ring // _RING_STEPS)
         return (lower + self.ring) // step * step - 1
@@ -78,12 +78,12 @@ def slot_of(due_ms: Int64, precision_ms: int) -> Int64: ...
 
 
 def slot_of(due_ms: int | Int64, precision_ms: int) -> int | Int64:
-    """The slot of a due time: ceil(due / precision)."""
+    """Computes the slot of a due time: ceil(due / precision)."""
     return -(-due_ms // precision_ms)
 
 
 def closable_slot(now_ms: int, precision_ms: int) -> int:
-    """The last slot that may be closed at `now_ms`: floor(now / precision)."""
+    """Computes the last slot that may be closed at `now_ms`: floor(now / precision)."""
     return now_ms // precision_ms
 
 
@@ -96,15 +96,15 @@ def hour_of(slot: Int64, precision_ms: int) -> Int64: ...
 
 
 def hour_of(slot: int | Int64, precision_ms: int) -> int | Int64:
-    """The hour (since the epoch) in whose files a slot lives."""
+    """Computes the hour (since the epoch) whose files have a slot."""
     return slot * precision_ms // HOUR_MS
 
 
 def last_slot_of_hour(hour: int, precision_ms: int) -> int:
-    """The greatest slot whose files are those of `hour`."""
+    """Computes the greatest slot in the files of `hour`."""
     return ((hour + 1) * HOUR_MS - 1) // precision_ms
 
 
 def first_slot_of_hour(hour: int, precision_ms: int) -> int:
-    """The least slot whose files are those of `hour`."""
+    """Computes the least slot in the files of `hour`."""
     return last_slot_of_hour(hour - 1, precision_ms) + 1

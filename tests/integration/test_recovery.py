@@ -207,7 +207,7 @@ def test_a_damaged_message_is_read_again(shard: LoadedShard) -> None:
     assert (recovered["case"], recovered["keep"]) == ("files lost", "nothing")
     assert b"To be damaged" not in shard.arrivals.first
     shard.await_arrivals()
-    assert shard.events("a file is damaged: pending timers are to be read again")
+    assert shard.events("a file is damaged: pending timers will be read again")
 
 
 def messages(shard: LoadedShard) -> list[Path]:

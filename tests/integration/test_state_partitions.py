@@ -105,7 +105,7 @@ def test_an_owner_that_writes_behind_an_open_transaction_is_not_silent(
         )
         heir = application.local(0, 1, standing_by, take_over_after_ms=patience_ms)
         tick(owner)
-        with pytest.raises(RecoveryPending, match="its last sign of life is"):
+        with pytest.raises(RecoveryPending, match="its last heartbeat is"):
             heir.start_dequeue()
         tick(owner)  # it has not been fenced
     publisher.close()

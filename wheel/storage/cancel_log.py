@@ -1,14 +1,17 @@
-"""The cancel log: what has become of each cancel, to be replied by dequeue. Two files per hour.
+"""The cancel log: the outcome of each cancel, from which dequeue writes replies and chases.
 
-    cancels/<hour>     records of the timer log's 52 bytes, magic 4 and the outcome; of the
-                       others only offset_py, size_py and the id hash count; prev_pos is a check
-    requests/<hour>    the request as a stored message: the id of the timers that it is for, its
-                       place in Kafka, and key, value and headers for the reply
+Two files per hour are one *segment*:
 
-The hour is that of the earliest open slot when they are written: it never falls. Each hour's files
-are one *segment*. Committed records never change, but for MAGIC_CUT_OFF; how much of a segment
-counts is in the commit page. Ingest appends under engine.lock, for an outcome depends on what is
-closed. Dequeue reads segments from front to back, once, and unlinks those it has replied to.
+    cancels/<hour>     records in the timer log's 52 bytes: magic is 4 and the outcome, prev_pos a
+                       check; of the other fields only offset_py, size_py and the id hash are used
+    requests/<hour>    the request as a stored message: the id of the timers that it matches, its
+                       position in Kafka, and key, value and headers for the reply
+
+The hour is that of the earliest open slot at the write, so it never falls. The commit page has the
+lengths of a segment. Committed records never change, except for MAGIC_CUT_OFF.
+
+Threads: ingest appends under engine.lock, because an outcome depends on the closed slots. Dequeue
+reads segments from front to back, once, and unlinks those with all replies committed.
 """
 
 from __future__ import annotations
@@ -46,8 +49,9 @@ REQUESTS_FOLDER = "requests"
 FOLDERS = (FOLDER, REQUESTS_FOLDER)
 
 OUTCOMES = (*Answer, "chase", "chase, found")
-"""What becomes of a cancel: the reply, or that dequeue has to write it again behind copies that may
-be in flight (cancel_replies.py); `found`: it has cancelled something already.
+"""Outcomes of a cancel: its reply; or a chase, which dequeue writes behind copies that may be
+flight (cancel_replies.py), because the cancel is undecided. `found`: it has cancelled a timer
+already.
 """
 CANCELLED, ALREADY_DELIVERED, UNKNOWN, CHASE, CHASE_FOUND = range(len(OUTCOMES))
 
@@ -56,15 +60,15 @@ Lengths = tuple[int, ...]  # committed bytes of a segment's two files
 
 @dataclass(frozen=True, slots=True)
 class CancelRows:
-    """Cancels read back, in the order in which they were written.
+    """Cancels that were read, in the order of their writes.
 
     Attributes:
         outcome: index in OUTCOMES.
-        requests: as stored. `origin_offset` of the prefix is where the request lies, and
-            `source_offset` where this record of it does: they differ in a chase. `due_ms` is the
-            first offset of the one timer that it is for, or ANY_OFFSET.
+        requests: as stored. `origin_offset` of the prefix is the offset of the request, and
+            `source_offset` the offset of this record of it: they differ in a chase. `due_ms` is the
+            first offset of the only timer that it matches, or ANY_OFFSET.
         position: of the record in its segment.
-        cut_off: its partition was cut short before it: it has no effect.
+        cut_off: whether its partition was cut short before it: then it has no effect.
     """
 
     outcome: Int32
@@ -97,7 +101,7 @@ class CancelLog:
         outcome: Int32,
         now_ms: int,
     ) -> Lengths:
-        """Append behind `lengths`; returns the new ones.
+        """Appends behind `lengths`; returns the new lengths.
 
         Args:
             hour: the segment.
@@ -107,7 +111,7 @@ class CancelLog:
             outcome: of each row.
             now_ms: the write time.
         """
-        # The reply needs no target, whichever a reschedule names; nor has a cancel a due time.
+        # The reply needs neither the target of a reschedule nor a due time.
         batch = replace(batch, targets=[""] * len(batch.targets), due_ms=batch.named_offset)
         requests = stored_messages(batch, source_ids)
         size = columns.lengths(requests)
@@ -125,7 +129,7 @@ class CancelLog:
         return lengths[0] + records.nbytes, lengths[1] + int(size.sum())
 
     def read(self, hour: int, start: int, end: int) -> CancelRows:
-        """The cancels of a segment between two positions of its records.
+        """Reads the cancels of a segment between two positions of its records.
 
         Raises:
             CorruptFile: records or requests are damaged, or missing.
@@ -140,7 +144,7 @@ class CancelLog:
         )
 
     def records(self, hour: int, start: int, end: int) -> Records:
-        """The records between two positions.
+        """Reads the records between two positions.
 
         Raises:
             CorruptFile: they are damaged, or missing.
@@ -156,7 +160,7 @@ class CancelLog:
         return records
 
     def blocks(self, hour: int, length: int, rows_max: int = 1_000) -> Iterator[CancelRows]:
-        """All cancels in `length` bytes of a segment, a bounded number at a time.
+        """Reads all cancels in `length` bytes of a segment, a bounded number at a time.
 
         Raises:
             CorruptFile: records or requests are damaged, or missing.
@@ -166,10 +170,10 @@ class CancelLog:
             yield self.read(hour, start, min(start + step, length))
 
     def cut(self, hour: int, positions: Int64) -> None:
-        """Say of the records at these positions that they have no effect.
+        """Marks the records at these positions as without effect.
 
         Raises:
-            CorruptFile: one is damaged: a new check would hide it.
+            CorruptFile: a record is damaged: a new check would hide that.
         """
         for at in positions.tolist():
             record = self.records(hour, at, at + RECORD_BYTES).copy()
@@ -194,7 +198,7 @@ class CancelLog:
 
 
 def _as_appended(records: Records) -> Records:
-    """The records as the checksums of their requests cover them."""
+    """Returns the records in the form that the checksums of their requests cover."""
     appended = records.copy()
     appended["magic"] &= ~MAGIC_CUT_OFF
     appended["prev_pos"] = cancel_checks(appended)

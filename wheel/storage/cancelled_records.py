@@ -1,15 +1,15 @@
-"""Which records of an hour's log are cancelled: cancelled/<hour>, one append-only file per slot
-hour.
+"""The cancelled records of each hour's log: cancelled/<hour>, an append-only file per slot hour.
 
-Ingest writes here, in the commit of the batch that has the cancel, which records it cancels; then
-it stores MAGIC_CANCELLED in the log records themselves, where dequeue sees it. From this file
+Ingest writes here, in the commit of a batch with cancels, the records that each one cancels. After
+the commit page it stores MAGIC_CANCELLED in the log records themselves, where dequeue reads it. The
+file has two more readers:
 
-- redo stores that again after a kill between the commit page and the store, and a start after a
-  loss of power, which may take the store and keep the commit page;
-- accept_loss.py learns which cancel it was: a partition that Kafka has cut short cannot go on while
-  a timer is pending that was cancelled from behind the cut.
+- redo after a kill between the commit page and that store, and a start after a loss of power, which
+  may take the store and keep the commit page: both store it again
+- accept_loss.py, which needs the offset of the cancel: a partition that Kafka has cut short cannot
+  continue while a pending timer was cancelled from behind the cut
 
-Unlinked with its hour. Not thread-safe.
+The file is unlinked with its hour. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CHECKED_FROM = 8  # offset, which follows the check
 
 
 class CancelledRecords:
-    """The files of every hour. Ingest writes, everybody reads."""
+    """The files of every hour. Ingest writes, all processes read."""
 
     def __init__(self, directory: Path) -> None:
         self.files = HourFiles(directory / FOLDER)

@@ -1,14 +1,14 @@
 """Creates the state file and the wheel of a data directory that lacks them.
 
-A wheel of gigabytes takes minutes, and a process that holds engine.lock for seconds is killed:
+A wheel of gigabytes takes minutes, and a process that has engine.lock for seconds is killed. So:
 
-    1. under engine.lock: the state file is made if it is missing, and a missing wheel noted
-    2. under wheel.lock alone: an empty wheel is written beside its place and synced
-    3. under engine.lock: the wheel is put in its place
+    1. under engine.lock: makes a missing state file, and records a missing wheel as damage
+    2. under wheel.lock alone: writes and syncs an empty wheel under a temporary name
+    3. under engine.lock: renames the wheel
 
-A kill in 2. leaves a file beside the wheel's place, which the next start overwrites. A directory
-without a state file is a new one, with a new name and an empty wheel; one without a wheel is
-damaged. The wheel is read through before engine.lock is taken, because that takes long, too.
+A kill in 2. leaves the temporary file, which the next start overwrites. A directory without a state
+file is new, and gets a new name and an empty wheel; one with a state file and no wheel is damaged.
+The wheel is read before engine.lock is taken, because that takes long, too.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ def with_files(
     progress: OnProgress | None,
     work: Callable[[int], Result],
 ) -> Result:
-    """Do `work` under engine.lock, with state file and wheel in place.
+    """Runs `work` under engine.lock, with state file and wheel in place.
 
     Args:
         path: the data directory.
         config: its geometry.
-        engine_lock: not held.
+        engine_lock: the lock, which is free.
         deadline_s: for that lock.
         progress: called with bytes done and bytes in all while a wheel is made.
         work: given the newest batch that the wheel names.
 
     Raises:
-        Locked: engine.lock is held by a process that does not move; or another one makes the wheel
-            and does not end.
+        Locked: a stuck process has engine.lock; or another process makes the wheel, and does not
+            end.
         ConfigError: the directory was made with another geometry.
         DiskFull: there is too little room for the wheel.
     """
@@ -75,7 +75,7 @@ def with_files(
 def _make_wheel(
     path: Path, config: WheelConfig, engine_lock: FileLock, deadline_s: float, progress: OnProgress
 ) -> None:
-    """2. and 3. of the module's head, unless another process has done so meanwhile."""
+    """Runs 2. and 3. of the module's head, unless another process has done so meanwhile."""
     if TimerWheel.exists(path / timer_wheel.FILE_NAME, config.ring):
         return
     new = TimerWheel.create(path / timer_wheel.FILE_NAME, config.ring, progress)
@@ -85,7 +85,7 @@ def _make_wheel(
 
 
 def _newest_batch(path: Path, ring: int) -> int:
-    """Of the wheel, 0 if there is none, or no commit page to compare it with."""
+    """Reads the newest batch in the wheel; 0 without a wheel, or without a commit page."""
     try:
         with State.open(path) as state:
             near = state.commit().batch
@@ -95,7 +95,7 @@ def _newest_batch(path: Path, ring: int) -> int:
 
 
 def _has_wheel(path: Path, config: WheelConfig) -> bool:
-    """1. of the module's head; whether there is a wheel.
+    """Runs 1. of the module's head; returns whether the wheel exists.
 
     Raises:
         ConfigError: the directory was made with another geometry.

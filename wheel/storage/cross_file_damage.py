@@ -1,9 +1,9 @@
-"""Detects damage that only several files of a data directory show together.
+"""Detects damage that shows only in the comparison of several files.
 
-    the commit page and the files    each committed file exists, and is as long as the page says
-    the wheel and the log            a slot that looks empty in the wheel has no record in the log
+    the commit page and the files    each committed file exists, and has the length in the page
+    the wheel and the log            a slot that seems empty in the wheel has no record in the log
 
-Checks of one file lie with that file. The caller records damage in `state`
+The module of a file has the checks of that file alone. The caller records damage in `state`
 (DataDirectory.mark_damaged): the next start recovers.
 """
 
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 
 def survey_files(directory: DataDirectory) -> Local:
-    """The state of the directory, with missing and cut files noted as damage. Under engine.lock."""
+    """Reads the state of the directory, with missing and cut files as damage. Under engine.lock."""
     local = read_local_state(directory.state, directory.path)
     if local.damage is Damage.NONE and not has_all_files(directory, local.commit):
         directory.state.note_damage(Damage.FILES_LOST)
@@ -34,7 +34,7 @@ def survey_files(directory: DataDirectory) -> Local:
 
 
 def has_all_files(directory: DataDirectory, commit: Commit) -> bool:
-    """Whether every file that counts is as long as the commit page says."""
+    """Returns whether every committed file has the length in the commit page."""
     try:
         directory.topics.require(commit.topics)
     except CorruptFile as error:
@@ -54,16 +54,15 @@ def has_all_files(directory: DataDirectory, commit: Commit) -> bool:
 
 
 def require_entries(directory: DataDirectory, slots: Int64) -> None:
-    """Refuse slots that look empty in the wheel because their entry is damaged. Only before
-    they are delivered: once the progress has passed a slot, its messages count as done, and a
-    later lap may have its entry.
+    """Refuses slots that seem empty in the wheel because their entry is damaged. Only valid before
+    their delivery: afterwards a later lap may have the entry.
 
-    The place of an empty slot was never used, or still is an earlier lap's. If damage to `time`
-    makes a slot's own entry look like that, then its last_pos leads to a record of the slot:
-    a committed one, for ingest may have been killed over any other.
+    The entry of an empty slot was never used, or is still an earlier lap's. If damage to `time`
+    makes a slot's own entry look like that, its last_pos leads to a committed record of the slot.
+    An uncommitted record proves nothing: ingest may have been killed before the commit.
 
     Raises:
-        CorruptFile: naming the first one.
+        CorruptFile: names the first such slot.
     """
     try:
         slots, last_pos = directory.wheel.require_sound(slots)

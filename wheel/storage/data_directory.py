@@ -3,14 +3,14 @@
     state timerwheel topics timerlog/<hour> messages/<hour>     see layout.py and checkpoints/
     cancelled/<hour>                                            see cancelled_records.py
     cancels/<hour> requests/<hour>                              see cancel_log.py
-    ingest.lock dequeue.lock    held for life by the one process of each kind
+    ingest.lock dequeue.lock    each held for life by the only process of its role
     engine.lock                 held for moments: placing, closing, starting, stopping
     wheel.lock                  held while an empty wheel is made, which may take minutes
 
 A kill may leave a batch half applied: the next holder of engine.lock finishes it first (redo).
 
-A clean stop: the process that stops last syncs everything and notes it in `state`; the next start
-clears the note. After a boot of the host without it, bytes of the page cache may be lost.
+A clean stop: the last process to stop syncs all files, and records that in `state`; the next start
+clears the record. After a boot of the host without it, bytes of the page cache may be lost.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from duewheel.wheel.storage.topic_numbers import TopicNames
 
 log = structlog.get_logger(__name__)
 
-# Held for less than a millisecond plus the apply: after this long the holder has stopped moving.
+# A holder needs the lock for less than a millisecond plus the apply: after this long it is stuck.
 LOCK_DEADLINE_S = 10.0
 _LIFE_LOCK_DEADLINE_S = 0.2
 ENGINE_LOCK = "engine.lock"
@@ -52,7 +52,7 @@ class DataDirectory:
     """The opened files. Not thread-safe: one thread of one process owns an instance."""
 
     def __init__(self, path: Path, config: WheelConfig) -> None:
-        """Open the files of an existing directory without working in it (status, check).
+        """Opens the files of an existing directory to read them (status, check).
 
         Raises:
             FileNotFoundError: there is no data directory at `path`.
@@ -77,19 +77,19 @@ class DataDirectory:
     def start(
         cls, path: Path, config: WheelConfig, role: Role, progress: OnProgress | None = None
     ) -> DataDirectory:
-        """Open the directory to work in it, making it if it is absent.
+        """Opens the directory to work in it; makes it if it is missing.
 
         Args:
             path: the directory.
             config: its geometry.
-            role: what the process does there.
+            role: of this process.
             progress: called with bytes done and bytes in all while a wheel is made.
 
         Raises:
             Locked: another process has this role there, or makes the wheel and does not end.
             DiskFull: there is too little room for the wheel.
             ConfigError: the directory was made with another geometry.
-            CorruptFile: a file is damaged that nothing can be read without.
+            CorruptFile: a file is damaged without which no other can be read.
         """
         fs.make_directory(path)
         life_lock = hold_role(path, role)
@@ -115,9 +115,9 @@ class DataDirectory:
     def _begin(
         cls, path: Path, config: WheelConfig, role: Role, newest_batch: int
     ) -> DataDirectory:
-        """Under engine.lock: open the files and count the start.
+        """Opens the files and counts the start, under engine.lock.
 
-        Damage is noted, not refused: a recovery repairs it.
+        It records damage instead of refusing it: a recovery repairs that.
         """
         directory = cls(path, config)
         directory._note_damage(newest_batch)
@@ -129,10 +129,10 @@ class DataDirectory:
         return directory
 
     def _note_damage(self, newest_batch: int) -> None:
-        """Under engine.lock: leave contradictions that only damage explains to a recovery.
+        """Records contradictions between the files as damage, under engine.lock.
 
         Args:
-            newest_batch: as the wheel named it some time ago.
+            newest_batch: the newest batch in the wheel, read some time ago.
         """
         if self.state.needs_recovery:
             return
@@ -143,15 +143,15 @@ class DataDirectory:
             self.state.note_damage(Damage.CACHE_LOST)
 
     def require_whole_state(self, commit: Commit, newest_batch: int) -> None:
-        """Refuse contradictions that only damage to the state file explains. Under engine.lock.
+        """Refuses contradictions that only damage to the state file explains. Under engine.lock.
 
         Args:
-            commit: the newest page that is whole.
-            newest_batch: that entries of the wheel name.
+            commit: the newest whole page.
+            newest_batch: the newest batch in entries of the wheel.
 
         Raises:
             CorruptFile: the page of the newest batch is lost: its rows would be taken again. Or
-                hours are given up that are not delivered, or slots count as linked that the ring
+                hours are dropped that are not delivered, or slots count as linked that the ring
                 does not reach.
         """
         path, close, gc_hour = self.state.path, self.state.close(), self.state.live.gc_hour
@@ -161,7 +161,7 @@ class DataDirectory:
         kept = hour_of(close.floor + 1, self.config.precision_ms) if close else 0
         if not 0 <= gc_hour <= kept:
             raise CorruptFile(
-                path, 0, f"hours below {gc_hour} are given up, {kept} is not delivered"
+                path, 0, f"hours below {gc_hour} are dropped, {kept} is not delivered"
             )
         most = max(self.config.reach(close.lower), close.floor) if close else 0
         if self.state.linked > most:
@@ -174,11 +174,11 @@ class DataDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[Commit]:
-        """engine.lock, with the wheel up to date; yields the newest commit.
+        """Takes engine.lock, brings the wheel up to date, and yields the newest commit.
 
         Raises:
-            Locked: a process holds the lock and does not move.
-            RecoveryPending: the files are to be recovered first.
+            Locked: a stuck process has the lock.
+            RecoveryPending: the files must be recovered first.
         """
         with self.engine_lock.held(LOCK_DEADLINE_S):
             if self.state.needs_recovery:
@@ -191,16 +191,16 @@ class DataDirectory:
             yield commit
 
     def _redo(self, commit: Commit) -> None:
-        """Apply the newest batch again, from its records in the log.
+        """Applies the newest batch again, from its records in the log.
 
         Raises:
-            CorruptFile: a record or its message is damaged; the wheel is as it was.
+            CorruptFile: a record or its message is damaged; the wheel is unchanged.
         """
         batch = []
         for hour, lengths in commit.hours.items():
             if lengths.batch_from < lengths.log_bytes:
                 records = self.log.read(hour, lengths.batch_from, lengths.log_bytes)
-                # A damaged one could take another slot's entry.
+                # A damaged record could overwrite another slot's entry.
                 for block in split_by_limits(records[records["magic"] != MAGIC_ABANDONED]):
                     self.messages.read(hour, block)
                 start, precision_ms = lengths.batch_from, self.config.precision_ms
@@ -212,9 +212,9 @@ class DataDirectory:
         self.state.mark_applied()
 
     def link(self, runs: Runs, batch: int) -> None:
-        """Under engine.lock: enter a batch's runs into the wheel, as far as the ring reaches.
+        """Links a batch's runs in slots up to the reach of the ring. Called under engine.lock.
 
-        Delivered slots are left out, too: a later lap may have taken their entries.
+        It skips delivered slots: a later lap may have their entries.
         """
         close = self.state.close()
         assert close is not None, "there is no batch before the first closing"
@@ -222,18 +222,18 @@ class DataDirectory:
         self.wheel.apply(runs.where(inside), batch)
 
     def mark_cancelled(self, hour: int, lengths: HourLengths, start: int) -> None:
-        """Mark the log records that cancelled/<hour> names from position `start` on.
+        """Marks the log records that cancelled/<hour> names from position `start` on.
 
         Raises:
-            CorruptFile: it is damaged, or the log is shorter than `lengths` says.
+            CorruptFile: the file is damaged, or the log is shorter than `lengths` says.
         """
         rows = self.cancelled.read(hour, start, lengths.cancelled_bytes)
         if len(rows):
             self.log.mark_cancelled(hour, lengths.log_bytes, rows["position"].astype(np.int64))
 
     def restore_marks(self, hour: int, lengths: HourLengths) -> None:
-        """Mark the log records that cancelled/<hour> names, and no others: a loss of power may have
-        taken marks, and left others whose batch it has taken.
+        """Marks the log records that cancelled/<hour> names, and no others: a loss of power may
+        have undone marks, and may have kept marks of a batch that it has undone.
 
         Raises:
             CorruptFile: as `mark_cancelled`.
@@ -244,7 +244,7 @@ class DataDirectory:
             self.log.mark_cancelled(hour, lengths.log_bytes, positions, alone=True)
 
     def _reopen(self) -> None:
-        """After a recovery: the open descriptors are of unlinked files."""
+        """Opens the files again after a recovery, which has unlinked the open ones."""
         self.log.close()
         self.messages.close()
         self.cancelled.close()
@@ -253,21 +253,21 @@ class DataDirectory:
         self._recovered = self.state.recovered
 
     def mark_damaged(self, error: CorruptFile) -> RecoveryPending:
-        """Note the damage durably; returns the exception to raise.
+        """Records the damage durably; returns the exception to raise.
 
         The next start of dequeue decides on a recovery, and ingest applies it: pending timers are
         read again from Kafka.
         """
-        log.error("a file is damaged: pending timers are to be read again", reason=str(error))
+        log.error("a file is damaged: pending timers will be read again", reason=str(error))
         with self.engine_lock.held(LOCK_DEADLINE_S):
             self.state.note_damage(Damage.FILES_LOST)
-        return RecoveryPending(f"{error}; starting again to read again from Kafka")
+        return RecoveryPending(f"{error}; the next start reads pending timers from Kafka again")
 
     def require_decided(self) -> None:
-        """Refuse to wait for a recovery that is not decided.
+        """Refuses to wait for a recovery that is not decided.
 
         Raises:
-            RecoveryPending: something was found damaged after the last one: dequeue must decide.
+            RecoveryPending: damage was recorded after the last recovery: dequeue must decide.
         """
         # In this order: a recovery that is applied in between clears the damage first.
         is_applied = self.state.recovered >= self.state.generation
@@ -275,7 +275,7 @@ class DataDirectory:
             raise RecoveryPending(f"the files of {self.path} are to be recovered first")
 
     def stop(self) -> None:
-        """Give up the role; the last one to do so syncs everything and declares a clean stop.
+        """Gives up the role; the last process to do so syncs all files and declares a clean stop.
 
         On a full or failing disk the stop is not clean, and the next start recovers.
         """
@@ -286,7 +286,7 @@ class DataDirectory:
             log.warning("no clean stop", data_dir=str(self.path), reason=str(error))
 
     def close(self) -> None:
-        """Close the files and release the role, as a kill would."""
+        """Closes the files and releases the role, as a kill would."""
         if self._life_lock is not None:
             self._life_lock.close()
         self.log.close()
@@ -299,18 +299,18 @@ class DataDirectory:
 
 
 def hold_role(path: Path, role: Role) -> FileLock:
-    """The lock that a process with this role holds for life.
+    """Takes the lock that a process with this role has for life.
 
     Raises:
         Locked: another process has the role there.
     """
-    # With a short wait: a process that only tests the lock holds it for a moment.
+    # The short wait: a process that only tests the lock has it for a moment.
     refusal = f"{path}: {role.name.lower()} runs already"
     return FileLock.taken(path / role.lock_name, _LIFE_LOCK_DEADLINE_S, refusal)
 
 
 def declare_stopped(path: Path) -> bool:
-    """Sync everything and declare a clean stop, if no process works in the directory.
+    """Syncs all files and declares a clean stop, if no process works in the directory.
 
     Also after a kill: all bytes are in the page cache, and a half-applied batch can be redone from
     the disk as well.
@@ -326,13 +326,13 @@ def declare_stopped(path: Path) -> bool:
         with engine_lock.held(LOCK_DEADLINE_S):
             starts = state.starts
             runs = any(fs.lock_is_held(path / role.lock_name) for role in Role)
-        # Syncing the rest does not restore bytes that are lost.
+        # A sync of the remaining bytes does not restore the lost ones.
         if runs or state.damage is not Damage.NONE:
             return False
         if not state.stopped_cleanly:
             fs.sync_tree(path)
             with engine_lock.held(LOCK_DEADLINE_S):
-                # A process may have started during the sync, and written since.
+                # A process may have started during the sync, and have written bytes since.
                 if state.starts == starts:
                     state.set_stopped_cleanly()
         return state.stopped_cleanly

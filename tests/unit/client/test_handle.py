@@ -95,11 +95,11 @@ def made_up(content: bytes) -> str:
     ("head", "rest", "reason"),
     [
         ((2, 0, 0, 0, 1), b"t", "has version 2, this is version 1"),
-        ((1, -1, 0, 0, 1), b"t", "made up"),
-        ((1, 0, -1, 0, 1), b"t", "made up"),
-        ((1, 0, 0, 0, 0), b"", "made up"),
-        ((1, 0, 0, 0, 3), b"a b", "made up"),
-        ((1, 0, 0, 0, 2), b"\xff\xfe", "made up"),
+        ((1, -1, 0, 0, 1), b"t", "forged"),
+        ((1, 0, -1, 0, 1), b"t", "forged"),
+        ((1, 0, 0, 0, 0), b"", "forged"),
+        ((1, 0, 0, 0, 3), b"a b", "forged"),
+        ((1, 0, 0, 0, 2), b"\xff\xfe", "forged"),
     ],
 )
 def test_whole_handles_that_are_refused(head: tuple[int, ...], rest: bytes, reason: str) -> None:
@@ -153,7 +153,7 @@ def test_where_named_timers_are() -> None:
         ("cancelled", 10, "replies", 0, ""),
         ("already_delivered", 10, "replies", 1, ""),
         ("unknown", 10, "replies", 1, ""),
-        (None, 10, "replies", 1, "not answered within 10 s"),
+        (None, 10, "replies", 1, "no reply within 10 s"),
         (None, 10, None, 1, "no reply topic is configured"),
         (None, None, "replies", 0, ""),
         (None, None, None, 0, ""),

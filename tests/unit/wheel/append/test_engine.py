@@ -314,7 +314,7 @@ def test_hours_that_are_not_delivered_are_not_given_up(make_world: MakeWorld, ho
     world.append(timer(0, 0, 2))
     world.state.live.set_gc_hour(hour)  # as damage would
     (finding,) = check(world.shard.path, world.wheel).findings
-    assert f"hours below {hour} are given up" in finding.detail
+    assert f"hours below {hour} are dropped" in finding.detail
     for each in Role:
         world.shard.kill(each)
     directory = DataDirectory.start(world.shard.path, world.wheel, Role.DEQUEUE)

@@ -156,7 +156,7 @@ def test_it_takes_over_when_told_or_when_the_owner_is_silent(
     world.clock.sleep(1)
     assert standby.follower.tick() is Verdict.SILENT
     world.publisher.silent_ms = 9_000  # by the brokers' clock
-    with pytest.raises(RecoveryPending, match="It is followed after 10 s"):
+    with pytest.raises(RecoveryPending, match="Takes over after 10 s"):
         standby.take_over(promoted=False)
     standby.shard.kill(Role.DEQUEUE)
     standby.follow()

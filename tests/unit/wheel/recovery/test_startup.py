@@ -292,7 +292,9 @@ def test_a_progress_older_than_the_files_is_refused(found: Progress, mirrored: P
 def test_a_progress_older_than_the_durable_checkpoint_is_refused(damage: Damage) -> None:
     """The local copy may have been lost with the power, and be older still."""
     lost = replace(LOCAL, damage=damage, mirror=progress(5, 3))
-    with pytest.raises(RecoveryRefused, match="durable checkpoint: it tells of slot 6, that of 7"):
+    with pytest.raises(
+        RecoveryRefused, match="durable checkpoint: it has slot 6, the checkpoint slot 7"
+    ):
         decide(progress(6, 3), lost)
     assert decide(progress(7, 3), lost).delivered_slot >= 7
     # Neither what was given up counts, nor what another directory has left behind.
