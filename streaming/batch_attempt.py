@@ -63,14 +63,14 @@ class Attempt:
         except (FileNotFoundError, *MISSHAPEN):
             return None
 
-    def has_failed(self, marks: Marks, *, planned: bool) -> bool:
+    def has_failed(self, marks: Marks, *, unfinished: bool) -> bool:
         """Whether its batches were too large.
 
         Args:
             marks: the engine's now.
-            planned: whether Spark's checkpoint names a batch that was not finished.
+            unfinished: whether Spark has planned a batch that the engine has not got.
         """
-        stuck = self.end is End.RUNS and planned and dict(self.marks) == dict(marks)
+        stuck = self.end is End.RUNS and unfinished and dict(self.marks) == dict(marks)
         return stuck or self.end is End.OUT_OF_MEMORY
 
     def halved(self) -> int:

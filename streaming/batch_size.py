@@ -18,7 +18,7 @@ import structlog
 
 from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.streaming.batch_attempt import ROWS_MIN, Attempt, End
-from duewheel.streaming.spark_checkpoint import is_planned, set_aside
+from duewheel.streaming.spark_checkpoint import is_ahead, set_aside
 
 GROWTH_BATCHES = 10  # before the limit grows
 
@@ -50,14 +50,14 @@ class RowLimit:
         """Set the limit of the first query of a process.
 
         Args:
-            checkpoint: Spark's; set aside if its planned batch was too large.
+            checkpoint: Spark's; set aside if its last batch was too large.
             marks: the engine's.
         """
         last = Attempt.read(self._directory)
         if last is None:
             return
         self.rows = min(last.rows, self._rows_max)
-        if last.has_failed(marks, planned=is_planned(checkpoint)):
+        if last.has_failed(marks, unfinished=is_ahead(checkpoint, marks)):
             self.rows = min(last.halved(), self._rows_max)
             set_aside(checkpoint)
             _log.warning(

@@ -84,6 +84,7 @@ def run_query(
         DuewheelError: Spark ended the query.
         BaseException: what the sink raised, unchanged.
     """
+    sink.resume()
     query = (
         stream.writeStream.queryName(options.name)
         .foreachBatch(sink)
@@ -91,10 +92,11 @@ def run_query(
         .trigger(processingTime=f"{options.trigger_ms} milliseconds")
         .start()
     )
-    sink.resume()
     renew = False
     try:
         while not stop.is_set() and not query.awaitTermination(TICK_S):  # type: ignore[arg-type]
+            if sink.error is not None:
+                break  # Spark learns of it with the next batch only
             if tick(read_progress(query.lastProgress)):
                 renew = True
                 sink.stop()
@@ -102,13 +104,16 @@ def run_query(
                 break
     except StreamingQueryException as error:
         if not renew or not isinstance(sink.error, StoppedWaitingError):
-            raise cause(error, sink.error) from error
+            raise cause(str(error), sink.error) from error
     except (Py4JError, OSError) as error:
         raise DuewheelError(f"Spark's JVM has ended: {error}") from error
     finally:
         _stop(query, sink)
-    if not stop.is_set() and not renew:
-        raise DuewheelError("the streaming query ended by itself, without an error")
+    if not stop.is_set():
+        if sink.error is not None and not isinstance(sink.error, StoppedWaitingError):
+            raise cause("", sink.error)
+        if not renew:
+            raise DuewheelError("the streaming query ended by itself, without an error")
     return renew
 
 
@@ -121,21 +126,26 @@ def _await_batch(query: StreamingQuery, sink: TimerSink) -> None:
 
 
 def _stop(query: StreamingQuery, sink: TimerSink) -> None:
-    """End the query. Spark waits for a running sink; the next start repeats its batch."""
+    """End the query. Spark waits for a running sink; what that cannot append is read again."""
     sink.stop()
     with suppress(Py4JError, OSError):  # the JVM has ended already
         query.stop()
+    sink.drain()
     if sink.error is not None and not isinstance(sink.error, StoppedWaitingError):
         _log.error("the last batch failed", exc_info=sink.error)
 
 
-def cause(error: PySparkException, sink_error: BaseException | None) -> BaseException:
-    """The original error. An error of a Spark task also comes out of the sink's first step."""
+def cause(text: str, sink_error: BaseException | None) -> BaseException:
+    """The original error. An error of a Spark task also comes out of the sink's first step.
+
+    Args:
+        text: of the error that ended the query, if one did.
+        sink_error: the sink's, if it failed.
+    """
     if isinstance(sink_error, MemoryError):
         return BatchTooLarge(f"a batch did not fit the memory: {sink_error}")
     if sink_error is not None and not isinstance(sink_error, PySparkException):
         return sink_error
-    text = str(error)
     if _OUT_OF_MEMORY in text:
         return BatchTooLarge("a batch did not fit the heap of Spark's driver")
     first_line = text.strip().splitlines()[0] if text.strip() else "no message"

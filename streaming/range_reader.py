@@ -54,6 +54,6 @@ def read_range(
     try:
         return frame.toArrow()
     except PySparkException as error:
-        raise cause(error, None) from error
+        raise cause(str(error), None) from error
     except (Py4JError, OSError) as error:
         raise DuewheelError(f"Spark's JVM has ended: {error}") from error

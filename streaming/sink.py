@@ -2,7 +2,8 @@
 
     1. one Arrow transfer fetches all columns
     2. Spark's offset log gives the batch's end offsets, the new marks: rows do not give them, since
-       transaction markers leave gaps and a batch may be empty
+       transaction markers leave gaps and a batch may be empty. The rest runs in a thread, while
+       Spark fetches the next batch (background_append.py)
     3. records are parsed into timers (schemas/request/contract.py)
     4. rows below the engine's marks are dropped: Spark has delivered them before
     5. skipped offsets are noted as gaps
@@ -10,8 +11,8 @@
        standby those that its owner has not taken yet
 
 Invariant: only the engine's marks decide which rows are new. A failure at any step therefore costs
-nothing: Spark repeats the batch, and step 4 drops the rows that the engine has. The batch id only
-names the file of step 2.
+nothing: the query that fails, or the next one, reads again from the marks, and step 4 drops the
+rows that the engine has. The batch id only names the file of step 2.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -33,6 +36,7 @@ from duewheel.clock import Clock, Interval
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch, TopicPartition
+from duewheel.streaming.background_append import BackgroundAppend
 from duewheel.streaming.disk_guard import DiskGuard, written_bytes
 from duewheel.streaming.offset_gaps import GapWatch
 from duewheel.streaming.spark_checkpoint import end_offsets
@@ -101,10 +105,7 @@ class SinkStatistics:
 class TimerSink:
     """The function object given to foreachBatch. Called by one thread at a time.
 
-    `stop`, `is_busy` and `statistics` may be used from other threads.
-
-    Attributes:
-        error: the exception that ended the last call. Spark passes only its text on.
+    `stop`, `is_busy`, `error` and `statistics` may be used from other threads.
     """
 
     def __init__(
@@ -136,53 +137,67 @@ class TimerSink:
         self._paused = paused
         self._guard = guard
         self._stopping = threading.Event()
-        self._busy = False
+        self._fetching = False
+        self._fetch_error: BaseException | None = None
+        self._appending = BackgroundAppend()
         self._reached: dict[TopicPartition, int] = {}
         self._statistics = SinkStatistics()
-        self.error: BaseException | None = None
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Take one batch; returns when the engine has all of it.
+        """Fetch one batch; returns when the engine has the one before, and this one is appended.
 
         Raises:
             StoppedWaitingError: `stop` was called before, or during a wait.
+            BaseException: what the batch before has failed with.
         """
-        self._busy = True
+        self._fetching = True
         try:
             if self._stopping.is_set():
                 raise StoppedWaitingError("stopped before the batch was read")
             table = frame.toArrow()
-            self._note_bytes(table)
-            self.take(table, end_offsets(self._checkpoint, batch_id))
+            ends = end_offsets(self._checkpoint, batch_id)
+            self._appending.put(partial(self._take_sized, table, ends))
         except BaseException as error:
-            self.error = error
+            self._fetch_error = error
             raise
         finally:
-            self._busy = False
+            self._fetching = False
+
+    @property
+    def error(self) -> BaseException | None:
+        """The exception that ended the last batch. Spark passes only its text on, if at all."""
+        return self._appending.error or self._fetch_error
 
     @property
     def is_busy(self) -> bool:
         """Whether a batch is being taken."""
-        return self._busy
+        return self._fetching or self._appending.is_busy
 
     def stop(self) -> None:
         """End a waiting call soon."""
         self._stopping.set()
 
+    def drain(self) -> None:
+        """Wait until the engine has the last batch, or that has failed: see `error`."""
+        with suppress(BaseException):
+            self._appending.drain()
+
     def resume(self) -> None:
-        """Take the batches of the next query."""
+        """Take the batches of the next query; the last one of the query before is drained."""
         self._stopping.clear()
-        self.error = None
+        self._appending.reset()
+        self._fetch_error = None
 
     @property
     def statistics(self) -> SinkStatistics:
         """A snapshot."""
         return replace(self._statistics, rows_lost=self._gaps.rows_lost)
 
-    def _note_bytes(self, table: pa.Table) -> None:
+    def _take_sized(self, table: pa.Table, ends: Marks) -> None:
         if table.num_rows:
             row_bytes = max(table.nbytes / table.num_rows, _DECAY * self._statistics.row_bytes)
             self._statistics = replace(self._statistics, row_bytes=row_bytes)
+        self.take(table, ends)
 
     def take(self, table: pa.Table, ends: Marks) -> None:
         """Steps 3 to 6.

@@ -98,11 +98,14 @@ def resume_point(checkpoint: Path) -> Resume | None:
     return Resume(0, initial, end)
 
 
-def is_planned(checkpoint: Path) -> bool:
-    """Whether a batch was planned and not committed."""
+def is_ahead(checkpoint: Path, marks: Marks) -> bool:
+    """Whether Spark has planned offsets that the engine has not got; False if unreadable."""
     planned = _newest(checkpoint / "offsets")
-    committed = _newest(checkpoint / "commits")
-    return planned is not None and (committed is None or committed < planned)
+    try:
+        ends = {} if planned is None else end_offsets(checkpoint, planned)
+    except CorruptFile:
+        return False
+    return any(end > marks.get(partition, 0) for partition, end in ends.items())
 
 
 def set_aside(checkpoint: Path) -> Path | None:

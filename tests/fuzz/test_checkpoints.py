@@ -247,7 +247,7 @@ def test_another_batch_limit(
     if found is not None:
         require_marks(found.marks)
         assert type(found.rows) is int and found.halved() >= ROWS_MIN
-        assert type(found.has_failed(MARKS, planned=True)) is bool
+        assert type(found.has_failed(MARKS, unfinished=True)) is bool
 
 
 @given(data=st.data(), checked=st.booleans())

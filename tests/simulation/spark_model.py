@@ -26,7 +26,11 @@ KEPT = 4
 
 
 class Query:
-    """A running query over the timer topic."""
+    """A running query over the timer topic.
+
+    Attributes:
+        batch: number of the next one.
+    """
 
     def __init__(self, shard: Shard, checkpoint: Path, starts: Marks, rng: Random) -> None:
         """
@@ -38,7 +42,7 @@ class Query:
         self._checkpoint = checkpoint
         self._rng = rng
         resume = resume_point(checkpoint)
-        self._batch = resume.batch_id if resume else 0
+        self.batch = resume.batch_id if resume else 0
         self._at: dict[TopicPartition, int] = dict(resume.offsets if resume else starts)
         for folder in ("offsets", "commits", "sources/0"):
             (checkpoint / folder).mkdir(parents=True, exist_ok=True)
@@ -47,16 +51,16 @@ class Query:
 
     def plan(self, rows_max: int) -> tuple[list[Copy], dict[TopicPartition, int]]:
         """The next batch: its records, and where it ends. May hold nothing."""
-        path = self._checkpoint / "offsets" / str(self._batch)
+        path = self._checkpoint / "offsets" / str(self.batch)
         if path.exists():
-            ends = end_offsets(self._checkpoint, self._batch)
+            ends = end_offsets(self._checkpoint, self.batch)
         else:
             ends = {
                 name: self._end(name, stable, rows_max)
                 for name, stable in offsets_of(self._shard, "stable_end").items()
             }
             line = json.dumps(marks_to(ends))
-            self._write(f"offsets/{self._batch}", 'v1\n{"batchWatermarkMs":0}\n' + line)
+            self._write(f"offsets/{self.batch}", 'v1\n{"batchWatermarkMs":0}\n' + line)
         copies = [
             copy
             for (_, number), end in ends.items()
@@ -68,11 +72,11 @@ class Query:
 
     def commit(self, ends: Marks) -> None:
         """The planned batch has been taken."""
-        self._write(f"commits/{self._batch}", 'v1\n{"nextBatchWatermarkMs":0}')
+        self._write(f"commits/{self.batch}", 'v1\n{"nextBatchWatermarkMs":0}')
         self._at = dict(ends)
-        self._batch += 1
+        self.batch += 1
         for folder in ("offsets", "commits"):
-            (self._checkpoint / folder / str(self._batch - KEPT)).unlink(missing_ok=True)
+            (self._checkpoint / folder / str(self.batch - KEPT)).unlink(missing_ok=True)
 
     @property
     def behind(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,9 @@ class Shard:
             (self.checkpoint / folder).mkdir(parents=True)
 
     def plan(self, batch: int) -> None:
-        (self.checkpoint / "offsets" / str(batch)).write_text("v1\n")
+        """Up to an offset that the engine has not got."""
+        line = json.dumps({"timers": {"0": 7, "1": 1}})
+        (self.checkpoint / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{line}")
 
     def commit(self, batch: int) -> None:
         (self.checkpoint / "commits" / str(batch)).write_text("v1\n")
@@ -43,11 +46,18 @@ def shard(tmp_path: Path) -> Shard:
     return Shard(tmp_path)
 
 
-def test_a_batch_that_never_comes_to_an_end_is_halved_down_to_a_floor(shard: Shard) -> None:
-    """Killed without a word, again and again; Spark's checkpoint must not name that batch again."""
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_batch_that_never_comes_to_an_end_is_halved_down_to_a_floor(
+    shard: Shard, committed: bool
+) -> None:
+    """Killed without a word, again and again, while Spark fetches its rows or, behind its commit,
+    while they are appended; Spark's checkpoint must not name that batch again.
+    """
     rows = [shard.start().rows]
     for batch in range(12):
         shard.plan(batch)
+        if committed:
+            shard.commit(batch)
         rows.append(shard.start().rows)
         assert not shard.checkpoint.exists(), "set aside"
         (shard.checkpoint / "offsets").mkdir(parents=True)
@@ -60,6 +70,7 @@ def test_a_kill_is_no_failure_if_the_marks_have_moved_or_no_batch_was_begun(shar
     shard.start()
     shard.plan(0)
     assert shard.start(MOVED).rows == ROWS_MAX
+    assert shard.start(MOVED).rows == ROWS_MAX, "it has all of the planned batch"
     shard.commit(0)
     assert shard.start(MOVED).rows == ROWS_MAX
     assert shard.checkpoint.exists()

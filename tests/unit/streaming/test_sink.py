@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 from structlog.testing import capture_logs
+from tests.harness.launcher import wait_until
 
 from duewheel.checkpoints.fs import Space
 from duewheel.errors import KafkaUnavailable, RecoveryRefused
@@ -101,7 +104,12 @@ class LogStarts:
 class Bench:
     """A sink with everything that surrounds it."""
 
-    def __init__(self, marks: Marks, room: int = 1_000) -> None:
+    def __init__(self, marks: Marks, room: int = 1_000, checkpoint: Path = Path("unused")) -> None:
+        """
+        Args:
+            marks, room: the engine's.
+            checkpoint: Spark's; only a call by Spark reads it.
+        """
         rules = compile_suite(load_suite(), suite_parameters(forbidden_targets=["a", "b"]))
         contract = Contract((1_000,), {}, "dead", rules)
         self.engine = RecordingEngine(marks, room)
@@ -112,8 +120,7 @@ class Bench:
         self.sink = TimerSink(
             self.engine,
             self.parse,
-            # Only a call by Spark reads it.
-            checkpoint=Path("unused"),
+            checkpoint=checkpoint,
             gaps=self.gaps,
             clock=self.clock,
             paused=self.paused,
@@ -321,6 +328,79 @@ def test_it_says_while_a_batch_is_being_taken() -> None:
         bench.sink(cast("DataFrame", Frame()), 0)
     assert seen == [True]
     assert not bench.sink.is_busy
+
+
+class Batches:
+    """Batches of one row each, as Spark plans and fetches them."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.offsets = checkpoint / "offsets"
+        self.offsets.mkdir(parents=True)
+        self.fetched: list[int] = []
+
+    def frame(self, number: int) -> DataFrame:
+        ends = json.dumps({"a": {"0": number + 1}})
+        (self.offsets / str(number)).write_text(f"v1\n{{}}\n{ends}")
+
+        class Frame:
+            def toArrow(_) -> pa.Table:  # noqa: N802, N805 - as in Spark
+                self.fetched.append(number)
+                return table((A0, number))
+
+        return cast("DataFrame", Frame())
+
+
+def test_a_batch_is_fetched_while_the_one_before_is_appended(tmp_path: Path) -> None:
+    bench, batches, may_append = Bench({A0: 0}, checkpoint=tmp_path), Batches(tmp_path), Event()
+    bench.engine.appended = partial(wait_until, may_append.is_set, "nobody lets it append")
+    bench.sink(batches.frame(0), 0)
+    second = Thread(target=bench.sink, args=(batches.frame(1), 1))
+    second.start()
+    wait_until(lambda: batches.fetched == [0, 1], "the second batch is not fetched")
+    wait_until(lambda: bench.engine.taken, "the first one is not appended")
+    is_busy = bench.sink.is_busy
+    assert is_busy
+    assert bench.sink.statistics.batches == 0
+    assert bench.engine.taken == [(A0, 0)], "the second one waits for the first"
+    may_append.set()
+    second.join()
+    bench.sink.drain()
+    assert bench.engine.taken == [(A0, 0), (A0, 1)]
+    assert not bench.sink.is_busy
+    assert bench.sink.statistics.batches == 2
+
+
+def test_nothing_is_appended_behind_a_batch_that_has_failed(tmp_path: Path) -> None:
+    bench, batches = Bench({A0: 0}, checkpoint=tmp_path), Batches(tmp_path)
+
+    def failing() -> None:
+        raise MemoryError("too large")
+
+    bench.engine.appended = failing
+    bench.sink(batches.frame(0), 0)
+    for number in (1, 2):
+        with pytest.raises(MemoryError, match="too large"):
+            bench.sink(batches.frame(number), number)
+    bench.sink.drain()
+    error = bench.sink.error
+    assert isinstance(error, MemoryError)
+    assert bench.engine.taken == [(A0, 0)]
+    assert bench.sink.statistics.batches == 0
+    bench.engine.appended = lambda: None
+    bench.sink.resume()
+    assert bench.sink.error is None
+    bench.sink(batches.frame(1), 1)
+    bench.sink.drain()
+    assert bench.engine.taken == [(A0, 0), (A0, 1)]
+
+
+def test_a_batch_that_waits_in_the_background_can_be_stopped(tmp_path: Path) -> None:
+    bench, batches = Bench({A0: 0}, room=0, checkpoint=tmp_path), Batches(tmp_path)
+    bench.sink(batches.frame(0), 0)
+    bench.sink.stop()
+    bench.sink.drain()
+    assert isinstance(bench.sink.error, StoppedWaitingError)
+    assert bench.engine.marks == {A0: 0}
 
 
 def test_a_gap_of_markers_is_no_loss() -> None:
