@@ -290,6 +290,7 @@ def finish_far(case: Case, world: World, far: list[TimerRow]) -> None:
 
 
 @pytest.mark.crash_matrix
+@pytest.mark.timeout(900)
 def test_killed_at_every_store_while_cancels_are_given_up(
     server: Server, template: Case, tmp_path: Path
 ) -> None:
