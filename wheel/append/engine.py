@@ -15,9 +15,9 @@ One batch:
     6. its runs are linked into the wheel, as far as the ring reaches; the others wait in their
        hours' files (far_slots.py). Cancelled records and the commit page are marked
 
-A kill before 5 leaves bytes behind the committed lengths, which the next batch overwrites, and
-Spark delivers the batch again. After a kill between 5 and 6 the next holder of the lock redoes 6.
-No fsync anywhere: the page cache outlives the process.
+A kill before 5 leaves bytes behind the committed lengths, which the next batch overwrites; the next
+start reads the same rows again, from the marks. After a kill between 5 and 6 the next holder of the
+lock redoes 6. No fsync anywhere: the page cache outlives the process.
 
 Rows of a source partition come in offset order and leave in offset order within a slot: a batch has
 one run per slot, in batch order, and runs follow each other in batch order.
