@@ -7,41 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.harness.timer_rows import P0, P1, ends_of
+from tests.harness.local_world import NOW_MS, PRECISION_MS, LocalWorld, ring
+from tests.harness.timer_rows import P0
 
-from duewheel.checkpoints.role import Role
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import (
-    LocalShard,
-    ManualClock,
-    RecordingPublisher,
     TimerRow,
     answer_value,
     chases_in,
 )
-from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.slots import WheelConfig
 
-NOW_MS = 1_800_000_000_000
-PRECISION_MS = 10
 REPLIES = "replies"
 
 
-class CancelWorld:
-    """A started shard, and what its publisher has kept."""
+class CancelWorld(LocalWorld):
+    """A started shard that replies to cancels, and what its publisher has kept."""
 
-    def __init__(self, path: Path, **settings: Any) -> None:
-        slots = settings.pop("slots", 64)
-        self.wheel = WheelConfig(PRECISION_MS, slots, window_ms=slots * PRECISION_MS, margin_ms=0)
-        self.clock = ManualClock(NOW_MS)
-        self.publisher = RecordingPublisher(self.clock)
-        self.config = DequeueConfig(
-            0, 1, {"precision": PRECISION_MS}, **{"reply_topic": REPLIES, **settings}
-        )
-        self.shard = LocalShard(path, self.wheel, self.publisher, self.clock, self.config)
-        self.shard.start_dequeue({P0: 0, P1: 0})
-        self.engine = self.shard.start_ingest()
-        self.path = path
+    def __init__(self, path: Path, slots: int = 64, **settings: Any) -> None:
+        super().__init__(path, ring(slots), **{"reply_topic": REPLIES, **settings})
         self.drain()  # Kafka says where the partitions end
 
     def lose_files(self, path: Path, reads_from: Mapping[TopicPartition, int]) -> None:
@@ -51,44 +34,11 @@ class CancelWorld:
             path: the directory.
             reads_from: offsets by the time from which timers are read again.
         """
-        for role in Role:
-            self.shard.kill(role)
-        self.shard = LocalShard(path, self.wheel, self.publisher, self.clock, self.config)
+        self.kill()
+        self.shard = self.beside(path)
         self.shard.offsets_at = lambda _: dict(reads_from)
         self.shard.start_dequeue(take_over=True)
-        self.engine = self.shard.start_ingest()
-        self.path = path
-
-    def append(self, *timers: TimerRow) -> None:
-        self.shard.append(timers, ends_of(timers))
-
-    def at_slot(self, slot: int) -> None:
-        """Slots up to this one may be closed, and all of them are delivered."""
-        self.clock.set(NOW_MS + slot * PRECISION_MS)
-        self.drain()
-
-    def drain(self) -> None:
-        assert self.shard.dequeue is not None
-        while self.shard.dequeue.tick():
-            pass
-
-    def restart(self, *roles: Role) -> None:
-        for role in roles:
-            self.shard.kill(role)
-        if Role.DEQUEUE in roles:
-            self.shard.start_dequeue()
-        if Role.INGEST in roles:
-            self.engine = self.shard.start_ingest()
-
-    def sources(self) -> list[str]:
-        """Of all that has left but replies and chases."""
-        return [
-            source.as_py().decode()
-            for deliveries, _ in self.publisher.committed
-            if deliveries is not None
-            for source, answer in zip(deliveries.source, deliveries.answer.tolist(), strict=True)
-            if not answer
-        ]
+        self.shard.start_ingest()
 
     def answers(self) -> list[tuple[str, str]]:
         """Source and word of each, in the order in which they have left."""

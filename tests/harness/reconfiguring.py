@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.harness.recovery_world import PRECISION_MS, RecoveryWorld, half_delivered
+from tests.harness.local_world import PRECISION_MS
+from tests.harness.recovery_world import RecoveryWorld, half_delivered
 
 from duewheel.checkpoints.role import Role
-from duewheel.testing import LocalShard
 from duewheel.wheel.admin.reconfigure import Plan, take
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
@@ -48,6 +48,5 @@ def caught_up(world: RecoveryWorld) -> None:
 
 def use(world: RecoveryWorld, config: DequeueConfig, wheel: WheelConfig | None = None) -> None:
     world.wheel = wheel or world.wheel
-    offsets_at = world.shard.offsets_at
-    world.shard = LocalShard(world.path, world.wheel, world.publisher, world.clock, config)
-    world.shard.offsets_at = offsets_at
+    world.config = config
+    world.shard = world.beside(world.path)

@@ -8,23 +8,20 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.harness.local_world import NOW_MS, PRECISION_MS, LocalWorld
 
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
-from duewheel.checkpoints.role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
-from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.testing import TIMER_TOPIC, TimerRow
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.full_check import check
 
-PRECISION_MS = 10
-NOW_MS = 1_800_000_000_000
 PARTITIONS = 2
 
 
-class RecoveryWorld:
+class RecoveryWorld(LocalWorld):
     """A shard, and the Kafka that outlives it.
 
     Attributes:
@@ -41,17 +38,16 @@ class RecoveryWorld:
         """
         self.boot = str(uuid.uuid4())
         host.setattr(fs, "boot_id", lambda: self.boot)
-        self.path = path / "data"
         self.kafka: dict[int, list[TimerRow]] = {p: [] for p in range(PARTITIONS)}
-        self.clock = ManualClock(NOW_MS)
-        self.publisher = RecordingPublisher(self.clock)
-        self.wheel = WheelConfig(PRECISION_MS, 4096, window_ms=40_000, margin_ms=0)
-        config = DequeueConfig(0, 1, {}, chunk_records, progress_interval_ms=PRECISION_MS)
-        self.shard = LocalShard(self.path, self.wheel, self.publisher, self.clock, config)
-        starts = {(TIMER_TOPIC, p): 0 for p in range(PARTITIONS)}
-        self.shard.offsets_at = lambda _: starts
-        self.shard.start_dequeue(starts)
-        self.shard.start_ingest()
+        wheel = WheelConfig(PRECISION_MS, 4096, window_ms=40_000, margin_ms=0)
+        super().__init__(
+            path / "data",
+            wheel,
+            partitions=PARTITIONS,
+            chunk_records=chunk_records,
+            progress_interval_ms=PRECISION_MS,
+        )
+        self.shard.offsets_at = lambda _: self.starts
 
     def write(self, partition: int, *due_slots: int) -> None:
         """Timers due at the end of slots, counted from the start."""
@@ -61,21 +57,13 @@ class RecoveryWorld:
 
     def ingest(self, rows: int = 1_000) -> None:
         """A batch of up to `rows` per partition."""
-        assert self.shard.ingest is not None
         batch, ends = [], {}
         for number, timers in self.kafka.items():
             partition: TopicPartition = (TIMER_TOPIC, number)
-            begin = self.shard.ingest.marks[partition]
+            begin = self.engine.marks[partition]
             batch += timers[begin : begin + rows]
             ends[partition] = min(begin + rows, len(timers))
         self.shard.append(batch, ends)
-
-    def at_slot(self, slot: int, ticks: int = 10_000) -> None:
-        self.clock.set(NOW_MS + slot * PRECISION_MS)
-        assert self.shard.dequeue is not None
-        for _ in range(ticks):
-            if not self.shard.dequeue.tick():
-                break
 
     def checkpoint(self) -> Path:
         """Make the durable checkpoint; returns what would be on the disk then."""
@@ -86,10 +74,6 @@ class RecoveryWorld:
         shutil.rmtree(disk, ignore_errors=True)
         shutil.copytree(self.path, disk)
         return disk
-
-    def kill(self) -> None:
-        for role in Role:
-            self.shard.kill(role)
 
     def become(self, directory: Path) -> None:
         """Everything is killed, and the files are those of another time."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.harness.recovery_world import PRECISION_MS, RecoveryWorld, half_delivered
+from tests.harness.recovery_world import RecoveryWorld, half_delivered
 
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.schemas.batches import TopicPartition
-from duewheel.testing import TIMER_TOPIC, LocalShard
+from duewheel.testing import TIMER_TOPIC
 from duewheel.wheel.dequeue.standby import Follower
-from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 
@@ -31,9 +31,8 @@ class Standby:
     def __init__(self, world: RecoveryWorld, path: Path, chunk_records: int = 2) -> None:
         self.world = world
         self.path = path
-        self.config = DequeueConfig(0, 1, {}, chunk_records, progress_interval_ms=PRECISION_MS)
-        self.shard = LocalShard(path, world.wheel, world.publisher, world.clock, self.config)
-        self.shard.offsets_at = world.shard.offsets_at
+        self.config = replace(world.config, chunk_records=chunk_records)
+        self.shard = world.beside(path, self.config)
         self.follow()
 
     def follow(self) -> Follower:
@@ -76,7 +75,7 @@ class Standby:
     def become_the_world(self) -> None:
         """The old owner is gone."""
         self.world.kill()
-        self.world.shard, self.world.path = self.shard, self.path
+        self.world.shard = self.shard
 
     def finish(self) -> None:
         """It takes over, the old owner is gone, and each timer has left once."""

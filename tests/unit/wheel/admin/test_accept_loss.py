@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.reconfiguring import alone
-from tests.harness.recovery_world import NOW_MS, PRECISION_MS, RecoveryWorld
+from tests.harness.recovery_world import RecoveryWorld
 from tests.harness.standbys import Standby
 
 from duewheel import testing
@@ -50,9 +51,9 @@ class Shop(RecoveryWorld):
         self.ids = OLD
         self.wanted: Counter[bytes] = Counter()
         super().__init__(path, host, chunk_records)
-        self.restart()
+        self.reopen()
 
-    def restart(self) -> None:
+    def reopen(self) -> None:
         self.kill()
         self.shard.start_dequeue()
         self.shard.start_ingest(self.ids)
@@ -113,17 +114,17 @@ def test_a_topic_made_anew_begins_at_its_start_and_what_was_there_is_delivered(s
     shop.write(0, 30, 30, 45)
     shop.write(1, 30)
     with pytest.raises(RecoveryRefused, match=r"duewheel reconfigure --accept-loss"):
-        shop.restart()
+        shop.reopen()
     told = shop.accept(P, Q)
     assert told == {P: Loss("recreated", 5, 0, 0), Q: Loss("recreated", 3, 0, 0)}
     assert shop.progress().topic_ids == NEW
     assert {p: at.delivered_mark for p, at in shop.progress().partitions.items()} == {P: 0, Q: 0}
-    shop.restart()
+    shop.reopen()
     shop.ingest()
     # Rows of both topics in one slot, and a kill after each of them.
     for _ in range(12):
         shop.at_slot(30, ticks=1)
-        shop.restart()
+        shop.reopen()
     shop.finish()
 
 
@@ -133,7 +134,7 @@ def test_a_slot_that_holds_rows_of_a_topic_that_was_leaves_no_trace_in_the_progr
     with_timers(shop)
     shop.make_anew()
     shop.accept(P, Q)
-    shop.restart()
+    shop.reopen()
     shop.at_slot(30, ticks=1)
     half = shop.progress()
     assert any(is_retired(topic) for topic, _ in half.partitions)
@@ -141,10 +142,10 @@ def test_a_slot_that_holds_rows_of_a_topic_that_was_leaves_no_trace_in_the_progr
     assert first_marks(shop.wheel, half, lambda _: {}).keys() == {P, Q}
     records = reassigned([sealed(half, 2, incarnation=1)], 2, lambda: 2)
     assert [record.partitions.keys() for record in records] == [{P}, {Q}]
-    shop.restart()
+    shop.reopen()
     shop.at_slot(30)
     assert shop.progress().partitions.keys() == {P, Q}
-    shop.restart()
+    shop.reopen()
     shop.finish()
 
 
@@ -155,13 +156,13 @@ def test_a_partition_that_is_gone_is_dropped_and_what_was_there_is_delivered(sho
     del shop.kafka[1]
     assert shop.accept(P, Q) == {P: Loss("recreated", 5, 0, 0), Q: Loss("deleted", 3, None, 0)}
     assert shop.progress().partitions.keys() == {P}
-    shop.restart()
+    shop.reopen()
     assert State.open(shop.path).commit().marks == {P: 0}
     shop.write(0, 30)
     shop.ingest()
     for _ in range(10):
         shop.at_slot(30, ticks=1)
-        shop.restart()
+        shop.reopen()
     shop.finish()
 
 
@@ -170,16 +171,16 @@ def test_a_partition_that_was_cut_short_goes_on_at_its_end(shop: Shop) -> None:
     cut(shop, 3)
     with pytest.raises(RecoveryRefused, match=r"2 timers are pending from behind the cut"):
         shop.accept(P)
-    shop.restart()
+    shop.reopen()
     shop.at_slot(40)
     assert shop.accept(P) == {P: Loss("cut short", 5, 3, 0)}
     assert State.open(shop.path).commit().marks == {P: 3, Q: 3}
-    shop.restart()
+    shop.reopen()
     shop.write(0, 60, 60)
     shop.ingest()
     for _ in range(4):
         shop.at_slot(60, ticks=1)
-        shop.restart()
+        shop.reopen()
     shop.finish()
 
 
@@ -199,10 +200,10 @@ def test_a_lost_directory_does_not_take_the_new_topic_for_the_old_one(shop: Shop
     shop.make_anew()
     shop.write(0, 1, 2, 3, 9)  # as many as there were: no end lies below a mark
     with pytest.raises(RecoveryRefused, match="recreated"):
-        shop.restart()
+        shop.reopen()
     # As much as the old topic had below C is to be read again, and never will be.
     assert shop.accept(P, Q)[P] == Loss("recreated", 3, 0, 3)
-    shop.restart()
+    shop.reopen()
     shop.finish()
 
 
@@ -267,7 +268,7 @@ def test_a_half_delivered_slot_is_finished_first(shop: Shop) -> None:
     shop.shard.start_dequeue()
     shop.at_slot(30)
     shop.accept(P, Q)
-    shop.restart()
+    shop.reopen()
     shop.finish()
 
 
@@ -317,10 +318,10 @@ def test_a_command_that_was_killed_is_run_again(
         shop.at_slot(35)
     if name != "mark_applied":
         shop.accept(P, Q)
-    shop.restart()
+    shop.reopen()
     shop.ingest()
     shop.at_slot(36, ticks=1)
-    shop.restart()
+    shop.reopen()
     shop.finish()
 
 
@@ -334,7 +335,7 @@ def test_a_partition_that_was_given_up_is_no_progress_that_kafka_has_lost(shop: 
     shop.kill()
     shop.shard.start_dequeue()
     assert shop.accept(P, Q)[Q] == Loss("deleted", 3, None, 0)
-    shop.restart()
+    shop.reopen()
     shop.finish()
 
 
@@ -344,7 +345,7 @@ def test_ingest_is_refused_until_the_command_has_ended(shop: Shop) -> None:
     with dying(State, "write_commit"):
         shop.accept(P, Q)
     with pytest.raises(RecoveryRefused, match="recreated"):
-        shop.restart()
+        shop.reopen()
 
 
 def test_a_standby_does_not_take_the_new_topic_for_the_old(shop: Shop, tmp_path: Path) -> None:
@@ -354,7 +355,7 @@ def test_a_standby_does_not_take_the_new_topic_for_the_old(shop: Shop, tmp_path:
     standby.ingest()
     shop.make_anew()
     shop.accept(P, Q)
-    shop.restart()
+    shop.reopen()
     shop.write(0, 6, 50, 50, 50, 50, 50, 50)
     shop.write(1, 6, 50, 50, 50)
     shop.ingest()
@@ -387,7 +388,7 @@ def test_a_cancel_from_behind_a_cut_meets_nothing_new(shop: Shop) -> None:
     shop.at_slot(5)
     cut(shop, 4)
     assert shop.accept(P) == {P: Loss("cut short", 6, 4, 0)}
-    shop.restart()
+    shop.reopen()
     shop.wanted[ask(shop, 50).source.encode()] += 1  # where a cancel was
     shop.write(0, 51)
     shop.ingest()
@@ -426,7 +427,7 @@ def test_what_came_late_and_lies_before_a_cut_is_not_done(shop: Shop) -> None:
     assert shop.progress().partitions[P].delivered_mark == 1
     shutil.rmtree(shop.path)
     shop.publisher.silent_ms = 61_000
-    shop.restart()
+    shop.reopen()
     shop.finish()
 
 
@@ -442,7 +443,7 @@ def test_a_damaged_commit_page_brings_back_no_mark_from_behind_a_cut(shop: Shop)
     assert newest is not None
     state._commit._store(state._commit._offsets[newest.sequence & 1], b"damaged.")
     assert state.commit().marks[P] == 2
-    shop.restart()
+    shop.reopen()
     shop.write(0, 60, 61)
     shop.ingest()
     shop.at_slot(70)
@@ -466,7 +467,7 @@ def test_a_timer_is_not_brought_back_by_cutting_its_cancel_off(shop: Shop) -> No
     shop.shard.start_dequeue()
     shop.at_slot(60)
     shop.accept(P)
-    shop.restart()
+    shop.reopen()
     shop.wanted[ask(shop, 80).source.encode()] += 1  # where a cancel was
     shop.write(0, 81, 82)
     shop.ingest()
@@ -486,7 +487,7 @@ def test_a_cancel_of_a_topic_made_anew_meets_what_is_left_of_the_old_one(shop: S
     shop.wanted[ask(shop, 60).source.encode()] += 1
     shop.write(0, 61)
     for slot in (6, 65):
-        shop.restart()
+        shop.reopen()
         shop.ingest()
         shop.at_slot(slot)
     shop.finish()

@@ -208,11 +208,11 @@ def test_a_directory_that_has_to_recover_is_refused(
 
 def test_only_the_owners_directory_may(world: RecoveryWorld) -> None:
     caught_up(world)
-    elsewhere = world.path.with_name("elsewhere")
-    world.path, own = elsewhere, world.path
+    own = world.shard
+    world.shard = world.beside(world.path.with_name("elsewhere"))
     with pytest.raises(RecoveryRefused, match="belongs to the data directory"):
         reconfigure(world, OTHER)
-    world.path = own
+    world.shard = own
     other = replace(OTHER, shards=2)
     with pytest.raises(RecoveryRefused, match="shard 0 of 1"):
         reconfigure(world, other)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.harness.cancel_world import NOW_MS, CancelWorld, cancel, timer
+from tests.harness.cancel_world import CancelWorld, cancel, timer
+from tests.harness.local_world import NOW_MS
 from tests.harness.timer_rows import P0, P1
 
 from duewheel.checkpoints.recovery_decision import RecoveryRecord

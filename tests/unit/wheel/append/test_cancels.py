@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.harness.cancel_world import NOW_MS, PRECISION_MS, REPLIES, CancelWorld, cancel, timer
+from tests.harness.cancel_world import REPLIES, CancelWorld, cancel, timer
+from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.timer_rows import P0, P1
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
@@ -20,7 +21,6 @@ from duewheel.schemas.header_names import CHASE_FLAG_FOUND
 from duewheel.schemas.wire.record_codec import added_headers, framed_bytes
 from duewheel.testing import (
     TIMER_TOPIC,
-    LocalShard,
     TimerRow,
     timer_batch,
 )
@@ -461,12 +461,10 @@ def test_in_a_partition_that_is_ahead_a_cancel_is_replied_to_once(
     }
     apart = replace(found, owner=NOBODY, incarnation=77, partitions=parts)
     world.publisher.committed.append((None, apart))
-    world.shard = LocalShard(
-        tmp_path / "other", world.wheel, world.publisher, world.clock, world.config
-    )
+    world.shard = world.beside(tmp_path / "other")
     world.shard.offsets_at = lambda _: {P0: 0, P1: 0}
     dequeue = world.shard.start_dequeue()
-    world.engine = world.shard.start_ingest()
+    world.shard.start_ingest()
     rows = [TimerRow(0, 0, NOW_MS + 50), TimerRow(0, 1, NOW_MS + 60)]
     world.append(*rows, timer(0, 60, partition=1), cancel(1, partition=1))
     assert dequeue.tick()

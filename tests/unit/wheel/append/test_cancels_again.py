@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.harness.cancel_world import NOW_MS, PRECISION_MS, CancelWorld, cancel, timer
+from tests.harness.cancel_world import CancelWorld, cancel, timer
+from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.recovery_world import RecoveryWorld
 from tests.harness.standbys import Standby
 from tests.harness.timer_rows import P0, P1
@@ -140,7 +141,7 @@ def lose_power(world: CancelWorld, monkeypatch: pytest.MonkeyPatch, marked: list
     boot = str(uuid.uuid4())
     monkeypatch.setattr(fs, "boot_id", lambda: boot)
     world.shard.start_dequeue()
-    world.engine = world.shard.start_ingest()
+    world.shard.start_ingest()
 
 
 @pytest.mark.parametrize("marked", [[], [0, 1]])

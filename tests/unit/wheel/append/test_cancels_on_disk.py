@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.cancel_world import NOW_MS, PRECISION_MS, CancelWorld, cancel, timer
+from tests.harness.cancel_world import CancelWorld, cancel, timer
+from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.timer_rows import P0, P1
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
@@ -171,7 +172,7 @@ def test_a_cancel_of_a_topic_that_is_gone_keeps_no_segment(make_world: MakeWorld
         world.shard.kill(role)
     TopicNames(world.path).retire("timers")
     world.shard.start_dequeue()
-    world.engine = world.shard.start_ingest()
+    world.shard.start_ingest()
     world.at_slot(9)
     assert world.answers() == []
     world.clock.sleep(3 * 3600)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.harness.engine_world import NOW_MS, PRECISION_MS, SLOT, EngineWorld, timer
+from tests.harness.local_world import NOW_MS, PRECISION_MS, SLOT, LocalWorld, ring, timer
 from tests.harness.timer_rows import P0, P1
 
 from duewheel.checkpoints.commit_and_close import Commit
@@ -33,13 +33,18 @@ from duewheel.wheel.storage.timer_wheel import TimerWheel
 LATER = NOW_MS // 3_600_000 + 5  # an hour in which nothing is due
 
 
-MakeWorld = Callable[..., EngineWorld]
+MakeWorld = Callable[..., LocalWorld]
 
 
 @pytest.fixture
 def make_world(tmp_path: Path) -> MakeWorld:
-    def make(slots: int = 64, chunk_records: int = 100) -> EngineWorld:
-        return EngineWorld(tmp_path / "data", slots, chunk_records)
+    def make(slots: int = 64, chunk_records: int = 100) -> LocalWorld:
+        return LocalWorld(
+            tmp_path / "data",
+            ring(slots),
+            chunk_records=chunk_records,
+            progress_interval_ms=PRECISION_MS,
+        )
 
     return make
 
@@ -51,10 +56,8 @@ def test_a_slot_that_is_closed_becomes_the_earliest_open_one(make_world: MakeWor
     world = make_world()
     world.append(timer(0, 0, 5), timer(0, 1, -1_000), TimerRow(0, 2, 2**62, rejected=True))
     world.at_slot(1)
-    world.drain()
     assert world.offsets() == [1, 2]
     world.at_slot(5)
-    world.drain()
     assert world.offsets() == [1, 2, 0]
 
 
@@ -62,7 +65,7 @@ def test_the_files_of_a_slot_are_those_of_its_hour(make_world: MakeWorld) -> Non
     world = make_world()
     hour = NOW_MS // 3_600_000
     # The slot that ends at the full hour belongs to the next one.
-    world.at_slot(-2)
+    world.set_slot(-2)
     world.append(timer(0, 0, 1), timer(0, 1, 2))
     names = sorted(path.name for path in (world.shard.path / "timerlog").iterdir())
     assert names == [hour_name(hour)]
@@ -78,7 +81,7 @@ def test_rows_of_slots_closed_meanwhile_join_those_of_the_earliest_open_one(
     world = make_world(chunk_records=1)
 
     def close() -> None:
-        world.at_slot(2)
+        world.set_slot(2)
         world.dequeue.tick()
 
     world.clock.meanwhile = close
@@ -91,7 +94,6 @@ def test_rows_of_slots_closed_meanwhile_join_those_of_the_earliest_open_one(
     assert abandoned.tolist() == [True] * 4 + [False] * 5
     assert check(world.shard.path, world.wheel).findings == []
     world.at_slot(4)
-    world.drain()
     assert world.offsets() == [0, 1, 2, 4, 3]
 
 
@@ -101,17 +103,14 @@ def test_a_whole_batch_may_be_closed_meanwhile_and_move_to_another_hour(
     world = make_world()
     hour_slots = 3_600_000 // PRECISION_MS
     world.at_slot(hour_slots - 10)
-    world.drain()
     world.dequeue.tick()
 
     def close() -> None:
         world.at_slot(hour_slots + 3)
-        world.drain()
 
     world.clock.meanwhile = close
     world.append(*(timer(0, offset, hour_slots - 2 + offset % 3) for offset in range(6)))
     world.at_slot(hour_slots + 4)
-    world.drain()
     assert world.offsets() == list(range(6))
     assert check(world.shard.path, world.wheel).findings == []
 
@@ -122,7 +121,7 @@ def test_closing_waits_for_a_batch_that_is_being_committed(
     world = make_world()
     monkeypatch.setattr(data_directory, "LOCK_DEADLINE_S", 0.01)
     write_commit = State.write_commit
-    world.at_slot(2)
+    world.set_slot(2)
 
     def close_meanwhile(state: State, commit: Commit) -> None:
         with pytest.raises(Locked):
@@ -188,7 +187,6 @@ def test_a_failed_write_changes_nothing(
                 assert world.state.commit() == before
     assert writes > 4
     world.at_slot(5)
-    world.drain()
     assert world.offsets() == [0, 2, 3, 1, 4]
     assert check(world.shard.path, world.wheel).findings == []
 
@@ -228,7 +226,6 @@ def test_an_entry_is_missed_until_a_later_lap_has_taken_it(make_world: MakeWorld
     path = world.shard.path / "timerwheel"
     whole = path.read_bytes()
     world.at_slot(1)
-    world.drain()
     for time in (SLOT + 1 - 16, SLOT + 1 + (16 << 20)):  # of no record that there is
         entries = np.frombuffer(bytearray(whole), ENTRY)
         entries["time"][(SLOT + 1) % 16] = time
@@ -240,7 +237,6 @@ def test_an_entry_is_missed_until_a_later_lap_has_taken_it(make_world: MakeWorld
     assert codes == {"entry_lost": 1, "entry_place": 16}
     path.write_bytes(whole)
     world.at_slot(10)
-    world.drain()
     world.append(timer(0, 1, 17))
     assert check(world.shard.path, world.wheel).findings == []
 
@@ -259,8 +255,7 @@ def test_whoever_takes_the_lock_next_finishes_a_killed_batch(
         with pytest.raises(KeyboardInterrupt):
             world.append(timer(0, 1, 1), timer(0, 2, 3))
     world.shard.kill(Role.INGEST)
-    world.at_slot(1)
-    world.drain()  # ingest is dead, and its last batch is there
+    world.at_slot(1)  # ingest is dead, and its last batch is there
     assert world.offsets() == [0, 1]
     assert world.shard.start_ingest().marks == {P0: 3, P1: 0}
     assert check(world.shard.path, world.wheel).findings == []
@@ -357,10 +352,8 @@ def test_a_record_that_was_never_committed_is_no_lost_entry(
     world = make_world(slots=8)
     earlier = 360_000 - 10  # slots of an hour
     world.at_slot(earlier - 5)
-    world.drain()
     world.append(timer(0, 0, earlier))
     world.at_slot(earlier + 1)
-    world.drain()
     with monkeypatch.context() as patch:
 
         def fails(*_: object) -> None:
@@ -370,10 +363,8 @@ def test_a_record_that_was_never_committed_is_no_lost_entry(
         with pytest.raises(OSError, match="killed"):
             world.append(timer(0, 1, earlier + 16))
     world.at_slot(earlier + 17)
-    world.drain()
     world.append(timer(0, 1, earlier + 16))
     world.at_slot(earlier + 18)
-    world.drain()
     assert world.state.damage is Damage.NONE
     assert check(world.shard.path, world.wheel).findings == []
 
@@ -388,5 +379,4 @@ def test_topics_that_come_later_are_known_by_their_ids(make_world: MakeWorld) ->
     with pytest.raises(RecoveryRefused, match="'later' has the id id 3, it had id 2"):
         world.engine.know_topics({"later": "id 3"})
     world.at_slot(31)
-    world.drain()
     assert world.publisher.committed[-1][1].topic_ids == {TIMER_TOPIC: "id 1", "later": "id 2"}

@@ -11,8 +11,9 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.harness.local_world import PRECISION_MS
 from tests.harness.reconfiguring import OTHER, reconfigure
-from tests.harness.recovery_world import PRECISION_MS, RecoveryWorld
+from tests.harness.recovery_world import RecoveryWorld
 from tests.harness.standbys import Standby, half_way, marks_of, world
 
 from duewheel.checkpoints.progress import NOBODY

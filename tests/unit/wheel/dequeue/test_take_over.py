@@ -10,8 +10,6 @@ from tests.harness.recovery_world import RecoveryWorld, half_delivered
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.errors import Fenced, PublishDoubt
-from duewheel.testing import LocalShard
-from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher import Prepared
 
 
@@ -28,9 +26,7 @@ def test_an_owner_that_goes_on_is_overcome(
     other = tmp_path / "other"
     if not empty:
         shutil.copytree(world.path, other)
-    config = DequeueConfig(0, 1, {}, 1, progress_interval_ms=10)
-    second = LocalShard(other, world.wheel, world.publisher, world.clock, config)
-    second.offsets_at = world.shard.offsets_at
+    second = world.beside(other)
     publish, incarnations, left = world.publisher.publish, [], rounds
 
     def taken_back(prepared: Prepared | None, progress: Progress) -> int | None:
@@ -55,5 +51,5 @@ def test_an_owner_that_goes_on_is_overcome(
             world.at_slot(14 + rounds)
     world.kill()
     second.start_ingest()
-    world.path, world.shard = other, second
+    world.shard = second
     world.finish()

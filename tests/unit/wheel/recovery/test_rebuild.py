@@ -11,13 +11,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.harness.recovery_world import (
-    NOW_MS,
-    PARTITIONS,
-    PRECISION_MS,
-    RecoveryWorld,
-    half_delivered,
-)
+from tests.harness.local_world import NOW_MS, PRECISION_MS
+from tests.harness.recovery_world import PARTITIONS, RecoveryWorld, half_delivered
 
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
@@ -25,7 +20,6 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import RecoveryPending
 from duewheel.testing import TIMER_TOPIC, LocalShard
-from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -341,10 +335,7 @@ def copy_of(world: RecoveryWorld) -> LocalShard:
     """A second shard on a copy of the directory, whose processes live."""
     path = world.path.with_name("copy")
     shutil.copytree(world.path, path)
-    config = DequeueConfig(0, 1, {}, 2, progress_interval_ms=PRECISION_MS)
-    shard = LocalShard(path, world.wheel, world.publisher, world.clock, config)
-    shard.offsets_at = world.shard.offsets_at
-    return shard
+    return world.beside(path)
 
 
 def turn(world: RecoveryWorld, shard: LocalShard, slot: int) -> None:

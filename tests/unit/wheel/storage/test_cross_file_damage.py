@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.harness.recovery_world import NOW_MS, PRECISION_MS, RecoveryWorld, half_delivered
+from tests.harness.local_world import NOW_MS, PRECISION_MS
+from tests.harness.recovery_world import RecoveryWorld, half_delivered
 
 from duewheel.checkpoints.commit_and_close import Commit
 from duewheel.checkpoints.recovery_decision import recovering

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.harness.cancel_world import CancelWorld
-from tests.harness.engine_world import PRECISION_MS, SLOT, EngineWorld, timer
+from tests.harness.local_world import PRECISION_MS, SLOT, LocalWorld, ring, timer
 from tests.harness.timer_rows import P0, P1
 
 from duewheel.checkpoints import fs
@@ -34,25 +34,30 @@ HOUR = 3_600_000 // PRECISION_MS  # slots
 YEARS = 10 * 365 * 24 * HOUR
 
 
+def started(tmp_path: Path, slots: int) -> LocalWorld:
+    return LocalWorld(
+        tmp_path / "data", ring(slots), chunk_records=7, progress_interval_ms=PRECISION_MS
+    )
+
+
 @pytest.fixture
-def world(tmp_path: Path) -> EngineWorld:
+def world(tmp_path: Path) -> LocalWorld:
     """A ring of 128 slots."""
-    return EngineWorld(tmp_path / "data", 64, 7)
+    return started(tmp_path, 64)
 
 
 class KilledError(Exception):
     """Of a process."""
 
 
-def come_to(world: EngineWorld, slot: int) -> list[int]:
+def come_to(world: LocalWorld, slot: int) -> list[int]:
     """The offsets that leave until then, in order."""
     before = len(world.offsets())
     world.at_slot(slot)
-    world.drain()
     return world.offsets()[before:]
 
 
-def come_slowly_to(world: EngineWorld, first: int, end: int) -> None:
+def come_slowly_to(world: LocalWorld, first: int, end: int) -> None:
     """Slot by slot."""
     for slot in range(first, end):
         come_to(world, slot)
@@ -60,7 +65,7 @@ def come_slowly_to(world: EngineWorld, first: int, end: int) -> None:
 
 def test_a_row_beyond_the_ring_holds_back_no_other(tmp_path: Path) -> None:
     """Neither another partition nor later rows of its own: one ingest batch takes them all."""
-    world = EngineWorld(tmp_path / "data", 2 * HOUR, 7)
+    world = started(tmp_path, 2 * HOUR)
     days = 72 * HOUR
     rows = [timer(0, 3, 1), timer(0, 5, days), timer(0, 6, 1), timer(1, 0, 1), timer(1, 1, 2)]
     assert world.shard.append(rows, {P0: 9, P1: 4}) == Appended(5)
@@ -72,7 +77,7 @@ def test_a_row_beyond_the_ring_holds_back_no_other(tmp_path: Path) -> None:
     assert check(world.shard.path, world.wheel).findings == []
 
 
-def test_rows_of_a_far_slot_leave_in_the_order_in_which_they_came(world: EngineWorld) -> None:
+def test_rows_of_a_far_slot_leave_in_the_order_in_which_they_came(world: LocalWorld) -> None:
     """Some before it is linked, in several batches, some after it."""
     far = 5 * 128
     for offset in (0, 1):
@@ -90,14 +95,14 @@ def test_rows_of_a_far_slot_leave_in_the_order_in_which_they_came(world: EngineW
     assert check(world.shard.path, world.wheel).findings == []
 
 
-def test_ten_years_ahead_and_beyond_the_calendar(world: EngineWorld) -> None:
+def test_ten_years_ahead_and_beyond_the_calendar(world: LocalWorld) -> None:
     """Far timestamps cost one file each; nothing leaves early, and others are not late."""
     beyond_9999 = 9_000 * 366 * 24 * HOUR
     world.append(timer(0, 0, YEARS), timer(0, 1, 1), timer(1, 0, beyond_9999))
     assert come_to(world, 1) == [1]
     assert check(world.shard.path, world.wheel).findings == []
     world.shard.kill(Role.INGEST)
-    world.engine = world.shard.start_ingest()
+    world.shard.start_ingest()
     world.append(timer(0, 2, YEARS), timer(0, 3, YEARS + 1), timer(0, 4, 2))
     assert come_to(world, 2) == [4]
     hour = (SLOT + beyond_9999) // HOUR
@@ -110,7 +115,7 @@ def test_slots_centuries_apart_keep_their_order() -> None:
     assert slot_order(slots).tolist() == [1, 3, 4, 0, 2]
 
 
-def test_dequeue_without_ingest_links_what_the_ring_reaches(world: EngineWorld) -> None:
+def test_dequeue_without_ingest_links_what_the_ring_reaches(world: LocalWorld) -> None:
     far = [timer(0, n, 100 + 40 * n) for n in range(20)]
     world.append(*far)
     world.shard.kill(Role.INGEST)
@@ -119,7 +124,7 @@ def test_dequeue_without_ingest_links_what_the_ring_reaches(world: EngineWorld) 
         assert come_to(world, 100 + 40 * n) == [n]
 
 
-def test_after_a_stop_of_many_laps_all_leaves_in_order(world: EngineWorld) -> None:
+def test_after_a_stop_of_many_laps_all_leaves_in_order(world: LocalWorld) -> None:
     """One closed range is longer than the ring: it is linked and delivered a part at a time."""
     world.append(*(timer(0, n, 30 * n + 1) for n in range(30)))
     assert come_to(world, 2_000) == list(range(30))
@@ -129,9 +134,9 @@ def test_after_a_stop_of_many_laps_all_leaves_in_order(world: EngineWorld) -> No
     assert check(world.shard.path, world.wheel).findings == []
 
 
-def test_rows_that_come_while_a_range_beyond_the_ring_is_delivered(world: EngineWorld) -> None:
+def test_rows_that_come_while_a_range_beyond_the_ring_is_delivered(world: LocalWorld) -> None:
     world.append(*(timer(0, n, 30 * n + 1) for n in range(30)))
-    world.at_slot(2_000)
+    world.set_slot(2_000)
     for _ in range(12):
         world.dequeue.tick()
     assert 0 < len(world.offsets()) < 30
@@ -142,23 +147,22 @@ def test_rows_that_come_while_a_range_beyond_the_ring_is_delivered(world: Engine
     assert world.offsets() == list(range(32))
 
 
-def test_dequeue_killed_while_a_range_beyond_the_ring_is_delivered(world: EngineWorld) -> None:
+def test_dequeue_killed_while_a_range_beyond_the_ring_is_delivered(world: LocalWorld) -> None:
     world.append(*(timer(0, n, 30 * n + 1) for n in range(30)), timer(0, 30, 1_500))
-    world.at_slot(1_400)
+    world.set_slot(1_400)
     ticks = 0
     while len(world.offsets()) < 30:
         world.dequeue.tick()
         ticks += 1
         if ticks % 3 == 0:
-            world.shard.kill(Role.DEQUEUE)
-            world.dequeue = world.shard.start_dequeue()
+            world.restart(Role.DEQUEUE)
         assert ticks < 500
     assert world.offsets() == list(range(30))
     world.drain()  # the rest of the range is empty
     assert come_to(world, 1_500) == [30]
 
 
-def test_rows_committed_while_a_stretch_is_read_are_linked_with_it(world: EngineWorld) -> None:
+def test_rows_committed_while_a_stretch_is_read_are_linked_with_it(world: LocalWorld) -> None:
     """They may be of an hour that was read before they came."""
     far = 5 * 128
     world.append(timer(0, 0, far))
@@ -166,7 +170,7 @@ def test_rows_committed_while_a_stretch_is_read_are_linked_with_it(world: Engine
     slot = far - 130
     while world.state.linked - SLOT <= far:
         slot += 1
-        world.at_slot(slot)
+        world.set_slot(slot)
         world.dequeue.tick()
         world.append(timer(0, world.engine.marks[P0], far + 1))
     assert slot < far
@@ -175,7 +179,7 @@ def test_rows_committed_while_a_stretch_is_read_are_linked_with_it(world: Engine
 
 
 def test_a_stretch_counts_as_linked_only_once_its_entries_are_written(
-    world: EngineWorld, monkeypatch: pytest.MonkeyPatch
+    world: LocalWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     far = 5 * 128
     world.append(timer(0, 0, far), timer(0, 1, far + 1))
@@ -190,14 +194,13 @@ def test_a_stretch_counts_as_linked_only_once_its_entries_are_written(
         come_slowly_to(world, far - 129, far)
     monkeypatch.undo()
     assert world.state.linked - SLOT < far
-    world.shard.kill(Role.DEQUEUE)
-    world.dequeue = world.shard.start_dequeue()
+    world.restart(Role.DEQUEUE)
     world.drain()
     assert come_to(world, far + 1) == [0, 1]
     assert check(world.shard.path, world.wheel).findings == []
 
 
-def test_a_power_loss_keeps_what_is_not_linked(world: EngineWorld) -> None:
+def test_a_power_loss_keeps_what_is_not_linked(world: LocalWorld) -> None:
     far = 7 * 128
     world.append(timer(0, 0, 5), timer(0, 1, far), timer(0, 2, far), timer(1, 0, far + 3))
     checkpoints = DurableCheckpoints(world.shard.path)
@@ -207,8 +210,8 @@ def test_a_power_loss_keeps_what_is_not_linked(world: EngineWorld) -> None:
         world.shard.kill(role)
     directory = world.shard.path
     State.open(directory).note_damage(Damage.CACHE_LOST)
-    world.dequeue = world.shard.start_dequeue()
-    world.engine = world.shard.start_ingest()
+    world.shard.start_dequeue()
+    world.shard.start_ingest()
     assert world.engine.marks == {P0: 3, P1: 1}
     assert check(world.shard.path, world.wheel).findings == []
     world.append(timer(0, 3, far))
@@ -216,7 +219,7 @@ def test_a_power_loss_keeps_what_is_not_linked(world: EngineWorld) -> None:
     assert come_to(world, far + 3) == [1, 2, 3, 0]
 
 
-def test_what_is_not_linked_is_counted_as_pending(world: EngineWorld) -> None:
+def test_what_is_not_linked_is_counted_as_pending(world: LocalWorld) -> None:
     world.append(timer(0, 0, 5), timer(0, 1, 999), timer(0, 2, 72 * HOUR))
     world.drain()
     directory = DataDirectory(world.shard.path, world.wheel)
@@ -224,13 +227,11 @@ def test_what_is_not_linked_is_counted_as_pending(world: EngineWorld) -> None:
     assert (found.total, found.beyond_ring) == (3, 2)
     directory.close()
     come_to(world, 5)
-    world.shard.kill(Role.DEQUEUE)
-    world.dequeue = world.shard.start_dequeue()
+    world.restart(Role.DEQUEUE)
     come_to(world, 6)
     mirror = world.state.mirror()
     assert mirror is not None
     world.at_slot(1_000)
-    world.drain()
     mirror = world.state.mirror()
     assert mirror is not None and mirror.delivered_rows == 2
 
@@ -243,7 +244,7 @@ def test_what_is_not_linked_is_counted_as_pending(world: EngineWorld) -> None:
     ],
 )
 def test_a_damaged_record_beyond_the_ring_is_found_before_its_slot_closes(
-    world: EngineWorld, at: int
+    world: LocalWorld, at: int
 ) -> None:
     far = 5 * 128
     world.append(timer(0, 0, far), timer(0, 1, far + 9))
@@ -258,7 +259,7 @@ def test_a_damaged_record_beyond_the_ring_is_found_before_its_slot_closes(
 
 
 def test_a_later_lap_may_have_the_entry_of_a_slot_closed_while_a_batch_is_written(
-    world: EngineWorld,
+    world: LocalWorld,
 ) -> None:
     """Dequeue links slot 3 + 128 while ingest writes to slot 3, which is delivered by then."""
     world.append(timer(0, 0, 3 + 128))
@@ -266,7 +267,6 @@ def test_a_later_lap_may_have_the_entry_of_a_slot_closed_while_a_batch_is_writte
     def close() -> None:
         for slot in range(2, 20):
             world.at_slot(slot)
-            world.drain()
 
     world.clock.meanwhile = close
     assert world.append(timer(0, 1, 3), timer(0, 2, 9)).rows == 2
@@ -277,7 +277,7 @@ def test_a_later_lap_may_have_the_entry_of_a_slot_closed_while_a_batch_is_writte
 
 
 def test_positions_beyond_the_ring_are_read_from_what_was_committed(
-    world: EngineWorld, monkeypatch: pytest.MonkeyPatch
+    world: LocalWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(far_slots, "INDEX_BYTES", 1)  # of one hour
     directory = world.shard.directory(Role.INGEST)
@@ -291,7 +291,7 @@ def test_positions_beyond_the_ring_are_read_from_what_was_committed(
 
 
 def test_a_failed_write_leaves_no_position_behind(
-    world: EngineWorld, monkeypatch: pytest.MonkeyPatch
+    world: LocalWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.append(timer(0, 0, 1_000))
     pwrite = os.pwrite
