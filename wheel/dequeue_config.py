@@ -10,6 +10,19 @@ from duewheel.checkpoints.config_epochs import PRECISION, WINDOW
 from duewheel.wheel.slot_overflow import HotSlots
 from duewheel.wheel.slots import WheelConfig
 
+# Records of one window of a scan (slot_scan.py); their positions take 8 bytes each while it lasts.
+WINDOW_RECORDS = 1 << 20
+
+# The broker's coordinator keeps an open transaction as one record: each topic's name once, and four
+# bytes for each partition. That record must stay below message.max.bytes (1 MiB unless set), or no
+# attempt at the transaction can ever succeed. A thousand of the longest names (249 bytes) are a
+# quarter of it; of partitions there are at most as many as rows.
+TOPICS_MAX = 1_000
+
+# Ingest reads committed records only: a long transaction with copies would keep it from all records
+# behind them. So transactions with many rolled or spread timers are short.
+ROLLS_MAX = 2_000
+
 
 @dataclass(frozen=True, slots=True)
 class DequeueConfig:
@@ -28,6 +41,10 @@ class DequeueConfig:
             closed.
         hot_slots: the policy for slots with many rows.
         reply_topic: the topic of the replies to cancels; None: no replies.
+        chunk_topics: the most target topics of a transaction.
+        chunk_rolls: the most rolled and spread timers of a transaction.
+        window_records: the records whose positions are in memory at a time; one slot may have more.
+        collect_interval_ms: the time between two collections of hours that can go.
     """
 
     shard: int
@@ -40,6 +57,10 @@ class DequeueConfig:
     clock_skew_max_ms: int = 1_000
     hot_slots: HotSlots = field(default_factory=HotSlots)
     reply_topic: str | None = None
+    chunk_topics: int = TOPICS_MAX
+    chunk_rolls: int = ROLLS_MAX
+    window_records: int = WINDOW_RECORDS
+    collect_interval_ms: int = 60_000
 
     def slot_values(self, wheel: WheelConfig) -> dict[str, Any]:
         """Returns all settings that decide a row's slot, in the form of the progress."""

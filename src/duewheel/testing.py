@@ -424,6 +424,7 @@ class LocalShard:
 
     Attributes:
         path: the data directory.
+        config: of the loop, from its next start on.
         ingest: the engine, None while ingest does not run.
         dequeue: the loop, None while it does not run.
         offsets_at: where a time begins in Kafka; see `apply_recovery`.
@@ -445,7 +446,7 @@ class LocalShard:
         self._wheel = wheel
         self._publisher = publisher
         self._clock = clock
-        self._config = config
+        self.config = config
         self._stopping = stopping
         self._directories: dict[Role, DataDirectory] = {}
 
@@ -464,12 +465,12 @@ class LocalShard:
             directory,
             self._publisher,
             self._clock,
-            self._config,
+            self.config,
             self._stopping,
         )
         first = None
         if starts is not None:
-            first = first_progress(directory, self._config, starts, self._clock.now_ms())
+            first = first_progress(directory, self.config, starts, self._clock.now_ms())
         self.dequeue.start(first, take_over=take_over)
         return self.dequeue
 

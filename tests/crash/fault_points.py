@@ -22,7 +22,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -335,9 +335,11 @@ def set_clock(error_ms: Callable[[], int]) -> None:
 
 def collect_often() -> None:
     """Have dequeue look for garbage all the time."""
-    dequeue: Any = importlib.import_module("duewheel.wheel.dequeue.loop")
-    assert dequeue._COLLECT_MS > COLLECT_MS
-    dequeue._COLLECT_MS = COLLECT_MS
+
+    def often(config: Method) -> Method:
+        return lambda settings: replace(config(settings), collect_interval_ms=COLLECT_MS)
+
+    wrap("duewheel.factory:dequeue_config", often)
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ read as something that can be worked with.
 from __future__ import annotations
 
 import json
+import mmap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -13,10 +14,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness import state_pages
 
 from duewheel.checkpoints import progress_mirror, state_file
 from duewheel.checkpoints.cancel_bounds import EVERY_OFFSET, CancelBounds
 from duewheel.checkpoints.cancel_bounds import FILE_NAME as CANCEL_BOUNDS_FILE
+from duewheel.checkpoints.checksummed_pages import PagePair
 from duewheel.checkpoints.commit_and_close import Close, Commit, HourLengths, Marks
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.durable_checkpoint import Durable
@@ -114,10 +117,10 @@ def written(folder: Path) -> Iterator[State]:
 
 PAGES = {
     "identity": (0, 200),
-    "commit": (state_file._COMMIT, 400),
-    "commit, the other": (state_file._COMMIT + state_file.PAGE_BYTES, 400),
-    "close": (state_file._CLOSE, 400),
-    "close, the other": (state_file._CLOSE + state_file.PAGE_BYTES, 400),
+    "commit": (state_pages.COMMIT, 400),
+    "commit, the other": (state_pages.COMMIT + state_file.PAGE_BYTES, 400),
+    "close": (state_pages.CLOSE, 400),
+    "close, the other": (state_pages.CLOSE + state_file.PAGE_BYTES, 400),
 }
 
 
@@ -162,21 +165,23 @@ def test_a_state_file_of_another_length(
 
 @given(data=st.data())
 def test_whole_pages_of_another_shape(written: State, alter: Change, data: st.DataObject) -> None:
-    commit, close = written._commit.read(), written._close.read()
-    assert commit is not None and close is not None
-    others = [alter(data, page.payload)[:100_000] for page in (commit, close)]
-    written._commit.write(others[0])
-    written._close.write(others[1])
-    try:
-        with suppress(CorruptFile):
-            require_commit(written.commit())
-        with suppress(CorruptFile):
-            found = written.close()
-            assert found is not None
-            require_close(found)
-    finally:
-        written._commit.write(commit.payload)
-        written._close.write(close.payload)
+    with written.path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        places = (state_pages.COMMIT, state_pages.CLOSE)
+        pairs = [PagePair(mapped, at, state_file.PAGE_BYTES) for at in places]
+        before = [page.payload for page in [pair.read() for pair in pairs] if page is not None]
+        others = [alter(data, payload)[:100_000] for payload in before]
+        for pair, payload in zip(pairs, others, strict=True):
+            pair.write(payload)
+        try:
+            with suppress(CorruptFile):
+                require_commit(written.commit())
+            with suppress(CorruptFile):
+                found = written.close()
+                assert found is not None
+                require_close(found)
+        finally:
+            for pair, payload in zip(pairs, before, strict=True):
+                pair.write(payload)
 
 
 @given(data=st.data())

@@ -404,8 +404,9 @@ class WheelMachine(RuleBasedStateMachine):
 
     @invariant()
     def floor_never_falls(self) -> None:
-        for directory in self.shard._directories.values():
-            close = directory.state.close()
+        running = {Role.INGEST: self.shard.ingest, Role.DEQUEUE: self.shard.dequeue}
+        for role in [role for role, process in running.items() if process is not None]:
+            close = self.shard.directory(role).state.close()
             assert close is not None and close.floor >= self.last_floor
             self.last_floor = close.floor
 

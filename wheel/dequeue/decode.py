@@ -24,16 +24,6 @@ from duewheel.wheel.storage.layout import FLAG_DEAD_LETTER, level_of
 from duewheel.wheel.storage.message_store import StoredMessages
 from duewheel.wheel.storage.topic_numbers import TopicNames, public_name
 
-# The broker's coordinator keeps an open transaction as one record: each topic's name once, and four
-# bytes for each partition. That record must stay below message.max.bytes (1 MiB unless set), or no
-# attempt at the transaction can ever succeed. A thousand of the longest names (249 bytes) are a
-# quarter of it; of partitions there are at most as many as rows.
-TOPICS_MAX = 1_000
-
-# Ingest reads committed records only: a long transaction with copies would keep it from all records
-# behind them. So transactions with many rolled or spread timers are short.
-ROLLS_MAX = 2_000
-
 
 @dataclass(frozen=True, slots=True)
 class DecodedChunk:
@@ -112,15 +102,17 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
     return DecodedChunk(chunk, deliveries, sources, source, offset, origin_offset)
 
 
-def split_by_limits(decoded: DecodedChunk) -> Iterator[DecodedChunk]:
-    """The same rows in as few chunks as each fits into one transaction: TOPICS_MAX, ROLLS_MAX."""
+def split_by_limits(
+    decoded: DecodedChunk, topics_max: int, rolls_max: int
+) -> Iterator[DecodedChunk]:
+    """The same rows in as few chunks as have no more topics, and no more rolled or spread rows."""
     first, target = 0, decoded.deliveries.target
     rolls = np.cumsum(decoded.deliveries.rolled | spread_rows(decoded.deliveries))
     while first < len(target):
         _, first_rows = np.unique(target[first:], return_index=True)
         before = int(rolls[first - 1]) if first else 0
-        end = int(np.searchsorted(rolls, before + ROLLS_MAX, "right"))
-        if len(first_rows) > TOPICS_MAX:
-            end = min(end, first + int(np.sort(first_rows)[TOPICS_MAX]))
+        end = int(np.searchsorted(rolls, before + rolls_max, "right"))
+        if len(first_rows) > topics_max:
+            end = min(end, first + int(np.sort(first_rows)[topics_max]))
         yield decoded.part(first, end)
         first = end

@@ -57,7 +57,6 @@ from duewheel.wheel.storage.far_slots import Linker, rows_beyond
 log = structlog.get_logger()
 
 _BEAT_MS = 500
-_COLLECT_MS = 60_000  # between collections of hours that can go
 _HELD_COMMIT_MS = 1_000  # between readings of the brokers' clock while closing is held
 
 
@@ -98,13 +97,7 @@ class Loop:
         self._commits = Committer(
             directory, publisher, clock, self._guard, totals, started, self._beat, stopping
         )
-        self._chunks = Pipeline(
-            directory,
-            publisher.prepare,
-            config.chunk_records,
-            config.chunk_bytes,
-            config.hot_slots,
-        )
+        self._chunks = Pipeline(directory, publisher.prepare, config)
         self._linker = Linker(directory)
         self._bounds = BoundsKeeper(directory.path, publisher, clock)
         self._replies = CancelReplies(
@@ -116,7 +109,7 @@ class Loop:
         self._hot_slot: int | None = None  # the last one with rows in excess
         self._was_paused = False
         self._beating = Interval(clock, _BEAT_MS)
-        self._collecting = Interval(clock, _COLLECT_MS)
+        self._collecting = Interval(clock, config.collect_interval_ms)
 
     def begin(self) -> None:
         """Commit where the loop begins: that fences the owner before it.

@@ -41,8 +41,9 @@ from duewheel.threads import Worker
 from duewheel.wheel.dequeue.bounded_queue import BoundedQueue, QueueClosed
 from duewheel.wheel.dequeue.decode import DecodedChunk, decode_chunk, split_by_limits
 from duewheel.wheel.dequeue.slot_scan import ScannedChunk, SlotScan
+from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher import Prepared
-from duewheel.wheel.slot_overflow import HotSlots, RankCounter, overflow_rows
+from duewheel.wheel.slot_overflow import RankCounter, overflow_rows
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import is_cancelled
 
@@ -117,26 +118,23 @@ class Pipeline:
         self,
         directory: DataDirectory,
         prepare: Callable[[Deliveries], Prepared],
-        records_max: int,
-        bytes_max: int,
-        hot_slots: HotSlots,
+        config: DequeueConfig,
     ) -> None:
         """
         Args:
             directory: whose slots are delivered.
             prepare: the publisher's.
-            records_max, bytes_max: rows and stored bytes of one chunk, and of one queue.
-            hot_slots: what is done about slots with many rows.
+            config: bounds of one chunk, and of one queue; what is done about slots with many rows.
         """
         self._directory = directory
         self._prepare = prepare
-        self._bounds = (records_max, bytes_max)
-        self._hot_slots = hot_slots
+        self._bounds = (config.chunk_records, config.chunk_bytes)
+        self._config = config
         self._range: _Range | None = None
         self._stages: _Stages | None = None
         # Of a range of one chunk, or of one that was divided.
         self._ready: deque[PreparedChunk] = deque()
-        self._rows_max = records_max  # of one transaction, for now
+        self._rows_max = config.chunk_records  # of one transaction, for now
         self._too_long_ms = 0  # what the last one took that ran out of time
         self._failure: BaseException | None = None
 
@@ -155,7 +153,7 @@ class Pipeline:
             half_rows_by_slot: of half-delivered slots, how many rows are out.
         """
         assert self._stages is None and not self._ready, "chunks were made and not used"
-        scan = SlotScan(self._directory, after, until)
+        scan = SlotScan(self._directory, after, until, self._config.window_records)
         self._range = _Range(scan, after + 1, until, below, RankCounter(half_rows_by_slot))
 
     @property
@@ -254,9 +252,10 @@ class Pipeline:
         whole = decode_chunk(chunk, store.read(chunk.hour, chunk.records), topics)
         # Also what is cancelled has a rank in its slot: it may be out already elsewhere.
         rank = slots.ranks.of(chunk.slot, ~_delivered(slots, whole))
-        marked = self._hot_slots.mark_overflow(whole.deliveries, chunk.slot, rank, precision_ms)
-        end = 0
-        for decoded in split_by_limits(replace(whole, deliveries=marked)):
+        config, end = self._config, 0
+        marked = config.hot_slots.mark_overflow(whole.deliveries, chunk.slot, rank, precision_ms)
+        whole = replace(whole, deliveries=marked)
+        for decoded in split_by_limits(whole, config.chunk_topics, config.chunk_rolls):
             first, end = end, end + len(decoded.chunk)
             yield self._prepared(slots, decoded, rank[first:end])
 

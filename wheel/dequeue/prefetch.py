@@ -243,6 +243,7 @@ class ReadAheadThread:
         config: ReadAheadConfig,
         clock: Clock,
         delivered: Callable[[], int | None],
+        round_s: float = _ROUND_S,
     ) -> None:
         """Nothing runs yet.
 
@@ -251,14 +252,16 @@ class ReadAheadThread:
             clock: the loop's.
             delivered: the last slot delivered in full, None while no file may be read; asked
                 from another thread.
+            round_s: between two looks, and before it is started again.
         """
         self._stop = threading.Event()
         self._ahead = ReadAhead(path, wheel, config, self._stop.is_set)
         self._config = config
         self._clock = clock
         self._delivered = delivered
+        self._round_s = round_s
         # Deliveries go on without it, only slower: after any error it is started again.
-        self._thread = Worker("read ahead", self._run, again_after_s=_ROUND_S)
+        self._thread = Worker("read ahead", self._run, again_after_s=round_s)
 
     def __enter__(self) -> Self:
         if self._config.ahead_ms:
@@ -280,4 +283,4 @@ class ReadAheadThread:
             except (CorruptFile, OSError) as error:
                 # Mostly an entry that was being changed. What is really damaged the loop reports.
                 log.debug("read ahead left out", reason=str(error))
-            self._stop.wait(_ROUND_S)
+            self._stop.wait(self._round_s)

@@ -17,6 +17,7 @@ import numpy as np
 
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Bool, Int64
+from duewheel.wheel.dequeue_config import WINDOW_RECORDS
 from duewheel.wheel.slots import hour_of, last_slot_of_hour
 from duewheel.wheel.storage.cross_file_damage import require_entries
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -25,8 +26,6 @@ from duewheel.wheel.storage.timer_log import Records, Stretches
 
 # Entries read in one go: 2 MiB of the wheel.
 _SLOTS_AT_ONCE = 1 << 16
-# Records of one window; their positions take 8 bytes each while the window lasts.
-WINDOW_RECORDS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +82,15 @@ class ScannedChunk:
 class SlotScan:
     """A cursor over the closed slots after < s ≤ until."""
 
-    def __init__(self, directory: DataDirectory, after: int, until: int) -> None:
+    def __init__(
+        self,
+        directory: DataDirectory,
+        after: int,
+        until: int,
+        window_records: int = WINDOW_RECORDS,
+    ) -> None:
         self._directory = directory
+        self._window_records = window_records
         self._scanned = after
         self._until = until
         self._window: _Window | None = None
@@ -137,7 +143,7 @@ class SlotScan:
             require_entries(self._directory, np.arange(self._scanned + 1, end + 1))
             entries = self._directory.wheel.range(self._scanned, end)
             if len(entries):
-                within = np.cumsum(entries["num"].astype(np.int64)) <= WINDOW_RECORDS
+                within = np.cumsum(entries["num"].astype(np.int64)) <= self._window_records
                 count = max(1, int(within.sum()))
                 if count < len(entries):
                     end = int(entries["time"][count]) - 1

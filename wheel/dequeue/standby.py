@@ -67,7 +67,6 @@ from duewheel.wheel.storage.far_slots import Linker
 log = structlog.get_logger(__name__)
 
 POLL_S = 0.25  # between two readings of the progress
-_COLLECT_MS = 60_000
 _ASK_MS = 3_000  # of silence, before the coordinator is asked, and between two questions
 _LOG_MS = 10_000
 _AWAITED_MAX = 1_000  # closings remembered; beyond them the lag is known a little too low
@@ -110,7 +109,7 @@ class Follower:
         # By boottime: last sign of life of the owner; closings not reached, and when first seen.
         self._last_sign_ms = self._last_question_ms = clock.boottime_ms()
         self._awaited: deque[tuple[int, Close]] = deque()
-        self._collecting = Interval(clock, _COLLECT_MS)
+        self._collecting = Interval(clock, config.collect_interval_ms)
         self._cancels = CancelReplies(directory, {}, None, config.chunk_bytes)
         self._warning = Interval(clock, _LOG_MS)
 

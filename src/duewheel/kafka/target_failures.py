@@ -14,7 +14,8 @@ Each change is logged once, however many rows it affects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import structlog
@@ -23,7 +24,7 @@ from duewheel.kafka.ttl_cache import TtlCache
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.encoded import Target
 
-VERDICT_S = (5.0, 60.0)  # after the first failure, and at most
+VERDICT_S = (5.0, 60.0)
 _LOGGED_MAX = 10_000
 
 log = structlog.get_logger(__name__)
@@ -32,8 +33,18 @@ log = structlog.get_logger(__name__)
 class TargetFailures:
     """Failed partitions. The publisher's thread changes it; any thread may call `with_failures`."""
 
-    def __init__(self) -> None:
-        self._failures: TtlCache[TopicPartition, int] = TtlCache()  # in a row
+    def __init__(
+        self,
+        verdict_s: tuple[float, float] = VERDICT_S,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Args:
+            verdict_s: for how long a partition is not tried: after the first failure, and at most.
+            now_s: seconds that pass.
+        """
+        self._verdict_s = verdict_s
+        self._failures: TtlCache[TopicPartition, int] = TtlCache(now_s=now_s)  # in a row
         self._failed: dict[str, set[int]] = {}  # keys of `_failures`, by topic; replaced as a whole
         self._logged: dict[str, frozenset[int]] = {}
 
@@ -46,7 +57,7 @@ class TargetFailures:
     def failed(self, partition: TopicPartition, why: str) -> None:
         """A transaction failed because of this partition."""
         times = (self._failures.get_stale(partition) or 0) + 1
-        first_s, longest_s = VERDICT_S
+        first_s, longest_s = self._verdict_s
         verdict_s = min(first_s * 2.0 ** min(times - 1, 10), longest_s)
         self._failures.put(partition, times, verdict_s)
         self._sort_failed()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 _ENTRIES_MAX = 10_000
@@ -18,8 +18,12 @@ class TtlCache(Generic[K, T]):
     One thread changes it; any thread may read an entry.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, entries_max: int = _ENTRIES_MAX, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self._entries: dict[K, tuple[T, float]] = {}  # value and expiry; the oldest first
+        self._entries_max = entries_max
+        self._now_s = now_s
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -27,7 +31,7 @@ class TtlCache(Generic[K, T]):
     def get(self, key: K) -> T | None:
         """The value, unless it has expired."""
         value, until = self._entries.get(key, (None, 0.0))
-        return value if until > time.monotonic() else None
+        return value if until > self._now_s() else None
 
     def get_stale(self, key: K) -> T | None:
         """The value, expired or not."""
@@ -40,13 +44,13 @@ class TtlCache(Generic[K, T]):
     def put(self, key: K, value: T, age_s: float) -> None:
         """Store it; it expires in `age_s`."""
         self._entries.pop(key, None)
-        self._entries[key] = (value, time.monotonic() + age_s)
-        if len(self._entries) > _ENTRIES_MAX:
+        self._entries[key] = (value, self._now_s() + age_s)
+        if len(self._entries) > self._entries_max:
             del self._entries[next(iter(self._entries))]
 
     def drop_expired(self) -> None:
         """Remove expired values."""
-        now = time.monotonic()
+        now = self._now_s()
         for key in [key for key, (_, until) in self._entries.items() if until <= now]:
             del self._entries[key]
 

@@ -20,8 +20,7 @@ from duewheel.runtime.readiness import ReadyBounds
 from duewheel.streaming.batch_attempt import SPARK_DIR, Attempt
 from duewheel.wheel.admin.reconfigure import SKIPPED_MAX
 from duewheel.wheel.dequeue.cancel_replies import ROWS_MAX
-from duewheel.wheel.dequeue.decode import ROLLS_MAX, TOPICS_MAX
-from duewheel.wheel.dequeue.slot_scan import WINDOW_RECORDS
+from duewheel.wheel.dequeue_config import ROLLS_MAX, TOPICS_MAX, WINDOW_RECORDS
 from duewheel.wheel.storage.far_slots import INDEX_BYTES
 
 Bound = dict[str, Any]

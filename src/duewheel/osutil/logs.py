@@ -104,8 +104,9 @@ class FewRepeats(logging.Filter):
     handler holds a lock.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kinds_max: int = _KINDS_MAX) -> None:
         super().__init__()
+        self._kinds_max = kinds_max
         self._seen: dict[tuple[str, str], tuple[float, int]] = {}  # when shown, left out since
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -118,7 +119,7 @@ class FewRepeats(logging.Filter):
         if abs(record.created - shown_s) < REPEAT_S:
             self._seen[kind] = (shown_s, left_out + 1)
             return False
-        if len(self._seen) >= _KINDS_MAX:
+        if len(self._seen) >= self._kinds_max:
             self._seen.clear()
         self._seen[kind] = (record.created, 0)
         record.repeated = left_out

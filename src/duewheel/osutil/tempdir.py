@@ -37,14 +37,15 @@ class ScratchFolder:
         path: of the folder.
     """
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, linger_s: float = _LINGER_S) -> None:
         """Make it.
 
         Args:
             prefix: what its name begins with.
+            linger_s: for how long it is removed again and again after a `kill -9`.
         """
         self.path = Path(tempfile.mkdtemp(prefix=prefix))
-        command = [sys.executable, "-I", "-S", "-c", _REMOVER, str(self.path), str(_LINGER_S)]
+        command = [sys.executable, "-I", "-S", "-c", _REMOVER, str(self.path), str(linger_s)]
         self._remover = Child(command, on_parent_death=signal.SIGTERM)
 
     def remove(self) -> None:

@@ -21,12 +21,13 @@ from kafka.errors import (
 from kafka.record import MemoryRecords
 
 from duewheel.errors import ConfigError
-from duewheel.kafka import partitioner, ttl_cache, unpublishable_rows
+from duewheel.kafka import partitioner, unpublishable_rows
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline, DeadlineExceeded, within
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
+from duewheel.kafka.ttl_cache import TtlCache
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.varint import varint
@@ -310,9 +311,8 @@ def test_refusals_narrow_down_to_the_bad_record() -> None:
     assert catalog.refused == set()
 
 
-def test_what_is_known_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ttl_cache, "_ENTRIES_MAX", 10)
-    known: ttl_cache.TtlCache[str, int] = ttl_cache.TtlCache()
+def test_what_is_known_of_topics_is_bounded() -> None:
+    known: TtlCache[str, int] = TtlCache(entries_max=10)
     for number in range(100):
         known.put(f"t{number}", number, 60)
     assert len(known) == 10

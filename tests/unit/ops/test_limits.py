@@ -15,7 +15,7 @@ from duewheel.factory import dequeue_config
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.ops.limits import bounds
 from duewheel.streaming.batch_attempt import SPARK_DIR, Attempt
-from duewheel.wheel.dequeue.decode import ROLLS_MAX, TOPICS_MAX
+from duewheel.wheel.dequeue_config import ROLLS_MAX, TOPICS_MAX
 
 pytestmark = pytest.mark.usefixtures("clean_surroundings")
 

@@ -20,8 +20,7 @@ OWNER = """
 import json, subprocess, sys, time
 import psutil
 from duewheel.osutil import tempdir
-tempdir._LINGER_S = 5.0
-folder = tempdir.ScratchFolder("duewheel-test-").path
+folder = tempdir.ScratchFolder("duewheel-test-", linger_s=5.0).path
 removers = [child.pid for child in psutil.Process().children()]
 writer = '''
 import pathlib, sys, time

@@ -28,9 +28,8 @@ from duewheel.checkpoints.role import Role
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, Deliveries
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
-from duewheel.wheel.dequeue import decode
 from duewheel.wheel.dequeue.statistics import Statistics
-from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.dequeue_config import ROLLS_MAX, DequeueConfig
 from duewheel.wheel.encoded import Aside, EncodingTarget, Target
 from duewheel.wheel.slot_overflow import HotSlots, RankCounter, overflow_rows, spread_rows
 from duewheel.wheel.slots import WheelConfig
@@ -242,10 +241,18 @@ HOT = HotSlots("spread", 4, 300)
 class World:
     """A shard with a slot of many timers of two partitions."""
 
-    def __init__(self, path: Path, chunk_records: int, hot: HotSlots = HOT) -> None:
+    def __init__(
+        self,
+        path: Path,
+        chunk_records: int,
+        hot: HotSlots = HOT,
+        chunk_rolls: int = ROLLS_MAX,
+    ) -> None:
         self.clock = ManualClock(NOW_MS)
         self.publisher = RecordingPublisher(self.clock)
-        config = DequeueConfig(0, 1, {}, chunk_records=chunk_records, hot_slots=hot)
+        config = DequeueConfig(
+            0, 1, {}, chunk_records=chunk_records, chunk_rolls=chunk_rolls, hot_slots=hot
+        )
         self.shard = LocalShard(path, WHEEL, self.publisher, self.clock, config)
         self.shard.start_dequeue({(TIMER_TOPIC, n): 0 for n in range(2)})
         self.shard.start_ingest()
@@ -280,12 +287,9 @@ class World:
 ORDER = [(number, offset) for offset in range(14) for number in range(2)]
 
 
-def test_where_many_are_spread_transactions_are_short(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_many_are_spread_transactions_are_short(tmp_path: Path) -> None:
     """As where many roll: what comes behind them in their timer topic is not read meanwhile."""
-    monkeypatch.setattr(decode, "ROLLS_MAX", 3)
-    world = World(tmp_path, 100)
+    world = World(tmp_path, 100, chunk_rolls=3)
     world.append(ORDER)
     world.clock.set(NOW_MS + PRECISION_MS)
     world.deliver()

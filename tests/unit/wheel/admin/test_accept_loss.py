@@ -15,6 +15,7 @@ from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.reconfiguring import alone
 from tests.harness.recovery_world import RecoveryWorld
 from tests.harness.standbys import Standby
+from tests.harness.state_pages import damage_newest_commit
 
 from duewheel import testing
 from duewheel.checkpoints.cancel_bounds import CancelBounds
@@ -77,7 +78,7 @@ class Shop(RecoveryWorld):
         with alone(self) as directory:
             local = survey(self.path, self.wheel)
             found, told = losses(
-                named, self.publisher.start(), local, self.shard._config, self.topics
+                named, self.publisher.start(), local, self.shard.config, self.topics
             )
             accept(directory, self.publisher, found, told, self.topics.ids)
         return told
@@ -439,9 +440,7 @@ def test_a_damaged_commit_page_brings_back_no_mark_from_behind_a_cut(shop: Shop)
     cut(shop, 2)
     shop.accept(P)
     state = State.open(shop.path)
-    newest = state._commit.read()
-    assert newest is not None
-    state._commit._store(state._commit._offsets[newest.sequence & 1], b"damaged.")
+    damage_newest_commit(shop.path)
     assert state.commit().marks[P] == 2
     shop.reopen()
     shop.write(0, 60, 61)

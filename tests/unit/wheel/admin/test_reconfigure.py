@@ -110,14 +110,14 @@ def test_a_change_that_would_make_the_progress_too_large_is_refused(
 def test_the_same_settings_change_nothing(world: RecoveryWorld) -> None:
     caught_up(world)
     committed = len(world.publisher.committed)
-    planned = reconfigure(world, world.shard._config)
+    planned = reconfigure(world, world.shard.config)
     assert (planned.changes, planned.dropped) == ({}, 0)
     assert len(world.publisher.committed) == committed
 
 
 def test_a_start_with_other_settings_is_refused_until_then(world: RecoveryWorld) -> None:
     caught_up(world)
-    old = world.shard._config
+    old = world.shard.config
     use(world, OTHER)
     with pytest.raises(RecoveryRefused, match=r"levels_ms.*duewheel reconfigure"):
         world.start()
@@ -137,7 +137,7 @@ def test_another_window_and_the_directory_is_lost_again_and_again(world: Recover
     world.at_slot(2)
     world.kill()
     short = replace(world.wheel, window_ms=10_000)
-    planned = reconfigure(world, world.shard._config, short)
+    planned = reconfigure(world, world.shard.config, short)
     assert planned.changes == {"roll_window_ms": (40_000, 10_000)}
     assert world.start() == "killed"
     world.write(0, 5, 4_600)
@@ -160,7 +160,7 @@ def test_precision_cannot_be_changed(world: RecoveryWorld) -> None:
     caught_up(world)
     found = world.publisher.peek()
     local = survey(world.path, world.wheel)
-    config = world.shard._config
+    config = world.shard.config
     finer = replace(world.wheel, precision_ms=5, window_ms=20_000)
     with pytest.raises(ConfigError, match=r"precision_ms was 10, is 5.*start over"):
         plan(found, local, finer, config, lambda _: {})

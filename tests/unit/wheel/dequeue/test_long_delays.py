@@ -26,7 +26,6 @@ from duewheel.testing import (
     suite_parameters,
     timer_batch,
 )
-from duewheel.wheel.dequeue import decode
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.roll_rule import roll_instants
 from duewheel.wheel.slots import WheelConfig
@@ -135,15 +134,13 @@ def test_timers_of_one_second_do_not_roll_in_one_second() -> None:
     assert found["day 10"]["to the mean"] < 3 > found["day 39"]["to the mean"]
 
 
-def test_a_transaction_rolls_a_bounded_number_of_timers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_transaction_rolls_a_bounded_number_of_timers(tmp_path: Path) -> None:
     """Ingest sees nothing of a timer topic behind copies whose transaction is open."""
-    monkeypatch.setattr(decode, "ROLLS_MAX", 3)
     clock = ManualClock(NOW_MS)
     publisher = RecordingPublisher(clock)
     wheel = WheelConfig(1_000, 4_000, window_ms=3_600_000, margin_ms=0)
-    shard = LocalShard(tmp_path, wheel, publisher, clock, DequeueConfig(0, 1, {}))
+    config = DequeueConfig(0, 1, {}, chunk_rolls=3)
+    shard = LocalShard(tmp_path, wheel, publisher, clock, config)
     dequeue = shard.start_dequeue({(TIMER_TOPIC, 0): 0})
     engine = shard.start_ingest()
     timers = [

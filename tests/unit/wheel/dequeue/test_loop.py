@@ -21,7 +21,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import Fenced, KafkaUnavailable, RecoveryPending, RecoveryRefused
 from duewheel.testing import LocalShard, ManualClock, RecordingPublisher, TimerRow
-from duewheel.wheel.dequeue import loop, slot_scan
+from duewheel.wheel.dequeue import loop
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.slot_scan import SlotScan
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -36,11 +36,11 @@ SLOT = NOW_MS // PRECISION_MS  # closed at the start
 class World:
     """A started shard and what it stands on."""
 
-    def __init__(self, path: Path, slots: int, chunk_records: int, chunk_bytes: int) -> None:
+    def __init__(self, path: Path, slots: int, **bounds: Any) -> None:
         self.wheel = WheelConfig(PRECISION_MS, slots, window_ms=slots * PRECISION_MS, margin_ms=0)
         self.clock = ManualClock(NOW_MS)
         self.publisher = RecordingPublisher(self.clock)
-        self.config = DequeueConfig(0, 1, {"precision": PRECISION_MS}, chunk_records, chunk_bytes)
+        self.config = DequeueConfig(0, 1, {"precision": PRECISION_MS}, **bounds)
         self.shard = LocalShard(
             path, self.wheel, self.publisher, self.clock, self.config, lambda: self.stopping
         )
@@ -92,8 +92,8 @@ MakeWorld = Callable[..., World]
 def make_world(tmp_path: Path) -> MakeWorld:
     numbers = itertools.count()
 
-    def make(slots: int = 64, chunk_records: int = 100, chunk_bytes: int = 1 << 20) -> World:
-        return World(tmp_path / str(next(numbers)), slots, chunk_records, chunk_bytes)
+    def make(slots: int = 64, chunk_records: int = 100, **bounds: Any) -> World:
+        return World(tmp_path / str(next(numbers)), slots, chunk_records=chunk_records, **bounds)
 
     return make
 
@@ -163,9 +163,9 @@ def test_an_entry_that_names_another_slot_s_record_is_damage(make_world: MakeWor
     world = make_world()
     world.append(timer(0, 0, 1), timer(0, 1, 9))
     wheel = world.shard.directory(Role.INGEST).wheel
-    first, later = (SLOT + 1) % wheel.ring, (SLOT + 9) % wheel.ring
+    entries, first, later = wheel.view(), (SLOT + 1) % wheel.ring, (SLOT + 9) % wheel.ring
     for name in ("first_pos", "last_pos"):
-        wheel._entries[name][first] = wheel._entries[name][later]
+        entries[name][first] = entries[name][later]
     world.at_slot(1)
     reason = f"slot {SLOT + 1} leads to a record of slot {SLOT + 9}"
     with pytest.raises(RecoveryPending, match=reason):
@@ -295,11 +295,8 @@ def test_no_more_records_of_a_slot_are_read_at_once_than_asked_for(make_world: M
     assert [len(chunk.records) for chunk in chunks] == [3, 3, 1]
 
 
-def test_a_window_is_bounded_and_a_slot_may_be_larger(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slot_scan, "WINDOW_RECORDS", 4)
-    world = make_world(chunk_records=3)
+def test_a_window_is_bounded_and_a_slot_may_be_larger(make_world: MakeWorld) -> None:
+    world = make_world(chunk_records=3, window_records=4)
     slots = [1, 1, 1, 2, 2, 2, 2, 2, 2, 3, 5, 5, 5, 5]
     world.append(*(timer(offset % 2, offset, slot) for offset, slot in enumerate(slots)))
     world.at_slot(9)

@@ -22,12 +22,13 @@ from tests.harness.deliveries import (
 from tests.simulation.contract_check import decoded
 
 from duewheel.errors import PublishDoubt
-from duewheel.kafka import ttl_cache
 from duewheel.kafka.batch_encoder import encode
 from duewheel.kafka.target_failures import TargetFailures
+from duewheel.kafka.ttl_cache import TtlCache
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
+from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue.requeue import parked, waits_ms
 from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.encoded import Aside, EncodingTarget, Reason, Target
@@ -314,35 +315,23 @@ def test_the_statistics_count_them_by_topic_and_not_as_deliveries() -> None:
 # ---- how it is known ----------------------------------------------------------------------------
 
 
-class Seconds:
-    """Stands in for the module time."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-def test_verdicts_last_longer_each_time_and_end_with_a_success(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    time = Seconds()
-    monkeypatch.setattr(ttl_cache, "time", time)
-    failures, target = TargetFailures(), Target(4, 1_000)
+def test_verdicts_last_longer_each_time_and_end_with_a_success() -> None:
+    clock = ManualClock()
+    failures = TargetFailures(now_s=lambda: clock.boottime_ms() / 1000)
+    target = Target(4, 1_000)
     lasted: list[float] = []
     for _ in range(6):
         failures.failed(("a", 2), "no answer")
-        begun = time.now
+        begun_ms = clock.boottime_ms()
         while failures.with_failures("a", target).unavailable:
             assert failures.with_failures("a", target).unavailable == {2}
             assert failures.with_failures("b", target) == target
-            time.now += 1
-        lasted.append(time.now - begun)
+            clock.sleep(1)
+        lasted.append((clock.boottime_ms() - begun_ms) / 1000)
     assert lasted == [5, 10, 20, 40, 60, 60]
     failures.succeeded([("a", 2)])
     failures.failed(("a", 2), "no answer")
-    time.now += 5
+    clock.sleep(5)
     assert failures.with_failures("a", target) == target
 
 
@@ -351,7 +340,7 @@ def test_failures_are_not_searched_for_each_topic(monkeypatch: pytest.MonkeyPatc
     for topic in ("a", "b"):
         failures.failed((topic, 2), "no answer")
     failures.succeeded([("b", 2), ("c", 1)])
-    monkeypatch.setattr(ttl_cache.TtlCache, "all_keys", None)
+    monkeypatch.setattr(TtlCache, "all_keys", None)
     for topic, down in (("a", {2}), ("b", set()), ("c", set())):
         assert failures.with_failures(topic, target).unavailable == down
         failures.on_metadata(topic, target)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,6 @@ from duewheel.checkpoints.role import Role
 from duewheel.errors import RecoveryPending, TransactionTooSlow
 from duewheel.schemas.batches import Deliveries
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
-from duewheel.wheel.dequeue import decode
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher import Prepared
 from duewheel.wheel.slots import WheelConfig, hour_of
@@ -73,10 +73,10 @@ class SlowPublisher(WatchedPublisher):
 class World:
     """A shard whose timers are all in one slot."""
 
-    def __init__(self, path: Path, chunk_records: int) -> None:
+    def __init__(self, path: Path, **bounds: Any) -> None:
         self.clock = ManualClock(NOW_MS)
         self.publisher = SlowPublisher(self.clock)
-        config = DequeueConfig(0, 1, {}, chunk_records=chunk_records)
+        config = DequeueConfig(0, 1, {}, **bounds)
         self.shard = LocalShard(path, WHEEL, self.publisher, self.clock, config)
         self.shard.start_dequeue({(TIMER_TOPIC, 0): 0})
         self.shard.start_ingest()
@@ -126,8 +126,8 @@ MakeWorld = Callable[..., World]
 def make_world(tmp_path: Path) -> Iterator[MakeWorld]:
     made: list[World] = []
 
-    def make(chunk_records: int = 2) -> World:
-        made.append(World(tmp_path / str(len(made)), chunk_records))
+    def make(chunk_records: int = 2, **bounds: Any) -> World:
+        made.append(World(tmp_path / str(len(made)), chunk_records=chunk_records, **bounds))
         return made[-1]
 
     yield make
@@ -204,11 +204,10 @@ def test_stopping_in_the_middle_of_a_slot_leaves_no_thread(make_world: MakeWorld
 
 @pytest.mark.parametrize("chunk_records", [5, 100])
 def test_a_transaction_names_a_bounded_number_of_topics(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, chunk_records: int
+    make_world: MakeWorld, chunk_records: int
 ) -> None:
     """Cut in the middle of a slot, also by a kill, nothing is lost or doubled."""
-    monkeypatch.setattr(decode, "TOPICS_MAX", 1)  # the rows' targets alternate
-    world = make_world(chunk_records)
+    world = make_world(chunk_records, chunk_topics=1)  # the rows' targets alternate
     sources = world.append(12)
     for _ in range(3):
         assert world.tick()

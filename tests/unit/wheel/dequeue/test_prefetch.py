@@ -22,7 +22,6 @@ from duewheel.testing import (
     TimerRow,
 )
 from duewheel.threads import failures
-from duewheel.wheel.dequeue import prefetch
 from duewheel.wheel.dequeue.prefetch import ReadAhead, ReadAheadConfig, ReadAheadThread
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
@@ -172,8 +171,7 @@ def test_a_log_beyond_the_budget_and_no_files_at_all(pending: Pending, tmp_path:
     assert names == [pending.log.name], "no file was made by looking"
 
 
-def test_the_thread_outlives_any_error(pending: Pending, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch, "_ROUND_S", 0.001)
+def test_the_thread_outlives_any_error(pending: Pending) -> None:
     asked: list[int] = []
 
     def delivered() -> int:
@@ -184,7 +182,7 @@ def test_the_thread_outlives_any_error(pending: Pending, monkeypatch: pytest.Mon
 
     config = ReadAheadConfig(60_000, 1 << 30)
     failures.clear()
-    with ReadAheadThread(pending.path, WHEEL, config, pending.clock, delivered):
+    with ReadAheadThread(pending.path, WHEEL, config, pending.clock, delivered, round_s=0.001):
         eventually(lambda: bool(resident(pending.messages).all()))
     assert failures.pop("read ahead") == 2
 

@@ -299,7 +299,7 @@ def test_an_ingest_that_runs_on_hears_of_them_from_the_start_of_dequeue(
     world.kill()
     reconfigure(world, OTHER)
     # Promoted with the new settings, while its ingest has still the old ones.
-    standby.shard._config = OTHER
+    standby.shard.config = OTHER
     standby.take_over()
     with pytest.raises(RecoveryPending, match="slot configuration has changed"):
         standby.ingest()

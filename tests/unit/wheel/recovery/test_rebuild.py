@@ -13,6 +13,7 @@ from random import Random
 import pytest
 from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.recovery_world import PARTITIONS, RecoveryWorld, half_delivered
+from tests.harness.state_pages import COMMIT
 
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
@@ -157,7 +158,7 @@ def test_what_cannot_be_kept_is_read_again(make_world: MakeWorld, spoiled: str) 
     if spoiled == "state pages":
         path = world.path / "state"
         text = path.read_bytes()
-        path.write_bytes(text[:8192] + b"\1" * (len(text) - 8192))
+        path.write_bytes(text[:COMMIT] + b"\1" * (len(text) - COMMIT))
     else:
         path = max(path.iterdir()) if path.is_dir() else path
         text = path.read_bytes()

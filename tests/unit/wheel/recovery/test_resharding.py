@@ -96,10 +96,10 @@ class Cluster:
             config = DequeueConfig(index, shards, {}, self._chunk_records, progress_interval_ms=20)
             path = self.path / f"{index}"
             local = LocalShard(path, self.wheel, publisher, self.clock, config)
-            local.offsets_at = self._offsets_at
+            local.offsets_at = self.offsets_at
             self.shards.append(Shard(local, publisher))
 
-    def _offsets_at(self, time_ms: int) -> dict[TopicPartition, int]:
+    def offsets_at(self, time_ms: int) -> dict[TopicPartition, int]:
         found: dict[TopicPartition, int] = {}
         for partition, stamps in self._stamps.items():
             later = [offset for offset, stamp_ms in enumerate(stamps) if stamp_ms >= time_ms]
@@ -262,7 +262,7 @@ def test_a_standby_killed_while_partitions_come_to_its_shard(
     cluster.tick(ahead)
     follower.tick()
     standby = LocalShard(path, cluster.wheel, ahead.publisher, cluster.clock, config)
-    standby.offsets_at = cluster._offsets_at
+    standby.offsets_at = cluster.offsets_at
     standby.start_ingest()
     rows = [timer for number in (0, 2) for timer in cluster.kafka[PARTITIONS[number]]]
     ends = {p: len(cluster.kafka[p]) for p in (PARTITIONS[0], PARTITIONS[2])}
@@ -286,7 +286,7 @@ def test_a_standby_killed_while_partitions_come_to_its_shard(
     assert record is not None
     assert record.keep.name == "NOTHING"
     shard.local = LocalShard(path, cluster.wheel, shard.publisher, cluster.clock, config)
-    shard.local.offsets_at = cluster._offsets_at
+    shard.local.offsets_at = cluster.offsets_at
     cluster.finish()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.harness.recovery_world import RecoveryWorld, half_delivered
+from tests.harness.state_pages import COMMIT, damage_newest_commit
 
 from duewheel.checkpoints.recovery_decision import RecoveryRecord, decide
 from duewheel.checkpoints.state_file import State
@@ -33,13 +34,9 @@ def spoil(path: Path, fault: str) -> None:
         shutil.rmtree(path)
     elif fault == "pages":
         text = (path / "state").read_bytes()
-        (path / "state").write_bytes(text[:8192] + b"\1" * (len(text) - 8192))
+        (path / "state").write_bytes(text[:COMMIT] + b"\1" * (len(text) - COMMIT))
     elif fault == "commit page":  # the newest one: the wheel knows a later batch
-        pages = bytearray((path / "state").read_bytes())
-        batch = State.open(path).commit().batch
-        at = 8192 + 256 * 1024 * ((batch + 1) % 2)
-        pages[at : at + 256 * 1024] = bytes(256 * 1024)
-        (path / "state").write_bytes(pages)
+        damage_newest_commit(path)
     elif victim.is_dir():
         shutil.rmtree(victim)
     else:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from duewheel.checkpoints.role import Role
 from duewheel.testing import (
     TIMER_TOPIC,
     LocalShard,
@@ -60,9 +61,8 @@ def test_names_of_targets_are_gone_with_their_messages(tmp_path: Path) -> None:
         world.deliver(due_ms + 100)
     assert len(world.publisher.sources()) == 60_000
     assert (world.path / "topics").stat().st_size < 100  # the timer topic alone
-    for directory in (world.shard.ingest, world.shard.dequeue):
-        assert directory is not None
-        assert len(directory._directory.topics) == 1
+    for role in (Role.INGEST, Role.DEQUEUE):
+        assert len(world.shard.directory(role).topics) == 1
 
 
 def test_pending_timers_are_counted_by_name_up_to_a_bound(tmp_path: Path) -> None:

@@ -1,0 +1,22 @@
+"""The alternating pages of a state file, by their places in the format (docs/data-files.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from duewheel.checkpoints import state_file
+from duewheel.checkpoints.state_file import PAGE_BYTES
+
+COMMIT = 8192  # behind identity and live fields
+CLOSE = COMMIT + 2 * PAGE_BYTES
+
+
+def damage_newest_commit(directory: Path) -> None:
+    """Let the newest commit page of a data directory fail its checksum."""
+    with (directory / state_file.FILE_NAME).open("r+b") as file:
+        sequences = {}
+        for at in (COMMIT, COMMIT + PAGE_BYTES):
+            file.seek(at)
+            sequences[int.from_bytes(file.read(8), "little")] = at
+        file.seek(sequences[max(sequences)])
+        file.write(b"damaged.")
