@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.compute
 
 from duewheel.schemas.arrays import Bool, Int32, Int64
@@ -21,6 +20,7 @@ from duewheel.schemas.columns import (
     Column,
     binary,
     concat,
+    constants,
     filled,
     join,
     join_groups,
@@ -32,7 +32,6 @@ from duewheel.schemas.request.topic_contracts import NATIVE
 from duewheel.schemas.wire.record_codec import framed
 
 Int8 = npt.NDArray[np.int8]
-_pa: Any = pa
 _pc: Any = pyarrow.compute
 
 
@@ -124,7 +123,7 @@ USERS = -1
 MODES = (NATIVE, *DROP_IN)
 """The modes of topics; `mode` of a row is an index in them."""
 _NAMES = [*dict.fromkeys(name for names in (REQUEST, *DROP_IN.values()) for name in names)]
-_NAME_SET = _pa.array([name.encode() for name in _NAMES], pa.large_binary())
+_NAME_SET = constants([name.encode() for name in _NAMES])
 _ORIGIN = _NAMES.index(ORIGIN)
 
 

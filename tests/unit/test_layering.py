@@ -1,4 +1,4 @@
-"""What the engine drags in when it is imported: neither Spark nor Kafka.
+"""What the engine and the commands drag in when imported: neither Spark, Kafka nor pandas.
 
 import-linter reads the sources; this looks at what really happens, imports inside functions and
 those of libraries included.
@@ -22,7 +22,7 @@ import importlib, json, sys
 loaded = {}
 for name in sys.argv[1:]:
     importlib.import_module(name)
-    loaded[name] = sorted({"pyspark", "py4j", "kafka"} & set(sys.modules))
+    loaded[name] = sorted({"pyspark", "py4j", "kafka", "pandas"} & set(sys.modules))
 print(json.dumps(loaded))
 """
 
@@ -53,6 +53,11 @@ def test_engine_needs_neither_spark_nor_kafka(folder: str) -> None:
     pure = modules_of(folder)
     assert len(pure) > 1, "the folder was not found"
     assert {name: found for name, found in foreign_modules(*pure).items() if found} == {}
+
+
+def test_the_command_line_starts_without_them() -> None:
+    """Of pandas alone the start of a command would be half as long again."""
+    assert foreign_modules("duewheel.cli.main") == {"duewheel.cli.main": []}
 
 
 def test_publisher_needs_no_spark() -> None:

@@ -31,7 +31,6 @@ from duewheel.config.values import (
 )
 from duewheel.schemas.header_names import LEVELS_MS
 from duewheel.schemas.request.topic_contracts import CANCEL, DEFAULT, KEY, NATIVE, TopicContract
-from duewheel.wheel.slot_overflow import Policy
 
 Port = Annotated[int, Field(ge=0, le=65535)]  # 0: a free one
 
@@ -233,7 +232,7 @@ class DequeueSection(Section):
     read_ahead_bytes: Annotated[Size, Field(ge=0)] = 1 << 30
     """The most page cache that read-ahead fills; the kernel reclaims it when necessary. The default
     has room for an hour of 1,000 timers a second of some 180 bytes."""
-    hot_slot: Policy = "none"
+    hot_slot: Literal["none", "spread", "dead-letter"] = "none"
     """The policy for a slot's timers in excess of `hot_slot_limit`: they leave with the slot, are
     spread over `hot_slot_window`, or become dead letters."""
     hot_slot_limit: Annotated[int, Field(ge=1)] = 10_000
