@@ -187,6 +187,8 @@ class TimerSink:
         self._stopping.clear()
         self._appending.reset()
         self._fetch_error = None
+        # What stopped a wait need not hold any more when the batch comes again.
+        self._statistics = replace(self._statistics, rows_held=0, rows_without_room=0, rows_ahead=0)
 
     @property
     def statistics(self) -> SinkStatistics:

@@ -216,6 +216,8 @@ def test_a_paused_sink_can_be_stopped() -> None:
         bench.sink.take(table((A0, 0)), {A0: 1})
     assert bench.engine.taken == []
     assert bench.sink.statistics.rows_held == 1
+    bench.sink.resume()
+    assert bench.sink.statistics.rows_held == 0
 
 
 def test_a_batch_that_the_disk_has_no_room_for_comes_in_parts() -> None:
