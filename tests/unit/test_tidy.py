@@ -12,6 +12,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
+LINKED = ("checkpoints", "schemas", "streaming", "wheel")
+FOLDERS = (*LINKED, "src")
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
 
@@ -82,8 +84,39 @@ def test_no_test_module_imports_another() -> None:
     assert found == []
 
 
+def attributes_born_late(a_class: ast.ClassDef) -> set[str]:
+    """Those that a method gives, and neither `__init__` nor the class's body."""
+    stored: dict[bool, set[str]] = {True: set(), False: set()}
+    for method in a_class.body:
+        if isinstance(method, ast.FunctionDef):
+            stored[method.name == "__init__"] |= {
+                node.attr
+                for node in ast.walk(method)
+                if isinstance(node, ast.Attribute)
+                and isinstance(node.ctx, ast.Store)
+                and isinstance(node.value, ast.Name)
+                and node.value.id == "self"
+            }
+    declared = {
+        node.target.id
+        for node in a_class.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    return stored[False] - stored[True] - declared
+
+
+def test_every_attribute_is_born_with_its_object() -> None:
+    late = {
+        f"{path.relative_to(ROOT)}: {node.name}": names
+        for path in tracked(*(f"{folder}/*.py" for folder in FOLDERS))
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.ClassDef) and (names := attributes_born_late(node))
+    }
+    assert late == {}
+
+
 def test_folders_are_linked_into_the_package() -> None:
-    for folder in ("checkpoints", "schemas", "streaming", "wheel"):
+    for folder in LINKED:
         link = ROOT / "src" / "duewheel" / folder
         assert link.is_symlink()
         assert link.readlink() == Path("../..") / folder
