@@ -197,7 +197,7 @@ def test_a_wrong_password_is_no_absence(
     assert examination.run(wrong, CLOCK, "text") == 1
     shown = capsys.readouterr().out
     assert "kafka_refuses" in shown
-    assert "last heard: Bootstrap connection to" in shown
+    assert "last log line: Bootstrap connection to" in shown
     assert "hunter3" not in shown
 
 
