@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from duewheel.checkpoints.commit_and_close import Marks, marks_from, marks_to
+from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, read_json, write_json
 from duewheel.schemas.batches import TopicPartition
 
@@ -46,19 +47,19 @@ class CancelBounds:
         """The bounds before any log end of these partitions is loaded."""
         return cls(since, dict.fromkeys(partitions, EVERY_OFFSET))
 
-    def write(self, directory: Path) -> None:
+    def write(self, directory: Path, fs: FileSystem) -> None:
         """Replace the file, durably."""
         content = {"since": self.since, "blind": marks_to(self.blind)}
-        write_json(directory / FILE_NAME, content)
+        write_json(directory / FILE_NAME, content, fs)
 
-    def write_or_remove(self, directory: Path) -> None:
+    def write_or_remove(self, directory: Path, fs: FileSystem) -> None:
         """Replaces the file; removes it on a full disk. Without the file each cancel is chased; an
         old file would let cancels be decided without the logs that are about to be unlinked.
         """
         try:
-            self.write(directory)
+            self.write(directory, fs)
         except OSError:
-            (directory / FILE_NAME).unlink(missing_ok=True)
+            fs.discard(directory / FILE_NAME)
 
     @classmethod
     def read(cls, directory: Path) -> CancelBounds | None:

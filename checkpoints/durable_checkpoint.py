@@ -27,6 +27,7 @@ from duewheel.checkpoints.commit_and_close import (
     marks_to,
     names_from,
 )
+from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, read_json, write_json
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile
@@ -59,7 +60,7 @@ class Durable:
     topics: int
     cancels: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
-    def write(self, directory: Path) -> None:
+    def write(self, directory: Path, fs: FileSystem) -> None:
         """Replace the file, durably."""
         content = {
             "format": FORMAT,
@@ -73,7 +74,7 @@ class Durable:
             "topics": self.topics,
             "cancels": dict(self.cancels),
         }
-        write_json(directory / FILE_NAME, content)
+        write_json(directory / FILE_NAME, content, fs)
 
     @classmethod
     def read(cls, directory: Path) -> Durable | None:

@@ -11,6 +11,8 @@ import errno
 import fcntl
 import mmap
 import os
+import secrets
+import shutil
 import time
 import zlib
 from collections.abc import Iterator
@@ -23,79 +25,254 @@ from duewheel.errors import CorruptFile, Locked
 Bytes = bytes | bytearray | memoryview
 
 
-def open_file(path: Path) -> int:
-    """Open for reading and writing, made if absent; returns the descriptor."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+class FileSystem:
+    """Changes the files of a data directory. Stateless.
 
-
-def open_existing(path: Path) -> int:
-    """Open for reading and writing; returns the descriptor.
-
-    Raises:
-        FileNotFoundError: there is no such file.
+    The first methods are single calls of the operating system; a simulation overrides them, to see
+    each store and to refuse it. The others are made of these.
     """
-    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
+    # ---- single calls ----------------------------------------------------------------------
 
-def open_unnamed(folder: Path) -> int:
-    """Opens a new unnamed file on `folder`'s disk; the kernel removes it with its descriptor."""
-    try:
-        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):  # in some containers
-            raise
-    temporary = folder / f".unnamed.{os.getpid()}"
-    fd = _open_emptied(temporary)
-    temporary.unlink()
-    return fd
+    def open(self, path: Path, flags: int, mode: int = 0o644) -> int:
+        """As `os.open`; a program that this process starts does not inherit the descriptor."""
+        return os.open(path, flags | os.O_CLOEXEC, mode)
 
-
-def allocate(fd: int, size: int) -> None:
-    """Allocates all blocks of a file's first `size` bytes, so that a mapped store needs none.
-
-    Raises:
-        OSError: the file system has too little room.
-    """
-    os.posix_fallocate(fd, 0, size)
-
-
-def _open_emptied(temporary: Path) -> int:
-    # A killed process may have left one; in a container another process soon has its id.
-    fd = open_file(temporary)
-    cut(fd, 0)
-    return fd
-
-
-def sync_path(path: Path) -> None:
-    """Make a file's content durable, by name.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
+    def close(self, fd: int) -> None:
+        """Close a descriptor of `open`."""
         os.close(fd)
 
+    def pwrite(self, fd: int, data: Bytes, offset: int) -> int:
+        """Write some of `data` at byte `offset`; returns how many bytes."""
+        return os.pwrite(fd, data, offset)
 
-def close(fd: int) -> None:
-    """Close a descriptor of `open_file`."""
-    os.close(fd)
+    def cut(self, fd: int, size: int) -> None:
+        """Truncates a file to `size` bytes."""
+        os.ftruncate(fd, size)
+
+    def allocate(self, fd: int, size: int) -> None:
+        """Allocates all blocks of a file's first `size` bytes, so that a mapped store needs none.
+
+        Raises:
+            OSError: the file system has too little room.
+        """
+        os.posix_fallocate(fd, 0, size)
+
+    def fsync(self, fd: int) -> None:
+        """Make a file's content durable, or the entries of a directory."""
+        os.fsync(fd)
+
+    def map(self, fd: int, size: int, *, writable: bool) -> mmap.mmap:
+        """Map the first `size` bytes, shared with every other process that maps them."""
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        return mmap.mmap(fd, size, access=access)
+
+    def replace(self, path: Path, target: Path) -> None:
+        """Give the file or directory at `path` the name `target`, atomically."""
+        path.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        path.unlink()
+
+    def mkdir(self, path: Path) -> None:
+        """Make a directory.
+
+        Raises:
+            FileExistsError: there is one.
+        """
+        path.mkdir()
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory and what is below it, as far as that is possible."""
+        shutil.rmtree(path, ignore_errors=True)
+
+    def boot_id(self) -> str:
+        """Returns the id of this boot of the host: another one means a lost page cache."""
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+    def random_bits(self, count: int) -> int:
+        """Draws a random number of `count` bits."""
+        return secrets.randbits(count)
+
+    # ---- whole files -----------------------------------------------------------------------
+
+    def open_file(self, path: Path) -> int:
+        """Open for reading and writing, made if absent; returns the descriptor."""
+        return self.open(path, os.O_RDWR | os.O_CREAT)
+
+    def open_existing(self, path: Path) -> int:
+        """Open for reading and writing; returns the descriptor.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+        return self.open(path, os.O_RDWR)
+
+    def open_emptied(self, path: Path) -> int:
+        """Open for reading and writing, with nothing in it; returns the descriptor."""
+        # A killed process may have left one; in a container another process soon has its id.
+        fd = self.open_file(path)
+        self.cut(fd, 0)
+        return fd
+
+    def open_unnamed(self, folder: Path) -> int:
+        """Opens a new unnamed file on `folder`'s disk; it is gone with its descriptor."""
+        try:
+            return self.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):  # in some containers
+                raise
+        temporary = folder / f".unnamed.{os.getpid()}"
+        fd = self.open_emptied(temporary)
+        self.unlink(temporary)
+        return fd
+
+    def write_at(self, fd: int, data: Bytes, offset: int) -> None:
+        """Write all of `data` at byte `offset`, however many calls the kernel needs."""
+        view = memoryview(data).cast("B")
+        while view:
+            written = self.pwrite(fd, view, offset)
+            view = view[written:]
+            offset += written
+
+    def replace_file(self, path: Path, data: bytes) -> None:
+        """Replaces a file's content; a reader sees the old or the new one, never a mixture.
+
+        Temporary file, fsync, rename, fsync of the directory: durable when this returns.
+        """
+        with self._successor(path, str(os.getpid())) as fd:
+            self.write_at(fd, data, 0)
+            self.fsync(fd)
+        self.sync_directory(path.parent)
+
+    def swap_file(self, path: Path, data: bytes) -> None:
+        """Replaces a file's content like `replace_file`, without a sync: atomic over a kill, not
+        over a loss of power. One writer at a time; it overwrites the file that a killed one left.
+        """
+        with self._successor(path, "new") as fd:
+            self.write_at(fd, data, 0)
+
+    @contextmanager
+    def _successor(self, path: Path, suffix: str) -> Iterator[int]:
+        """Opens an empty file that replaces `path` when the with block ends without an error."""
+        temporary = path.with_name(f".{path.name}.{suffix}")
+        try:
+            fd = self.open_emptied(temporary)
+            try:
+                yield fd
+            finally:
+                self.close(fd)
+            self.replace(temporary, path)
+        except BaseException:
+            self.discard(temporary)
+            raise
+
+    def discard(self, path: Path) -> None:
+        """Removes a file, if it exists."""
+        with suppress(FileNotFoundError):
+            self.unlink(path)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, if it is there; durably."""
+        self.discard(path)
+        self.sync_directory(path.parent)
+
+    # ---- directories -----------------------------------------------------------------------
+
+    def make_folder(self, path: Path) -> None:
+        """Makes a directory, unless it exists; its parent must exist."""
+        try:
+            self.mkdir(path)
+        except OSError:
+            if not path.is_dir():
+                raise
+
+    def make_directory(self, path: Path) -> None:
+        """Makes a directory and its missing parents; its entry is durable when this returns."""
+        if not path.parent.exists():
+            self.make_directory(path.parent)
+        self.make_folder(path)
+        # Also for an existing one: an earlier process may have died between making and syncing it.
+        with suppress(PermissionError):  # no right to open the parent: then it existed already
+            self.sync_directory(path.parent)
+
+    def sync_path(self, path: Path) -> None:
+        """Make a file's content durable, by name.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+        self._sync(path, os.O_RDONLY)
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the directory's entries durable."""
+        self._sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def _sync(self, path: Path, flags: int) -> None:
+        fd = self.open(path, flags)
+        try:
+            self.fsync(fd)
+        finally:
+            self.close(fd)
+
+    def sync_tree(self, directory: Path) -> None:
+        """Makes every file and entry below `directory` durable. A file may vanish meanwhile."""
+        for root, _, names in os.walk(directory):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    self.sync_path(Path(root) / name)
+            self.sync_directory(Path(root))
 
 
-def write_at(fd: int, data: Bytes, offset: int) -> None:
-    """Write all of `data` at byte `offset`, however many calls the kernel needs."""
-    view = memoryview(data).cast("B")
-    while view:
-        written = os.pwrite(fd, view, offset)
-        view = view[written:]
-        offset += written
+HOST_FS = FileSystem()
 
 
-def cut(fd: int, size: int) -> None:
-    """Truncates a file to `size` bytes."""
-    os.ftruncate(fd, size)
+class NewFile:
+    """A file of known size under construction: it appears at `path` whole, durable and with all its
+    blocks, or not at all. One process may make it at a time; it overwrites the unfinished file of a
+    killed one.
+
+    A sparse mapped file would kill the process with SIGBUS when the disk is full.
+    """
+
+    def __init__(self, path: Path, size: int, fs: FileSystem = HOST_FS) -> None:
+        """Allocate it, zeroed, beside `path`.
+
+        Raises:
+            OSError: the file system has too little room; the unfinished file is removed.
+        """
+        self._path = path
+        self._temporary = path.with_name(f".{path.name}.new")
+        self._fs = fs
+        self._fd = fs.open_emptied(self._temporary)
+        try:
+            fs.allocate(self._fd, size)
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, data: Bytes, offset: int) -> None:
+        """Write all of `data` at byte `offset`."""
+        self._fs.write_at(self._fd, data, offset)
+
+    def sync(self) -> None:
+        """Makes the content durable, which takes long, before `put_in_place`."""
+        self._fs.fsync(self._fd)
+
+    def put_in_place(self) -> None:
+        """Replaces the file at `path`, durably; called after `sync`."""
+        self._fs.replace(self._temporary, self._path)
+        self._fs.sync_directory(self._path.parent)
+
+    def close(self) -> None:
+        """Close the file, and remove it unless it is in place."""
+        self._fs.close(self._fd)
+        self._fs.discard(self._temporary)
 
 
 def read_into(fd: int, target: memoryview, offset: int, path: Path) -> None:
@@ -147,79 +324,6 @@ def copies_on_write(directory: Path) -> str | None:
     return _COPY_ON_WRITE.get(ctypes.c_uint32.from_buffer(buffer).value)
 
 
-class NewFile:
-    """A file of known size under construction: it appears at `path` whole, durable and with all its
-    blocks, or not at all. One process may make it at a time; it overwrites the unfinished file of a
-    killed one.
-
-    A sparse mapped file would kill the process with SIGBUS when the disk is full.
-    """
-
-    def __init__(self, path: Path, size: int) -> None:
-        """Allocate it, zeroed, beside `path`.
-
-        Raises:
-            OSError: the file system has too little room; the unfinished file is removed.
-        """
-        self._path = path
-        self._temporary = path.with_name(f".{path.name}.new")
-        self._fd = _open_emptied(self._temporary)
-        try:
-            allocate(self._fd, size)
-        except BaseException:
-            self.close()
-            raise
-
-    def write(self, data: Bytes, offset: int) -> None:
-        """Write all of `data` at byte `offset`."""
-        write_at(self._fd, data, offset)
-
-    def sync(self) -> None:
-        """Makes the content durable, which takes long, before `put_in_place`."""
-        os.fsync(self._fd)
-
-    def put_in_place(self) -> None:
-        """Replaces the file at `path`, durably; called after `sync`."""
-        self._temporary.replace(self._path)
-        sync_directory(self._path.parent)
-
-    def close(self) -> None:
-        """Close the file, and remove it unless it is in place."""
-        os.close(self._fd)
-        self._temporary.unlink(missing_ok=True)
-
-
-def make_directory(path: Path) -> None:
-    """Makes a directory and its missing parents; its entry is durable when this returns."""
-    if not path.parent.exists():
-        make_directory(path.parent)
-    path.mkdir(exist_ok=True)
-    # Also for an existing one: an earlier process may have died between making and syncing it.
-    with suppress(PermissionError):  # no right to open the parent: then it existed already
-        sync_directory(path.parent)
-
-
-def remove(path: Path) -> None:
-    """Remove a file, if it is there; durably."""
-    path.unlink(missing_ok=True)
-    sync_directory(path.parent)
-
-
-def sync_tree(directory: Path) -> None:
-    """Makes every file and entry below `directory` durable. A file may vanish meanwhile."""
-    for root, _, names in os.walk(directory):
-        for name in names:
-            with suppress(FileNotFoundError):
-                sync_path(Path(root) / name)
-        sync_directory(Path(root))
-
-
-def map_file(fd: int, size: int, *, writable: bool) -> mmap.mmap:
-    """Map the first `size` bytes, shared with every other process that maps them."""
-    access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-    return mmap.mmap(fd, size, access=access)
-
-
 def checked_line(text: bytes) -> bytes:
     """A line that carries its own CRC-32: 8 hex digits, a blank, the text."""
     return b"%08x %s\n" % (zlib.crc32(text), text)
@@ -231,55 +335,6 @@ def checked_text(line: bytes) -> bytes | None:
     return text if crc == b"%08x" % zlib.crc32(text) else None
 
 
-def sync_directory(path: Path) -> None:
-    """Make the directory's entries durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Replaces a file's content; a reader sees the old or the new one, never a mixture.
-
-    Temporary file, fsync, rename, fsync of the directory: durable when this returns.
-    """
-    with _successor(path, str(os.getpid())) as fd:
-        write_at(fd, data, 0)
-        os.fsync(fd)
-    sync_directory(path.parent)
-
-
-def swap_file(path: Path, data: bytes) -> None:
-    """Replaces a file's content like `replace_file`, without a sync: atomic over a kill, not over a
-    loss of power. One writer at a time; it overwrites the temporary file of a killed one.
-    """
-    with _successor(path, "new") as fd:
-        write_at(fd, data, 0)
-
-
-@contextmanager
-def _successor(path: Path, suffix: str) -> Iterator[int]:
-    """Opens an empty file that replaces `path` when the with block ends without an error."""
-    temporary = path.with_name(f".{path.name}.{suffix}")
-    try:
-        fd = _open_emptied(temporary)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def boot_id() -> str:
-    """Returns the id of this boot of the host: another value means that the page cache was lost."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
 class FileLock:
     """An exclusive flock on a file with its holder's id. The kernel frees it when the holder dies.
 
@@ -288,18 +343,21 @@ class FileLock:
 
     _POLL_S = 0.0005
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, fs: FileSystem = HOST_FS) -> None:
         self.path = path
-        self._fd = open_file(path)
+        self._fs = fs
+        self._fd = fs.open_file(path)
 
     @classmethod
-    def taken(cls, path: Path, deadline_s: float, refusal: str) -> FileLock:
+    def taken(
+        cls, path: Path, deadline_s: float, refusal: str, fs: FileSystem = HOST_FS
+    ) -> FileLock:
         """Takes the lock at `path`.
 
         Raises:
             Locked: another process kept it for `deadline_s`; the message is `refusal` and its id.
         """
-        lock = cls(path)
+        lock = cls(path, fs)
         try:
             lock.acquire(deadline_s)
         except Locked:
@@ -314,7 +372,7 @@ class FileLock:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        write_at(self._fd, b"%-10d\n" % os.getpid(), 0)
+        self._fs.write_at(self._fd, b"%-10d\n" % os.getpid(), 0)
         return True
 
     def acquire(self, deadline_s: float) -> None:
@@ -358,7 +416,7 @@ class FileLock:
 
     def close(self) -> None:
         """Free the lock and the descriptor."""
-        os.close(self._fd)
+        self._fs.close(self._fd)
 
 
 def holder_of(path: Path) -> int | None:

@@ -13,7 +13,7 @@ import reprlib
 from pathlib import Path
 from typing import Any
 
-from duewheel.checkpoints import fs
+from duewheel.checkpoints.fs import FileSystem, checked_line, checked_text
 
 # The errors of reading a value of another shape: a missing key, another type.
 MISSHAPEN = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -21,10 +21,10 @@ MISSHAPEN = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 _PARTITION = re.compile(r"[0-9]{1,10}")
 
 
-def write_json(path: Path, value: object) -> None:
+def write_json(path: Path, value: object, fs: FileSystem) -> None:
     """Replace a file by JSON behind its CRC-32, durably."""
     text = json.dumps(value, separators=(",", ":")).encode()
-    fs.replace_file(path, fs.checked_line(text))
+    fs.replace_file(path, checked_line(text))
 
 
 def read_json(path: Path) -> Any:
@@ -34,7 +34,7 @@ def read_json(path: Path) -> Any:
         FileNotFoundError: the file is missing.
         ValueError, RecursionError: the file is damaged, or no JSON.
     """
-    text = fs.checked_text(path.read_bytes())
+    text = checked_text(path.read_bytes())
     if text is None:
         raise ValueError("the content does not match its checksum")
     return json.loads(text)

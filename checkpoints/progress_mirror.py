@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from duewheel.checkpoints import fs
+from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.progress import Progress
 from duewheel.errors import CorruptFile
 
@@ -57,7 +57,7 @@ class Mirror:
         return Progress.decode(self.record)
 
 
-def write(path: Path, mirror: Mirror) -> None:
+def write(path: Path, mirror: Mirror, fs: FileSystem) -> None:
     """Replaces the file; a reader sees the old or the new one.
 
     Raises:
@@ -84,7 +84,7 @@ def read(path: Path) -> Mirror | None:
     return Mirror(delivered_slot, delivered_rows, bytes(payload[_HEAD.size :]))
 
 
-def sync(path: Path) -> None:
+def sync(path: Path, fs: FileSystem) -> None:
     """Makes the file durable, if it exists."""
     with suppress(FileNotFoundError):
         fs.sync_path(path)

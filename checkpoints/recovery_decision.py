@@ -38,9 +38,9 @@ from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 
-from duewheel.checkpoints import fs
 from duewheel.checkpoints.commit_and_close import NO_COMMIT, Close, Commit, Marks
 from duewheel.checkpoints.durable_checkpoint import Durable
+from duewheel.checkpoints.fs import FileSystem, lock_is_held
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name, read_json, write_json
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.role import Role
@@ -77,9 +77,9 @@ class RecoveryRecord:
     boot_id: str
     dequeue_start: int
 
-    def write(self, directory: Path) -> None:
+    def write(self, directory: Path, fs: FileSystem) -> None:
         """Put the record in place, durably."""
-        write_json(directory / FILE_NAME, asdict(self))
+        write_json(directory / FILE_NAME, asdict(self), fs)
 
     @classmethod
     def read(cls, directory: Path) -> RecoveryRecord | None:
@@ -396,8 +396,8 @@ def dequeue_has_decided(state: State, directory: Path) -> RecoveryRecord | None:
     if (
         record is not None
         and record.dequeue_start == state.dequeue_starts
-        and record.boot_id == fs.boot_id()
-        and fs.lock_is_held(directory / Role.DEQUEUE.lock_name)
+        and record.boot_id == state.boot_id
+        and lock_is_held(directory / Role.DEQUEUE.lock_name)
     ):
         return record
     return None

@@ -25,9 +25,10 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Self
 
-from duewheel.checkpoints import fs, progress_mirror
+from duewheel.checkpoints import progress_mirror
 from duewheel.checkpoints.checksummed_pages import PagePair
 from duewheel.checkpoints.commit_and_close import NO_COMMIT, Close, Commit
+from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.json_fields import MISSHAPEN
 from duewheel.checkpoints.live_fields import FieldIndex, LiveFields
 from duewheel.checkpoints.progress_mirror import Mirror
@@ -57,8 +58,9 @@ class Damage(IntEnum):
 class State:
     """The mapped state file. Not thread-safe; the module's head lists the writers."""
 
-    def __init__(self, path: Path, mapped: mmap.mmap) -> None:
+    def __init__(self, path: Path, mapped: mmap.mmap, fs: FileSystem) -> None:
         self.path = path
+        self._fs = fs
         self._mapped = mapped
         # Native 8-byte items: one aligned store each, so a kill leaves the old or the new value.
         self._words = memoryview(mapped)[_LIVE : _LIVE + _LIVE_BYTES].cast("q")
@@ -68,21 +70,23 @@ class State:
         self._mirror = path.with_name(progress_mirror.FILE_NAME)
 
     @classmethod
-    def create(cls, directory: Path, precision_ms: int, slots: int) -> State:
+    def create(
+        cls, directory: Path, precision_ms: int, slots: int, fs: FileSystem = HOST_FS
+    ) -> State:
         """Makes the state file of a new data directory; it appears whole or not at all."""
         identity = {
             "format": FORMAT,
-            "uuid": str(uuid.uuid4()),
+            "uuid": str(uuid.UUID(int=fs.random_bits(128), version=4)),
             "precision_ms": precision_ms,
             "slots": slots,
         }
         text = json.dumps(identity).encode()
         head = struct.pack("<II", len(text), zlib.crc32(text)) + text
         fs.replace_file(directory / FILE_NAME, head.ljust(_FILE_BYTES, b"\0"))
-        return cls.open(directory)
+        return cls.open(directory, fs)
 
     @classmethod
-    def open(cls, directory: Path) -> State:
+    def open(cls, directory: Path, fs: FileSystem = HOST_FS) -> State:
         """Map an existing state file.
 
         Raises:
@@ -95,7 +99,7 @@ class State:
             raise CorruptFile(path, 0, f"{size} bytes long, expected {_FILE_BYTES}")
         fd = fs.open_file(path)
         try:
-            return cls(path, fs.map_file(fd, _FILE_BYTES, writable=True))
+            return cls(path, fs.map(fd, _FILE_BYTES, writable=True), fs)
         finally:
             fs.close(fd)
 
@@ -196,7 +200,7 @@ class State:
         Raises:
             OSError: the disk is full, or fails; the earlier mirror stays.
         """
-        progress_mirror.write(self._mirror, mirror)
+        progress_mirror.write(self._mirror, mirror, self._fs)
 
     def _require_unwritten(self, pages: PagePair, at: int) -> None:
         if pages.written():
@@ -212,6 +216,11 @@ class State:
     # ---- starts and stops ------------------------------------------------------------------
 
     @property
+    def boot_id(self) -> str:
+        """Of the host, as it is now."""
+        return self._fs.boot_id()
+
+    @property
     def starts(self) -> int:
         """The number of processes that have ever opened the directory for work."""
         return self._words[FieldIndex.STARTS]
@@ -223,9 +232,13 @@ class State:
         damage of a boot before it overwrites the boot id.
         """
         self._words[FieldIndex.DAMAGE] = self.damage
-        self._words[FieldIndex.BOOT], self._words[FieldIndex.BOOT + 1] = _boot_words()
+        self._words[FieldIndex.BOOT], self._words[FieldIndex.BOOT + 1] = self._boot_words()
         self._words[FieldIndex.STARTS] += 1
         self.sync()
+
+    def _boot_words(self) -> tuple[int, int]:
+        high, low = struct.unpack(">qq", uuid.UUID(self.boot_id).bytes)
+        return high, low
 
     @property
     def stopped_cleanly(self) -> bool:
@@ -242,7 +255,10 @@ class State:
         """The damage that requires a recovery; it stays until `set_recovered`."""
         value = self._words[FieldIndex.DAMAGE]
         known = Damage(value) if value in tuple(Damage) else Damage.FILES_LOST
-        booted = (self._words[FieldIndex.BOOT], self._words[FieldIndex.BOOT + 1]) != _boot_words()
+        booted = (
+            self._words[FieldIndex.BOOT],
+            self._words[FieldIndex.BOOT + 1],
+        ) != self._boot_words()
         if known is Damage.NONE and self.starts > 0 and booted and not self.stopped_cleanly:
             return Damage.CACHE_LOST
         return known
@@ -326,7 +342,7 @@ class State:
     def sync(self) -> None:
         """Make the file durable, and the mirror."""
         self._mapped.flush()
-        progress_mirror.sync(self._mirror)
+        progress_mirror.sync(self._mirror, self._fs)
 
     def __enter__(self) -> Self:
         return self
@@ -340,16 +356,11 @@ class State:
         self._mapped.close()
 
 
-def set_aside(directory: Path) -> Path:
+def set_aside(directory: Path, fs: FileSystem) -> Path:
     """Renames a state file that cannot be read; returns its new path."""
     aside = directory / f"{FILE_NAME}.damaged"
-    (directory / FILE_NAME).replace(aside)
+    fs.replace(directory / FILE_NAME, aside)
     return aside
-
-
-def _boot_words() -> tuple[int, int]:
-    high, low = struct.unpack(">qq", uuid.UUID(fs.boot_id()).bytes)
-    return high, low
 
 
 def _read_identity(path: Path, mapped: mmap.mmap) -> dict[str, int | str]:

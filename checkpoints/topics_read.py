@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from duewheel.checkpoints.commit_and_close import names_from
+from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.json_fields import MISSHAPEN, name, read_json, write_json
 
 FILE_NAME = "timer-topics"
@@ -35,7 +36,7 @@ class TopicSet:
         """Replace the file, durably."""
         left_out, faulty = dict(self.left_out), dict(self.faulty)
         content = {"topics": self.topics, "left_out": left_out, "faulty": faulty}
-        write_json(directory / FILE_NAME, content)
+        write_json(directory / FILE_NAME, content, HOST_FS)
 
     @classmethod
     def read(cls, directory: Path) -> TopicSet | None:

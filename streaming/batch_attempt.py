@@ -19,6 +19,7 @@ from enum import Enum
 from pathlib import Path
 
 from duewheel.checkpoints.commit_and_close import Marks, marks_from, marks_to
+from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, read_json, write_json
 
 SPARK_DIR = "spark"  # in the data directory: all files of Spark
@@ -51,7 +52,7 @@ class Attempt:
     def write(self, directory: Path) -> None:
         """Replace the file, durably."""
         fields = {"marks": marks_to(self.marks), "rows": self.rows, "end": self.end.value}
-        write_json(directory / FILE_NAME, fields)
+        write_json(directory / FILE_NAME, fields, HOST_FS)
 
     @classmethod
     def read(cls, directory: Path) -> Attempt | None:

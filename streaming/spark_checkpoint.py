@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ from pathlib import Path
 import structlog
 
 from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name, partition_number
 from duewheel.errors import CorruptFile
 from duewheel.schemas.batches import TopicPartition
@@ -108,7 +108,7 @@ def is_ahead(checkpoint: Path, marks: Marks) -> bool:
     return any(end > marks.get(partition, 0) for partition, end in ends.items())
 
 
-def set_aside(checkpoint: Path) -> Path | None:
+def set_aside(checkpoint: Path, fs: FileSystem = HOST_FS) -> Path | None:
     """Rename a checkpoint out of the way, and drop all but the newest few set aside before.
 
     Returns:
@@ -123,14 +123,18 @@ def set_aside(checkpoint: Path) -> Path | None:
         return None
     number = numbers[-1] + 1 if numbers else 1
     aside = checkpoint.with_name(f"{checkpoint.name}{_ASIDE}{number}")
-    checkpoint.rename(aside)
+    fs.replace(checkpoint, aside)
     for old in numbers[: max(0, len(numbers) + 1 - ASIDE_COUNT_MAX)]:
-        shutil.rmtree(checkpoint.with_name(f"{checkpoint.name}{_ASIDE}{old}"), ignore_errors=True)
+        fs.remove_tree(checkpoint.with_name(f"{checkpoint.name}{_ASIDE}{old}"))
     return aside
 
 
 def settle_checkpoint(
-    checkpoint: Path, marks: Marks, partitions: Mapping[TopicPartition, int], ends: Marks
+    checkpoint: Path,
+    marks: Marks,
+    partitions: Mapping[TopicPartition, int],
+    ends: Marks,
+    fs: FileSystem = HOST_FS,
 ) -> None:
     """Set Spark's checkpoint aside if going on with it could skip messages.
 
@@ -139,6 +143,7 @@ def settle_checkpoint(
         marks: the engine's next offset per partition.
         partitions: the existing partitions of the timer topics, with where each begins.
         ends: up to where each partition can be read: all before it is committed, or aborted.
+        fs: where it lies.
     """
     try:
         resume = resume_point(checkpoint)
@@ -147,7 +152,7 @@ def settle_checkpoint(
         reason = str(error)
     if reason is None:
         return
-    aside = set_aside(checkpoint)
+    aside = set_aside(checkpoint, fs)
     _log.warning(
         "Spark's checkpoint does not fit, starting from the marks", reason=reason, aside=str(aside)
     )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from duewheel.checkpoints import fs
+from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
@@ -201,11 +201,12 @@ class JournalPublisher:
         ends: of timer partitions; 0 where none is given: nothing is on its way there.
     """
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Clock, fs: FileSystem = HOST_FS) -> None:
         self.aside, self.letters_wait = Aside(), False
         self.ends: dict[TopicPartition, int] = {}
         self._path = path
         self._clock = clock
+        self._fs = fs
         self._fd = fs.open_file(path)
         self._bytes = 0
 
@@ -252,12 +253,12 @@ class JournalPublisher:
             "progress": progress.encode().decode("latin-1"),
         }
         line = json.dumps(known).encode() + b"\n"
-        fs.write_at(self._fd, line, self._bytes)
+        self._fs.write_at(self._fd, line, self._bytes)
         self._bytes += len(line)
         return self._clock.now_ms()
 
     def close(self) -> None:
-        fs.close(self._fd)
+        self._fs.close(self._fd)
 
     def chases(self) -> list[TimerRow]:
         """All committed chases, without their offsets in the timer topic."""
@@ -438,6 +439,7 @@ class LocalShard:
         clock: Clock,
         config: DequeueConfig,
         stopping: Callable[[], bool] = lambda: False,
+        fs: FileSystem = HOST_FS,
     ) -> None:
         self.path = path
         self.ingest: Engine | None = None
@@ -448,6 +450,7 @@ class LocalShard:
         self._clock = clock
         self.config = config
         self._stopping = stopping
+        self._fs = fs
         self._directories: dict[Role, DataDirectory] = {}
 
     def directory(self, role: Role) -> DataDirectory:
@@ -459,7 +462,7 @@ class LocalShard:
     ) -> Dequeue:
         """Start the loop; `starts` are the first offsets of a shard that never had any progress."""
         directory = self._directories[Role.DEQUEUE] = DataDirectory.start(
-            self.path, self._wheel, Role.DEQUEUE
+            self.path, self._wheel, Role.DEQUEUE, fs=self._fs
         )
         self.dequeue = Dequeue(
             directory,
@@ -477,7 +480,7 @@ class LocalShard:
     def start_ingest(self, topic_ids: Mapping[str, str] | None = None) -> Engine:
         """Start the engine, having carried out what dequeue has decided at its last start."""
         directory = self._directories[Role.INGEST] = DataDirectory.start(
-            self.path, self._wheel, Role.INGEST
+            self.path, self._wheel, Role.INGEST, fs=self._fs
         )
         record = RecoveryRecord.read(self.path)
         assert record is not None, "dequeue must have started here once"

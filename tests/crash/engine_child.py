@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from duewheel.checkpoints import fs
 from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.fs import HOST_FS, Bytes, FileSystem
 from duewheel.checkpoints.live_fields import LiveFields
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
@@ -75,6 +75,9 @@ class KillingMap(mmap.mmap):
         before_store(None if small else half)
         super().__setitem__(key, value)
 
+    def flush(self, *_: int, **__: int) -> None:
+        pass
+
 
 class KillingArray(np.ndarray[Any, Any]):
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -94,38 +97,49 @@ def counted(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def nothing(*_: Any, **__: Any) -> None:
-    pass
+class KillingFiles(FileSystem):
+    """Counts the stores of this process. What a kill leaves is in the page cache: nothing is
+    synced.
+    """
 
-
-def count_stores() -> None:
-    """From here on every store of this process is counted."""
-    pwrite = os.pwrite
-
-    def killing_pwrite(fd: int, data: memoryview, at: int) -> int:
+    def pwrite(self, fd: int, data: Bytes, offset: int) -> int:
         if len(data) > HOLDER_BYTES:
-            before_store(lambda: pwrite(fd, data[: len(data) // 2], at))
-        return pwrite(fd, data, at)
+            before_store(lambda: os.pwrite(fd, memoryview(data)[: len(data) // 2], offset))
+        return super().pwrite(fd, data, offset)
 
-    def killing_map(fd: int, size: int, *, writable: bool) -> mmap.mmap:
+    def cut(self, fd: int, size: int) -> None:
+        before_store()
+        super().cut(fd, size)
+
+    def allocate(self, fd: int, size: int) -> None:
+        before_store()
+        super().allocate(fd, size)
+
+    def replace(self, path: Path, target: Path) -> None:
+        before_store()
+        super().replace(path, target)
+
+    def unlink(self, path: Path) -> None:
+        before_store()
+        super().unlink(path)
+
+    def fsync(self, fd: int) -> None:
+        pass
+
+    def map(self, fd: int, size: int, *, writable: bool) -> mmap.mmap:
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         return KillingMap(fd, size, access=access)
 
-    def killing_wheel(self: TimerWheel, path: Path, ring: int) -> None:
-        make_wheel(self, path, ring)
+
+def count_stores() -> None:
+    """From here on the stores of this process that KillingFiles does not see are counted, too."""
+
+    def killing_wheel(self: TimerWheel, path: Path, ring: int, fs: FileSystem = HOST_FS) -> None:
+        make_wheel(self, path, ring, fs)
         self._entries = self._entries.view(KillingArray)
         self._num_magic = self._num_magic.view(KillingArray)
 
     make_wheel = TimerWheel.__init__
-    # What a kill leaves is in the page cache, synced or not.
-    os.fsync = nothing
-    State.sync = nothing  # type: ignore[method-assign]
-    os.pwrite = killing_pwrite  # type: ignore[assignment]
-    os.ftruncate = counted(os.ftruncate)
-    os.posix_fallocate = counted(os.posix_fallocate)
-    Path.replace = counted(Path.replace)  # type: ignore[method-assign]
-    Path.unlink = counted(Path.unlink)  # type: ignore[method-assign]
-    fs.map_file = killing_map
     TimerWheel.__init__ = killing_wheel  # type: ignore[method-assign]
     TimerLog.mark_cancelled = counted(TimerLog.mark_cancelled)  # type: ignore[method-assign]
     for name in LIVE_STORES:
@@ -160,12 +174,13 @@ def accept_cut(
     ends: Marks,
 ) -> None:
     """Accept that partitions end at `ends`, while nobody runs; all of them are cut short."""
-    directory = DataDirectory.start(path, wheel, Role.DEQUEUE)
-    ingest = hold_role(path, Role.INGEST)
+    fs = KillingFiles()
+    directory = DataDirectory.start(path, wheel, Role.DEQUEUE, fs=fs)
+    ingest = hold_role(path, Role.INGEST, fs)
     try:
         topics = KafkaTopics({TIMER_TOPIC: "an id"}, dict.fromkeys(ends, 0), ends)
         found = journal.start()
-        progress, told = losses(ends, found, survey(path, wheel), config, topics)
+        progress, told = losses(ends, found, survey(path, wheel, fs), config, topics)
         accept(directory, journal, progress, told, topics.ids)
     finally:
         ingest.close()
@@ -174,10 +189,11 @@ def accept_cut(
 
 def work(task: dict[str, Any]) -> None:
     """Do the steps of a task."""
+    fs = KillingFiles()
     clock = BusyClock(task["now_ms"])
-    journal = JournalPublisher(Path(task["journal"]), clock)
+    journal = JournalPublisher(Path(task["journal"]), clock, fs)
     config, wheel = DequeueConfig(**task["dequeue"]), WheelConfig(*task["wheel"])
-    shard = LocalShard(Path(task["path"]), wheel, journal, clock, config)
+    shard = LocalShard(Path(task["path"]), wheel, journal, clock, config, fs=fs)
 
     def pass_time(ms: int, ticks: int) -> None:
         clock.set(clock.now_ms() + ms)
@@ -203,7 +219,7 @@ def work(task: dict[str, Any]) -> None:
         "start_ingest": shard.start_ingest,
         "append": append,
         "pass_time": pass_time,
-        "write_durable": lambda: DurableCheckpoints(shard.path).write(),
+        "write_durable": lambda: DurableCheckpoints(shard.path, fs).write(),
         "stop": lambda role: shard.stop(Role[role]),
     }
     for name, *arguments in task["steps"]:

@@ -23,7 +23,7 @@ from duewheel.checkpoints.checksummed_pages import PagePair
 from duewheel.checkpoints.commit_and_close import Close, Commit, HourLengths, Marks
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.durable_checkpoint import Durable
-from duewheel.checkpoints.fs import checked_line
+from duewheel.checkpoints.fs import HOST_FS, checked_line
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import FILE_NAME as RECOVERY_FILE
@@ -217,7 +217,7 @@ def read_durable(folder: Path) -> None:
 
 @given(data=st.data())
 def test_a_damaged_durable_checkpoint(folder: Path, damage: Change, data: st.DataObject) -> None:
-    DURABLE.write(folder)
+    DURABLE.write(folder, HOST_FS)
     path = folder / "durable"
     whole = path.read_bytes()
     path.write_bytes(damage(data, whole))
@@ -231,7 +231,7 @@ def test_a_damaged_durable_checkpoint(folder: Path, damage: Change, data: st.Dat
 def test_a_durable_checkpoint_of_another_shape(
     folder: Path, alter: Change, data: st.DataObject
 ) -> None:
-    DURABLE.write(folder)
+    DURABLE.write(folder, HOST_FS)
     path = folder / "durable"
     _, _, text = path.read_bytes().partition(b" ")
     path.write_bytes(checked_line(alter(data, text)))
@@ -261,7 +261,7 @@ def test_other_bounds_of_cancels(
 ) -> None:
     """What is not whole says nothing: ingest then takes nothing on disk for proof."""
     bounds = CancelBounds(900, {**MARKS, ("bills.delayed", 2): EVERY_OFFSET})
-    bounds.write(folder)
+    bounds.write(folder, HOST_FS)
     path = folder / CANCEL_BOUNDS_FILE
     line = path.read_bytes()
     text = line.partition(b" ")[2]
@@ -279,7 +279,7 @@ def test_another_recovery_record(
     folder: Path, damage: Change, alter: Change, data: st.DataObject, checked: bool
 ) -> None:
     record = RecoveryRecord("killed", Keep.ALL, 2, "boot", 3)
-    record.write(folder)
+    record.write(folder, HOST_FS)
     path = folder / RECOVERY_FILE
     line = path.read_bytes()
     _, _, text = line.partition(b" ")

@@ -16,8 +16,8 @@ from kafka import KafkaAdminClient, KafkaProducer
 from tests.harness.launcher import launch, wait_until
 
 from duewheel import factory
-from duewheel.checkpoints import fs
 from duewheel.checkpoints.commit_and_close import Close, Commit
+from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import Keep, RecoveryRecord
 from duewheel.checkpoints.role import Role
@@ -104,7 +104,8 @@ class IngestShard:
         progress = first_progress(dequeue, config, starts, SystemClock().now_ms())
         dequeue.state.write_mirror(Mirror(floor, 0, progress.encode()))
         start = dequeue.state.dequeue_starts
-        RecoveryRecord("killed", Keep.ALL, 0, fs.boot_id(), start).write(self.data_dir)
+        record = RecoveryRecord("killed", Keep.ALL, 0, HOST_FS.boot_id(), start)
+        record.write(self.data_dir, HOST_FS)
         self._dequeue = dequeue
 
     def start(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.harness.local_world import NOW_MS, PRECISION_MS, LocalWorld
 
-from duewheel.checkpoints import fs
+from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
@@ -37,7 +37,7 @@ class RecoveryWorld(LocalWorld):
             chunk_records: of a transaction.
         """
         self.boot = str(uuid.uuid4())
-        host.setattr(fs, "boot_id", lambda: self.boot)
+        host.setattr(FileSystem, "boot_id", lambda _: self.boot)
         self.kafka: dict[int, list[TimerRow]] = {p: [] for p in range(PARTITIONS)}
         wheel = WheelConfig(PRECISION_MS, 4096, window_ms=40_000, margin_ms=0)
         super().__init__(

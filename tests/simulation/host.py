@@ -92,7 +92,7 @@ class Host:
         self.disk.clear()
         self.history.cancels.witness = self._witness
         requeue.WAIT_MS = waits_of(self.setup.wheel)
-        SEAM.watch(self.disk)
+        SEAM.disk = self.disk
         SEAM.rng, SEAM.meanwhile, SEAM.applied = self.rng, self._meanwhile, self._applied
         SEAM.place_replayed, SEAM.linked = self._put_back, self._linked
         self.boot()
@@ -149,5 +149,4 @@ class Host:
         if not self.whole:
             return None
         (found,) = (shop for shard in self.shards for shop in shard.shops() if shop.acts)
-        with SEAM.acting(None):
-            return Witness.of(found.directory.path, found.directory.config)
+        return Witness.of(found.directory.path, found.directory.config)

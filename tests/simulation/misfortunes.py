@@ -5,7 +5,6 @@ place, its progress.
 from __future__ import annotations
 
 from tests.simulation.losses import spoil
-from tests.simulation.seam import SEAM
 from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS
 from tests.simulation.world import World
 
@@ -65,8 +64,7 @@ def rival(world: World) -> None:
         names = sorted([*names, world.name])
     name = f"data{world.history.counts['rivals']}"
     if world.path.exists() and world.rng.random() < 0.4:
-        with SEAM.acting(None):  # not the doing of the dequeue in whose turn this comes
-            world.disk.copy_folder(world.name, name)
+        world.disk.copy_folder(world.name, name)
     world.name = world.rng.choice([*names, name, name])
     world.unsettle(parted=True)
     world.take_over = True

@@ -14,6 +14,7 @@ from tests.simulation.seam import SEAM, Actor, Plan
 from tests.simulation.settings import MAPPING, mapped, mapped_to
 from tests.simulation.shard_model import SimulatedPublisher, offsets_at, offsets_of
 from tests.simulation.timers import TOPIC
+from tests.simulation.watched_files import WatchedFileSystem
 from tests.simulation.world import TOPIC_IDS, World
 
 from duewheel.checkpoints.config_epochs import WINDOW
@@ -37,7 +38,7 @@ def reconfigure(world: World, plan_of: Plan) -> None:
         world.stop(name, "for other settings", {})
     setup, actor = _other(world), Actor("operator")
     try:
-        world.run(actor, lambda: _change(world, setup), plan_of)
+        world.run(actor, lambda: _change(world, setup, WatchedFileSystem(actor)), plan_of)
     finally:
         world.release(actor)
         _go_by_what_holds(world, setup)
@@ -73,18 +74,18 @@ def _other(world: World) -> Setup:
     return replace(setup, wheel=wheel, config=config)
 
 
-def _change(world: World, setup: Setup) -> None:
+def _change(world: World, setup: Setup, fs: WatchedFileSystem) -> None:
     def at(ms: int) -> dict[tuple[str, int], int]:
         return offsets_at(world.shard, ms)
 
     publisher = SimulatedPublisher(world.shard, world.chances.fate, lambda: None)
     counts = world.history.counts
     try:
-        local = survey(world.path, setup.wheel)
+        local = survey(world.path, setup.wheel, fs)
         if not plan(publisher.peek(), local, setup.wheel, setup.config, at).changes:
             return
-        directory = DataDirectory.start(world.path, setup.wheel, Role.DEQUEUE)
-        ingest = hold_role(world.path, Role.INGEST)
+        directory = DataDirectory.start(world.path, setup.wheel, Role.DEQUEUE, fs=fs)
+        ingest = hold_role(world.path, Role.INGEST, fs)
         try:
             planned = take(directory, publisher, setup.config, at)
             counts["epochs dropped"] += planned.dropped
@@ -155,7 +156,11 @@ def _run_accept(world: World, partition: Partition, plan_of: Plan) -> bool:
     """Returns whether the command has come to its end."""
     actor, ended = Actor("operator"), list[bool]()
     try:
-        world.run(actor, lambda: ended.append(_accept(world, partition)), plan_of)
+        world.run(
+            actor,
+            lambda: ended.append(_accept(world, partition, WatchedFileSystem(actor))),
+            plan_of,
+        )
     finally:
         world.release(actor)
     return bool(ended)
@@ -166,17 +171,17 @@ def _mark(world: World, number: int) -> int:
     return local.commit.marks.get((TOPIC, number), 0)
 
 
-def _accept(world: World, partition: Partition) -> bool:
+def _accept(world: World, partition: Partition, fs: WatchedFileSystem) -> bool:
     """Returns whether it could be."""
     setup, name = world.setup, (TOPIC, partition.number)
     publisher = SimulatedPublisher(world.shard, world.chances.fate, lambda: None)
-    directory = DataDirectory.start(world.path, setup.wheel, Role.DEQUEUE)
-    ingest = hold_role(world.path, Role.INGEST)
+    directory = DataDirectory.start(world.path, setup.wheel, Role.DEQUEUE, fs=fs)
+    ingest = hold_role(world.path, Role.INGEST, fs)
     try:
         topics = KafkaTopics(
             TOPIC_IDS, offsets_of(world.shard, "start"), offsets_of(world.shard, "end")
         )
-        local = survey(world.path, setup.wheel)
+        local = survey(world.path, setup.wheel, fs)
         found, told = losses([name], publisher.start(), local, setup.config, topics)
         accept(directory, publisher, found, told, TOPIC_IDS)
     except RecoveryRefused as refused:

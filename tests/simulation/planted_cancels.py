@@ -251,7 +251,7 @@ CANCELS = {
         "8",
         "hours go, and nobody hears that copies may be in flight that no log shows",
         "wheel/storage/garbage_collection.py",
-        "CancelBounds.blind_of(since, progress.partitions).write_or_remove(directory.path)",
+        "blind.write_or_remove(directory.path, directory.fs)",
         "assert since is not None",
         test=ON_DISK + "test_before_logs_go_copies_may_be_in_flight_again",
     ),
@@ -348,7 +348,8 @@ CANCELS = {
         "9",
         "after a cut the log proves what has become of timers",
         ACCEPTING,
-        "        CancelBounds.blind_of(close.floor, committed.partitions).write(directory.path)\n",
+        "        CancelBounds.blind_of(close.floor, committed.partitions)"
+        ".write(directory.path, directory.fs)\n",
         "",
         test=LOSSES + "test_what_a_cut_takes_away_is_known_to_be_lost",
     ),

@@ -24,6 +24,7 @@ from tests.simulation import operator
 from tests.simulation.host import Host
 from tests.simulation.seam import SEAM, Actor, die
 from tests.simulation.shard_model import TIMEOUT_MS, Shard, SimulatedPublisher
+from tests.simulation.watched_files import WatchedFileSystem
 from tests.simulation.world import World
 
 from duewheel.backoff import Backoff
@@ -206,7 +207,7 @@ class Resharding:
         to = self._rng.choice([*others, *fewer, *fewer])
         cluster = SimulatedCluster(host, lambda: "commit", lambda: None)
         try:
-            Reassignment(cluster, to, _backoff(host)).run(dry_run=True)
+            Reassignment(cluster, to, _backoff(host), host.rng.getrandbits).run(dry_run=True)
         except RecoveryRefused as refused:
             self._judge_refusal(str(refused))
             return
@@ -285,7 +286,7 @@ class Resharding:
         cluster = SimulatedCluster(host, self._fate, self._before_call)
         undoes = to == host.history.shards
         try:
-            Reassignment(cluster, to, _backoff(host)).run(dry_run=False)
+            Reassignment(cluster, to, _backoff(host), host.rng.getrandbits).run(dry_run=False)
         except RecoveryRefused as refused:
             self._judge_refusal(str(refused))
             if undoes and not cluster.is_overtaken:
@@ -388,7 +389,9 @@ class Resharding:
         host.history.counts["directories"] += 1
         path = host.root / f"untold{host.history.counts['directories']}"
         with SEAM.acting(actor), suppress(KafkaUnavailable, OSError):
-            directory = DataDirectory.start(path, world.setup.wheel, Role.DEQUEUE)
+            directory = DataDirectory.start(
+                path, world.setup.wheel, Role.DEQUEUE, fs=WatchedFileSystem(actor)
+            )
             publisher = SimulatedPublisher(shard, lambda: "commit", lambda: None)
             dequeue = Dequeue(directory, publisher, host.clock, config)
             try:

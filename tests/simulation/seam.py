@@ -100,11 +100,6 @@ class Seam:
         self.failed = 0
         self.boot_id = ""
         self.rng = Random()
-        self._root = ""
-
-    def watch(self, disk: Disk | None) -> None:
-        self.disk = disk
-        self._root = "" if disk is None else f"{disk.root}/"
 
     @contextmanager
     def acting(self, actor: Actor | None) -> Iterator[None]:
@@ -115,18 +110,15 @@ class Seam:
         finally:
             self.actor = before
 
-    def inside(self, path: object) -> Path | None:
-        """The path, if it is of the simulated folder or that itself; locks are left alone."""
-        text = str(path)
-        if self.disk is None or not f"{text}/".startswith(self._root) or text.endswith(".lock"):
-            return None
-        return path if isinstance(path, Path) else Path(text)
-
     def store(
-        self, kind: str, half: Callable[[], object] | None = None, *, fails: bool = True
+        self,
+        actor: Actor | None,
+        kind: str,
+        half: Callable[[], object] | None = None,
+        *,
+        fails: bool = True,
     ) -> None:
         """Called before a store. `half` makes a part of it; `fails`: the disk may refuse it."""
-        actor = self.actor
         if actor is None:
             return
         if actor.dead:
@@ -147,9 +139,6 @@ class Seam:
             if half is not None and self.rng.random() < 0.5:
                 half()
             raise OSError(self.failing, os.strerror(self.failing))
-
-    def path_of(self, fd: int) -> Path | None:
-        return None if self.actor is None else self.actor.fds.get(fd)
 
 
 SEAM = Seam()

@@ -100,7 +100,6 @@ def ended_after(cpu_s: float) -> Iterator[None]:
 def run_seed(seed: int, folder: Path) -> Outcome:
     """One run, its files in a folder of its own below `folder`."""
     from tests.simulation.schedule import Schedule
-    from tests.simulation.seam import SEAM
 
     root = folder / str(seed)
     schedule = Schedule(seed, root)
@@ -114,7 +113,6 @@ def run_seed(seed: int, folder: Path) -> Outcome:
         found = [{"invariant": "simulation", "detail": traceback.format_exc()}]
     finally:
         schedule.host.end()
-        SEAM.watch(None)
         shutil.rmtree(root, ignore_errors=True)
     return Outcome([{"seed": seed, **each} for each in found], history.counts, history.lines)
 

@@ -18,6 +18,7 @@ from tests.simulation.shard_model import Shard, offsets_of
 from tests.simulation.timers import TOPIC, Copy
 
 from duewheel.checkpoints.commit_and_close import Marks, marks_to
+from duewheel.checkpoints.fs import FileSystem
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.spark_checkpoint import end_offsets, resume_point
 
@@ -32,20 +33,24 @@ class Query:
         batch: number of the next one.
     """
 
-    def __init__(self, shard: Shard, checkpoint: Path, starts: Marks, rng: Random) -> None:
+    def __init__(
+        self, shard: Shard, checkpoint: Path, starts: Marks, rng: Random, fs: FileSystem
+    ) -> None:
         """
         Args:
             starts: where to begin without a checkpoint.
             rng: plans the batches.
+            fs: its process's.
         """
         self._shard = shard
         self._checkpoint = checkpoint
         self._rng = rng
+        self._fs = fs
         resume = resume_point(checkpoint)
         self.batch = resume.batch_id if resume else 0
         self._at: dict[TopicPartition, int] = dict(resume.offsets if resume else starts)
         for folder in ("offsets", "commits", "sources/0"):
-            (checkpoint / folder).mkdir(parents=True, exist_ok=True)
+            self._make_folder(checkpoint / folder)
         if resume is None:
             self._write("sources/0/0", "\0v1\n" + json.dumps(marks_to(self._at)))
 
@@ -76,7 +81,7 @@ class Query:
         self._at = dict(ends)
         self.batch += 1
         for folder in ("offsets", "commits"):
-            (self._checkpoint / folder / str(self.batch - KEPT)).unlink(missing_ok=True)
+            self._fs.discard(self._checkpoint / folder / str(self.batch - KEPT))
 
     @property
     def behind(self) -> bool:
@@ -89,9 +94,16 @@ class Query:
         return max(at, min(stable, at + self._rng.randint(0, rows_max)))
 
     def _write(self, name: str, text: str) -> None:
-        fd = os.open(self._checkpoint / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
-        os.pwrite(fd, text.encode(), 0)
-        os.close(fd)
+        fd = self._fs.open(self._checkpoint / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        self._fs.pwrite(fd, text.encode(), 0)
+        self._fs.close(fd)
+
+    def _make_folder(self, path: Path) -> None:
+        try:
+            self._fs.make_folder(path)
+        except FileNotFoundError:
+            self._make_folder(path.parent)
+            self._fs.make_folder(path)
 
 
 def damage(checkpoint: Path, rng: Random, older: dict[str, bytes]) -> str:

@@ -10,12 +10,14 @@ for too long, its ingest becomes the shard's, and a dequeue starts in its direct
 from __future__ import annotations
 
 from tests.simulation.processes import Following, Standby
-from tests.simulation.seam import SEAM, Actor, Plan
+from tests.simulation.seam import Actor, Plan
 from tests.simulation.shard_model import SimulatedReader
+from tests.simulation.watched_files import WatchedFileSystem
 from tests.simulation.world import World
 
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.state_file import State
 from duewheel.wheel.dequeue.standby import Follower, Verdict
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -35,8 +37,8 @@ def want_promotion(world: World) -> None:
     if standby is None or standby.follower is None:
         return
     if standby.ingest is not None or world.rng.random() < 0.2:
-        with SEAM.acting(None):
-            standby.follower.directory.state.live.want_promotion(world.clock.now_ms())
+        with State.open(world.root / standby.name, WatchedFileSystem(None)) as state:
+            state.live.want_promotion(world.clock.now_ms())
 
 
 def step(world: World, plan: Plan) -> None:
@@ -66,7 +68,7 @@ def step_follower(world: World, standby: Standby, plan: Plan) -> None:
 
 def _start(world: World, standby: Standby, actor: Actor) -> None:
     setup, path = world.setup, world.root / standby.name
-    directory = DataDirectory.start(path, setup.wheel, Role.DEQUEUE)
+    directory = DataDirectory.start(path, setup.wheel, Role.DEQUEUE, fs=WatchedFileSystem(actor))
     reader = SimulatedReader(world.shard)
     follower = Follower(directory, reader, world.clock, setup.config)
     standby.follower = Following(actor, directory, follower)

@@ -25,6 +25,7 @@ from tests.simulation.shard_model import Shard, SimulatedPublisher, offsets_at, 
 from tests.simulation.sinks import sink_of
 from tests.simulation.spark_model import CHECKPOINT, Query
 from tests.simulation.timers import TOPIC, Records
+from tests.simulation.watched_files import WatchedFileSystem
 
 from duewheel.checkpoints.fs import lock_is_held
 from duewheel.checkpoints.progress import NOBODY, Progress
@@ -230,10 +231,9 @@ class World:
     def _let_go(self, actor: Actor) -> None:
         """What the kernel does when a process ends."""
         actor.dead = True
-        with SEAM.acting(None):
-            for fd in list(actor.fds):
-                with suppress(OSError):
-                    os.close(fd)
+        for fd in actor.fds:
+            with suppress(OSError):
+                os.close(fd)
         actor.fds.clear()
 
     def is_busy(self, actor: Actor) -> bool:
@@ -261,9 +261,8 @@ class World:
         if actor.name in {"follower", "ingest of the standby"}:
             self._meanwhile_beside(actor)
             return
-        with SEAM.acting(None):
-            if any(lock_is_held(self.path / name) for name in (ENGINE_LOCK, WHEEL_LOCK)):
-                return
+        if any(lock_is_held(self.path / name) for name in (ENGINE_LOCK, WHEEL_LOCK)):
+            return
         self.history.say(f"  meanwhile, within {actor.name}:")
         self.history.counts[f"meanwhile, within {actor.name}"] += 1
         if actor.name == "ingest":
@@ -284,10 +283,9 @@ class World:
         standby = self.standby
         if standby is None or standby.follower is None or actor is standby.follower.actor:
             return
-        with SEAM.acting(None):
-            folder = self.root / standby.name
-            if any(lock_is_held(folder / name) for name in (ENGINE_LOCK, WHEEL_LOCK)):
-                return
+        folder = self.root / standby.name
+        if any(lock_is_held(folder / name) for name in (ENGINE_LOCK, WHEEL_LOCK)):
+            return
         self.run(standby.follower.actor, standby.look, {})
 
     def takes(self, runs: Runs) -> None:
@@ -322,7 +320,9 @@ class World:
             pass
 
     def _start_dequeue(self, actor: Actor) -> None:
-        directory = DataDirectory.start(self.path, self.setup.wheel, Role.DEQUEUE)
+        directory = DataDirectory.start(
+            self.path, self.setup.wheel, Role.DEQUEUE, fs=WatchedFileSystem(actor)
+        )
         publisher = SimulatedPublisher(self.shard, self._fate, self._in_transaction)
         dequeue = Dequeue(directory, publisher, self.clock, self.setup.config)
         first = None
@@ -401,7 +401,9 @@ class World:
 
     def _begin_ingest(self, instance: World | Standby, actor: Actor) -> None:
         path = self.root / instance.name
-        directory = DataDirectory.start(path, self.setup.wheel, Role.INGEST)
+        directory = DataDirectory.start(
+            path, self.setup.wheel, Role.INGEST, fs=WatchedFileSystem(actor)
+        )
         instance.ingest = Ingest(actor, directory)
         self._go_on(instance.ingest)
 
@@ -418,9 +420,10 @@ class World:
         ends = offsets_of(self.shard, "end")
         starts = {name: engine.marks.get(name, 0) for name in ends}
         checkpoint = ingest.directory.path / CHECKPOINT
-        settle_checkpoint(checkpoint, engine.marks, starts, offsets_of(self.shard, "stable_end"))
-        query = Query(self.shard, checkpoint, starts, self.rng)
-        ingest.durable = DurableCheckpoints(ingest.directory.path)
+        fs, ends = ingest.directory.fs, offsets_of(self.shard, "stable_end")
+        settle_checkpoint(checkpoint, engine.marks, starts, ends, fs)
+        query = Query(self.shard, checkpoint, starts, self.rng, fs)
+        ingest.durable = DurableCheckpoints(ingest.directory.path, fs)
         ingest.sink = sink_of(engine, checkpoint, self.kafka, self.clock)
         ingest.query = query
 
@@ -520,13 +523,12 @@ class World:
             self._check(self.root / self.standby.name)
 
     def _check(self, path: Path) -> None:
-        with SEAM.acting(None):
-            if not self.host.whole or not (path / "timerwheel").exists():
-                return
-            state = State.open(path)
-            if state.starts and not state.needs_recovery:  # a first start may be half made
-                for finding in check(path, self.setup.wheel).findings[:2]:
-                    self.history.violated("check", str(finding))
+        if not self.host.whole or not (path / "timerwheel").exists():
+            return
+        state = State.open(path)
+        if state.starts and not state.needs_recovery:  # a first start may be half made
+            for finding in check(path, self.setup.wheel).findings[:2]:
+                self.history.violated("check", str(finding))
 
 
 def _slot(progress: Progress | None) -> int | None:

@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import structlog
 
-from duewheel.checkpoints import durable_checkpoint, fs
+from duewheel.checkpoints import durable_checkpoint
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.commit_and_close import Close, Commit, HourLengths, Marks
 from duewheel.checkpoints.progress import PartitionProgress, Progress
@@ -212,7 +212,7 @@ def accept(
         close = directory.state.close()
         assert close is not None, "the shard has run"
         # Copies and cancels may be lost: without bounds a cancel would be decided without them.
-        CancelBounds.blind_of(close.floor, committed.partitions).write(directory.path)
+        CancelBounds.blind_of(close.floor, committed.partitions).write(directory.path, directory.fs)
         for topic in sorted(_topics_lost(accepted)):
             directory.topics.retire(topic)
     commit(directory, publisher, committed, _accepted(committed, accepted, ids))
@@ -333,7 +333,7 @@ def _write_pages(directory: DataDirectory, accepted: Losses, ids: Mapping[str, s
         )
         state.restart_close(Close(close.lower, marks_before, close.floor, marks))
         # It has marks of the lost topic: a recovery would read from offsets that are gone.
-        fs.remove(directory.path / durable_checkpoint.FILE_NAME)
+        directory.fs.remove(directory.path / durable_checkpoint.FILE_NAME)
         after = replace(
             before,
             marks=_marks_after(before.marks, accepted),

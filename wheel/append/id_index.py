@@ -28,7 +28,6 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from duewheel.checkpoints import fs
 from duewheel.checkpoints.commit_and_close import Commit
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Bool, Int64
@@ -188,10 +187,11 @@ class _Table:
         """
         buckets = 1 << max((rows_max - 1).bit_length(), _TAG_BITS)
         size = rows_max * _ROW_BYTES + buckets * 4
+        fs = directory.fs
         fd = fs.open_unnamed(directory.path)
         try:
             fs.allocate(fd, size)
-            octets = np.frombuffer(fs.map_file(fd, size, writable=True), np.uint8)
+            octets = np.frombuffer(fs.map(fd, size, writable=True), np.uint8)
         finally:
             fs.close(fd)
         self._addresses = octets[: 8 * rows_max].view(np.int64)

@@ -99,7 +99,7 @@ class Loop:
         )
         self._chunks = Pipeline(directory, publisher.prepare, config)
         self._linker = Linker(directory)
-        self._bounds = BoundsKeeper(directory.path, publisher, clock)
+        self._bounds = BoundsKeeper(directory.path, directory.fs, publisher, clock)
         self._replies = CancelReplies(
             directory,
             {p: part.replied_below for p, part in started.committed.partitions.items()},

@@ -14,6 +14,7 @@ from pathlib import Path
 import structlog
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
+from duewheel.checkpoints.fs import FileSystem
 from duewheel.clock import Clock
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.schemas.batches import TopicPartition, is_retired
@@ -28,14 +29,16 @@ _WRITE_AGAIN_MS = 1_000  # after the disk took nothing
 class BoundsKeeper:
     """Lowers the file's bounds to the ends in Kafka. Not thread-safe: one loop owns it."""
 
-    def __init__(self, path: Path, publisher: Publisher, clock: Clock) -> None:
+    def __init__(self, path: Path, fs: FileSystem, publisher: Publisher, clock: Clock) -> None:
         """
         Args:
             path: the data directory.
+            fs: where it lies.
             publisher: loads the ends.
             clock: spaces requests and writes that failed.
         """
         self._path = path
+        self._fs = fs
         self._clock = clock
         self._log_ends = LogEnds(publisher, clock)
         self._bounds = CancelBounds()
@@ -68,7 +71,7 @@ class BoundsKeeper:
             return
         bounds = replace(self._bounds, blind={**self._bounds.blind, **ends})
         try:
-            bounds.write(self._path)
+            bounds.write(self._path, self._fs)
         except OSError as error:
             log.warning("the ends of timer partitions cannot be written", reason=str(error))
             self._failed_at_ms = self._clock.boottime_ms()

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from duewheel.checkpoints import durable_checkpoint, fs
+from duewheel.checkpoints import durable_checkpoint
 from duewheel.checkpoints.commit_and_close import Commit, HourLengths, Marks
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.progress import Progress
@@ -243,7 +243,7 @@ def first_marks(config: WheelConfig, progress: Progress, offsets_at: OffsetsAt) 
 
 def _discard_all(directory: DataDirectory, marks: Marks, r: int, progress: Progress) -> None:
     # First: after a kill, a later loss of power would keep files that it names and that are gone.
-    fs.remove(directory.path / durable_checkpoint.FILE_NAME)
+    directory.fs.remove(directory.path / durable_checkpoint.FILE_NAME)
     _unlink_others(directory, (), ())
     directory.wheel.clear()
     state = directory.state

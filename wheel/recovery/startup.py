@@ -15,14 +15,12 @@ After a kill in between the next start decides the same.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
 
-from duewheel.checkpoints import fs
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.held_copies import named
@@ -103,7 +101,7 @@ def start(
     elif seen is None or committed.encode() != seen.encode():
         _require_may_own(directory, publisher, config, committed, take_over)
     decision = publish_decision(directory, committed, decide)
-    state, incarnation = directory.state, secrets.randbits(62)
+    state, incarnation = directory.state, directory.fs.random_bits(62)
     state.claim(committed.incarnation, incarnation)
     progress = replace(
         committed, owner=state.uuid, incarnation=incarnation, epoch=committed.epoch + 1
@@ -191,15 +189,15 @@ def publish_decision(
             # The files may lack logs of copies, also those of a backup that was restored: ingest
             # would decide a cancel without them, and its timer would be delivered after the reply.
             CancelBounds.blind_of(decision.delivered_slot, committed.partitions).write(
-                directory.path
+                directory.path, directory.fs
             )
         generation = state.recovered
         if not decision.is_whole:
             generation = max(generation, state.generation) + 1
             state.set_generation(generation)
         RecoveryRecord(
-            decision.case, decision.keep, generation, fs.boot_id(), state.dequeue_starts
-        ).write(directory.path)
+            decision.case, decision.keep, generation, state.boot_id, state.dequeue_starts
+        ).write(directory.path, directory.fs)
         state.write_mirror(Mirror.of(committed, 0))
         if decision.close != local.close or not decision.is_whole:
             state.restart_close(decision.close)

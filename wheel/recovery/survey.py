@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.recovery_decision import Local, read_local_state
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile
@@ -27,19 +28,19 @@ _MADE_WHEN_OPENED = (
 )
 
 
-def survey(path: Path, config: WheelConfig) -> Local:
+def survey(path: Path, config: WheelConfig, fs: FileSystem = HOST_FS) -> Local:
     """The state of the data directory at `path`, with the damage that a start would note.
 
     Raises:
         ConfigError: it was made with another geometry.
     """
     try:
-        state = State.open(path)
+        state = State.open(path, fs)
     except (FileNotFoundError, CorruptFile):
         return Local.absent()
     with state:
         state.require(config.precision_ms, config.slots)
-        damage = _damage(path, config, state)
+        damage = _damage(path, config, state, fs)
         local = read_local_state(state, path)
         # Dequeue may close meanwhile: a mirror read between two close pages would fit neither.
         while (now := read_local_state(state, path)).close != local.close:
@@ -47,13 +48,13 @@ def survey(path: Path, config: WheelConfig) -> Local:
         return replace(local, damage=max(local.damage, damage))
 
 
-def _damage(path: Path, config: WheelConfig, state: State) -> Damage:
+def _damage(path: Path, config: WheelConfig, state: State, fs: FileSystem) -> Damage:
     if not state.starts:
         return Damage.NONE
     all_exist = all((path / name).exists() for name in _MADE_WHEN_OPENED)
     if not all_exist or not TimerWheel.exists(path / timer_wheel.FILE_NAME, config.ring):
         return Damage.FILES_LOST
-    directory = DataDirectory(path, config)
+    directory = DataDirectory(path, config, fs)
     try:
         # Wheel before page: a batch that is committed in between would look like a lost page.
         newest_batch = directory.wheel.newest_batch(state.commit().batch)

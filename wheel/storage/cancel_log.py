@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.errors import CorruptFile
 from duewheel.schemas import columns
 from duewheel.schemas.arrays import Int32, Int64
@@ -83,9 +84,9 @@ class CancelRows:
 class CancelLog:
     """The segments of one data directory. Not thread-safe."""
 
-    def __init__(self, directory: Path) -> None:
-        self.files = HourFiles(directory / FOLDER)
-        self.requests = MessageStore(directory, REQUESTS_FOLDER)
+    def __init__(self, directory: Path, fs: FileSystem = HOST_FS) -> None:
+        self.files = HourFiles(directory / FOLDER, fs)
+        self.requests = MessageStore(directory, fs, REQUESTS_FOLDER)
 
     @property
     def folders(self) -> tuple[HourFiles, HourFiles]:

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.storage.hour_segments import HourFiles
@@ -34,8 +35,8 @@ _CHECKED_FROM = 8  # offset, which follows the check
 class CancelledRecords:
     """The files of every hour. Ingest writes, all processes read."""
 
-    def __init__(self, directory: Path) -> None:
-        self.files = HourFiles(directory / FOLDER)
+    def __init__(self, directory: Path, fs: FileSystem = HOST_FS) -> None:
+        self.files = HourFiles(directory / FOLDER, fs)
 
     def write(self, hour: int, length: int, offset: Int64, position: Int64) -> int:
         """Append behind `length` bytes; returns the new length.

@@ -21,8 +21,8 @@ from typing import TypeVar
 
 import structlog
 
-from duewheel.checkpoints import fs, state_file
-from duewheel.checkpoints.fs import FileLock
+from duewheel.checkpoints import state_file
+from duewheel.checkpoints.fs import FileLock, FileSystem
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile
 from duewheel.wheel.slots import WheelConfig
@@ -42,6 +42,7 @@ log = structlog.get_logger(__name__)
 def with_files(
     path: Path,
     config: WheelConfig,
+    fs: FileSystem,
     engine_lock: FileLock,
     deadline_s: float,
     progress: OnProgress | None,
@@ -52,6 +53,7 @@ def with_files(
     Args:
         path: the data directory.
         config: its geometry.
+        fs: where it lies.
         engine_lock: the lock, which is free.
         deadline_s: for that lock.
         progress: called with bytes done and bytes in all while a wheel is made.
@@ -64,50 +66,55 @@ def with_files(
         DiskFull: there is too little room for the wheel.
     """
     while True:
-        newest_batch = _newest_batch(path, config.ring)
+        newest_batch = _newest_batch(path, config.ring, fs)
         with engine_lock.held(deadline_s):
-            if _has_wheel(path, config):
+            if _has_wheel(path, config, fs):
                 return work(newest_batch)
-        with closing(FileLock(path / WHEEL_LOCK)) as lock, lock.held(_MAKER_DEADLINE_S):
-            _make_wheel(path, config, engine_lock, deadline_s, progress or _Logged())
+        with closing(FileLock(path / WHEEL_LOCK, fs)) as lock, lock.held(_MAKER_DEADLINE_S):
+            _make_wheel(path, config, fs, engine_lock, deadline_s, progress or _Logged())
 
 
 def _make_wheel(
-    path: Path, config: WheelConfig, engine_lock: FileLock, deadline_s: float, progress: OnProgress
+    path: Path,
+    config: WheelConfig,
+    fs: FileSystem,
+    engine_lock: FileLock,
+    deadline_s: float,
+    progress: OnProgress,
 ) -> None:
     """Runs 2. and 3. of the module's head, unless another process has done so meanwhile."""
     if TimerWheel.exists(path / timer_wheel.FILE_NAME, config.ring):
         return
-    new = TimerWheel.create(path / timer_wheel.FILE_NAME, config.ring, progress)
+    new = TimerWheel.create(path / timer_wheel.FILE_NAME, config.ring, progress, fs)
     with closing(new), engine_lock.held(deadline_s):
-        if not _has_wheel(path, config):
+        if not _has_wheel(path, config, fs):
             new.put_in_place()
 
 
-def _newest_batch(path: Path, ring: int) -> int:
+def _newest_batch(path: Path, ring: int, fs: FileSystem) -> int:
     """Reads the newest batch in the wheel; 0 without a wheel, or without a commit page."""
     try:
-        with State.open(path) as state:
+        with State.open(path, fs) as state:
             near = state.commit().batch
-        return TimerWheel(path / timer_wheel.FILE_NAME, ring).newest_batch(near)
+        return TimerWheel(path / timer_wheel.FILE_NAME, ring, fs).newest_batch(near)
     except (FileNotFoundError, CorruptFile):
         return 0
 
 
-def _has_wheel(path: Path, config: WheelConfig) -> bool:
+def _has_wheel(path: Path, config: WheelConfig, fs: FileSystem) -> bool:
     """Runs 1. of the module's head; returns whether the wheel exists.
 
     Raises:
         ConfigError: the directory was made with another geometry.
     """
     try:
-        state = State.open(path)
+        state = State.open(path, fs)
     except FileNotFoundError:
-        state = _new_state(path, config)
+        state = _new_state(path, config, fs)
     except CorruptFile as error:
-        aside = state_file.set_aside(path)
+        aside = state_file.set_aside(path, fs)
         log.warning("the state file is damaged: set aside", reason=str(error), aside=str(aside))
-        state = _new_state(path, config)
+        state = _new_state(path, config, fs)
     with state:
         state.require(config.precision_ms, config.slots)
         exists = TimerWheel.exists(path / timer_wheel.FILE_NAME, config.ring)
@@ -117,9 +124,9 @@ def _has_wheel(path: Path, config: WheelConfig) -> bool:
         return exists
 
 
-def _new_state(path: Path, config: WheelConfig) -> State:
+def _new_state(path: Path, config: WheelConfig, fs: FileSystem) -> State:
     fs.remove(path / timer_wheel.FILE_NAME)
-    return State.create(path, config.precision_ms, config.slots)
+    return State.create(path, config.precision_ms, config.slots, fs)
 
 
 class _Logged:

@@ -22,9 +22,8 @@ from pathlib import Path
 import numpy as np
 import structlog
 
-from duewheel.checkpoints import fs
 from duewheel.checkpoints.commit_and_close import Commit, HourLengths
-from duewheel.checkpoints.fs import FileLock
+from duewheel.checkpoints.fs import HOST_FS, FileLock, FileSystem, lock_is_held
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile, RecoveryPending
@@ -51,7 +50,7 @@ ENGINE_LOCK = "engine.lock"
 class DataDirectory:
     """The opened files. Not thread-safe: one thread of one process owns an instance."""
 
-    def __init__(self, path: Path, config: WheelConfig) -> None:
+    def __init__(self, path: Path, config: WheelConfig, fs: FileSystem = HOST_FS) -> None:
         """Opens the files of an existing directory to read them (status, check).
 
         Raises:
@@ -61,21 +60,27 @@ class DataDirectory:
         """
         self.path = path
         self.config = config
-        self.state = State.open(path)
+        self.fs = fs
+        self.state = State.open(path, fs)
         self.state.require(config.precision_ms, config.slots)
-        self.wheel = TimerWheel(path / timer_wheel.FILE_NAME, config.ring)
-        self.log = TimerLog(path)
-        self.messages = MessageStore(path)
-        self.cancelled = CancelledRecords(path)
-        self.cancels = CancelLog(path)
-        self.topics = TopicNames(path)
-        self.engine_lock = FileLock(path / ENGINE_LOCK)
+        self.wheel = TimerWheel(path / timer_wheel.FILE_NAME, config.ring, fs)
+        self.log = TimerLog(path, fs)
+        self.messages = MessageStore(path, fs)
+        self.cancelled = CancelledRecords(path, fs)
+        self.cancels = CancelLog(path, fs)
+        self.topics = TopicNames(path, fs)
+        self.engine_lock = FileLock(path / ENGINE_LOCK, fs)
         self._recovered = self.state.recovered
         self._life_lock: FileLock | None = None
 
     @classmethod
     def start(
-        cls, path: Path, config: WheelConfig, role: Role, progress: OnProgress | None = None
+        cls,
+        path: Path,
+        config: WheelConfig,
+        role: Role,
+        progress: OnProgress | None = None,
+        fs: FileSystem = HOST_FS,
     ) -> DataDirectory:
         """Opens the directory to work in it; makes it if it is missing.
 
@@ -84,6 +89,7 @@ class DataDirectory:
             config: its geometry.
             role: of this process.
             progress: called with bytes done and bytes in all while a wheel is made.
+            fs: where the directory lies.
 
         Raises:
             Locked: another process has this role there, or makes the wheel and does not end.
@@ -92,16 +98,17 @@ class DataDirectory:
             CorruptFile: a file is damaged without which no other can be read.
         """
         fs.make_directory(path)
-        life_lock = hold_role(path, role)
-        engine_lock = FileLock(path / ENGINE_LOCK)
+        life_lock = hold_role(path, role, fs)
+        engine_lock = FileLock(path / ENGINE_LOCK, fs)
         try:
             directory = with_files(
                 path,
                 config,
+                fs,
                 engine_lock,
                 LOCK_DEADLINE_S,
                 progress,
-                lambda newest_batch: cls._begin(path, config, role, newest_batch),
+                lambda newest_batch: cls._begin(path, config, fs, role, newest_batch),
             )
         except BaseException:
             life_lock.close()
@@ -113,13 +120,13 @@ class DataDirectory:
 
     @classmethod
     def _begin(
-        cls, path: Path, config: WheelConfig, role: Role, newest_batch: int
+        cls, path: Path, config: WheelConfig, fs: FileSystem, role: Role, newest_batch: int
     ) -> DataDirectory:
         """Opens the files and counts the start, under engine.lock.
 
         It records damage instead of refusing it: a recovery repairs that.
         """
-        directory = cls(path, config)
+        directory = cls(path, config, fs)
         directory._note_damage(newest_batch)
         directory.state.begin()
         if role is Role.DEQUEUE:
@@ -281,7 +288,7 @@ class DataDirectory:
         """
         self.close()
         try:
-            declare_stopped(self.path)
+            declare_stopped(self.path, self.fs)
         except OSError as error:
             log.warning("no clean stop", data_dir=str(self.path), reason=str(error))
 
@@ -298,7 +305,7 @@ class DataDirectory:
         self.state.release()
 
 
-def hold_role(path: Path, role: Role) -> FileLock:
+def hold_role(path: Path, role: Role, fs: FileSystem = HOST_FS) -> FileLock:
     """Takes the lock that a process with this role has for life.
 
     Raises:
@@ -306,10 +313,10 @@ def hold_role(path: Path, role: Role) -> FileLock:
     """
     # The short wait: a process that only tests the lock has it for a moment.
     refusal = f"{path}: {role.name.lower()} runs already"
-    return FileLock.taken(path / role.lock_name, _LIFE_LOCK_DEADLINE_S, refusal)
+    return FileLock.taken(path / role.lock_name, _LIFE_LOCK_DEADLINE_S, refusal, fs)
 
 
-def declare_stopped(path: Path) -> bool:
+def declare_stopped(path: Path, fs: FileSystem = HOST_FS) -> bool:
     """Syncs all files and declares a clean stop, if no process works in the directory.
 
     Also after a kill: all bytes are in the page cache, and a half-applied batch can be redone from
@@ -319,13 +326,13 @@ def declare_stopped(path: Path) -> bool:
         Whether the directory is stopped cleanly now.
     """
     try:
-        state = State.open(path)
+        state = State.open(path, fs)
     except FileNotFoundError:
         return False
-    with state, closing(FileLock(path / ENGINE_LOCK)) as engine_lock:
+    with state, closing(FileLock(path / ENGINE_LOCK, fs)) as engine_lock:
         with engine_lock.held(LOCK_DEADLINE_S):
             starts = state.starts
-            runs = any(fs.lock_is_held(path / role.lock_name) for role in Role)
+            runs = any(lock_is_held(path / role.lock_name) for role in Role)
         # A sync of the remaining bytes does not restore the lost ones.
         if runs or state.damage is not Damage.NONE:
             return False

@@ -110,7 +110,8 @@ class _SlotRange:
     def __init__(self, directory: DataDirectory, commit: Commit, after: int, end: int) -> None:
         self.after = after
         self.end = end
-        self._log, self._messages = TimerLog(directory.path), MessageStore(directory.path)
+        self._log = TimerLog(directory.path, directory.fs)
+        self._messages = MessageStore(directory.path, directory.fs)
         self._precision_ms = directory.config.precision_ms
         count = end - after
         self._first_pos, self._last_pos = np.full(count, NO_POSITION), np.full(count, NO_POSITION)

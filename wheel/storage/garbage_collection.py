@@ -67,7 +67,8 @@ def _drop_hours(directory: DataDirectory, hour: int, progress: Progress) -> None
         bounds = CancelBounds.read(directory.path)
         since = progress.delivered_slot if bounds is None else bounds.since
         # On a full disk, too: unlinking makes room.
-        CancelBounds.blind_of(since, progress.partitions).write_or_remove(directory.path)
+        blind = CancelBounds.blind_of(since, progress.partitions)
+        blind.write_or_remove(directory.path, directory.fs)
         directory.state.live.raise_gc_hour(hour)
 
 

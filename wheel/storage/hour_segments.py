@@ -11,8 +11,7 @@ import functools
 import re
 from pathlib import Path
 
-from duewheel.checkpoints import fs
-from duewheel.checkpoints.fs import Bytes
+from duewheel.checkpoints.fs import HOST_FS, Bytes, FileSystem, read_into
 from duewheel.errors import CorruptFile
 from duewheel.wheel.storage.layout import hour_from_name, hour_name
 
@@ -29,9 +28,10 @@ def _path(directory: Path, hour: int) -> Path:
 class HourFiles:
     """Descriptors of one folder, opened when first needed: a bounded number of them."""
 
-    def __init__(self, directory: Path) -> None:
-        directory.mkdir(exist_ok=True)
+    def __init__(self, directory: Path, fs: FileSystem = HOST_FS) -> None:
+        fs.make_folder(directory)
         self.directory = directory
+        self._fs = fs
         self._fds: dict[int, int] = {}
 
     def path(self, hour: int) -> Path:
@@ -47,7 +47,7 @@ class HourFiles:
         fd = self._fds.get(hour)
         if fd is None:
             try:
-                fd = self._keep(hour, fs.open_existing(self.path(hour)))
+                fd = self._keep(hour, self._fs.open_existing(self.path(hour)))
             except FileNotFoundError as error:
                 raise CorruptFile(self.path(hour), 0, "the hour's file is missing") from error
         return fd
@@ -56,12 +56,12 @@ class HourFiles:
         """Write at `position`, in bytes; makes the file if it is absent."""
         fd = self._fds.get(hour)
         if fd is None:
-            fd = self._keep(hour, fs.open_file(self.path(hour)))
-        fs.write_at(fd, data, position)
+            fd = self._keep(hour, self._fs.open_file(self.path(hour)))
+        self._fs.write_at(fd, data, position)
 
     def _keep(self, hour: int, fd: int) -> int:
         if len(self._fds) >= _OPEN_MAX:
-            fs.close(self._fds.pop(next(iter(self._fds))))
+            self._fs.close(self._fds.pop(next(iter(self._fds))))
         self._fds[hour] = fd
         return fd
 
@@ -72,7 +72,7 @@ class HourFiles:
             CorruptFile: the file is shorter than that.
         """
         target = memoryview(bytearray(size))
-        fs.read_into(self.fd(hour), target, position, self.path(hour))
+        read_into(self.fd(hour), target, position, self.path(hour))
         return target
 
     def size(self, hour: int) -> int:
@@ -90,28 +90,28 @@ class HourFiles:
     def cut(self, hour: int, size: int) -> None:
         """Drop what lies behind `size` bytes."""
         if self.size(hour) > size:
-            fs.cut(self.fd(hour), size)
+            self._fs.cut(self.fd(hour), size)
 
     def unlink_below(self, hour: int) -> None:
         """Remove the files of hours below `hour`."""
         self.forget_below(hour)
         for old in self.hours():
             if old < hour:
-                self.path(old).unlink(missing_ok=True)
+                self._fs.discard(self.path(old))
 
     def unlink(self, hour: int) -> None:
         """Remove the file of an hour, if there is one."""
         if hour in self._fds:
-            fs.close(self._fds.pop(hour))
-        self.path(hour).unlink(missing_ok=True)
+            self._fs.close(self._fds.pop(hour))
+        self._fs.discard(self.path(hour))
 
     def forget_below(self, hour: int) -> None:
         """Close descriptors of hours below `hour`."""
         for old in [h for h in self._fds if h < hour]:
-            fs.close(self._fds.pop(old))
+            self._fs.close(self._fds.pop(old))
 
     def close(self) -> None:
         """Close every descriptor."""
         for fd in self._fds.values():
-            fs.close(fd)
+            self._fs.close(fd)
         self._fds.clear()

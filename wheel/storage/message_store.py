@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from duewheel.checkpoints import fs
+from duewheel.checkpoints.fs import HOST_FS, FileSystem, read_into
 from duewheel.errors import CorruptFile
 from duewheel.schemas import columns
 from duewheel.schemas.arrays import Int64
@@ -94,8 +94,8 @@ def split_by_limits(
 class MessageStore:
     """The messages of every hour. Ingest writes, everybody reads. Not thread-safe."""
 
-    def __init__(self, directory: Path, folder: str = FOLDER) -> None:
-        self.files = HourFiles(directory / folder)
+    def __init__(self, directory: Path, fs: FileSystem = HOST_FS, folder: str = FOLDER) -> None:
+        self.files = HourFiles(directory / folder, fs)
 
     def read(self, hour: int, records: Records) -> StoredMessages:
         """The messages of the given log records of one hour, in the records' order.
@@ -187,7 +187,7 @@ class MessageStore:
         data = bytearray(int(length.sum()))
         view, fd, path = memoryview(data), self.files.fd(hour), self.files.path(hour)
         for source, target, count in zip(begin.tolist(), at.tolist(), length.tolist(), strict=True):
-            fs.read_into(fd, view[target : target + count], source, path)
+            read_into(fd, view[target : target + count], source, path)
         stretch = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(offset))))
         return data, offset - begin[stretch] + at[stretch]
 

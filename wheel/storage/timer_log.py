@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from duewheel.checkpoints import fs
+from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.slots import hour_of
@@ -75,8 +75,9 @@ class Stretches:
 class TimerLog:
     """The log of every hour. Ingest writes, everybody reads. Not thread-safe."""
 
-    def __init__(self, directory: Path) -> None:
-        self.files = HourFiles(directory / FOLDER)
+    def __init__(self, directory: Path, fs: FileSystem = HOST_FS) -> None:
+        self.files = HourFiles(directory / FOLDER, fs)
+        self._fs = fs
         self._views: dict[int, Records] = {}
         self._marks: dict[int, npt.NDArray[np.uint8]] = {}
 
@@ -94,7 +95,7 @@ class TimerLog:
                 raise CorruptFile(path, size, f"the log ends before position {log_bytes}")
             whole = size - size % RECORD_BYTES
             # Of nothing there is no mapping.
-            mapped = fs.map_file(self.files.fd(hour), whole, writable=False) if whole else b""
+            mapped = self._fs.map(self.files.fd(hour), whole, writable=False) if whole else b""
             view = self._views[hour] = np.frombuffer(mapped, RECORD)
         return view
 
@@ -129,7 +130,7 @@ class TimerLog:
             if size < log_bytes:
                 raise CorruptFile(path, size, f"the log ends before position {log_bytes}")
             whole = size - size % RECORD_BYTES
-            mapped = fs.map_file(self.files.fd(hour), whole, writable=True)
+            mapped = self._fs.map(self.files.fd(hour), whole, writable=True)
             octets = self._marks[hour] = cancelled_bytes(np.frombuffer(mapped, np.uint8))
         return octets
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from duewheel.checkpoints import fs
+from duewheel.checkpoints.fs import HOST_FS, FileSystem, NewFile, space
 from duewheel.errors import NO_ROOM, CorruptFile, DiskFull
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.storage.layout import ENTRY, ENTRY_BYTES, NO_POSITION, RECORD_BYTES
@@ -99,14 +99,14 @@ def newest_batch(entries: Entries, near: int) -> int:
 class TimerWheel:
     """The mapped ring; see the module's head."""
 
-    def __init__(self, path: Path, ring: int) -> None:
+    def __init__(self, path: Path, ring: int, fs: FileSystem = HOST_FS) -> None:
         size = ring * ENTRY_BYTES
         found = path.stat().st_size
         if found != size:
             raise CorruptFile(path, 0, f"{found} bytes long, expected {size}")
         fd = fs.open_file(path)
         try:
-            mapped = fs.map_file(fd, size, writable=True)
+            mapped = fs.map(fd, size, writable=True)
         finally:
             fs.close(fd)
         self.path = path
@@ -120,21 +120,24 @@ class TimerWheel:
         return path.exists() and path.stat().st_size == ring * ENTRY_BYTES
 
     @staticmethod
-    def create(path: Path, ring: int, progress: OnProgress = _no_progress) -> fs.NewFile:
+    def create(
+        path: Path, ring: int, progress: OnProgress = _no_progress, fs: FileSystem = HOST_FS
+    ) -> NewFile:
         """An empty wheel, written and synced, still to be put in place: gigabytes take minutes.
 
         Args:
             path: where it is to be.
             ring: how many entries.
             progress: called with bytes done and bytes in all.
+            fs: where it is made.
 
         Raises:
             DiskFull: the file system has too little room.
         """
         size = ring * ENTRY_BYTES
-        free = fs.space(path.parent).free_bytes
+        free = space(path.parent).free_bytes
         try:
-            new = fs.NewFile(path, size)
+            new = NewFile(path, size, fs)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise

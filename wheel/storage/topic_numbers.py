@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from duewheel.checkpoints import fs
+from duewheel.checkpoints.fs import HOST_FS, FileSystem, checked_line, checked_text
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Int32
 from duewheel.schemas.batches import RETIRED, TopicPartition
@@ -36,8 +36,9 @@ def public_name(name: str) -> str:
 class TopicNames:
     """Names by id and ids by name. Not thread-safe."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, fs: FileSystem = HOST_FS) -> None:
         self.path = directory / FILE_NAME
+        self._fs = fs
         self._fd = fs.open_file(self.path)
         self._names: list[str] = []
         self._ids: dict[str, int] = {}
@@ -53,7 +54,7 @@ class TopicNames:
         self._is_read = True
         data = self.path.read_bytes()
         while (end := data.find(b"\n", self._bytes)) >= 0:
-            text = fs.checked_text(data[self._bytes : end])
+            text = checked_text(data[self._bytes : end])
             if text is None:
                 if data.find(b"\n", end + 1) >= 0:
                     raise CorruptFile(self.path, self._bytes, "a topic name fails its checksum")
@@ -86,8 +87,8 @@ class TopicNames:
             self.refresh()
         for name in names:
             if name not in self._ids:
-                line = fs.checked_line(f"{len(self)} {name}".encode())
-                fs.write_at(self._fd, line, self._bytes)
+                line = checked_line(f"{len(self)} {name}".encode())
+                self._fs.write_at(self._fd, line, self._bytes)
                 self._ids[name] = len(self._names)
                 self._names.append(name)
                 self._bytes += len(line)
@@ -126,10 +127,10 @@ class TopicNames:
         number = self._ids[name]
         names = [*self._names]
         names[number] = f"{name}{RETIRED}{number}"
-        lines = [fs.checked_line(f"{n} {each}".encode()) for n, each in enumerate(names)]
-        fs.replace_file(self.path, b"".join(lines))
-        fs.close(self._fd)
-        self._fd = fs.open_file(self.path)
+        lines = [checked_line(f"{n} {each}".encode()) for n, each in enumerate(names)]
+        self._fs.replace_file(self.path, b"".join(lines))
+        self._fs.close(self._fd)
+        self._fd = self._fs.open_file(self.path)
         self.forget()
 
     def cut_damaged(self) -> None:
@@ -139,7 +140,7 @@ class TopicNames:
         try:
             self.refresh()
         except CorruptFile as error:
-            fs.cut(self._fd, error.offset)
+            self._fs.cut(self._fd, error.offset)
 
     def forget(self) -> None:
         """Read everything again when it is next needed."""
@@ -147,4 +148,4 @@ class TopicNames:
 
     def close(self) -> None:
         """Close the file."""
-        fs.close(self._fd)
+        self._fs.close(self._fd)

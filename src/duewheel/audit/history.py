@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from duewheel.checkpoints.fs import FileLock, make_directory, replace_file
+from duewheel.checkpoints.fs import HOST_FS, FileLock
 from duewheel.errors import ConfigError, Locked
 
 RESULT = "result.json"
@@ -52,7 +52,7 @@ class AuditHistory:
             ConfigError: the directory cannot be written to.
         """
         try:
-            make_directory(self.directory)
+            HOST_FS.make_directory(self.directory)
             lock = FileLock(self.directory / _LOCK)
         except OSError as error:
             where = f"audits cannot be kept in {self.directory}"
@@ -96,7 +96,7 @@ class AuditHistory:
         unfinished.mkdir()
         for name, text in pages.items():
             (unfinished / name).write_text(text, encoding="utf-8")
-        replace_file(unfinished / RESULT, json.dumps(result, indent=1).encode())
+        HOST_FS.replace_file(unfinished / RESULT, json.dumps(result, indent=1).encode())
         folder = self.directory / str(result["id"])
         unfinished.replace(folder)
         for old in self._folders()[keep:]:
@@ -105,7 +105,7 @@ class AuditHistory:
 
     def write(self, name: str, text: str) -> None:
         """Replaces a file beside the audits; a reader sees the old or the new content."""
-        replace_file(self.directory / name, text.encode())
+        HOST_FS.replace_file(self.directory / name, text.encode())
 
     def _folders(self) -> list[Path]:
         if not self.directory.exists():

@@ -108,15 +108,15 @@ def _trial(data_dir: Path) -> Diagnosis:
             with closing(fs.NewFile(path, _TRIAL_BYTES)) as new:
                 new.sync()
                 new.put_in_place()
-            fd = fs.open_existing(path)
+            fd = fs.HOST_FS.open_existing(path)
             try:
-                with fs.map_file(fd, _TRIAL_BYTES, writable=True) as mapped:
+                with fs.HOST_FS.map(fd, _TRIAL_BYTES, writable=True) as mapped:
                     mapped[:4] = b"seen"
                     mapped.flush()
                 same = os.pread(fd, 4, 0) == b"seen"
                 whole = os.fstat(fd).st_blocks * _BLOCK_BYTES >= _TRIAL_BYTES
             finally:
-                fs.close(fd)
+                fs.HOST_FS.close(fd)
             with closing(fs.FileLock(path)) as lock, closing(fs.FileLock(path)) as other:
                 exclusive = lock.try_acquire() and not other.try_acquire()
     except OSError as error:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
@@ -141,14 +141,22 @@ class ReshardCluster(Protocol):
 class Reassignment:
     """One run: the steps of the module's head. Not thread-safe."""
 
-    def __init__(self, cluster: ReshardCluster, to: int, backoff: Backoff) -> None:
+    def __init__(
+        self,
+        cluster: ReshardCluster,
+        to: int,
+        backoff: Backoff,
+        random_bits: Callable[[int], int] = secrets.randbits,
+    ) -> None:
         """
         Args:
             cluster: holds the records.
             to: the new number of shards.
             backoff: the pause in which the owner of a shard reads the notice.
+            random_bits: draws incarnations.
         """
         self._cluster, self._to, self._backoff = cluster, to, backoff
+        self._random_bits = random_bits
 
     def run(self, *, dry_run: bool) -> dict[str, Any]:
         """Runs all steps; none in a dry run or without a change. See `reshard`."""
@@ -163,7 +171,8 @@ class Reassignment:
         all_sealed = [self._seal(shard, count, like) for shard in range(max(count, self._to))]
         records = self._reassigned(all_sealed[:count])
         removed = [
-            nothing(like, shard, self._to, _new_incarnation()) for shard in range(self._to, count)
+            nothing(like, shard, self._to, self._new_incarnation())
+            for shard in range(self._to, count)
         ]
         done = notice(count, self._to, done=True)
         self._cluster.write(
@@ -179,9 +188,9 @@ class Reassignment:
         """Builds the records of the new shards; an undo returns the old ones."""
         records = [written.progress for written in old]
         if len(records) == self._to:
-            return unsealed(records, _new_incarnation)
+            return unsealed(records, self._new_incarnation)
         try:
-            return reassigned(records, self._to, _new_incarnation)
+            return reassigned(records, self._to, self._new_incarnation)
         except RecoveryRefused as error:
             shut = [str(record.shard) for record in records if record.sealed_for is not None]
             if not shut:
@@ -190,6 +199,9 @@ class Reassignment:
                 f"{error}. Sealed by now: shards {', '.join(shut)}. `duewheel reshard --to "
                 f"{len(records)}` gives each shard back as it was"
             ) from error
+
+    def _new_incarnation(self) -> int:
+        return self._random_bits(62)
 
     def _load_records(self, *, past_open: bool) -> list[ShardRecord]:
         """Loads the records of all existing shards, sealed or not."""
@@ -222,9 +234,9 @@ class Reassignment:
                 if record is None or wanted is None or record.encode() != wanted.encode():
                     self._require_expected(shard, count, record)
                     if record is None:
-                        wanted = nothing(like, shard, self._to, _new_incarnation())
+                        wanted = nothing(like, shard, self._to, self._new_incarnation())
                     else:
-                        wanted = sealed(record, self._to, _new_incarnation())
+                        wanted = sealed(record, self._to, self._new_incarnation())
                     publisher.publish(None, wanted)
                 log.info("sealed", shard=shard, to_shards=self._to)
                 return ShardRecord(wanted, at_ms)
@@ -306,10 +318,6 @@ class _Kafka:
     def publisher(self, shard: int) -> Publisher:
         """See ReshardCluster."""
         return factory.publisher(self._settings, self._clock, shard)
-
-
-def _new_incarnation() -> int:
-    return secrets.randbits(62)
 
 
 def _report(count: int, records: Sequence[Progress]) -> dict[str, Any]:

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import structlog
 
-from duewheel.checkpoints import fs
 from duewheel.checkpoints.durable_checkpoint import Durable, take_durable
-from duewheel.checkpoints.fs import FileLock
+from duewheel.checkpoints.fs import HOST_FS, FileLock, FileSystem
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile, Locked
 from duewheel.threads import Worker
@@ -40,10 +39,11 @@ class DurableCheckpoints:
     engine; one thread uses an instance.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, fs: FileSystem = HOST_FS) -> None:
         self._directory = directory
-        self._state = State.open(directory)
-        self._lock = FileLock(directory / ENGINE_LOCK)
+        self._fs = fs
+        self._state = State.open(directory, fs)
+        self._lock = FileLock(directory / ENGINE_LOCK, fs)
         self._last = self._read_last()
 
     def _read_last(self) -> Durable | None:
@@ -68,8 +68,8 @@ class DurableCheckpoints:
         hours, segments = (synced.hours, synced.cancels) if synced else ({}, {})
         self._sync(_FOLDERS, hours, durable.hours, lambda: state.live.gc_hour)
         self._sync(cancel_log.FOLDERS, segments, durable.cancels, lambda: state.live.gc_cancels)
-        fs.sync_path(self._directory / topic_numbers.FILE_NAME)
-        durable.write(self._directory)
+        self._fs.sync_path(self._directory / topic_numbers.FILE_NAME)
+        durable.write(self._directory, self._fs)
         self._last = durable
         return durable
 
@@ -88,11 +88,11 @@ class DurableCheckpoints:
                     self._sync_hour(folder, hour, first_kept)
         if lengths.keys() != synced.keys():
             for folder in folders:
-                fs.sync_directory(self._directory / folder)
+                self._fs.sync_directory(self._directory / folder)
 
     def _sync_hour(self, folder: str, hour: int, first_kept: Callable[[], int]) -> None:
         try:
-            fs.sync_path(self._directory / folder / hour_name(hour))
+            self._fs.sync_path(self._directory / folder / hour_name(hour))
         except FileNotFoundError:
             # Dequeue has unlinked it meanwhile: it is not needed.
             assert hour < first_kept(), "only unlinked hours vanish"

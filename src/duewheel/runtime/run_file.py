@@ -57,7 +57,7 @@ def write(fd: int, processes: Mapping[str, Supervised]) -> None:
     """
     encoded = {name: asdict(each) for name, each in processes.items()}
     line = fs.checked_line(json.dumps(encoded).encode())
-    fs.write_at(fd, line.ljust(_PAGE_BYTES, b"\0")[:_PAGE_BYTES], 0)
+    fs.HOST_FS.write_at(fd, line.ljust(_PAGE_BYTES, b"\0")[:_PAGE_BYTES], 0)
 
 
 def read(data_dir: Path) -> dict[str, Supervised] | None:

@@ -101,7 +101,7 @@ def run(
 
 def _run_lock(data_dir: Path) -> FileLock:
     """The lock that a `run` holds for life."""
-    fs.make_directory(data_dir)
+    fs.HOST_FS.make_directory(data_dir)
     refusal = f"{data_dir}: `run` works there already"
     return FileLock.taken(data_dir / run_file.LOCK_NAME, _RUN_LOCK_S, refusal)
 
@@ -110,7 +110,7 @@ class _Notes:
     """The file `run`."""
 
     def __init__(self, data_dir: Path) -> None:
-        self._fd = fs.open_file(data_dir / run_file.FILE_NAME)
+        self._fd = fs.HOST_FS.open_file(data_dir / run_file.FILE_NAME)
 
     def write(self, kept: Sequence[KeptProcess]) -> None:
         """Write the state of the processes for `status` and metrics."""

@@ -9,27 +9,47 @@ from pathlib import Path
 
 import pytest
 
-from duewheel.checkpoints import fs
-from duewheel.checkpoints.fs import FileLock
+from duewheel.checkpoints.fs import (
+    HOST_FS,
+    Bytes,
+    FileLock,
+    FileSystem,
+    NewFile,
+    lock_is_held,
+    read_into,
+)
 from duewheel.errors import CorruptFile, Locked
 
 
 def read(path: Path, offset: int, size: int) -> bytes:
     target = bytearray(size)
-    fd = fs.open_file(path)
+    fd = HOST_FS.open_file(path)
     try:
-        fs.read_into(fd, memoryview(target), offset, path)
+        read_into(fd, memoryview(target), offset, path)
     finally:
-        fs.close(fd)
+        HOST_FS.close(fd)
     return bytes(target)
 
 
-def test_a_write_goes_on_until_everything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pwrite = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:3], at))
-    path = tmp_path / "file"
+class FullDisk(FileSystem):
+    """Takes nothing more."""
+
+    def allocate(self, fd: int, size: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    def pwrite(self, fd: int, data: Bytes, offset: int) -> int:
+        raise OSError(28, "No space left on device")
+
+
+class ShortWrites(FileSystem):
+    """Writes three bytes at a time, as a kernel may."""
+
+    def pwrite(self, fd: int, data: Bytes, offset: int) -> int:
+        return super().pwrite(fd, data[:3], offset)
+
+
+def test_a_write_goes_on_until_everything_is_written(tmp_path: Path) -> None:
+    path, fs = tmp_path / "file", ShortWrites()
     fd = fs.open_file(path)
     fs.write_at(fd, b"0123456789", 5)
     fs.close(fd)
@@ -56,7 +76,7 @@ def test_reading_beyond_the_end_is_damage(tmp_path: Path) -> None:
 
 def test_an_allocated_file_is_zero_and_has_its_blocks(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    new = fs.NewFile(path, 100_000)
+    new = NewFile(path, 100_000)
     assert not path.exists()
     new.put_in_place()
     new.close()
@@ -64,32 +84,20 @@ def test_an_allocated_file_is_zero_and_has_its_blocks(tmp_path: Path) -> None:
     assert path.stat().st_blocks * 512 >= 100_000
 
 
-def test_a_failed_allocation_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(fd: int, offset: int, size: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
+def test_a_failed_allocation_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space"):
-        fs.NewFile(tmp_path / "file", 4096)
+        NewFile(tmp_path / "file", 4096, FullDisk())
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_replacement_that_fails_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replacement_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    fs.replace_file(path, b"old, and longer than the new one")
-    fs.replace_file(path, b"new")
+    HOST_FS.replace_file(path, b"old, and longer than the new one")
+    HOST_FS.replace_file(path, b"new")
     assert path.read_bytes() == b"new"
 
-    def full(fd: int, data: bytes, offset: int) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(OSError, match="No space"):
-        fs.replace_file(path, b"newer")
+        FullDisk().replace_file(path, b"newer")
     assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -97,8 +105,8 @@ def test_a_replacement_that_fails_leaves_the_old_file(
 def test_what_a_killed_process_has_left_is_written_over(tmp_path: Path) -> None:
     (tmp_path / f".replaced.{os.getpid()}").write_bytes(b"x" * 10_000)
     (tmp_path / ".allocated.new").write_bytes(b"x" * 10_000)
-    fs.replace_file(tmp_path / "replaced", b"new")
-    new = fs.NewFile(tmp_path / "allocated", 5_000)
+    HOST_FS.replace_file(tmp_path / "replaced", b"new")
+    new = NewFile(tmp_path / "allocated", 5_000)
     new.put_in_place()
     new.close()
     assert (tmp_path / "replaced").read_bytes() == b"new"
@@ -110,21 +118,21 @@ def test_syncing_a_tree_passes_over_what_vanishes_meanwhile(tmp_path: Path) -> N
     (tmp_path / "folder" / "file").write_bytes(b"x")
     # Listed, and not there when it is opened: as another process's temporary file.
     (tmp_path / "folder" / ".recovery.4711").symlink_to("renamed away")
-    fs.sync_tree(tmp_path)
+    HOST_FS.sync_tree(tmp_path)
 
 
 def test_a_lock_is_held_by_one_and_names_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    assert not fs.lock_is_held(path)
+    assert not lock_is_held(path)
     one, two = FileLock(path), FileLock(path)
     assert one.holder() == 0
     assert one.try_acquire()
     assert not two.try_acquire()
-    assert fs.lock_is_held(path)
+    assert lock_is_held(path)
     with pytest.raises(Locked, match=f"held by process {os.getpid()}"):
         two.acquire(0.01)
     one.release()
-    assert not fs.lock_is_held(path)
+    assert not lock_is_held(path)
     with two.held(0.01):
         assert not one.try_acquire()
     assert one.try_acquire()

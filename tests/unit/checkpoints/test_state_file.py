@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from duewheel.checkpoints import fs
 from duewheel.checkpoints import state_file as state_module
 from duewheel.checkpoints.checksummed_pages import Page, PagePair
 from duewheel.checkpoints.commit_and_close import NO_COMMIT, Close, Commit, HourLengths
+from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.live_fields import Heartbeat
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.role import Role
@@ -115,7 +115,7 @@ def state(tmp_path: Path) -> State:
 
 def other_boot(monkeypatch: pytest.MonkeyPatch) -> None:
     boot = str(uuid.uuid4())
-    monkeypatch.setattr(fs, "boot_id", lambda: boot)
+    monkeypatch.setattr(FileSystem, "boot_id", lambda _: boot)
 
 
 def test_a_new_file_says_nothing_yet(state: State) -> None:

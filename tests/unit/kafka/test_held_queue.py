@@ -14,6 +14,7 @@ from kafka.record.default_records import DefaultRecordBatch
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.held_copies import Held, batch_of, key_of, partition_of, value_of
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX, PartitionProgress, Progress
 from duewheel.checkpoints.reshard_records import reassigned, unsealed
@@ -281,7 +282,7 @@ def test_kafka_is_not_asked_where_a_partition_ends_whose_copies_wait(tmp_path: P
     shard.start_dequeue({P0: 0, P1: 0})
     shard.start_ingest()
     publisher.aside = Aside(held={P0: Held(4, 2)})
-    CancelBounds.blind_of(0, [P0, P1]).write(tmp_path)
+    CancelBounds.blind_of(0, [P0, P1]).write(tmp_path, HOST_FS)
     shard.kill(Role.DEQUEUE)
     dequeue = shard.start_dequeue()
     unasked = []

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from duewheel.backoff import Backoff
-from duewheel.checkpoints.fs import FileLock, open_file
+from duewheel.checkpoints.fs import HOST_FS, FileLock
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import SystemClock
@@ -131,7 +131,7 @@ def test_waits_grow_to_a_minute_and_start_over() -> None:
 
 
 def test_what_is_known_is_read_only_while_a_run_holds_its_lock(tmp_path: Path) -> None:
-    fd = open_file(tmp_path / run_file.FILE_NAME)
+    fd = HOST_FS.open_file(tmp_path / run_file.FILE_NAME)
     status = {
         "ingest": run_file.Supervised(pid=7, lives=True),
         "dequeue": run_file.Supervised(

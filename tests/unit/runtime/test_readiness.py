@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from duewheel.checkpoints.fs import FileLock, open_file
+from duewheel.checkpoints.fs import HOST_FS, FileLock
 from duewheel.checkpoints.live_fields import Lag
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
@@ -172,7 +172,7 @@ def test_processes_that_do_not_run_or_keep_ending(shard: Shard, tmp_path: Path) 
     assert shard.reasons() == ["ingest_not_running"]
     run = FileLock(tmp_path / run_file.LOCK_NAME)
     assert run.try_acquire()
-    fd = open_file(tmp_path / run_file.FILE_NAME)
+    fd = HOST_FS.open_file(tmp_path / run_file.FILE_NAME)
     ended = Supervised(restarts=2, last_exit_code=6, last_reason="locked", next_try_ms=NOW_MS + 9)
     run_file.write(fd, {"ingest": ended, "dequeue": Supervised(pid=1, lives=True)})
     assert shard.reasons() == ["ingest_not_running", "ingest_failing"]

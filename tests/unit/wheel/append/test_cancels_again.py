@@ -14,8 +14,8 @@ from tests.harness.recovery_world import RecoveryWorld
 from tests.harness.standbys import Standby
 from tests.harness.timer_rows import P0, P1
 
-from duewheel.checkpoints import fs
 from duewheel.checkpoints.cancel_bounds import FILE_NAME, CancelBounds
+from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
@@ -103,7 +103,7 @@ def test_a_standby_decides_on_no_cancel(recovering: RecoveryWorld, tmp_path: Pat
     recovering.ingest()
     recovering.at_slot(3)
     standby.follower.tick()
-    CancelBounds().write(standby.path)
+    CancelBounds().write(standby.path, HOST_FS)
     assert standby.state.standby
     standby.ingest()
     assert list(outcomes(standby.directory)) == [CHASE_FOUND, CHASE]
@@ -139,7 +139,7 @@ def lose_power(world: CancelWorld, monkeypatch: pytest.MonkeyPatch, marked: list
         data[row * RECORD_BYTES + 12] = ord("C") if row in marked else 0
     path.write_bytes(data)
     boot = str(uuid.uuid4())
-    monkeypatch.setattr(fs, "boot_id", lambda: boot)
+    monkeypatch.setattr(FileSystem, "boot_id", lambda _: boot)
     world.shard.start_dequeue()
     world.shard.start_ingest()
 
@@ -164,13 +164,13 @@ def test_a_durable_checkpoint_names_only_files_that_are_synced(
 ) -> None:
     world = make_world()
     synced = set[str]()
-    sync_path = fs.sync_path
+    sync_path = FileSystem.sync_path
 
-    def watched(path: Path) -> None:
+    def watched(fs: FileSystem, path: Path) -> None:
         synced.add(path.parent.name)
-        sync_path(path)
+        sync_path(fs, path)
 
-    monkeypatch.setattr(fs, "sync_path", watched)
+    monkeypatch.setattr(FileSystem, "sync_path", watched)
     with_a_cancelled_timer(world)
     folders = {path.parent.name for path in world.path.glob("*/*") if path.is_file()}
     assert {"timerlog", "messages", "cancelled", "cancels", "requests"} <= folders

@@ -12,7 +12,7 @@ from tests.harness.cancel_world import CancelWorld, cancel, timer
 from tests.harness.local_world import NOW_MS
 from tests.harness.timer_rows import P0
 
-from duewheel.checkpoints import fs
+from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.arrays import Int64
 from duewheel.testing import TimerRow, timer_batch
@@ -112,10 +112,10 @@ def test_without_room_for_it_logs_are_scanned(
     append(world, 0, 100, np.random.default_rng(3))
     directory = world.shard.directory(Role.INGEST)
 
-    def full(fd: int, size: int) -> None:
+    def full(_: FileSystem, fd: int, size: int) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
 
-    monkeypatch.setattr(fs, "allocate", full)
+    monkeypatch.setattr(FileSystem, "allocate", full)
     known = hashes_in(directory)
     assert found(IdIndex(directory), known, directory) == by_reading(known, directory)
 

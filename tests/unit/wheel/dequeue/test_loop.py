@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from tests.harness.timer_rows import P0, P1, ends_of
 
-from duewheel.checkpoints import fs
 from duewheel.checkpoints.commit_and_close import Close
+from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
@@ -145,11 +145,11 @@ def test_a_full_disk_keeps_the_mirror_of_before(
     world.append(timer(0, 0, 1), timer(0, 1, 2))
     before = world.mirror()
 
-    def full(path: Path, data: bytes) -> None:
+    def full(_: FileSystem, path: Path, data: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(fs, "swap_file", full)
+        patched.setattr(FileSystem, "swap_file", full)
         world.at_slot(1)
         world.drain()
     assert world.sources() == ["timers-0@0"]

@@ -15,7 +15,7 @@ from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.recovery_world import PARTITIONS, RecoveryWorld, half_delivered
 from tests.harness.state_pages import COMMIT
 
-from duewheel.checkpoints import fs
+from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
@@ -268,7 +268,7 @@ def test_a_recovery_that_was_killed_is_done_again(
         raise KeyboardInterrupt
 
     owners: dict[str, object] = {
-        "remove": fs,
+        "remove": FileSystem,
         "clear": TimerWheel,
         "link": TimerWheel,
         "write_commit": State,

@@ -14,10 +14,10 @@ import psutil
 import pytest
 from hypothesis import given
 
-from duewheel.checkpoints import fs
 from duewheel.checkpoints.commit_and_close import NO_COMMIT, Close, Commit
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.durable_checkpoint import Durable
+from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.ownership import require_may_own, require_same_settings
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, advanced
 from duewheel.checkpoints.recovery_decision import (
@@ -77,14 +77,14 @@ def test_a_start_while_the_last_one_syncs_forbids_the_clean_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ingest = DataDirectory.start(tmp_path, WHEEL, Role.INGEST)
-    sync_tree = fs.sync_tree
+    sync_tree = FileSystem.sync_tree
     started: list[DataDirectory] = []
 
-    def start_another(path: Path) -> None:
-        sync_tree(path)
+    def start_another(fs: FileSystem, path: Path) -> None:
+        sync_tree(fs, path)
         started.append(DataDirectory.start(path, WHEEL, Role.INGEST))
 
-    monkeypatch.setattr(fs, "sync_tree", start_another)
+    monkeypatch.setattr(FileSystem, "sync_tree", start_another)
     ingest.stop()
     assert not State.open(tmp_path).stopped_cleanly
     started[0].close()
@@ -108,7 +108,7 @@ def test_no_clean_stop_is_declared_for_what_a_boot_has_taken(
 ) -> None:
     DataDirectory.start(tmp_path, WHEEL, Role.INGEST).close()
     boot = str(uuid.uuid4())
-    monkeypatch.setattr(fs, "boot_id", lambda: boot)
+    monkeypatch.setattr(FileSystem, "boot_id", lambda _: boot)
     assert not declare_stopped(tmp_path)
     ingest = DataDirectory.start(tmp_path, WHEEL, Role.INGEST)
     with pytest.raises(RecoveryPending), ingest.locked():
@@ -477,24 +477,24 @@ def test_what_is_done(offset: int, slot: int, r: int, c: int, half: tuple[int, i
 def test_ingest_believes_only_the_dequeue_that_lives(tmp_path: Path) -> None:
     dequeue = DataDirectory.start(tmp_path, WHEEL, Role.DEQUEUE)
     number = dequeue.state.count_dequeue_start()
-    record = RecoveryRecord("killed", Keep.ALL, 0, fs.boot_id(), number)
+    record = RecoveryRecord("killed", Keep.ALL, 0, HOST_FS.boot_id(), number)
 
     def decided() -> bool:
         return dequeue_has_decided(dequeue.state, tmp_path) == record
 
     assert not decided()
-    record.write(tmp_path)
+    record.write(tmp_path, HOST_FS)
     assert RecoveryRecord.read(tmp_path) == record
     assert decided()
-    replace(record, boot_id=str(uuid.uuid4())).write(tmp_path)
+    replace(record, boot_id=str(uuid.uuid4())).write(tmp_path, HOST_FS)
     assert not decided()
-    replace(record, dequeue_start=number - 1).write(tmp_path)
+    replace(record, dequeue_start=number - 1).write(tmp_path, HOST_FS)
     assert not decided()
-    record.write(tmp_path)
+    record.write(tmp_path, HOST_FS)
     path = tmp_path / "recovery"
     path.write_bytes(path.read_bytes().replace(b"killed", b"Killed"))
     assert not decided()
-    record.write(tmp_path)
+    record.write(tmp_path, HOST_FS)
     assert decided()
     state = State.open(tmp_path)
     dequeue.close()

@@ -13,7 +13,7 @@ from tests.harness.cancel_world import CancelWorld
 from tests.harness.local_world import PRECISION_MS, SLOT, LocalWorld, ring, timer
 from tests.harness.timer_rows import P0, P1
 
-from duewheel.checkpoints import fs
+from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import RecoveryPending
@@ -342,7 +342,7 @@ def test_a_close_page_of_before_the_ring_moved_takes_back_no_delivery(
     delivered = dequeue.delivered_slot
     for role in Role:
         world.shard.kill(role)
-    monkeypatch.setattr(fs, "boot_id", lambda: str(uuid.UUID(int=1)))
+    monkeypatch.setattr(FileSystem, "boot_id", lambda _: str(uuid.UUID(int=1)))
     world.shard.start_dequeue()
     world.shard.start_ingest()
     world.drain()
