@@ -4,7 +4,7 @@ Settings that decide a row's slot, and whether it is accepted, may change; a row
 keep its slot. So the progress has *epochs*, oldest first. A row that is read again after a loss is
 parsed under the epoch of its offset, as it was at first.
 
-    values  the settings, plain JSON (schemas/request/contract.py), with precision and roll window
+    values  the settings, plain JSON (schemas/request/parser.py), with precision and roll window
     since   the first offset of each partition from which they hold
 
 - A row belongs to the newest epoch that begins at or below its offset. A partition that `since`

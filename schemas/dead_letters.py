@@ -29,7 +29,7 @@ from duewheel.schemas.batches import NO_PARTITION, Deliveries
 from duewheel.schemas.columns import EMPTY, Column, binary, choose, decimals, join, take
 from duewheel.schemas.header_names import NAME_OF, Request
 from duewheel.schemas.name_patterns import TimerTopics, may_name_topic
-from duewheel.schemas.request.contract import Contract
+from duewheel.schemas.request.parser import Contract
 from duewheel.schemas.wire.record_codec import framed, header_name
 from duewheel.schemas.wire.single_record import Header
 

@@ -2,7 +2,7 @@
 
 - A request header under another name is one more line in REQUEST.
 - The names of other delay services are in DROP_IN. They are request headers only in topics of that
-  mode (topic_contracts.py), beside the native ones. Where both give a due time, the mode's counts.
+  mode (topic_settings.py), beside the native ones. Where both give a due time, the mode's counts.
 - Of headers with the same meaning the last one in a record counts. Delivery removes all of them.
 - Copies (record_codec.py) have native headers in every topic.
 

@@ -15,7 +15,7 @@ from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.errors import ConfigError, RecoveryRefused
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
-from duewheel.schemas.request.contract import Contract
+from duewheel.schemas.request.parser import Contract
 
 
 class Rows(Protocol):

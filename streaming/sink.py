@@ -4,7 +4,7 @@
     2. Spark's offset log gives the batch's end offsets, the new marks: rows do not give them, since
        transaction markers leave gaps and a batch may be empty. The rest runs in a thread, while
        Spark fetches the next batch (background_append.py)
-    3. records are parsed into timers (schemas/request/contract.py)
+    3. records are parsed into timers (schemas/request/parser.py)
     4. rows below the engine's marks are dropped: Spark has delivered them before
     5. skipped offsets are noted as gaps
     6. the engine takes the rest. A pause holds all rows here, a full disk those without room, and a

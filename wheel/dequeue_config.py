@@ -31,7 +31,7 @@ class DequeueConfig:
     Attributes:
         shard, shards: this shard's index, and the number of shards.
         slot_config: the settings that decide a row's slot beside the wheel's geometry
-            (schemas/request/contract.py).
+            (schemas/request/parser.py).
         chunk_records: the most rows of a transaction.
         chunk_bytes: the most stored bytes of a transaction (one message may be larger).
         progress_interval_ms: the progress is committed this often even when nothing is due.

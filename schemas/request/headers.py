@@ -28,7 +28,7 @@ from duewheel.schemas.columns import (
     take,
 )
 from duewheel.schemas.header_names import DROP_IN, ORIGIN, REQUEST, Request
-from duewheel.schemas.request.topic_contracts import NATIVE
+from duewheel.schemas.request.topic_settings import NATIVE
 from duewheel.schemas.wire.record_codec import framed
 
 Int8 = npt.NDArray[np.int8]

@@ -1,4 +1,4 @@
-"""The settings of each row's topic (topic_contracts.py), as columns of a batch.
+"""The settings of each row's topic (topic_settings.py), as columns of a batch.
 
 They do not apply to copies: a copy has everything in its own, native headers. A key of 1 byte or
 more can be an id; an empty one cannot.
@@ -20,7 +20,7 @@ from duewheel.schemas.columns import Column, lengths, take
 from duewheel.schemas.header_names import Request
 from duewheel.schemas.request.due_times import NO_DELAY
 from duewheel.schemas.request.headers import MODES, Field, Int8, rows_of
-from duewheel.schemas.request.topic_contracts import DEAD_LETTER, NATIVE, TopicContract
+from duewheel.schemas.request.topic_settings import DEAD_LETTER, NATIVE, TopicContract
 
 _pa: Any = pa
 

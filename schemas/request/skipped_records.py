@@ -15,8 +15,8 @@ import pyarrow.compute
 
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch, TopicPartition
-from duewheel.schemas.request.contract import Contract, parse
-from duewheel.schemas.request.rules import Rule, Rules
+from duewheel.schemas.request.acceptance_rules import Rule, Rules
+from duewheel.schemas.request.parser import Contract, parse
 
 _pa: Any = pa
 _pc: Any = pyarrow.compute

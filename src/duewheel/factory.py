@@ -19,8 +19,8 @@ from duewheel.kafka.shard_settings import publisher_limits, transactional_id
 from duewheel.kafka.state_topic import KafkaProgressReader, place_of
 from duewheel.osutil.terminal import bar_of_bytes
 from duewheel.schemas.name_patterns import ANY, of_shell
-from duewheel.schemas.request.contract import Contract
-from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.parser import Contract
 from duewheel.wheel.dequeue.prefetch import ReadAheadConfig
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slot_overflow import HotSlots

@@ -20,9 +20,9 @@ from duewheel.schemas.batches import NO_PARTITION
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
 from duewheel.schemas.header_names import DROP_IN, LEVELS_MS, REQUEST
 from duewheel.schemas.name_patterns import TimerTopics
-from duewheel.schemas.request.contract import Contract, parse
-from duewheel.schemas.request.rules import compile_suite, load_suite
-from duewheel.schemas.request.topic_contracts import TopicContract
+from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.parser import Contract, parse
+from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.varint import read_varint
 from duewheel.testing import suite_parameters
 from duewheel.wheel.roll_rule import roll_instants

@@ -16,8 +16,8 @@ from duewheel.schemas.batches import (
 )
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import key_hashes
-from duewheel.schemas.request.contract import Contract, parse
-from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_codec import key_values
 from duewheel.testing import suite_parameters
 from duewheel.wheel.encoded import EncodingTarget, Target

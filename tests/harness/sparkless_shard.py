@@ -27,7 +27,7 @@ from duewheel.kafka.transactional_producer import open_producer, transact, warm_
 from duewheel.ops import dlq_replay
 from duewheel.ops.dlq_replay import Selection
 from duewheel.runtime.dequeue_process import init_progress
-from duewheel.schemas.request.contract import Contract, parse
+from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.single_record import Header, encode
 from duewheel.wheel.append.engine import Engine

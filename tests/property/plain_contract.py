@@ -14,7 +14,7 @@ from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, NO_SLOT, Ti
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import id_hashes
 from duewheel.schemas.header_names import DROP_IN, REQUEST, Request
-from duewheel.schemas.request.contract import Contract
+from duewheel.schemas.request.parser import Contract
 from duewheel.schemas.wire.varint import varint
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

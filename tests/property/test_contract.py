@@ -12,9 +12,9 @@ from tests.property.plain_contract import Header, Record, check, table
 
 from duewheel.errors import ConfigError
 from duewheel.schemas.header_names import DROP_IN, REQUEST
-from duewheel.schemas.request.contract import Contract, parse
-from duewheel.schemas.request.rules import compile_suite, load_suite
-from duewheel.schemas.request.topic_contracts import CHOICES, TopicContract
+from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.parser import Contract, parse
+from duewheel.schemas.request.topic_settings import CHOICES, TopicContract
 from duewheel.testing import suite_parameters
 
 MAX_DELAY_MS = 86_400_000

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tests.property.plain_contract import Header, Record, instant, table
 
 from duewheel.schemas.batches import TimerBatch
-from duewheel.schemas.request.contract import Contract, parse
-from duewheel.schemas.request.rules import compile_suite, load_suite
-from duewheel.schemas.request.topic_contracts import TopicContract
+from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.parser import Contract, parse
+from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.testing import suite_parameters
 from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.slots import closable_slot, hour_of

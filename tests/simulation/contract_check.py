@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 from tests.simulation.timers import DEAD, TARGETS, TOPIC, Copy, batch_of
 
-from duewheel.schemas.request.contract import Contract, parse
-from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.parser import Contract, parse
 from duewheel.testing import suite_parameters
 
 # They mean nothing there; here they are the timer's.

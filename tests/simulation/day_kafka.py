@@ -26,8 +26,8 @@ from duewheel.schemas.batches import (
 )
 from duewheel.schemas.columns import EMPTY, Column, binary, choose, constant, decimals, join, take
 from duewheel.schemas.hashing import id_hashes, key_hashes, source_names
-from duewheel.schemas.request.contract import Contract, parse
-from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_codec import framed_bytes
 from duewheel.testing import TIMER_TOPIC, ManualClock, suite_parameters
 from duewheel.wheel.encoded import Aside

@@ -180,14 +180,14 @@ PLANTED = {
     "doubt": Planted(
         "3",
         "a transaction in doubt is always tried again",
-        "wheel/dequeue/commit.py",
+        "wheel/dequeue/exactly_once.py",
         "if found.encode() == attempted.encode():",
         "if False:",
     ),
     "doubt-committed": Planted(
         "2",
         "a transaction in doubt is always taken for committed",
-        "wheel/dequeue/commit.py",
+        "wheel/dequeue/exactly_once.py",
         "                if self._happened(self._with_held(progress)):\n",
         "                if self._happened(self._with_held(progress)) or True:\n",
     ),
@@ -201,7 +201,7 @@ PLANTED = {
     "half-slot-of-range": Planted(
         "3",
         "D forgets the chunks of the slot before this one",
-        "wheel/dequeue/position.py",
+        "wheel/dequeue/phase_and_position.py",
         "before = self.half_below if self.delivered_slot == delivered_slot else {}",
         "before = {}",
     ),
@@ -393,7 +393,7 @@ PLANTED = {
     "not-fenced": Planted(
         "fenced",
         "the former owner does not know that it was followed",
-        "wheel/dequeue/commit.py",
+        "wheel/dequeue/exactly_once.py",
         "        if (found.owner, found.incarnation) !=",
         "        if False and (found.owner, found.incarnation) !=",
     ),

@@ -21,8 +21,8 @@ from duewheel.config.settings import Settings
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import Deliveries, TimerBatch
 from duewheel.schemas.columns import join
-from duewheel.schemas.request.contract import Contract, parse
-from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_codec import added_headers
 from duewheel.schemas.wire.varint import read_varint
 from duewheel.testing import (

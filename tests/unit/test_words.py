@@ -27,7 +27,7 @@ NO_LOCAL = re.compile(
 ALLOWED = {"origin", "origin_offset", "origin_header", "java_home", "home", "found"}
 ALLOWED_IN = {
     "schemas/batches.py",
-    "schemas/request/contract.py",
+    "schemas/request/parser.py",
     "schemas/request/request_columns.py",
     "schemas/wire/record_codec.py",
     "src/duewheel/doctor/findings.py",

@@ -17,9 +17,9 @@ import structlog
 from duewheel.checkpoints.progress import Progress
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile
-from duewheel.wheel.dequeue.commit import Overtaken
+from duewheel.wheel.dequeue.exactly_once import Overtaken
 from duewheel.wheel.dequeue.loop import Loop
-from duewheel.wheel.dequeue.position import Phase
+from duewheel.wheel.dequeue.phase_and_position import Phase
 from duewheel.wheel.dequeue.statistics import Statistics, Totals
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher import Publisher

@@ -4,11 +4,11 @@
        beside the deliveries, slots that the ring has come to are linked (far_slots.py)
     2. the pipeline finds the closed slots' records, reads and encodes their messages, a bounded
        chunk at a time, ahead of the transactions (pipeline.py)
-    3. one transaction per chunk: the messages and the progress (commit.py)
-    4. the progress is mirrored locally (commit.py)
+    3. one transaction per chunk: the messages and the progress (exactly_once.py)
+    4. the progress is mirrored locally (exactly_once.py)
     5. cancels are replied to, in a transaction of its own (cancel_replies.py)
 
-Each turn does what its `Phase` says (position.py). lifecycle.py starts and ends the loop.
+Each turn does what its `Phase` says (phase_and_position.py). lifecycle.py starts and ends the loop.
 
 - One closed range at a time, with one vector C for all its slots. A range without rows needs no
   commit of its own; the next commit counts it as delivered. A range beyond the ring, after a long
@@ -41,10 +41,10 @@ from duewheel.clock import Clock, Interval
 from duewheel.schemas.batches import Deliveries
 from duewheel.wheel.dequeue.cancel_replies import CancelReplies
 from duewheel.wheel.dequeue.clock_guard import ClockGuard
-from duewheel.wheel.dequeue.commit import Committer, TooLarge
+from duewheel.wheel.dequeue.exactly_once import Committer, TooLarge
 from duewheel.wheel.dequeue.partition_ends import BoundsKeeper
+from duewheel.wheel.dequeue.phase_and_position import Phase, Position
 from duewheel.wheel.dequeue.pipeline import Pipeline, PreparedChunk
-from duewheel.wheel.dequeue.position import Phase, Position
 from duewheel.wheel.dequeue.statistics import Totals
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher import Prepared, Publisher

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from duewheel.errors import DuewheelError
 from duewheel.schemas.arrays import Int64
-from duewheel.schemas.request.rules import filled_in
+from duewheel.schemas.request.acceptance_rules import filled_in
 
 _pa: Any = pa
 
@@ -78,7 +78,7 @@ class GreatExpectations:
         """Checks a suite; returns the result of each expectation, in the suite's order.
 
         Args:
-            suite: as in `duewheel.schemas.request.rules`.
+            suite: as in `duewheel.schemas.request.acceptance_rules`.
             parameters: the values of {"$PARAMETER": name} in the suite.
             table: whole numbers and text, dictionaries of them too.
 

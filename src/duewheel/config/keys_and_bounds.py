@@ -30,7 +30,7 @@ from duewheel.config.values import (
     topic_tables,
 )
 from duewheel.schemas.header_names import LEVELS_MS
-from duewheel.schemas.request.topic_contracts import CANCEL, DEFAULT, KEY, NATIVE, TopicContract
+from duewheel.schemas.request.topic_settings import CANCEL, DEFAULT, KEY, NATIVE, TopicContract
 
 Port = Annotated[int, Field(ge=0, le=65535)]  # 0: a free one
 
@@ -87,7 +87,7 @@ class KafkaSection(Section):
 
 
 class TimerTopic(Section):
-    """[timer.topic."<name>"]: defaults of one timer topic; see schemas/request/topic_contracts.py.
+    """[timer.topic."<name>"]: defaults of one timer topic; see schemas/request/topic_settings.py.
 
     The header modes of other services use keys as ids, and cancel by null values.
     """

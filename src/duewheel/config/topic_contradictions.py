@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from duewheel.config.keys_and_bounds import TimerSection, TimerTopic
 from duewheel.schemas.name_patterns import of_shell
-from duewheel.schemas.request.topic_contracts import CANCEL, FIRE, KEY, NATIVE
+from duewheel.schemas.request.topic_settings import CANCEL, FIRE, KEY, NATIVE
 
 if TYPE_CHECKING:
     from duewheel.config.settings import Settings

@@ -2,7 +2,7 @@
 
 For everything exactly once: deliveries with their progress, replays with their position. A failed
 transaction stays open: the caller drops the producer, and the next `open` ends the transaction.
-Whether one in doubt was committed is found out by the caller: wheel/dequeue/commit.py for
+Whether one in doubt was committed is found out by the caller: wheel/dequeue/exactly_once.py for
 deliveries. One thread per producer.
 """
 

@@ -37,7 +37,7 @@ from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.topic_discovery import timer_topics
 from duewheel.osutil.signals import stop_signals
 from duewheel.osutil.terminal import progress_bar
-from duewheel.schemas.request.contract import parse
+from duewheel.schemas.request.parser import parse
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
 from duewheel.wheel.recovery.rebuild import first_marks
 from duewheel.wheel.recovery.startup import NO_PROGRESS

@@ -56,7 +56,7 @@ from duewheel.runtime.checkpointer import CheckpointThread
 from duewheel.runtime.ingest_metrics import IngestMetrics
 from duewheel.runtime.shard_metrics import ShardMetrics
 from duewheel.runtime.topic_watch import TopicWatch
-from duewheel.schemas.request.contract import parse
+from duewheel.schemas.request.parser import parse
 from duewheel.schemas.request.skipped_records import parse_but_skipped
 from duewheel.streaming.batch_attempt import SPARK_DIR, End
 from duewheel.streaming.batch_size import RowLimit

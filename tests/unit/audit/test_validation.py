@@ -16,9 +16,9 @@ from duewheel.audit.expectations import EXAMPLES_MAX, GreatExpectations, Tally
 from duewheel.audit.validation import AuditValidator, Disagreement
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.errors import DuewheelError
-from duewheel.schemas.request.contract import Contract
-from duewheel.schemas.request.rules import Rule, compile_suite, load_suite
-from duewheel.schemas.request.topic_contracts import TopicContract
+from duewheel.schemas.request.acceptance_rules import Rule, compile_suite, load_suite
+from duewheel.schemas.request.parser import Contract
+from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.testing import suite_parameters
 
 TOPIC = "orders.delayed"

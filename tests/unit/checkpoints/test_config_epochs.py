@@ -15,9 +15,9 @@ from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
-from duewheel.schemas.request.contract import Contract, parse
-from duewheel.schemas.request.rules import compile_suite, load_suite
-from duewheel.schemas.request.topic_contracts import TopicContract
+from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.parser import Contract, parse
+from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
 from duewheel.testing import TimerRow, suite_parameters, timer_batch
 from duewheel.wheel.recovery.rebuild import first_marks

@@ -18,8 +18,8 @@ from duewheel.cli.main import cli
 from duewheel.config.keys_and_bounds import TimerTopic
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError
-from duewheel.schemas.request.contract import parse
-from duewheel.schemas.request.topic_contracts import CHOICES, TopicContract
+from duewheel.schemas.request.parser import parse
+from duewheel.schemas.request.topic_settings import CHOICES, TopicContract
 
 pytestmark = pytest.mark.usefixtures("clean_surroundings")
 

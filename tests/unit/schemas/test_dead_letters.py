@@ -16,8 +16,8 @@ from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
 from duewheel.schemas.name_patterns import TimerTopics, of_shell
-from duewheel.schemas.request.contract import Contract
-from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.parser import Contract
 from duewheel.schemas.wire.record_batch import seal, split
 from duewheel.schemas.wire.single_record import Header, encode, framed
 from duewheel.testing import suite_parameters

@@ -19,8 +19,8 @@ from tests.harness.launcher import wait_until
 from duewheel.checkpoints.fs import Space
 from duewheel.errors import KafkaUnavailable, RecoveryRefused
 from duewheel.schemas.batches import TimerBatch, TopicPartition
-from duewheel.schemas.request.contract import Contract, parse
-from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.parser import Contract, parse
 from duewheel.streaming.disk_guard import DiskGuard, written_bytes
 from duewheel.streaming.offset_gaps import LOG_START_INTERVAL_MS, GapWatch
 from duewheel.streaming.sink import WAIT_S, StoppedWaitingError, TimerSink

@@ -13,9 +13,9 @@ from tests.property.plain_contract import Header, Record, table
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.batches import NO_KEY, Deliveries, TimerBatch
 from duewheel.schemas.header_names import LEVELS_MS
-from duewheel.schemas.request.contract import Contract, parse
-from duewheel.schemas.request.rules import compile_suite, load_suite
-from duewheel.schemas.request.topic_contracts import TopicContract
+from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.parser import Contract, parse
+from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.varint import read_varint
 from duewheel.testing import LocalShard, ManualClock, RecordingPublisher, suite_parameters
 from duewheel.wheel.dequeue_config import DequeueConfig

@@ -19,8 +19,8 @@ from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import ConfigError, RecoveryRefused
 from duewheel.schemas.batches import TimerBatch, TopicPartition
-from duewheel.schemas.request.contract import Contract, parse
-from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.skipped_records import parse_but_skipped
 from duewheel.testing import TIMER_TOPIC, suite_parameters
 from duewheel.wheel.admin.reconfigure import SKIPPED_MAX, commit, skip

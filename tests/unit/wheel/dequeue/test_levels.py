@@ -23,8 +23,8 @@ from duewheel.errors import ConfigError
 from duewheel.ops import stats
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.header_names import LEVELS_MS
-from duewheel.schemas.request.contract import Contract, parse
-from duewheel.schemas.request.rules import compile_suite, load_suite
+from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.parser import Contract, parse
 from duewheel.testing import (
     TIMER_TOPIC,
     LocalShard,

@@ -14,9 +14,9 @@ from duewheel.checkpoints.role import Role
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError
 from duewheel.schemas.batches import TimerBatch
-from duewheel.schemas.request.contract import Contract, parse
+from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.request_columns import COUNT_MAX
-from duewheel.schemas.request.rules import compile_suite, load_suite
 from duewheel.testing import (
     TIMER_TOPIC,
     LocalShard,

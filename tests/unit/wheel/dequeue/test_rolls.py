@@ -12,7 +12,7 @@ from tests.simulation.contract_check import decoded
 
 from duewheel.schemas.batches import NO_LEVEL, NO_PARTITION
 from duewheel.schemas.columns import binary
-from duewheel.schemas.request.contract import parse
+from duewheel.schemas.request.parser import parse
 from duewheel.schemas.wire.record_codec import NO_ORIGIN, copy_headers
 from duewheel.wheel.roll_rule import roll_instants
 

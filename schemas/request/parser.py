@@ -31,6 +31,7 @@ from duewheel.schemas.columns import (
 )
 from duewheel.schemas.hashing import id_hashes, source_names
 from duewheel.schemas.header_names import Request
+from duewheel.schemas.request.acceptance_rules import VALUE, Rule, Rules, compile_suite
 from duewheel.schemas.request.cancel_requests import read_cancels
 from duewheel.schemas.request.compat_headers import delivered_keys, placing_hashes, traces
 from duewheel.schemas.request.due_times import DueTimes, due_times
@@ -50,8 +51,7 @@ from duewheel.schemas.request.request_columns import (
     waiting_letters,
 )
 from duewheel.schemas.request.row_settings import RowSettings
-from duewheel.schemas.request.rules import VALUE, Rule, Rules, compile_suite
-from duewheel.schemas.request.topic_contracts import DEFAULT, TopicContract
+from duewheel.schemas.request.topic_settings import DEFAULT, TopicContract
 from duewheel.schemas.wire.record_codec import LETTER_END, framed, framed_bytes, key_values
 
 _pa: Any = pa

@@ -13,9 +13,9 @@ import pytest
 from duewheel.audit.expectations import GreatExpectations
 from duewheel.errors import ConfigError
 from duewheel.schemas.name_patterns import of_shell, whole
+from duewheel.schemas.request.acceptance_rules import Rules, compile_suite, load_suite
 from duewheel.schemas.request.cancel_requests import VERDICTS
 from duewheel.schemas.request.request_columns import DUE_NAMES, RULE_COLUMNS, UNSUPPORTED
-from duewheel.schemas.request.rules import Rules, compile_suite, load_suite
 from duewheel.testing import suite_parameters
 
 PARAMETERS = suite_parameters(
