@@ -222,6 +222,8 @@ class TimerSink:
         marks = {p: max(end, marks_before.get(p, 0)) for p, end in ends.items()}
         self._wait_while_paused(len(batch))
         self._append_as_room_permits(batch, marks)
+        # Not before: a batch that is not taken may end elsewhere when it is read again.
+        self._reached.update(ends)
         done = self._statistics
         self._statistics = replace(
             done,
@@ -247,7 +249,6 @@ class TimerSink:
                     "taken from it: it has lost its end, and new messages would count as replayed. "
                     f"`duewheel reconfigure --accept-loss {topic}-{number}` lets the shard go on"
                 )
-        self._reached.update(ends)
 
     def _note_gaps(self, batch: TimerBatch, marks_before: Marks, ends: Marks) -> None:
         first_row = _first_offsets(batch)

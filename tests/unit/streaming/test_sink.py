@@ -405,6 +405,25 @@ def test_a_batch_that_waits_in_the_background_can_be_stopped(tmp_path: Path) -> 
     assert bench.engine.marks == {A0: 0}
 
 
+def test_a_query_with_smaller_batches_may_end_before_a_batch_that_was_not_taken(
+    tmp_path: Path,
+) -> None:
+    """The next query begins at the marks: the log has not lost its end."""
+    bench, batches = Bench({A0: 0}, checkpoint=tmp_path), Batches(tmp_path)
+    bench.pauses = 1_000_000
+    bench.sink(batches.frame(5), 5)
+    bench.sink.stop()
+    bench.sink.drain()
+    assert bench.engine.marks == {A0: 0}
+    bench.sink.resume()
+    assert bench.sink.statistics.rows_held == 0, "it holds none until it has read them again"
+    bench.pauses = 0
+    bench.sink(batches.frame(0), 0)
+    bench.sink.drain()
+    assert bench.sink.error is None
+    assert bench.engine.taken == [(A0, 0)]
+
+
 def test_a_gap_of_markers_is_no_loss() -> None:
     bench = Bench({A0: 10})
     bench.sink.take(table((A0, 12)), {A0: 13})
