@@ -14,6 +14,7 @@ import numpy as np
 from duewheel.checkpoints.held_copies import Held
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.wire.compression import Codec
 from duewheel.schemas.wire.record_batch import Batch
 
 NO_ROWS: Int64 = np.empty(0, np.int64)
@@ -76,11 +77,13 @@ class EncodingTarget:
 
     Attributes:
         target: its partitions and limits.
-        batch_bytes: the size of its batches.
+        batch_bytes: the size of its batches before compression.
+        codec: of its deliveries.
     """
 
     target: Target
     batch_bytes: int
+    codec: Codec = "none"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Kafka v2 record batches: bodies encoded ahead, and the 61-byte header before them.
 
 The body (the records) is encoded as soon as the rows are ready. `seal` writes the header once the
-producer has assigned the batch its sequence number. Batches are uncompressed, and all records have
-the batch's timestamp.
+producer has assigned the batch its sequence number; between the two the body may be compressed. All
+records have the batch's timestamp.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from crc32c import crc32c
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.columns import data, offsets
+from duewheel.schemas.wire.compression import CODECS, Codec
 from duewheel.schemas.wire.record_codec import Records
 
 _HEADER = struct.Struct(
@@ -54,10 +55,18 @@ class Batch:
     Attributes:
         body: their bytes.
         count: their number.
+        codec: how they are compressed.
+        plain_bytes: of the records before that.
     """
 
     body: memoryview
     count: int
+    codec: Codec = "none"
+    plain_bytes: int = -1
+
+    def __post_init__(self) -> None:
+        if self.codec == "none":
+            object.__setattr__(self, "plain_bytes", len(self.body))
 
 
 def bytes_alone(deliveries: Deliveries) -> Int64:
@@ -124,6 +133,7 @@ def seal(
     producer_epoch: int = -1,
     base_sequence: int = -1,
     transactional: bool = False,
+    codec: Codec = "none",
 ) -> bytearray:
     """The complete batch: header with checksum, then the body."""
     batch = bytearray(HEADER_BYTES + len(body))
@@ -136,7 +146,7 @@ def seal(
         0,
         _MAGIC,
         0,
-        _TRANSACTIONAL if transactional else 0,
+        CODECS.index(codec) | (_TRANSACTIONAL if transactional else 0),
         count - 1,
         timestamp_ms,
         timestamp_ms,

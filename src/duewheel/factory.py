@@ -14,6 +14,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.compression import Compression
 from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.kafka.shard_settings import publisher_limits, transactional_id
 from duewheel.kafka.state_topic import KafkaProgressReader, place_of
@@ -121,6 +122,9 @@ def publisher(
         shard=number,
         clock=clock,
         limits=publisher_limits(settings),
+        compression=Compression(
+            settings.dequeue.compression, settings.dequeue.compression_by_topic
+        ),
         stopping=clock.stopping,
     )
 

@@ -17,6 +17,7 @@ from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.clock import SystemClock
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import KafkaUnavailable
+from duewheel.kafka.compression import Compression
 from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
@@ -127,7 +128,13 @@ def create_topics(admin: KafkaAdminClient) -> Names:
     return names
 
 
-def new_publisher(broker: DevBroker, names: Names, shard: int, **limits: Any) -> KafkaPublisher:
+def new_publisher(
+    broker: DevBroker,
+    names: Names,
+    shard: int,
+    compression: Compression | None = None,
+    **limits: Any,
+) -> KafkaPublisher:
     return KafkaPublisher(
         {"bootstrap_servers": broker.bootstrap_servers},
         transactional_id=f"{names.state}-{shard}",
@@ -136,6 +143,7 @@ def new_publisher(broker: DevBroker, names: Names, shard: int, **limits: Any) ->
         shard=shard,
         clock=SystemClock(),
         limits=PublisherLimits(**limits),
+        compression=compression,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -31,11 +32,14 @@ from duewheel.checkpoints.progress import record_key
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt, TransactionTooSlow
 from duewheel.kafka import producer_internals, state_topic, target_encoder, transactional_producer
+from duewheel.kafka.compression import Compression
 from duewheel.kafka.publisher import KafkaPublisher
+from duewheel.schemas.wire.compression import CODECS, Codec
 
 pytestmark = pytest.mark.kafka
 
 Make = Callable[..., KafkaPublisher]
+CONTROL = 1 << 5  # of a batch's attributes: a transaction's marker
 
 
 @pytest.fixture
@@ -93,6 +97,35 @@ def test_records_arrive_byte_for_byte(
         ("UNIQ_KEY", b"orders.delayed-0@1"),
     ]
     assert [r.headers for r in got] == [m.headers + added for m in sent]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_deliveries_are_compressed_and_their_dead_letters_are_not(
+    broker: DevBroker, names: Names, make: Make, codec: Codec
+) -> None:
+    """The broker reads every record of a compressed batch before it takes it."""
+    sent = [Message(names.target, b"%09d" % i * 50, key=b"k") for i in range(1_000)]
+    publisher = make(compression=Compression("none", {names.target: codec}))
+    publisher.start()
+    publish(publisher, [*sent, Message(f"{names.target}.gone", bytes(9_000))], progress(1))
+    assert values(read(broker, names.target)) == [message.value for message in sent]
+    assert values(read(broker, names.dead_letters)) == [bytes(9_000)]
+    assert codecs_in_log(broker, names.target) == {codec}
+    assert codecs_in_log(broker, names.dead_letters) == {"none"}
+
+
+def codecs_in_log(broker: DevBroker, topic: str) -> set[Codec]:
+    """The codecs of the data batches on the broker's disk."""
+    found = set()
+    for segment in broker.data_dir.rglob(f"{topic}-*/*.log"):
+        log, at = segment.read_bytes(), 0
+        while at < len(log):
+            (length,) = struct.unpack_from(">i", log, at + 8)
+            (attributes,) = struct.unpack_from(">h", log, at + 21)
+            if not attributes & CONTROL:
+                found.add(CODECS[attributes & 7])
+            at += 12 + length
+    return found
 
 
 def test_order_within_partitions_and_choice_of_partition(

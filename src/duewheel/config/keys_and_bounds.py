@@ -31,6 +31,7 @@ from duewheel.config.values import (
 )
 from duewheel.schemas.header_names import LEVELS_MS
 from duewheel.schemas.request.topic_settings import CANCEL, DEFAULT, KEY, NATIVE, TopicContract
+from duewheel.schemas.wire.compression import Codec
 
 Port = Annotated[int, Field(ge=0, le=65535)]  # 0: a free one
 
@@ -240,6 +241,11 @@ class DequeueSection(Section):
     growing share is excess; beyond that, every timer is."""
     hot_slot_window: Duration = timedelta(minutes=1)
     """The time over which the excess is spread; at most `timer.roll_window`."""
+    compression: Codec = "none"
+    """The compression of deliveries; copies and dead letters have none. It costs CPU time at each
+    delivery, and saves network and the brokers' disks."""
+    compression_by_topic: dict[TopicName, Codec] = Field(default_factory=dict)
+    """Target topic to its codec, where that is another one."""
 
 
 class StorageSection(Section):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 
+from duewheel.kafka.compression import compressed
 from duewheel.kafka.park_or_dead_letter import TopicLookup, route, targets_of
 from duewheel.kafka.partitioner import grouped
 from duewheel.schemas.batches import Deliveries
@@ -39,8 +40,10 @@ def encode(
     parts, first = [], 0
     whole = split(rest, [group.end for group in groups], limits)
     for group, batches in zip(groups, whole, strict=True):
+        is_delivery = not (rest.rolled[first] or rest.dead_letter[first])
+        codec = used_targets[group.topic].codec if is_delivery else "none"
         for batch in batches:
             source = rest.source[first].as_py() if batch.count == 1 else None
-            parts.append(Part(group.topic, group.partition, batch, source))
+            parts.append(Part(group.topic, group.partition, compressed(batch, codec), source))
             first += batch.count
     return Encoded(parts, routed.aside, used_targets, refused)

@@ -133,6 +133,7 @@ class ReadyRecords:
                 producer_epoch=self.producer_epoch,
                 base_sequence=self.base_sequence,
                 transactional=self._transactional,
+                codec=self._batch.codec,
             )
         return self._sealed
 

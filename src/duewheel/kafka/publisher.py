@@ -55,6 +55,7 @@ from duewheel.errors import (
 from duewheel.kafka import partitioner
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka.clients import ClientSettings, close, open_admin
+from duewheel.kafka.compression import Compression
 from duewheel.kafka.deadline import Deadline, DeadlineExceeded
 from duewheel.kafka.held_queue import (
     BATCHES_AT_ONCE,
@@ -154,6 +155,7 @@ class KafkaPublisher:
         shard: int,
         clock: Clock,
         limits: PublisherLimits | None = None,
+        compression: Compression | None = None,
         chance: random.Random | None = None,
         stopping: threading.Event | None = None,
     ) -> None:
@@ -167,6 +169,7 @@ class KafkaPublisher:
             shard: index of the shard.
             clock: gives the records' timestamps.
             limits: bounds on time and size.
+            compression: of deliveries; none by default.
             chance: chooses partitions for rows without key and request.
             stopping: once set, no call waits longer than a moment for Kafka.
 
@@ -181,7 +184,12 @@ class KafkaPublisher:
         self._limits = limits or PublisherLimits()
         self._stopping = stopping
         self._catalog = TargetCatalog(self._settings, self._limits)
-        self._encoder = TargetEncoder(self._catalog, dead_letter_topic, chance or random.Random())
+        self._encoder = TargetEncoder(
+            self._catalog,
+            dead_letter_topic,
+            chance or random.Random(),
+            compression or Compression(),
+        )
         self._producer = TransactionalProducer(
             self._settings, transactional_id, self._limits, stopping
         )
@@ -457,7 +465,7 @@ class KafkaPublisher:
         ]
         progress = outcomes[-1]
         for part, error in failed:
-            size = HEADER_BYTES + len(part.batch.body)
+            size = HEADER_BYTES + part.batch.plain_bytes
             sent = SentBatch(part.topic, part.partition, size, part.source, part.is_whole)
             fell_with_it = not progress.failed_itself and not isinstance(error, NO_VERDICT)
             self._catalog.note_refusal(sent, error, alone=progress.error is None or fell_with_it)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from duewheel.kafka.batch_encoder import encode
+from duewheel.kafka.compression import Compression
 from duewheel.kafka.park_or_dead_letter import TopicLookup
 from duewheel.kafka.target_metadata import TargetCatalog
 from duewheel.schemas.batches import Deliveries
@@ -26,23 +27,31 @@ class TargetEncoder:
     """
 
     def __init__(
-        self, catalog: TargetCatalog, dead_letter_topic: str, chance: random.Random
+        self,
+        catalog: TargetCatalog,
+        dead_letter_topic: str,
+        chance: random.Random,
+        compression: Compression,
     ) -> None:
         """
         Args:
             catalog: of the targets.
             dead_letter_topic: where unpublishable rows go.
             chance: chooses partitions for rows without key and request.
+            compression: of deliveries.
         """
         self._catalog = catalog
         self._dead_letter_topic = dead_letter_topic
         self._chance = chance
+        self._compression = compression
         self.letters_wait = False
 
     def encoding_targets(self, targets: Mapping[str, Target]) -> Mapping[str, EncodingTarget]:
         """The targets with their batch sizes."""
         return {
-            topic: EncodingTarget(target, self._catalog.batch_bytes(topic, target))
+            topic: EncodingTarget(
+                target, self._catalog.batch_bytes(topic, target), self._compression.of(topic)
+            )
             for topic, target in targets.items()
         }
 

@@ -1,0 +1,50 @@
+"""Compresses deliveries, one record batch at a time, as configured for their topics.
+
+Copies and dead letters stay as they are: the state topic may have to hold a copy, and their topics
+are read by duewheel itself. The codecs are kafka-python's, because Kafka's own clients refuse what
+other writers of the same formats make, such as lz4 frames with linked blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from kafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
+
+from duewheel.schemas.wire.compression import Codec
+from duewheel.schemas.wire.record_batch import Batch
+
+_ENCODERS: dict[Codec, Callable[[memoryview], bytes]] = {
+    "gzip": gzip_encode,
+    "snappy": snappy_encode,
+    "lz4": lz4_encode,
+    "zstd": zstd_encode,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """The codec of each target topic.
+
+    Attributes:
+        default: of topics that `by_topic` does not name.
+        by_topic: the others.
+    """
+
+    default: Codec = "none"
+    by_topic: Mapping[str, Codec] = field(default_factory=dict)
+
+    def of(self, topic: str) -> Codec:
+        """The codec of a topic."""
+        return self.by_topic.get(topic, self.default)
+
+
+def compressed(batch: Batch, codec: Codec) -> Batch:
+    """The batch with its records compressed; as it is if that makes it no smaller."""
+    if codec == "none":
+        return batch
+    body = _ENCODERS[codec](batch.body)
+    if len(body) >= len(batch.body):
+        return batch
+    return replace(batch, body=memoryview(body), codec=codec)
