@@ -41,7 +41,7 @@ from duewheel.wheel.append.engine import Appended, Engine
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.encoded import Aside
-from duewheel.wheel.publisher import Prepared, Publisher, Seen
+from duewheel.wheel.publisher_protocol import Prepared, Publisher, Seen
 from duewheel.wheel.recovery.rebuild import OffsetsAt, apply_recovery
 from duewheel.wheel.recovery.startup import first_progress
 from duewheel.wheel.slots import WheelConfig

@@ -32,7 +32,7 @@ from duewheel.testing import (
     timer_batch,
 )
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.full_check import check
 

@@ -9,7 +9,7 @@ from tests.harness.local_world import PRECISION_MS
 from tests.harness.recovery_world import RecoveryWorld, half_delivered
 
 from duewheel.checkpoints.role import Role
-from duewheel.wheel.admin.reconfigure import Plan, take
+from duewheel.wheel.admin.change_settings import Plan, take
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, hold_role

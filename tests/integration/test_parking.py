@@ -35,7 +35,7 @@ from duewheel.kafka.held_queue import BATCHES_AT_ONCE
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.single_record import single
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slots import WheelConfig
 
 pytestmark = pytest.mark.kafka

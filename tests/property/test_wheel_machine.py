@@ -46,7 +46,7 @@ from duewheel.testing import (
 from duewheel.wheel.append import id_index
 from duewheel.wheel.dequeue import cancel_replies
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check

@@ -31,7 +31,7 @@ from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_codec import framed_bytes
 from duewheel.testing import TIMER_TOPIC, ManualClock, suite_parameters
 from duewheel.wheel.encoded import Aside
-from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.publisher_protocol import Prepared
 
 START_MS = 1_800_000_000_000
 PRECISION_MS = 1_000

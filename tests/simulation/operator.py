@@ -21,7 +21,7 @@ from duewheel.checkpoints.config_epochs import WINDOW
 from duewheel.checkpoints.role import Role
 from duewheel.errors import CorruptFile, RecoveryRefused
 from duewheel.wheel.admin.accept_loss import KafkaTopics, accept, losses
-from duewheel.wheel.admin.reconfigure import plan, take
+from duewheel.wheel.admin.change_settings import plan, take
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import DataDirectory, hold_role
 

@@ -24,10 +24,10 @@ SETTINGS = {
     "epoch-at-c": Planted(
         "bytes",
         "a new epoch begins at C, though rows above it have been placed",
-        "wheel/admin/reconfigure.py",
+        "wheel/admin/change_settings.py",
         "            local.commit.marks.get(p, 0),\n",
         "            0,\n",
-        test="unit/wheel/admin/test_reconfigure.py::test_an_epoch_begins_behind_everything_that_was_judged",
+        test="unit/wheel/admin/test_change_settings.py::test_an_epoch_begins_behind_everything_that_was_judged",
     ),
     "epochs-forgotten": Planted(
         "3",
@@ -35,7 +35,7 @@ SETTINGS = {
         "checkpoints/config_epochs.py",
         "all(o <= lowest.get(p, 0) for p, o in kept[1].since.items())",
         "True",
-        test="unit/wheel/admin/test_reconfigure.py::test_an_epoch_begins_behind_everything_that_was_judged",
+        test="unit/wheel/admin/test_change_settings.py::test_an_epoch_begins_behind_everything_that_was_judged",
     ),
     "newest-window": Planted(
         "2",

@@ -33,7 +33,7 @@ from duewheel.kafka.state_topic import StateRecord
 from duewheel.schemas import header_names as names
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.wheel.encoded import Aside, EncodingTarget, Reason, Target
-from duewheel.wheel.publisher import Prepared, Seen
+from duewheel.wheel.publisher_protocol import Prepared, Seen
 
 FATES = ("lost", "doubt", "open", "die before", "die open", "die after")
 TIMEOUT_MS = 15_000

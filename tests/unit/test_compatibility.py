@@ -34,7 +34,7 @@ from duewheel.testing import (
     suite_parameters,
 )
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
 from duewheel.wheel.storage.layout import RECORD_BYTES
 

@@ -13,7 +13,7 @@ Timers in the wheel are still delivered. A deleted or recreated topic gets anoth
 both. A partition that was cut short keeps its name. So no timer from behind the cut may be pending,
 and none that a cancel from behind the cut has cancelled: its reply may have left.
 
-    1. locks and transactional id, as in reconfigure.py
+    1. locks and transactional id, as in change_settings.py
     2. the old topic gets its other name; cancels from behind a cut get no replies
     3. one transaction: the progress; then its mirror
     4. the close page
@@ -40,10 +40,10 @@ from duewheel.checkpoints.recovery_decision import Local, decide
 from duewheel.errors import ConfigError, RecoveryRefused
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TopicPartition
-from duewheel.wheel.admin.reconfigure import commit, require_owned
+from duewheel.wheel.admin.change_settings import commit, require_owned
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.inspect.snapshot import Snapshot
-from duewheel.wheel.publisher import Publisher
+from duewheel.wheel.publisher_protocol import Publisher
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import RECORD_BYTES, slots_in
 from duewheel.wheel.storage.log_scan import blocks
@@ -201,7 +201,7 @@ def accept(
 
     Raises:
         RecoveryRefused: timers are pending from behind a cut, or cancelled from there.
-        Fenced, KafkaUnavailable: as `commit` of reconfigure.py.
+        Fenced, KafkaUnavailable: as `commit` of change_settings.py.
     """
     with directory.locked() as before:
         cuts = {p: loss.start or 0 for p, loss in accepted.items() if loss.kind == CUT_SHORT}

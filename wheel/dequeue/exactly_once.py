@@ -37,7 +37,7 @@ from duewheel.errors import (
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.dequeue.clock_guard import ClockGuard
 from duewheel.wheel.dequeue.statistics import Totals
-from duewheel.wheel.publisher import Prepared, Publisher
+from duewheel.wheel.publisher_protocol import Prepared, Publisher
 from duewheel.wheel.recovery.startup import Started
 from duewheel.wheel.storage.data_directory import DataDirectory
 

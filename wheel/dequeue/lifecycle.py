@@ -22,7 +22,7 @@ from duewheel.wheel.dequeue.loop import Loop
 from duewheel.wheel.dequeue.phase_and_position import Phase
 from duewheel.wheel.dequeue.statistics import Statistics, Totals
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.publisher import Publisher
+from duewheel.wheel.publisher_protocol import Publisher
 from duewheel.wheel.recovery.startup import start
 from duewheel.wheel.storage.data_directory import DataDirectory
 

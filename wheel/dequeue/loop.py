@@ -47,7 +47,7 @@ from duewheel.wheel.dequeue.phase_and_position import Phase, Position
 from duewheel.wheel.dequeue.pipeline import Pipeline, PreparedChunk
 from duewheel.wheel.dequeue.statistics import Totals
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.publisher import Prepared, Publisher
+from duewheel.wheel.publisher_protocol import Prepared, Publisher
 from duewheel.wheel.recovery.startup import Started
 from duewheel.wheel.slots import closable_slot
 from duewheel.wheel.storage import garbage_collection

@@ -18,7 +18,7 @@ from duewheel.checkpoints.fs import FileSystem
 from duewheel.clock import Clock
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.schemas.batches import TopicPartition, is_retired
-from duewheel.wheel.publisher import Publisher
+from duewheel.wheel.publisher_protocol import Publisher
 
 log = structlog.get_logger(__name__)
 

@@ -7,7 +7,7 @@
     decode     makes deliveries of them, divided if they name too many topics           (decode.py)
     mark       finds the rows in excess of their slot                            (slot_overflow.py)
     leave out  drops what is cancelled, or out already                (checkpoints/delivered.py)
-    prepare    encodes them as far as that is possible before the transaction        (publisher.py)
+    prepare    encodes them, as far as that needs no transaction            (publisher_protocol.py)
 
 Each queue holds no more records and stored bytes than one chunk may have; a stage that runs ahead
 waits. Messages are read only when the second queue has room for what will become of them. So there
@@ -42,7 +42,7 @@ from duewheel.wheel.dequeue.bounded_queue import BoundedQueue, QueueClosed
 from duewheel.wheel.dequeue.decode import DecodedChunk, decode_chunk, split_by_limits
 from duewheel.wheel.dequeue.slot_scan import ScannedChunk, SlotScan
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slot_overflow import RankCounter, overflow_rows
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import is_cancelled

@@ -58,7 +58,7 @@ from duewheel.clock import Clock, Interval
 from duewheel.errors import CorruptFile, KafkaUnavailable, RecoveryPending, RecoveryRefused
 from duewheel.wheel.dequeue.cancel_replies import CancelReplies
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.publisher import ProgressReader, Seen
+from duewheel.wheel.publisher_protocol import ProgressReader, Seen
 from duewheel.wheel.recovery.startup import publish_decision
 from duewheel.wheel.storage import garbage_collection
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory

@@ -37,7 +37,7 @@ from duewheel.checkpoints.recovery_decision import (
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.publisher import Publisher
+from duewheel.wheel.publisher_protocol import Publisher
 from duewheel.wheel.slots import closable_slot
 from duewheel.wheel.storage.cross_file_damage import survey_files
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory

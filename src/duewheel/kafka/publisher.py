@@ -84,7 +84,7 @@ from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.wire.record_batch import HEADER_BYTES, Batch
 from duewheel.schemas.wire.single_record import single
 from duewheel.wheel.encoded import Aside, EncodingTarget, Part
-from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.publisher_protocol import Prepared
 
 # How far records' timestamps, which this host's clock gives, may be from the brokers' clock. Topics
 # may refuse others (message.timestamp.before.max.ms, message.timestamp.after.max.ms).

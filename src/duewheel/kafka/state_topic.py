@@ -35,7 +35,7 @@ from duewheel.kafka.clients import ClientSettings, close, open_admin, open_reade
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.polling import records_until
 from duewheel.schemas.batches import TopicPartition as Place
-from duewheel.wheel.publisher import Seen
+from duewheel.wheel.publisher_protocol import Seen
 
 T = TypeVar("T")
 

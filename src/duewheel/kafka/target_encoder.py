@@ -13,7 +13,7 @@ from duewheel.kafka.park_or_dead_letter import TopicLookup
 from duewheel.kafka.target_metadata import TargetCatalog
 from duewheel.schemas.batches import Deliveries
 from duewheel.wheel.encoded import Encoded, EncodingTarget, Target
-from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.publisher_protocol import Prepared
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,7 @@ from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.osutil.metrics_server import TOPIC_SERIES_MAX
 from duewheel.runtime.readiness import ReadyBounds
 from duewheel.streaming.batch_attempt import SPARK_DIR, Attempt
-from duewheel.wheel.admin.reconfigure import SKIPPED_MAX
+from duewheel.wheel.admin.change_settings import SKIPPED_MAX
 from duewheel.wheel.dequeue.cancel_replies import ROWS_MAX
 from duewheel.wheel.dequeue_config import ROLLS_MAX, TOPICS_MAX, WINDOW_RECORDS
 from duewheel.wheel.storage.far_slots import INDEX_BYTES

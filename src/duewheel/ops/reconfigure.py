@@ -1,8 +1,8 @@
 """`duewheel reconfigure`: changes the settings that decide a row's slot, skips records, and accepts
 the loss of timer partitions, on a shard with progress.
 
-wheel/admin/reconfigure.py and wheel/admin/accept_loss.py have the steps. A dry run takes no lock
-and no transactional id, so a running shard may change what it reports.
+wheel/admin/change_settings.py and wheel/admin/accept_loss.py have the steps. A dry run takes no
+lock and no transactional id, so a running shard may change what it reports.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from duewheel.osutil.signals import stop_signals
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.admin.accept_loss import KafkaTopics, Losses, accept, losses
-from duewheel.wheel.admin.reconfigure import Plan, commit, plan, take
-from duewheel.wheel.admin.reconfigure import skip as plan_skip
+from duewheel.wheel.admin.change_settings import Plan, commit, plan, take
+from duewheel.wheel.admin.change_settings import skip as plan_skip
 from duewheel.wheel.recovery.rebuild import OffsetsAt
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import DataDirectory, hold_role

@@ -59,7 +59,7 @@ from duewheel.kafka.state_topic import place_of
 from duewheel.kafka.transactional_producer import TransactionalProducer, is_fenced
 from duewheel.osutil.signals import stop_signals
 from duewheel.schemas.wire.single_record import single
-from duewheel.wheel.publisher import Publisher
+from duewheel.wheel.publisher_protocol import Publisher
 
 _ATTEMPTS = 20
 BACKOFF_MS = 50, 1_000  # between attempts; random, because two equal rhythms would fence for ever

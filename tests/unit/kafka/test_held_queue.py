@@ -27,7 +27,7 @@ from duewheel.schemas.wire.single_record import Header, encode
 from duewheel.testing import LocalShard, ManualClock, RecordingPublisher
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.encoded import Aside, EncodingTarget, Part, Target
-from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slots import WheelConfig
 
 P0, P1 = ("timers", 0), ("timers", 1)

@@ -13,7 +13,7 @@ from duewheel.runtime.dequeue_metrics import DequeueMetrics
 from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
 from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 

@@ -18,7 +18,7 @@ from duewheel.errors import (
     RecoveryRefused,
 )
 from duewheel.wheel.dequeue.standby import Follower, Verdict
-from duewheel.wheel.publisher import Seen
+from duewheel.wheel.publisher_protocol import Seen
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 __all__ = ["world"]

@@ -10,7 +10,7 @@ from tests.harness.recovery_world import RecoveryWorld, half_delivered
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.errors import Fenced, PublishDoubt
-from duewheel.wheel.publisher import Prepared
+from duewheel.wheel.publisher_protocol import Prepared
 
 
 @pytest.mark.parametrize("empty", [True, False])

@@ -28,7 +28,7 @@ from duewheel.checkpoints.recovery_decision import Local, decide, is_own
 from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition, is_retired
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.publisher import Publisher
+from duewheel.wheel.publisher_protocol import Publisher
 from duewheel.wheel.recovery.rebuild import OffsetsAt, first_marks
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.cross_file_damage import survey_files

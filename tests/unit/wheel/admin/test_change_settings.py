@@ -18,7 +18,7 @@ from duewheel.checkpoints.state_file import State
 from duewheel.errors import ConfigError, Fenced, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import TIMER_TOPIC, TimerRow
-from duewheel.wheel.admin.reconfigure import plan
+from duewheel.wheel.admin.change_settings import plan
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import DataDirectory
 
