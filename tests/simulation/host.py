@@ -14,12 +14,14 @@ from tests.simulation.disk import Disk
 from tests.simulation.history import History, waits_of
 from tests.simulation.kafka_model import Kafka, Partition
 from tests.simulation.seam import SEAM, Actor
+from tests.simulation.stages import InTurn
 from tests.simulation.witness import Witness
 
 from duewheel.checkpoints.commit_and_close import Close
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.wheel.dequeue import requeue
+from duewheel.wheel.dequeue.pipeline import Threads
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.timer_wheel import Runs
@@ -70,12 +72,14 @@ class Host:
         shards: those that there are, by their index.
         whole: no file has been changed behind everybody's back.
         dealing: whether `duewheel reshard` has begun something that it has not finished.
+        threads: makes those of the pipeline of one dequeue.
     """
 
     root: Path
     setup: Setup
     rng: Random
     chances: Chances = field(default_factory=Chances)
+    threads: Callable[[], Threads] = InTurn
 
     def __post_init__(self) -> None:
         config = self.setup.config

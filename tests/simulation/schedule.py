@@ -25,6 +25,7 @@ from tests.simulation.seam import SEAM, Plan, PowerLost
 from tests.simulation.settings import mapped_to
 from tests.simulation.shard_model import FATES, Shard
 from tests.simulation.spark_model import CHECKPOINT
+from tests.simulation.stages import InTurn, Settled, in_threads
 from tests.simulation.watching import a_few_at_once
 from tests.simulation.world import World
 
@@ -115,7 +116,7 @@ class Schedule:
         if is_dealt:
             setup = replace(setup, partitions=max(2, setup.partitions))
         chances = Chances(self._fate, lambda: self._happens("meanwhile"), self._rival, self._clock)
-        self.host = Host(root, setup, self.rng, chances)
+        self.host = Host(root, setup, self.rng, chances, Settled if in_threads(seed) else InTurn)
         self.host.kafka.rows_max = (0, 0, 0, 2)[seed % 4]
         self.world = World(self.host, Shard(self.host.kafka, 0, 1), setup, "data")
         self.host.shards.append(self.world)

@@ -3,7 +3,6 @@
 - The wheel's entries, which are linked by `TimerWheel.apply`, and the marks of cancelled records:
   they are stored by numpy. Between the lookup of timers for cancels and engine.lock there is no
   store: what may come between is planned as one.
-- The threads of dequeue's pipeline run in their caller's turn: a seed must not be a matter of luck.
 """
 
 from __future__ import annotations
@@ -22,25 +21,9 @@ from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.wheel.append import cancel_lookup, cancel_outcomes, id_index, placement
 from duewheel.wheel.append.cancel_lookup import CancelLookup
-from duewheel.wheel.dequeue import bounded_queue, cancel_replies, pipeline
+from duewheel.wheel.dequeue import cancel_replies
 from duewheel.wheel.storage.timer_log import TimerLog
 from duewheel.wheel.storage.timer_wheel import Runs, TimerWheel
-
-
-class Now:
-    """Stands in for a Worker: what it is to do is done when it is started.
-
-    The other order, a thread that falls behind, is that of a range with one chunk.
-    """
-
-    def __init__(self, _name: str, work: Callable[[], object]) -> None:
-        self._work = work
-
-    def start(self) -> None:
-        self._work()
-
-    def join(self) -> None:
-        pass
 
 
 def install() -> None:
@@ -48,8 +31,6 @@ def install() -> None:
     _watch_maps()
     _watch_placing()
     _watch_cancels()
-    vars(pipeline)["Worker"] = Now
-    bounded_queue.BoundedQueue._fits = lambda *_: True  # type: ignore[method-assign]
 
 
 def _watch_maps() -> None:

@@ -192,6 +192,8 @@ class World:
         """A process ends: it is none of the shard's any more."""
         for process in self._processes():
             if process.actor is actor:
+                if isinstance(process, Shop):
+                    process.dequeue.close()  # no stage of its pipeline may outlive it
                 self.ingest = None if process is self.ingest else self.ingest
                 self.shop = None if process is self.shop else self.shop
                 beside: list[Shop | Standby] = [*self.former]
@@ -324,7 +326,9 @@ class World:
             self.path, self.setup.wheel, Role.DEQUEUE, fs=WatchedFileSystem(actor)
         )
         publisher = SimulatedPublisher(self.shard, self._fate, self._in_transaction)
-        dequeue = Dequeue(directory, publisher, self.clock, self.setup.config)
+        dequeue = Dequeue(
+            directory, publisher, self.clock, self.setup.config, threads=self.host.threads()
+        )
         first = None
         if not any(offsets_of(self.shard, "end").values()) and not self.shard.progress:
             starts = offsets_of(self.shard, "start")

@@ -20,6 +20,7 @@ from duewheel.errors import CorruptFile
 from duewheel.wheel.dequeue.exactly_once import Overtaken
 from duewheel.wheel.dequeue.loop import Loop
 from duewheel.wheel.dequeue.phase_and_position import Phase
+from duewheel.wheel.dequeue.pipeline import THREADS, Threads
 from duewheel.wheel.dequeue.statistics import Statistics, Totals
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher_protocol import Publisher
@@ -39,6 +40,7 @@ class Dequeue:
         clock: Clock,
         config: DequeueConfig,
         stopping: Callable[[], bool] = lambda: False,
+        threads: Threads = THREADS,
     ) -> None:
         """
         Args:
@@ -47,12 +49,14 @@ class Dequeue:
             clock: this host's.
             config: bounds and identity.
             stopping: whether to end.
+            threads: of the pipeline.
         """
         self._directory = directory
         self._publisher = publisher
         self._clock = clock
         self._config = config
         self._stopping = stopping
+        self._threads = threads
         self._totals = Totals()
         self._loop: Loop | None = None  # until the shard is this directory's
 
@@ -83,6 +87,7 @@ class Dequeue:
                 started,
                 self._totals,
                 self._stopping,
+                self._threads,
             )
             try:
                 loop.begin()

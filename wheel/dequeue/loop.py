@@ -44,7 +44,7 @@ from duewheel.wheel.dequeue.clock_guard import ClockGuard
 from duewheel.wheel.dequeue.exactly_once import Committer, TooLarge
 from duewheel.wheel.dequeue.partition_ends import BoundsKeeper
 from duewheel.wheel.dequeue.phase_and_position import Phase, Position
-from duewheel.wheel.dequeue.pipeline import Pipeline, PreparedChunk
+from duewheel.wheel.dequeue.pipeline import Pipeline, PreparedChunk, Threads
 from duewheel.wheel.dequeue.statistics import Totals
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher_protocol import Prepared, Publisher
@@ -77,10 +77,11 @@ class Loop:
         started: Started,
         totals: Totals,
         stopping: Callable[[], bool],
+        threads: Threads,
     ) -> None:
         """
         Args:
-            directory, publisher, clock, config, stopping: as of Dequeue.
+            directory, publisher, clock, config, stopping, threads: as of Dequeue.
             started: the outcome of the start.
             totals: where commits, replies and hot slots are counted.
         """
@@ -97,7 +98,7 @@ class Loop:
         self._commits = Committer(
             directory, publisher, clock, self._guard, totals, started, self._beat, stopping
         )
-        self._chunks = Pipeline(directory, publisher.prepare, config)
+        self._chunks = Pipeline(directory, publisher.prepare, config, threads)
         self._linker = Linker(directory)
         self._bounds = BoundsKeeper(directory.path, directory.fs, publisher, clock)
         self._replies = CancelReplies(

@@ -31,6 +31,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -111,6 +112,21 @@ class _Range:
     ranks: RankCounter
 
 
+class Threads:
+    """What a pipeline makes for each of its stages: a thread, and the queue behind it."""
+
+    def worker(self, name: str, work: Callable[[], object]) -> Worker:
+        """The thread of a stage; the pipeline starts it."""
+        return Worker(name, work)
+
+    def queue(self, records_max: int, bytes_max: int) -> BoundedQueue[Any]:
+        """The queue between a stage and the next."""
+        return BoundedQueue(records_max, bytes_max)
+
+
+THREADS = Threads()
+
+
 class Pipeline:
     """Prepares the chunks of one closed range after another. Not thread-safe: one loop owns it."""
 
@@ -119,17 +135,20 @@ class Pipeline:
         directory: DataDirectory,
         prepare: Callable[[Deliveries], Prepared],
         config: DequeueConfig,
+        threads: Threads = THREADS,
     ) -> None:
         """
         Args:
             directory: whose slots are delivered.
             prepare: the publisher's.
             config: bounds of one chunk, and of one queue; what is done about slots with many rows.
+            threads: for its stages.
         """
         self._directory = directory
         self._prepare = prepare
         self._bounds = (config.chunk_records, config.chunk_bytes)
         self._config = config
+        self._threads = threads
         self._range: _Range | None = None
         self._stages: _Stages | None = None
         # Of a range of one chunk, or of one that was divided.
@@ -228,8 +247,8 @@ class Pipeline:
             self._stages.close()
 
     def _start(self, slots: _Range, first: ScannedChunk) -> _Stages:
-        scanned: BoundedQueue[ScannedChunk] = BoundedQueue(*self._bounds)
-        made: BoundedQueue[PreparedChunk] = BoundedQueue(*self._bounds)
+        scanned: BoundedQueue[ScannedChunk] = self._threads.queue(*self._bounds)
+        made: BoundedQueue[PreparedChunk] = self._threads.queue(*self._bounds)
 
         def scan() -> None:
             chunk: ScannedChunk | None = first
@@ -243,7 +262,7 @@ class Pipeline:
                 for ready in self._make(slots, chunk):
                     made.put(ready, ready.rows, ready.stored_bytes)
 
-        return _Stages(scan, scanned, read, made)
+        return _Stages(self._threads, scan, scanned, read, made)
 
     def _make(self, slots: _Range, chunk: ScannedChunk) -> Iterator[PreparedChunk]:
         """The second stage, for one chunk of the first."""
@@ -283,6 +302,7 @@ class _Stages:
 
     def __init__(
         self,
+        threads: Threads,
         scan: Callable[[], None],
         scanned: BoundedQueue[ScannedChunk],
         read: Callable[[], None],
@@ -291,7 +311,7 @@ class _Stages:
         self.made = made
         self._scanned = scanned
         self._threads = [
-            Worker(name, partial(_run, stage, queue))
+            threads.worker(name, partial(_run, stage, queue))
             for name, stage, queue in (("scan", scan, scanned), ("read", read, made))
         ]
         for thread in self._threads:
