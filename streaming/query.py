@@ -95,7 +95,7 @@ def run_query(
     renew = False
     try:
         while not stop.is_set() and not query.awaitTermination(TICK_S):  # type: ignore[arg-type]
-            if sink.error is not None:
+            if sink.append_error is not None:
                 break  # Spark learns of it with the next batch only
             if tick(read_progress(query.lastProgress)):
                 renew = True
@@ -111,7 +111,7 @@ def run_query(
         _stop(query, sink)
     if not stop.is_set():
         if sink.error is not None and not isinstance(sink.error, StoppedWaitingError):
-            raise cause("", sink.error)
+            raise cause(str(sink.error), sink.error)
         if not renew:
             raise DuewheelError("the streaming query ended by itself, without an error")
     return renew

@@ -105,7 +105,7 @@ class SinkStatistics:
 class TimerSink:
     """The function object given to foreachBatch. Called by one thread at a time.
 
-    `stop`, `is_busy`, `error` and `statistics` may be used from other threads.
+    `stop`, `is_busy`, the errors and `statistics` may be used from other threads.
     """
 
     def __init__(
@@ -166,7 +166,12 @@ class TimerSink:
     @property
     def error(self) -> BaseException | None:
         """The exception that ended the last batch. Spark passes only its text on, if at all."""
-        return self._appending.error or self._fetch_error
+        return self.append_error or self._fetch_error
+
+    @property
+    def append_error(self) -> BaseException | None:
+        """The same, of a batch that Spark takes as finished: no query ends by it at once."""
+        return self._appending.error
 
     @property
     def is_busy(self) -> bool:
