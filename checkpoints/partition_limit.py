@@ -21,7 +21,9 @@ def needed_bytes(topic: str, partitions: int) -> int:
     return _TOPIC_BYTES + 2 * len(topic.encode()) + _PARTITION_BYTES * partitions
 
 
-def beyond_room(partitions: Mapping[str, int], order: Iterable[str]) -> dict[str, str]:
+def beyond_room(
+    partitions: Mapping[str, int], order: Iterable[str], room_bytes: int = ROOM_BYTES
+) -> dict[str, str]:
     """Returns the topics that do not fit, each with the reason.
 
     Args:
@@ -31,10 +33,10 @@ def beyond_room(partitions: Mapping[str, int], order: Iterable[str]) -> dict[str
     used, beyond = 0, {}
     for topic in order:
         needed = needed_bytes(topic, partitions.get(topic, 0))
-        if used + needed > ROOM_BYTES:
+        if used + needed > room_bytes:
             beyond[topic] = (
                 f"{partitions.get(topic, 0)} partitions of it take up to {needed} bytes of the "
-                f"shard's progress record, and {ROOM_BYTES - used} of {ROOM_BYTES} are left (some "
+                f"shard's progress record, and {room_bytes - used} of {room_bytes} are left (some "
                 f"{PARTITIONS_MAX} partitions): more shards have more room, `duewheel reshard`"
             )
         else:

@@ -193,21 +193,21 @@ class Progress:
         )
         return packed(f'{text[:-1]},"slot_epochs":{self.epochs.text}}}', _columns_of(parts))
 
-    def require_publishable(self) -> None:
+    def require_publishable(self, bytes_max: int = RECORD_BYTES_MAX) -> None:
         """Refuses a record that the state topic would not take, or that no start could read.
 
         Raises:
             RecoveryRefused: with the numbers.
         """
         size = len(self.encode())
-        if size > RECORD_BYTES_MAX:
+        if size > bytes_max:
             raise RecoveryRefused(
                 f"the progress of {len(self.partitions)} partitions in {len(self.topics)} topics "
-                f"would have {size} bytes, the state topic takes {RECORD_BYTES_MAX}: more shards "
+                f"would have {size} bytes, the state topic takes {bytes_max}: more shards "
                 "have more room, `duewheel reshard`"
             )
 
-    def require_room(self) -> None:
+    def require_room(self, bytes_max: int = RECORD_BYTES_MAX) -> None:
         """Refuses a record that could become too large: once Kafka has it, no process could start.
         Counts inflated bytes, because the columns keep their length whatever their values. Does not
         count `held`: some 40 bytes and the topic's name for each partition with held copies.
@@ -216,11 +216,11 @@ class Progress:
             RecoveryRefused: with the numbers.
         """
         size = len(self._packed())
-        if size > RECORD_BYTES_MAX:
+        if size > bytes_max:
             raise RecoveryRefused(
                 f"the progress would have up to {size} bytes, of which {len(self.epochs.text)} are "
                 f"{len(self.epochs)} slot configurations, and a record has room for "
-                f"{RECORD_BYTES_MAX}: try again when messages that belong to the oldest ones are "
+                f"{bytes_max}: try again when messages that belong to the oldest ones are "
                 "delivered, or with more shards"
             )
 

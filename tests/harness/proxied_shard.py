@@ -51,6 +51,7 @@ class ProxiedShard:
         topics: Topics,
         hot_slots: HotSlots | None = None,
         wheel: WheelConfig = WHEEL,
+        limits: PublisherLimits = QUICKLY,
     ) -> None:
         self.topics, self._servers = topics, broker.bootstrap_servers
         self._homes = [TopicPartition(topics.timers, number) for number in range(2)]
@@ -61,7 +62,7 @@ class ProxiedShard:
             dead_letter_topic=topics.dead_letters,
             shard=0,
             clock=CLOCK,
-            limits=QUICKLY,
+            limits=limits,
         )
         self._config = DequeueConfig(0, 1, {}, hot_slots=hot_slots or HotSlots())
         self._local = LocalShard(path, wheel, self.publisher, CLOCK, self._config)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from tests.harness.local_world import PRECISION_MS
 from tests.harness.recovery_world import RecoveryWorld, half_delivered
 
+from duewheel.checkpoints.progress import RECORD_BYTES_MAX
 from duewheel.checkpoints.role import Role
 from duewheel.wheel.admin.change_settings import Plan, take
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -30,11 +31,14 @@ def alone(world: RecoveryWorld, wheel: WheelConfig | None = None) -> Iterator[Da
 
 
 def reconfigure(
-    world: RecoveryWorld, config: DequeueConfig, wheel: WheelConfig | None = None
+    world: RecoveryWorld,
+    config: DequeueConfig,
+    wheel: WheelConfig | None = None,
+    record_bytes_max: int = RECORD_BYTES_MAX,
 ) -> Plan:
     """Change the settings; the world goes on with them."""
     with alone(world, wheel) as directory:
-        planned = take(directory, world.publisher, config, world.shard.offsets_at)
+        planned = take(directory, world.publisher, config, world.shard.offsets_at, record_bytes_max)
     use(world, config, wheel)
     return planned
 

@@ -107,8 +107,13 @@ class SparklessShard:
     def letters(self) -> list[Any]:
         return read_topic(self.servers, self.settings.dead_letter_topic)
 
-    def replay(self, *, dry_run: bool = False, **selection: Any) -> dict[str, Any]:
-        return dlq_replay.replay(self.settings, Selection(**selection), dry_run=dry_run)
+    def replay(
+        self, *, dry_run: bool = False, chunk_records: int = 1_000, **selection: Any
+    ) -> dict[str, Any]:
+        chosen = Selection(**selection)
+        return dlq_replay.replay(
+            self.settings, chosen, dry_run=dry_run, chunk_records=chunk_records
+        )
 
     def outcomes(self, *, dry_run: bool = False, **selection: Any) -> tuple[int, dict[str, int]]:
         """Of a replay: how many went out, and the refusals by code."""

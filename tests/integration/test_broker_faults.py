@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,6 @@ from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.dev.broker import DevBroker
 from duewheel.kafka import producer_internals as internals
-from duewheel.kafka import target_failures
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.publisher import KafkaPublisher
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.kafka
 
 WHEEL = WheelConfig(precision_ms=50, slots=10_000, window_ms=200_000, margin_ms=100_000)
 # What is parked comes back through ingest, which is not here: test_parking.py. So nobody is found
-# quiet, and no verdict lasts (`nothing_is_parked`). Short ones, with a broker that does not answer:
+# quiet, and no verdict lasts (`make`). Short ones, with a broker that does not answer:
 # only what it does must be exact, not when.
 SHORT = PublisherLimits(
     start_deadline_s=2, publish_deadline_s=1, transaction_timeout_ms=1_500, quiet_s=GIVE_UP_S
@@ -135,12 +135,6 @@ def own_threads() -> set[threading.Thread]:
     return {t for t in threading.enumerate() if any(mark in t.name for mark in marks)}
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_parked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch may be refused for good just before its transaction is given up."""
-    monkeypatch.setattr(target_failures, "VERDICT_S", (0.0, 0.0))
-
-
 @pytest.fixture(scope="module")
 def topics(broker: DevBroker) -> Topics:
     topics = Topics.named(f"faults-{uuid.uuid4().hex[:8]}")
@@ -155,7 +149,8 @@ def make(
     made: list[Shard] = []
 
     def new(limits: PublisherLimits | None = None) -> Shard:
-        limits = limits or PublisherLimits(quiet_s=GIVE_UP_S)
+        # A batch may be refused for good just before its transaction is given up: that parks none.
+        limits = replace(limits or PublisherLimits(quiet_s=GIVE_UP_S), verdict_s=(0.0, 0.0))
         made.append(Shard(tmp_path, broker, proxy.bootstrap_servers, topics, limits))
         return made[-1]
 

@@ -24,7 +24,6 @@ from duewheel.kafka import transactional_producer
 from duewheel.kafka.bounded_reader import Bound
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.transactional_producer import transact
-from duewheel.ops import dlq_list
 from duewheel.ops.dlq_list import list_letters
 from duewheel.schemas.wire.single_record import Header
 
@@ -245,7 +244,6 @@ def values(shard: SparklessShard, topic: str) -> list[int]:
 def test_a_replay_that_ends_in_the_middle_loses_and_doubles_nothing(
     shard: SparklessShard, monkeypatch: pytest.MonkeyPatch, *, committed: bool
 ) -> None:
-    monkeypatch.setattr(dlq_list, "_CHUNK_RECORDS", 10)
     numbered(shard, 45)
     calls = 0
 
@@ -263,7 +261,7 @@ def test_a_replay_that_ends_in_the_middle_loses_and_doubles_nothing(
 
     monkeypatch.setattr(transactional_producer, "transact", fails_once)
     with pytest.raises(PublishDoubt, match="nothing is doubled"):
-        shard.replay(to_topic=shard.target)
+        shard.replay(to_topic=shard.target, chunk_records=10)
     before = values(shard, shard.target)
     assert len(before) in range(3 if committed else 2, 31)
     assert shard.outcomes(to_topic=shard.target) == (45 - len(before), {})
@@ -294,7 +292,6 @@ def test_a_limit_and_what_the_target_does_not_take(shard: SparklessShard) -> Non
 def test_a_replay_that_another_one_has_overtaken_doubles_nothing(
     config: Path, shard: SparklessShard, monkeypatch: pytest.MonkeyPatch, selected: list[str]
 ) -> None:
-    monkeypatch.setattr(dlq_list, "_CHUNK_RECORDS", 10)
     numbered(shard, 30)
     small = f"{shard.target}.small"
     with shard.admin() as admin:
@@ -316,7 +313,7 @@ def test_a_replay_that_another_one_has_overtaken_doubles_nothing(
 
     monkeypatch.setattr(transactional_producer, "transact", overtaken)
     selection: dict[str, Any] = {"code": selected[-1]} if selected else {}
-    own = shard.replay(to_topic=small, **selection)
+    own = shard.replay(to_topic=small, chunk_records=10, **selection)
     assert [each["replayed"] for each in taken] == [30 - own["replayed"]]
     assert 0 < own["replayed"] < 30
     assert sorted(values(shard, small) + values(shard, shard.target)) == list(range(30))

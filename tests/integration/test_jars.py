@@ -101,13 +101,10 @@ def test_another_jar_than_the_pinned_one_is_refused(
     assert folders(tmp_path / "cache") == []
 
 
-def test_missing_jar_is_named_with_the_remedy(
-    mirror: Path, java: Java, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jars, "_ATTEMPTS", 1)
+def test_missing_jar_is_named_with_the_remedy(mirror: Path, java: Java) -> None:
     next(mirror.rglob("commons-pool2*.jar")).unlink()
     with pytest.raises(DuewheelError, match=r"(?s)commons-pool2.*DEFAULT_ARTIFACT_REPOSITORY"):
-        connector_jars(java)
+        connector_jars(java, attempts=1)
 
 
 @pytest.mark.usefixtures("mirror")

@@ -28,12 +28,15 @@ from tests.harness.publishing import (
     values,
 )
 
-from duewheel.checkpoints.progress import record_key
+from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt, TransactionTooSlow
-from duewheel.kafka import producer_internals, state_topic, target_encoder, transactional_producer
+from duewheel.kafka import producer_internals, target_encoder, transactional_producer
+from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.compression import Compression
+from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.publisher import KafkaPublisher
+from duewheel.kafka.state_topic import newest_record, place_of
 from duewheel.schemas.wire.compression import CODECS, Codec
 
 pytestmark = pytest.mark.kafka
@@ -148,9 +151,16 @@ def test_order_within_partitions_and_choice_of_partition(
 
 
 def test_progress_is_read_back(
-    broker: DevBroker, names: Names, make: Make, monkeypatch: pytest.MonkeyPatch
+    broker: DevBroker, names: Names, make: Make, admin: KafkaAdminClient
 ) -> None:
-    monkeypatch.setattr(state_topic, "_STEPS_BACK", (4, 40))
+    client = ClientSettings({"bootstrap_servers": broker.bootstrap_servers})
+
+    def in_short_steps(shard: int) -> int | None:
+        place, key, deadline = place_of(names.state, shard), record_key(shard), Deadline(30)
+        found = newest_record(client, admin, place, key, deadline, steps_back=(4, 40))
+        assert found is not None
+        return slot_of(Progress.decode(found.value))
+
     mine, other = make(shard=0), make(shard=1)
     assert mine.start() is None
     mine.publish(None, progress(1))
@@ -160,13 +170,13 @@ def test_progress_is_read_back(
     other.publish(None, progress(7, shard=1))
     for slot in range(2, 22):
         mine.publish(None, progress(slot))
-    assert slot_of(mine.start()) == 21
+    assert slot_of(mine.start()) == in_short_steps(0) == 21
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
     for _ in range(50):
         producer.send(names.state, key=b"clock", partition=1)
     producer.close()
     # Fifty offsets behind the end: both steps back miss it, the beginning is read.
-    assert slot_of(other.start()) == 7
+    assert slot_of(other.start()) == in_short_steps(1) == 7
 
 
 def test_progress_waits_for_an_open_transaction_in_its_partition(

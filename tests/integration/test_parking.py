@@ -21,6 +21,7 @@ from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.harness.launcher import wait_until
 from tests.harness.proxied_shard import (
     CLOCK,
+    QUICKLY,
     WHEEL,
     ProxiedShard,
 )
@@ -30,7 +31,6 @@ from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.held_copies import Held, key_of, value_of
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.dev.broker import DevBroker
-from duewheel.kafka import target_failures
 from duewheel.kafka.held_queue import BATCHES_AT_ONCE
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.single_record import single
@@ -47,13 +47,11 @@ def numbered(timers: Sequence[tuple[str, int]], topic: str, partition: int) -> l
 
 
 @pytest.fixture
-def shard(
-    tmp_path: Path, broker: DevBroker, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ProxiedShard]:
-    monkeypatch.setattr(target_failures, "VERDICT_S", (1.0, 30.0))
+def shard(tmp_path: Path, broker: DevBroker, proxy: FaultProxy) -> Iterator[ProxiedShard]:
+    limits = replace(QUICKLY, verdict_s=(1.0, 30.0))
     topics = Topics.named(f"parking-{uuid.uuid4().hex[:8]}")
     topics.create(broker.bootstrap_servers)
-    shard = ProxiedShard(tmp_path, broker, proxy.bootstrap_servers, topics)
+    shard = ProxiedShard(tmp_path, broker, proxy.bootstrap_servers, topics, limits=limits)
     yield shard
     shard.stop()
 

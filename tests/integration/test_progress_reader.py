@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +14,7 @@ from tests.harness.publishing import progress, slot_of
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka import state_topic
-from duewheel.kafka.clients import ClientSettings, open_reader
+from duewheel.kafka.clients import Client, ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.state_topic import KafkaProgressReader, newest_records, place_of
 
@@ -54,18 +52,41 @@ def committed(producer: KafkaProducer, topic: str, *slots: int, shard: int = 0) 
     producer.commit_transaction()
 
 
+class CountingSettings(ClientSettings):
+    """Counts the clients that it opens."""
+
+    opened = 0
+
+    def open(self, kind: type[Client], deadline: Deadline, **own: Any) -> Client:
+        self.opened += 1
+        return super().open(kind, deadline, **own)
+
+
+class SlowSettings(ClientSettings):
+    """Opens consumers that get one record at a time, after 20 s."""
+
+    now_s = 0.0
+
+    def open(self, kind: type[Client], deadline: Deadline, **own: Any) -> Client:
+        one: dict[str, Any] = {"max_poll_records": 1} if kind is KafkaConsumer else {}
+        client = super().open(kind, deadline, **own, **one)
+        if one:
+            poll = client.poll
+
+            def polled(**asked: Any) -> Any:
+                found = poll(**asked)
+                self.now_s += 20 if found else 0
+                return found
+
+            client.poll = polled
+        return client
+
+
 def test_it_sees_each_new_progress_once_it_is_committed(
-    broker: DevBroker, topic: str, producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch
+    broker: DevBroker, topic: str, producer: KafkaProducer
 ) -> None:
-    settings = ClientSettings({"bootstrap_servers": broker.bootstrap_servers})
+    settings = CountingSettings({"bootstrap_servers": broker.bootstrap_servers})
     reader = KafkaProgressReader(settings, place_of(topic, 0), record_key(0), topic, deadline_s=30)
-    opened = []
-
-    def counted(*args: Any) -> KafkaConsumer:
-        opened.append(args)
-        return open_reader(*args)
-
-    monkeypatch.setattr(state_topic, "open_reader", counted)
     assert reader.newest() is None
     committed(producer, topic, 1, 2)
     committed(producer, topic, 9, shard=1)
@@ -83,7 +104,7 @@ def test_it_sees_each_new_progress_once_it_is_committed(
     newest = reader.newest()
     assert newest is not None and slot_of(newest.progress) == 4
     assert newest.written_ms >= first.written_ms
-    assert len(opened) == 1
+    assert settings.opened == 1
     # Who comes later finds it, too.
     later = KafkaProgressReader(settings, place_of(topic, 0), record_key(0), topic)
     assert later.newest() == newest
@@ -126,32 +147,15 @@ def test_a_coordinator_that_does_not_answer_is_noticed(
 
 
 def test_what_takes_long_to_read_is_read_as_long_as_there_is_headway(
-    broker: DevBroker, topic: str, producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch
+    broker: DevBroker, topic: str, producer: KafkaProducer
 ) -> None:
     """Seven records, each of which takes most of the deadline."""
     committed(producer, topic, 1, 2, 3)
     committed(producer, topic, *range(5, 9), shard=1)
-    clock = SimpleNamespace(now_s=0.0)
-    clock.monotonic = lambda: clock.now_s
-    monkeypatch.setattr("duewheel.kafka.deadline.time", clock)
-
-    def slow(*args: Any) -> KafkaConsumer:
-        consumer = open_reader(*args, max_poll_records=1)
-        poll = consumer.poll
-
-        def polled(**asked: Any) -> Any:
-            found = poll(**asked)
-            clock.now_s += 20 if found else 0
-            return found
-
-        consumer.poll = polled
-        return consumer
-
-    monkeypatch.setattr(state_topic, "open_reader", slow)
-    settings = ClientSettings({"bootstrap_servers": broker.bootstrap_servers})
+    settings = SlowSettings({"bootstrap_servers": broker.bootstrap_servers})
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-    newest = newest_records(settings, admin, topic, Deadline(30))
+    newest = newest_records(settings, admin, topic, Deadline(30, now_s=lambda: settings.now_s))
     admin.close()
-    assert clock.now_s == 7 * 20
+    assert settings.now_s == 7 * 20
     slots = {key: slot_of(Progress.decode(found.value)) for key, found in newest.items()}
     assert slots == {record_key(0): 3, record_key(1): 8}

@@ -93,25 +93,23 @@ def cluster(
     client.close()
 
 
-def test_what_the_shard_has_no_room_for_is_left_out(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_shard_has_no_room_for_is_left_out(cluster: Cluster) -> None:
     first, second = cluster.make("a-first"), cluster.make("b-second")
     needed = [partition_limit.needed_bytes(topic, 1) for topic in (cluster.listed, first, second)]
-    monkeypatch.setattr(partition_limit, "ROOM_BYTES", sum(needed) - 1)
-    found = discover(cluster.settings, cluster.admin)
+    room_bytes = sum(needed) - 1
+    found = discover(cluster.settings, cluster.admin, room_bytes=room_bytes)
     assert found.topics == tuple(sorted([cluster.listed, first]))
     assert found.left_out.keys() == {second}
     assert f"take up to {needed[2]} bytes" in found.left_out[second]
     # What timers were taken from has its room; doctor says the same.
     taken = TakenTopics(frozenset({second}))
-    assert discover(cluster.settings, cluster.admin, taken).left_out.keys() == {first}
-    told = list(topics._room(*examined(cluster)))
+    found = discover(cluster.settings, cluster.admin, taken, room_bytes)
+    assert found.left_out.keys() == {first}
+    told = list(topics.room(*examined(cluster), room_bytes))
     assert [(f.severity, f.subject) for f in told] == [("warning", f"topic {second}")]
 
-    monkeypatch.setattr(partition_limit, "ROOM_BYTES", needed[0] - 1)
     with pytest.raises(ConfigError, match=f"timer topic {cluster.listed}: 1 partitions of it"):
-        discover(cluster.settings, cluster.admin)
+        discover(cluster.settings, cluster.admin, room_bytes=needed[0] - 1)
 
 
 def examined(cluster: Cluster) -> tuple[DoctorCluster, list[Topic]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,8 @@ from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError
 from duewheel.java.find import Java
-from duewheel.kafka import topic_requirements
 from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topic_requirements import TopicPlan, state_plan
 
 pytestmark = pytest.mark.kafka
 
@@ -128,14 +129,17 @@ def test_what_only_costs_time_is_a_warning_with_figures_and_remedy(
 
 
 def test_init_does_without_what_only_costs_time_where_kafka_refuses_it(
-    topics: Topics, admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch
+    topics: Topics, admin: KafkaAdmin
 ) -> None:
-    monkeypatch.setattr(
-        topic_requirements, "_STATE_SEGMENT_BYTES", 1
-    )  # Kafka takes none below 1 MiB
+    def plan(setting: str, value: str) -> TopicPlan:
+        """Of the state topic, with a value that Kafka refuses."""
+        right = state_plan(topics.settings)
+        wrong = [replace(r, value=value) if r.setting == setting else r for r in right.requirements]
+        return replace(right, requirements=tuple(wrong))
+
     admin.delete_topics([topics.name(STATE)])
     wait_until_gone(admin, topics.name(STATE))
-    found = [f for f in admin.init_topics(topics.settings) if f.topic == topics.name(STATE)]
+    found = admin.ensure([plan("segment.bytes", "1")])
     assert [(f.state, f.setting) for f in found] == [
         ("created", ""),
         ("costly", "segment.bytes"),
@@ -145,11 +149,10 @@ def test_init_does_without_what_only_costs_time_where_kafka_refuses_it(
     assert admin.describe_partitions([topics.name(STATE)]) == {topics.name(STATE): 1}
 
     # What must be is not done without.
-    monkeypatch.setattr(topic_requirements, "_STATE_MESSAGE_BYTES", -1)
     admin.delete_topics([topics.name(STATE)])
     wait_until_gone(admin, topics.name(STATE))
     with pytest.raises(ConfigError, match=r"InvalidConfigurationError.*max\.message\.bytes"):
-        admin.init_topics(topics.settings)
+        admin.ensure([plan("max.message.bytes", "-1")])
 
 
 def wait_until_gone(admin: KafkaAdmin, topic: str) -> None:

@@ -22,7 +22,7 @@ import structlog
 from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.checkpoints.config_epochs import PRECISION
 from duewheel.checkpoints.ownership import require_same_shard
-from duewheel.checkpoints.progress import Progress, shard_of
+from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress, shard_of
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import Local, decide, is_own
 from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryRefused
@@ -64,6 +64,7 @@ def plan(
     wheel: WheelConfig,
     config: DequeueConfig,
     offsets_at: OffsetsAt,
+    record_bytes_max: int = RECORD_BYTES_MAX,
 ) -> Plan:
     """2. and 4. of the module's head; changes nothing.
 
@@ -72,6 +73,7 @@ def plan(
         local: the data directory.
         wheel, config: the settings that are to hold.
         offsets_at: as of `apply_recovery` in wheel/recovery/rebuild.py.
+        record_bytes_max: of the progress record.
 
     Raises:
         RecoveryRefused: the shard must run first, or is another directory's; or there have been too
@@ -94,7 +96,7 @@ def plan(
     epochs = old.followed_by(values, since).reaching(lowest)
     dropped = len(old) + 1 - len(epochs)
     wanted = replace(progress, epochs=epochs, epoch=progress.epoch + 1)
-    wanted.require_room()
+    wanted.require_room(record_bytes_max)
     return Plan(progress, changes, since, dropped, wanted)
 
 
@@ -148,7 +150,11 @@ def taken_until(progress: Progress, local: Local) -> dict[tuple[str, int], int]:
 
 
 def take(
-    directory: DataDirectory, publisher: Publisher, config: DequeueConfig, offsets_at: OffsetsAt
+    directory: DataDirectory,
+    publisher: Publisher,
+    config: DequeueConfig,
+    offsets_at: OffsetsAt,
+    record_bytes_max: int = RECORD_BYTES_MAX,
 ) -> Plan:
     """All steps but the first; nothing is taken or committed if nothing changes.
 
@@ -156,7 +162,7 @@ def take(
         directory: started as DEQUEUE, while no process can be INGEST.
         publisher: of the shard.
         config: with the settings that are to hold.
-        offsets_at: as of `plan`.
+        offsets_at, record_bytes_max: as of `plan`.
 
     Raises:
         RecoveryRefused, ConfigError: as `plan`.
@@ -164,10 +170,14 @@ def take(
         Fenced: another instance has taken the shard meanwhile.
     """
     wheel = directory.config
-    planned = plan(publisher.peek(), _survey(directory), wheel, config, offsets_at)
+    planned = plan(
+        publisher.peek(), _survey(directory), wheel, config, offsets_at, record_bytes_max
+    )
     if not planned.changes:
         return planned
-    planned = plan(publisher.start(), _survey(directory), wheel, config, offsets_at)
+    planned = plan(
+        publisher.start(), _survey(directory), wheel, config, offsets_at, record_bytes_max
+    )
     commit(directory, publisher, planned.committed, planned.progress)
     return planned
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from duewheel.checkpoints.partition_limit import PARTITIONS_MAX, beyond_room
+from duewheel.checkpoints.partition_limit import PARTITIONS_MAX, ROOM_BYTES, beyond_room
 from duewheel.doctor.cluster import Cluster, Topic
 from duewheel.doctor.findings import Diagnosis, Severity, diagnose
 from duewheel.errors import DuewheelError
@@ -45,7 +45,7 @@ def examine(cluster: Cluster) -> Iterator[Diagnosis]:
     )
     if timers:
         yield _partitions(cluster, timers)
-        yield from _room(cluster, timers)
+        yield from room(cluster, timers)
     if existing.keys() >= set(own):
         yield _progress(cluster)
 
@@ -185,11 +185,14 @@ def _partitions(cluster: Cluster, timers: Sequence[Topic]) -> Diagnosis:
     return Diagnosis(code, "ok", subject, text)
 
 
-def _room(cluster: Cluster, timers: Sequence[Topic]) -> Iterator[Diagnosis]:
+def room(
+    cluster: Cluster, timers: Sequence[Topic], room_bytes: int = ROOM_BYTES
+) -> Iterator[Diagnosis]:
     """Checks that the shard's record of progress has room for the timer topics."""
     shard, listed = cluster.settings.shard, cluster.settings.timer.topics
     mine = shard_settings.own_counts(cluster.settings, {t.name: len(t.partitions) for t in timers})
-    beyond = beyond_room(mine, sorted(mine, key=lambda name: (name not in listed, name)))
+    order = sorted(mine, key=lambda name: (name not in listed, name))
+    beyond = beyond_room(mine, order, room_bytes)
     for topic, why in beyond.items():
         severity: Severity = "error" if topic in listed else "warning"
         yield Diagnosis("shard_room", severity, f"topic {topic}", why, "duewheel reshard")

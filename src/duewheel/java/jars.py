@@ -68,13 +68,13 @@ class Jar:
         return f"{artifact}-{version}.jar"
 
 
-def connector_jars(java: Java) -> list[Path]:
+def connector_jars(java: Java, attempts: int = _ATTEMPTS) -> list[Path]:
     """Spark's Kafka connector, for `spark.jars`. Fetched first if need be.
 
     Raises:
         DuewheelError: the jars cannot be fetched, or are not the pinned ones.
     """
-    return _jars("connector", java)
+    return _jars("connector", java, attempts)
 
 
 def broker_jars(java: Java) -> list[Path]:
@@ -102,14 +102,14 @@ def _folder(name: str, wanted: Sequence[Jar]) -> Path:
     return cache_dir() / "jars" / f"{name}-{digest}"
 
 
-def _jars(name: str, java: Java) -> list[Path]:
+def _jars(name: str, java: Java, attempts: int = _ATTEMPTS) -> list[Path]:
     wanted = pinned(name)
     folder = _folder(name, wanted)
     if not _whole(folder, wanted):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.parent / "lock"):
             if not _whole(folder, wanted):
-                _fetch(name, wanted, folder, java)
+                _fetch(name, wanted, folder, java, attempts)
     return [folder / jar.file_name for jar in wanted]
 
 
@@ -133,7 +133,7 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _fetch(name: str, wanted: Sequence[Jar], folder: Path, java: Java) -> None:
+def _fetch(name: str, wanted: Sequence[Jar], folder: Path, java: Java, attempts: int) -> None:
     """Fill `folder`; the caller holds the lock."""
     for left_over in folder.parent.glob("fetching-*"):
         shutil.rmtree(left_over)
@@ -146,7 +146,7 @@ def _fetch(name: str, wanted: Sequence[Jar], folder: Path, java: Java) -> None:
         new.mkdir()
         with Ivy(java, Path(scratch)) as ivy, ThreadPoolExecutor(_PARALLEL) as pool:
             stop = threading.Event()
-            work = {pool.submit(_fetch_one, ivy, jar, new, stop): jar for jar in wanted}
+            work = {pool.submit(_fetch_one, ivy, jar, new, stop, attempts): jar for jar in wanted}
             try:
                 for done in as_completed(work):
                     done.result()
@@ -165,10 +165,10 @@ def _size(jars: Sequence[Jar]) -> int:
     return sum(jar.size for jar in jars)
 
 
-def _fetch_one(ivy: Ivy, jar: Jar, into: Path, stop: threading.Event) -> None:
+def _fetch_one(ivy: Ivy, jar: Jar, into: Path, stop: threading.Event, attempts: int) -> None:
     target = into / jar.file_name
     backoff = Backoff(SystemClock(), random.Random(), *_BACKOFF_MS)
-    for left in reversed(range(_ATTEMPTS)):
+    for left in reversed(range(attempts)):
         try:
             shutil.copyfile(ivy.resolve([jar.coordinate], transitive=False)[0], target)
             break

@@ -143,7 +143,7 @@ class KafkaAdmin:
             ConfigError: Kafka refuses to create a topic; the message says why.
         """
         timer_plans = timer_topic_plans(settings, partitions)
-        findings = self._ensure(timer_plans, replication_factor)
+        findings = self.ensure(timer_plans, replication_factor)
         found = self._configs([plan.name for plan in timer_plans])
         plans = service_plans(settings, found.values())
         matching = self.matching_topics(settings)
@@ -154,7 +154,7 @@ class KafkaAdmin:
             small if small.name in existing else large
             for small, large in zip(plans, roomy, strict=True)
         ]
-        findings += self._ensure(plans, replication_factor)
+        findings += self.ensure(plans, replication_factor)
         for topic, wrong in self.timer_topic_findings(settings, matching).items():
             for each in wrong or [TopicFinding(topic, "found")]:
                 findings.append(replace(each, state="unread") if each.state == "differs" else each)
@@ -321,7 +321,12 @@ class KafkaAdmin:
         if existing:
             self._call("delete topics", lambda c: c.delete_topics(existing))
 
-    def _ensure(self, plans: Sequence[TopicPlan], replication_factor: int) -> list[TopicFinding]:
+    def ensure(
+        self, plans: Sequence[TopicPlan], replication_factor: int = -1
+    ) -> list[TopicFinding]:
+        """Creates the topics of these plans that are missing; compares the others. The arguments,
+        and what is raised, are those of `init_topics`.
+        """
         names = [plan.name for plan in plans]
         partitions = self.describe_partitions(names)
         missing = [plan for plan in plans if plan.name not in partitions]

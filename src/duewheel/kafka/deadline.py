@@ -37,21 +37,28 @@ class Deadline:
         within(deadline, "commit", commit)              # gets what is left of them
     """
 
-    def __init__(self, seconds: float, stopping: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        stopping: threading.Event | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Begin now.
 
         Args:
             seconds: until the deadline.
             stopping: once set, no more than STOP_GRACE_S are left.
+            now_s: a clock that only goes forward.
         """
         self.seconds = seconds
-        self._ends_at = time.monotonic() + seconds
+        self._now_s = now_s
+        self._ends_at = now_s() + seconds
         self._stopping = stopping
         self._stop_seen = False
 
     def remaining_s(self) -> float:
         """Seconds left, never below 0."""
-        now = time.monotonic()
+        now = self._now_s()
         if not self._stop_seen and self._stopping is not None and self._stopping.is_set():
             self._ends_at = min(self._ends_at, now + STOP_GRACE_S)
             self._stop_seen = True
@@ -64,7 +71,7 @@ class Deadline:
     def renew(self) -> None:
         """Restart the time, after headway. No effect once the process is stopping."""
         if self.remaining_s() and not self._stop_seen:
-            self._ends_at = time.monotonic() + self.seconds
+            self._ends_at = self._now_s() + self.seconds
 
     def check(self, what: str, ahead_s: float = 0.0) -> None:
         """Raise DeadlineExceeded, naming `what`, when less than `ahead_s` is left: so its message

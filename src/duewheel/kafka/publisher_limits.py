@@ -28,6 +28,8 @@ class PublisherLimits:
         unavailable_target_age_s: the same for a topic with a partition that takes no writes.
         quiet_s: how long a partition may leave a batch unanswered while others are answered;
             noticed after one to two times that.
+        verdict_s: how long a partition that failed is not tried: after the first failure, and at
+            most.
     """
 
     start_deadline_s: float = 30.0
@@ -40,6 +42,7 @@ class PublisherLimits:
     missing_target_age_s: float = 10.0
     unavailable_target_age_s: float = 3.0
     quiet_s: float = 1.5
+    verdict_s: tuple[float, float] = (5.0, 60.0)
 
     def __post_init__(self) -> None:
         if not self.publish_deadline_s * 1000 < self.transaction_timeout_ms:

@@ -20,11 +20,11 @@ from dataclasses import replace
 
 import structlog
 
+from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.ttl_cache import TtlCache
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.encoded import Target
 
-VERDICT_S = (5.0, 60.0)
 _LOGGED_MAX = 10_000
 
 log = structlog.get_logger(__name__)
@@ -35,7 +35,7 @@ class TargetFailures:
 
     def __init__(
         self,
-        verdict_s: tuple[float, float] = VERDICT_S,
+        verdict_s: tuple[float, float] = PublisherLimits().verdict_s,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """

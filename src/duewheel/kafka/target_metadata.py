@@ -101,7 +101,7 @@ class TargetCatalog:
         """
         self._settings = settings
         self._limits = limits
-        self._failures = TargetFailures()
+        self._failures = TargetFailures(limits.verdict_s)
         self._cache: TtlCache[str, Target] = TtlCache()
         self._smaller: TtlCache[str, int] = TtlCache()  # bytes of a batch
         self._record_limit: TtlCache[str, int] = TtlCache()

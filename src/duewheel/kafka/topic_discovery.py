@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from duewheel.checkpoints.partition_limit import beyond_room
+from duewheel.checkpoints.partition_limit import ROOM_BYTES, beyond_room
 from duewheel.checkpoints.recovery_decision import Local
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.topics_read import TopicSet
@@ -65,7 +65,12 @@ class TakenTopics:
         return cls(frozenset(followed | own), ids, only=state.standby)
 
 
-def discover(settings: Settings, admin: KafkaAdmin, taken: TakenTopics | None = None) -> TopicSet:
+def discover(
+    settings: Settings,
+    admin: KafkaAdmin,
+    taken: TakenTopics | None = None,
+    room_bytes: int = ROOM_BYTES,
+) -> TopicSet:
     """The timer topics as Kafka has them now; see the module's head.
 
     Args:
@@ -79,7 +84,7 @@ def discover(settings: Settings, admin: KafkaAdmin, taken: TakenTopics | None = 
     taken = taken or TakenTopics()
     listed = settings.timer.topics
     if settings.timer.topics_pattern is None:
-        _beyond_room(settings, admin, [], [])
+        _beyond_room(settings, admin, [], [], room_bytes)
         return TopicSet(tuple(sorted(listed)))
     names = settings.timer_topics
     ids = admin.topic_ids(admin.matching_topics(settings))
@@ -94,13 +99,17 @@ def discover(settings: Settings, admin: KafkaAdmin, taken: TakenTopics | None = 
     for topic in [n for n, why in faulty.items() if n not in before and why != _UNREADABLE]:
         left_out[topic] = faulty.pop(topic)
     right = sorted(existing - left_out.keys())
-    left_out |= _beyond_room(settings, admin, sorted(before & existing), right)
+    left_out |= _beyond_room(settings, admin, sorted(before & existing), right, room_bytes)
     read = sorted({*listed, *existing} - left_out.keys())
     return TopicSet(tuple(read), dict(sorted(left_out.items())), faulty)
 
 
 def _beyond_room(
-    settings: Settings, admin: KafkaAdmin, before: Sequence[str], existing: Sequence[str]
+    settings: Settings,
+    admin: KafkaAdmin,
+    before: Sequence[str],
+    existing: Sequence[str],
+    room_bytes: int,
 ) -> dict[str, str]:
     """Why matching topics do not fit beside the listed ones and those taken before.
 
@@ -109,7 +118,7 @@ def _beyond_room(
     """
     listed = sorted(settings.timer.topics)
     mine = own_counts(settings, admin.describe_partitions([*listed, *existing]))
-    beyond = beyond_room(mine, dict.fromkeys([*listed, *before, *existing]))
+    beyond = beyond_room(mine, dict.fromkeys([*listed, *before, *existing]), room_bytes)
     for topic in listed:
         if topic in beyond:
             raise ConfigError(f"timer topic {topic}: {beyond[topic]}")

@@ -19,7 +19,7 @@ from duewheel.kafka.state_topic import newest_of, place_of
 from duewheel.schemas.dead_letters import DeadLetter
 
 _DEADLINE_S = 30.0
-_CHUNK_RECORDS = 1_000
+CHUNK_RECORDS = 1_000  # read at a time; a replay writes them in one transaction
 _MS = 1_000
 
 
@@ -73,7 +73,9 @@ class DeadLetterReader:
 
 
 @contextmanager
-def dead_letter_reader(settings: Settings) -> Iterator[DeadLetterReader]:
+def dead_letter_reader(
+    settings: Settings, chunk_records: int = CHUNK_RECORDS
+) -> Iterator[DeadLetterReader]:
     """Opens a reader and its clients; closes them at the end of the with block.
 
     Raises:
@@ -89,7 +91,7 @@ def dead_letter_reader(settings: Settings) -> Iterator[DeadLetterReader]:
                 f"Kafka at {settings.kafka.servers} has no topic {topic!r}: "
                 "`duewheel init` creates it"
             )
-        with BoundedReader(client, _CHUNK_RECORDS) as records:
+        with BoundedReader(client, chunk_records) as records:
             yield DeadLetterReader(client, str(topic_ids[topic]), settings, admin, records)
 
 

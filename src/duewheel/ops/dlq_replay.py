@@ -35,7 +35,7 @@ from duewheel.kafka.state_topic import place_of
 from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
 from duewheel.kafka.transactional_producer import TransactionalProducer, preparation_deadline
 from duewheel.kafka.unpublishable_rows import reason_text
-from duewheel.ops.dlq_list import DeadLetterReader, dead_letter_reader
+from duewheel.ops.dlq_list import CHUNK_RECORDS, DeadLetterReader, dead_letter_reader
 from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.batches import NO_KEY, NO_PARTITION, TopicPartition
 from duewheel.schemas.columns import binary
@@ -79,13 +79,20 @@ class _Record:
         return encode(place, self.letter.key, self.letter.value, self.headers)
 
 
-def replay(settings: Settings, selection: Selection, *, dry_run: bool) -> dict[str, Any]:
+def replay(
+    settings: Settings,
+    selection: Selection,
+    *,
+    dry_run: bool,
+    chunk_records: int = CHUNK_RECORDS,
+) -> dict[str, Any]:
     """Replay the selected dead letters that have not been replayed.
 
     Args:
         settings: name the topics and the transactional id.
         selection: which of them.
         dry_run: only count; nothing is written.
+        chunk_records: the most dead letters of a transaction.
 
     Returns:
         dry_run, replayed, topics (count by target), refused (count by code of the letters that
@@ -98,7 +105,7 @@ def replay(settings: Settings, selection: Selection, *, dry_run: bool) -> dict[s
             twice.
     """
     with ExitStack() as stack:
-        reader = stack.enter_context(dead_letter_reader(settings))
+        reader = stack.enter_context(dead_letter_reader(settings, chunk_records))
         run = _Replay(settings, selection, reader, SystemClock(), dry_run=dry_run)
         stack.callback(run.close)
         return run.run()

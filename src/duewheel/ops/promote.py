@@ -25,7 +25,7 @@ from duewheel.errors import ConfigError, RecoveryPending
 _POLL_S = 0.02
 
 
-def promote(settings: Settings, clock: Clock) -> dict[str, Any]:
+def promote(settings: Settings, clock: Clock, wait_ms: int = PROMOTION_MS) -> dict[str, Any]:
     """Requests the promotion, and waits for it.
 
     Returns:
@@ -45,10 +45,10 @@ def promote(settings: Settings, clock: Clock) -> dict[str, Any]:
         _require_standby(state)
         state.live.want_promotion(clock.now_ms())
         while state.standby or recovering(state) is not None:
-            if time.monotonic() - begun_s > PROMOTION_MS / 1000:
+            if time.monotonic() - begun_s > wait_ms / 1000:
                 outcome = "not taken over" if state.standby else "not caught up"
                 raise RecoveryPending(
-                    f"after {PROMOTION_MS // 1000} s the standby has {outcome}: see its log, and "
+                    f"after {wait_ms // 1000} s the standby has {outcome}: see its log, and "
                     "`duewheel status`"
                 )
             time.sleep(_POLL_S)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.harness.progress_rows import NOW, partitions_of, progress_of
 
-from duewheel.checkpoints import progress, progress_mirror
+from duewheel.checkpoints import progress_mirror
 from duewheel.checkpoints.commit_and_close import Close, Commit
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX, beyond_room
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress
@@ -48,15 +48,12 @@ def test_a_topic_beyond_the_room_is_named_with_the_numbers() -> None:
     assert beyond_room(counts, ["third", "second", "first"]).keys() == {"first"}
 
 
-def test_a_progress_that_is_too_large_is_refused_before_it_is_published(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_progress_that_is_too_large_is_refused_before_it_is_published() -> None:
     some = progress_of(partitions_of(10, 10))
-    monkeypatch.setattr(progress, "RECORD_BYTES_MAX", 5_000)
     with pytest.raises(RecoveryRefused, match=r"100 partitions in 10 topics .* takes 5000"):
-        some.require_publishable()
+        some.require_publishable(5_000)
     with pytest.raises(RecoveryRefused, match="has room for 5000"):
-        some.require_room()
+        some.require_room(5_000)
     assert len(some.encode()) < RECORD_BYTES_MAX
 
 

@@ -51,14 +51,10 @@ def test_a_request_to_stop_gives_no_time() -> None:
         deadline.check("step")
 
 
-def test_headway_gives_the_whole_time_again_but_not_after_the_end_or_a_stop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = SimpleNamespace(now_s=0.0)
-    clock.monotonic = lambda: clock.now_s
-    monkeypatch.setattr("duewheel.kafka.deadline.time", clock)
-    stopping = threading.Event()
-    deadline, stopped = Deadline(30), Deadline(30, stopping)
+def test_headway_gives_the_whole_time_again_but_not_after_the_end_or_a_stop() -> None:
+    clock, stopping = SimpleNamespace(now_s=0.0), threading.Event()
+    deadline = Deadline(30, now_s=lambda: clock.now_s)
+    stopped = Deadline(30, stopping, lambda: clock.now_s)
     clock.now_s = 20
     stopping.set()
     for each in (deadline, stopped):

@@ -12,7 +12,6 @@ import pytest
 from tests.harness.reconfiguring import OTHER, caught_up, reconfigure, use
 from tests.harness.recovery_world import RecoveryWorld
 
-from duewheel.checkpoints import progress
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import ConfigError, Fenced, RecoveryRefused
@@ -86,17 +85,17 @@ def test_rows_of_a_partition_that_no_progress_names_yet_keep_their_epoch(
 
 
 def test_a_change_that_would_make_the_progress_too_large_is_refused(
-    world: RecoveryWorld, monkeypatch: pytest.MonkeyPatch
+    world: RecoveryWorld,
 ) -> None:
     """Before Kafka has it: no process could copy it, and none could start."""
-    monkeypatch.setattr(progress, "RECORD_BYTES_MAX", 128 * 1024)
     caught_up(world)
     mapping = {f"t{number}": "orders" for number in range(300)}
 
     def change_on() -> None:
         for number in range(100):
             values = {"mapping": mapping, "levels_ms": [number]}
-            reconfigure(world, replace(OTHER, slot_config=values))
+            config = replace(OTHER, slot_config=values)
+            reconfigure(world, config, record_bytes_max=128 * 1024)
 
     with pytest.raises(RecoveryRefused, match=r"are \d+ slot configurations"):
         change_on()
