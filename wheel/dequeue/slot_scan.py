@@ -21,7 +21,7 @@ from duewheel.wheel.dequeue_config import WINDOW_RECORDS
 from duewheel.wheel.slots import hour_of, last_slot_of_hour
 from duewheel.wheel.storage.cross_file_damage import require_entries
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import MAGIC_ROLL, RECORD_BYTES
+from duewheel.wheel.storage.layout import MAGIC_ROLL, RECORD_BYTES, is_timer
 from duewheel.wheel.storage.timer_log import Records, Stretches
 
 # Entries read in one go: 2 MiB of the wheel.
@@ -115,17 +115,19 @@ class SlotScan:
         return window.take(rows[:count], records[:count], self._until)
 
     def _require_own(self, window: _Window, rows: Int64, records: Records) -> None:
-        """Each record must be of the slot that led to it: another one may not be due yet."""
+        """Each record must be a timer's, of the slot that led to it: another one may not be due
+        yet, and an abandoned one lies elsewhere once more.
+        """
+        precision_ms, expected = self._directory.config.precision_ms, window.slots(rows)
         slot_ms = records["write_time"].astype(np.int64) + records["delay"]
-        expected = window.slots(rows)
-        other = slot_ms != expected * self._directory.config.precision_ms
-        if np.any(other):
-            row = int(np.flatnonzero(other)[0])
+        bad = (slot_ms != expected * precision_ms) | ~is_timer(records)
+        if np.any(bad):
+            row = int(np.flatnonzero(bad)[0])
             raise CorruptFile(
                 self._directory.log.files.path(window.hour),
                 int(window.positions(rows)[row]),
-                f"slot {expected[row]} leads to a record of slot "
-                f"{slot_ms[row] // self._directory.config.precision_ms}",
+                f"slot {expected[row]} leads to a record of slot {slot_ms[row] // precision_ms}, "
+                f"magic {records['magic'][row]:#x}",
             )
 
     def _open_window(self) -> bool:

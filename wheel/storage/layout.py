@@ -109,6 +109,7 @@ MAGIC_CANCEL = 4  # in the cancel log only, and nothing else there
 MAGIC_CUT_OFF = 16  # set beside MAGIC_CANCEL, afterwards: its partition was cut short before it
 LEVEL_MASK = 0xFF00  # the timer's delay level; in the cancel log the outcome
 _LEVEL_BITS = 8
+_KIND_MASK = 0xFF  # of magic: what the record is of
 MAGIC_CANCELLED = 0x43  # "C": the first byte of magic in the record of a cancelled timer
 _CANCELLED_BITS = 24
 
@@ -225,6 +226,12 @@ def id_hash_of(reserved: npt.NDArray[np.int64]) -> Int64:
     """Hash of the timer id in the last field of records."""
     hashes: Int64 = reserved.astype(np.int64) & ((1 << ID_HASH_BITS) - 1)
     return hashes
+
+
+def is_timer(records: npt.NDArray[np.void]) -> Bool:
+    """Which log records are of timers: not abandoned, and not of the cancel log."""
+    timer: Bool = records["magic"] & ~MAGIC_ROLL & _KIND_MASK == MAGIC_TIMER
+    return timer
 
 
 def is_cancelled(records: npt.NDArray[np.void]) -> Bool:

@@ -27,6 +27,7 @@ from duewheel.wheel.dequeue.slot_scan import SlotScan
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.layout import MAGIC_ABANDONED, RECORD_BYTES
 
 NOW_MS = 1_800_000_000_000
 PRECISION_MS = 10
@@ -169,6 +170,21 @@ def test_an_entry_that_names_another_slot_s_record_is_damage(make_world: MakeWor
     world.at_slot(1)
     reason = f"slot {SLOT + 1} leads to a record of slot {SLOT + 9}"
     with pytest.raises(RecoveryPending, match=reason):
+        world.dequeue.tick()
+    assert world.sources() == []
+
+
+def test_an_abandoned_record_in_a_chain_is_damage(make_world: MakeWorld) -> None:
+    """It was written once more elsewhere: delivered from here, its timer would leave twice."""
+    world = make_world()
+    world.append(timer(0, 0, 1), timer(0, 1, 1))
+    log = world.shard.directory(Role.INGEST).log
+    (hour,) = log.files.hours()
+    records = log.read(hour, 0, 2 * RECORD_BYTES).copy()
+    records["magic"][1] = MAGIC_ABANDONED
+    log.files.write(hour, records.tobytes(), 0)
+    world.at_slot(1)
+    with pytest.raises(RecoveryPending, match=f"slot {SLOT + 1} leads to .*magic 0xab0000"):
         world.dequeue.tick()
     assert world.sources() == []
 
