@@ -3,20 +3,24 @@
 `put` waits for the batch before, and returns while its own is appended: there are never more than
 two batches in memory. Spark takes a batch as finished when `put` returns, so a kill leaves Spark's
 checkpoint ahead of the engine's marks; the next start then reads from the marks
-(spark_checkpoint.py). An error stays: it is raised by every later `put` and `drain`, because the
-batches behind the failed one must not be appended.
+(spark_checkpoint.py). An error stays: it is raised by every later `put`, because the batches behind
+the failed one must not be appended.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from functools import partial
 
 from duewheel.threads import Worker
 
 
+class StoppedWaitingError(Exception):
+    """A stop request ended a wait of the sink; Spark will deliver the batch again."""
+
+
 class BackgroundAppend:
-    """Runs one job at a time, in the order of `put`. One thread puts; any may drain or ask.
+    """Runs one job at a time, in the order of `put`. One thread puts; any may end or ask.
 
     Attributes:
         error: what the last job raised, if it failed.
@@ -25,6 +29,9 @@ class BackgroundAppend:
     def __init__(self) -> None:
         self.error: BaseException | None = None
         self._worker: Worker | None = None
+        self._job: Callable[[], None] | None = None
+        self._lock = threading.Lock()
+        self._has_ended = False
 
     @property
     def is_busy(self) -> bool:
@@ -35,30 +42,41 @@ class BackgroundAppend:
         """Start the job behind the one before.
 
         Raises:
-            BaseException: what that one raised; this one does not run.
+            StoppedWaitingError: `end` was called meanwhile; this one does not run.
+            BaseException: what the one before raised; this one does not run.
         """
-        self.drain()
-        self._worker = Worker("append", partial(self._run, job))
-        self._worker.start()
-
-    def drain(self) -> None:
-        """Wait for the job.
-
-        Raises:
-            BaseException: what it raised.
-        """
-        if self._worker is not None:
-            self._worker.join()
+        self._join()
         if self.error is not None:
             raise self.error
+        with self._lock:
+            if self._has_ended:
+                raise StoppedWaitingError("stopped before the batch was appended")
+            self._job = job
+            worker = Worker("append", self._run)
+            worker.start()  # may fail: what has not begun cannot be waited for
+            self._worker = worker
+
+    def end(self) -> None:
+        """Wait for the job; no other one starts: see `error`."""
+        with self._lock:
+            self._has_ended = True
+        self._join()
 
     def reset(self) -> None:
-        """Forget the error; no job runs."""
+        """Forget the error and the end; no job runs."""
         assert not self.is_busy, "its batch would be appended beside the next"
         self.error = None
+        self._has_ended = False
 
-    def _run(self, job: Callable[[], None]) -> None:
+    def _join(self) -> None:
+        if self._worker is not None:
+            self._worker.join()
+
+    def _run(self) -> None:
+        assert self._job is not None
         try:
-            job()
-        except BaseException as error:  # noqa: BLE001 - raised by put and drain
+            self._job()
+        except BaseException as error:  # noqa: BLE001 - raised by put
             self.error = error
+        finally:
+            self._job = None  # it holds the batch

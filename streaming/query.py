@@ -21,8 +21,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from duewheel.errors import BatchTooLarge, DiskFull, DuewheelError, KafkaUnavailable
+from duewheel.streaming.background_append import StoppedWaitingError
 from duewheel.streaming.query_progress import QueryProgress, read_progress
-from duewheel.streaming.sink import StoppedWaitingError, TimerSink
+from duewheel.streaming.sink import TimerSink
 
 # How often the caller's `tick` is called, and the longest that a request to stop goes unseen.
 TICK_S = 0.5

@@ -20,7 +20,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +35,7 @@ from duewheel.clock import Clock, Interval
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch, TopicPartition
-from duewheel.streaming.background_append import BackgroundAppend
+from duewheel.streaming.background_append import BackgroundAppend, StoppedWaitingError
 from duewheel.streaming.disk_guard import DiskGuard, written_bytes
 from duewheel.streaming.offset_gaps import GapWatch
 from duewheel.streaming.spark_checkpoint import end_offsets
@@ -67,10 +66,6 @@ class TimerEngine(Protocol):
     def close_expired_files(self) -> None:
         """Close the files of unlinked hours: an open file keeps its disk space."""
         ...
-
-
-class StoppedWaitingError(Exception):
-    """A stop request ended a wait of the sink; Spark will deliver the batch again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +178,11 @@ class TimerSink:
         self._stopping.set()
 
     def drain(self) -> None:
-        """Wait until the engine has the last batch, or that has failed: see `error`."""
-        with suppress(BaseException):
-            self._appending.drain()
+        """Wait until the engine has the last batch, or that has failed: see `error`.
+
+        No other one begins: a sink whose JVM has died must not append while the files are closed.
+        """
+        self._appending.end()
 
     def resume(self) -> None:
         """Take the batches of the next query; the last one of the query before is drained."""

@@ -35,7 +35,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile, Fenced, RecoveryRefused
 from duewheel.runtime.checkpointer import DurableCheckpoints
-from duewheel.streaming.sink import StoppedWaitingError
+from duewheel.streaming.background_append import StoppedWaitingError
 from duewheel.streaming.spark_checkpoint import settle_checkpoint
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.dequeue.lifecycle import Dequeue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -21,9 +22,10 @@ from duewheel.errors import KafkaUnavailable, RecoveryRefused
 from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
+from duewheel.streaming.background_append import StoppedWaitingError
 from duewheel.streaming.disk_guard import DiskGuard, written_bytes
 from duewheel.streaming.offset_gaps import LOG_START_INTERVAL_MS, GapWatch
-from duewheel.streaming.sink import WAIT_S, StoppedWaitingError, TimerSink
+from duewheel.streaming.sink import WAIT_S, TimerSink
 from duewheel.testing import ManualClock, suite_parameters
 from duewheel.wheel.append.engine import Appended
 from duewheel.wheel.storage.layout import PREFIX_BYTES
@@ -339,6 +341,7 @@ class Batches:
         self.offsets = checkpoint / "offsets"
         self.offsets.mkdir(parents=True)
         self.fetched: list[int] = []
+        self.newest: Callable[[], pa.Table | None] = lambda: None
 
     def frame(self, number: int) -> DataFrame:
         ends = json.dumps({"a": {"0": number + 1}})
@@ -347,7 +350,9 @@ class Batches:
         class Frame:
             def toArrow(_) -> pa.Table:  # noqa: N802, N805 - as in Spark
                 self.fetched.append(number)
-                return table((A0, number))
+                rows = table((A0, number))
+                self.newest = weakref.ref(rows)
+                return rows
 
         return cast("DataFrame", Frame())
 
@@ -394,6 +399,40 @@ def test_nothing_is_appended_behind_a_batch_that_has_failed(tmp_path: Path) -> N
     bench.sink(batches.frame(1), 1)
     bench.sink.drain()
     assert bench.engine.taken == [(A0, 0), (A0, 1)]
+
+
+def test_no_append_begins_behind_the_end_of_a_query(tmp_path: Path) -> None:
+    """Spark's JVM has died: nothing but the sink holds its last call up, and the files close."""
+    bench, batches, may_append = Bench({A0: 0}, checkpoint=tmp_path), Batches(tmp_path), Event()
+    bench.engine.appended = partial(wait_until, may_append.is_set, "nobody lets it append")
+    raised: list[BaseException] = []
+
+    def second_call() -> None:
+        try:
+            bench.sink(batches.frame(1), 1)
+        except StoppedWaitingError as error:
+            raised.append(error)
+
+    bench.sink(batches.frame(0), 0)
+    second, end = Thread(target=second_call), Thread(target=bench.sink.drain)
+    second.start()
+    wait_until(lambda: batches.fetched == [0, 1], "the second batch is not fetched")
+    bench.sink.stop()
+    end.start()
+    may_append.set()
+    end.join()
+    second.join()
+    bench.sink.drain()
+    assert bench.engine.taken == [(A0, 0)]
+    assert len(raised) == 1
+
+
+def test_a_batch_that_is_appended_is_not_kept(tmp_path: Path) -> None:
+    """Spark may have no next one for hours, or needs the memory to fetch it."""
+    bench, batches = Bench({A0: 0}, checkpoint=tmp_path), Batches(tmp_path)
+    bench.sink(batches.frame(0), 0)
+    bench.sink.drain()
+    assert batches.newest() is None
 
 
 def test_a_batch_that_waits_in_the_background_can_be_stopped(tmp_path: Path) -> None:
