@@ -6,15 +6,16 @@ more state derive a class from it; what differs in figures only is given as a pa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.harness.timer_rows import ends_of
+from tests.harness.timer_rows import P0, P1, ends_of
 
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
+from duewheel.schemas.batches import TopicPartition
+from duewheel.testing import LocalShard, ManualClock, RecordingPublisher, TimerRow
 from duewheel.wheel.append.engine import Appended, Engine
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -23,6 +24,7 @@ from duewheel.wheel.slots import WheelConfig
 PRECISION_MS = 10
 NOW_MS = 1_800_000_000_000
 SLOT = NOW_MS // PRECISION_MS  # closed at the start
+STARTS: Mapping[TopicPartition, int] = {P0: 0, P1: 0}
 
 
 def ring(slots: int) -> WheelConfig:
@@ -48,7 +50,7 @@ class LocalWorld:
     """A started shard, and the clock and the Kafka that outlive it.
 
     Attributes:
-        starts: the first offset of each of its partitions.
+        next_offset: the one of the first partition's next timer that `put` writes.
     """
 
     publisher: RecordingPublisher
@@ -58,7 +60,7 @@ class LocalWorld:
         path: Path,
         wheel: WheelConfig | None = None,
         *,
-        partitions: int = 2,
+        starts: Mapping[TopicPartition, int] = STARTS,
         publisher: Callable[[ManualClock], RecordingPublisher] = RecordingPublisher,
         stopping: Callable[[], bool] = lambda: False,
         now_ms: int = NOW_MS,
@@ -68,7 +70,7 @@ class LocalWorld:
         Args:
             path: of the data directory.
             wheel: a ring of 64 slots by default.
-            partitions: of the timer topic.
+            starts: the first offset of each of its partitions.
             publisher: a class that remembers more than its base.
             stopping: whether dequeue is to end.
             now_ms: when it starts.
@@ -78,10 +80,9 @@ class LocalWorld:
         self.config = DequeueConfig(**{"shard": 0, "shards": 1, "slot_config": {}, **settings})
         self.clock = BusyClock(now_ms)
         self.publisher = publisher(self.clock)
-        self.starts = {(TIMER_TOPIC, number): 0 for number in range(partitions)}
         self.shard = LocalShard(path, self.wheel, self.publisher, self.clock, self.config, stopping)
-        self._start_ms, self._next_offset = now_ms, 0
-        self.shard.start_dequeue(self.starts)
+        self._start_ms, self.next_offset = now_ms, 0
+        self.shard.start_dequeue(starts)
         self.shard.start_ingest()
 
     @property
@@ -127,7 +128,7 @@ class LocalWorld:
 
     def put(self, *due_ms: int) -> list[str]:
         """Timers of the first partition, numbered on, due so long after the start: their names."""
-        first, self._next_offset = self._next_offset, self._next_offset + len(due_ms)
+        first, self.next_offset = self.next_offset, self.next_offset + len(due_ms)
         timers = [TimerRow(0, first + n, self._start_ms + due) for n, due in enumerate(due_ms)]
         self.append(*timers)
         return [timer.source for timer in timers]

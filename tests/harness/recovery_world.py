@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.harness.local_world import NOW_MS, PRECISION_MS, LocalWorld
+from tests.harness.local_world import NOW_MS, PRECISION_MS, STARTS, LocalWorld
 
 from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
@@ -43,11 +43,10 @@ class RecoveryWorld(LocalWorld):
         super().__init__(
             path / "data",
             wheel,
-            partitions=PARTITIONS,
             chunk_records=chunk_records,
             progress_interval_ms=PRECISION_MS,
         )
-        self.shard.offsets_at = lambda _: self.starts
+        self.shard.offsets_at = lambda _: dict(STARTS)
 
     def write(self, partition: int, *due_slots: int) -> None:
         """Timers due at the end of slots, counted from the start."""

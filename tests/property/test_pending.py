@@ -7,32 +7,28 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.harness.local_world import NOW_MS, LocalWorld
 
 from duewheel.checkpoints.role import Role
 from duewheel.errors import ConfigError
 from duewheel.testing import (
     TIMER_TOPIC,
-    LocalShard,
-    ManualClock,
-    RecordingPublisher,
     TimerRow,
     timer_batch,
 )
-from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.inspect.pending_counts import Pending, PendingTimers
 from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 
-NOW_MS = 1_800_000_000_000
 PRECISION_MS = 600_000
 SLOT = NOW_MS // PRECISION_MS  # closed at the start
 PARTITIONS = 3
@@ -49,34 +45,18 @@ class Row:
     rolled: bool
 
 
-@dataclass
-class World:
+class ObservedWorld(LocalWorld):
     """A shard, observers of it, and what should be pending by slot."""
 
-    path: Path
-    rows: dict[str, Row] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.wheel = WheelConfig(
-            PRECISION_MS, 64, window_ms=WINDOW_SLOTS * PRECISION_MS, margin_ms=0
-        )
-        self.clock = ManualClock(NOW_MS)
-        self.publisher = RecordingPublisher(self.clock)
-        config = DequeueConfig(0, 1, {"precision": PRECISION_MS}, 3, 1 << 20)
-        self.shard = LocalShard(self.path, self.wheel, self.publisher, self.clock, config)
+    def __init__(self, path: Path) -> None:
+        wheel = WheelConfig(PRECISION_MS, 64, window_ms=WINDOW_SLOTS * PRECISION_MS, margin_ms=0)
         self.ends = {(TIMER_TOPIC, number): 0 for number in range(PARTITIONS)}
-        self.shard.start_dequeue(self.ends)
-        self.shard.start_ingest()
-        self.seen = DataDirectory(self.path, self.wheel)
+        super().__init__(path, wheel, starts=self.ends, chunk_records=3)
+        self.rows: dict[str, Row] = {}
+        self.seen = DataDirectory(path, self.wheel)
         self.pending = PendingTimers(self.seen)
 
-    @property
-    def floor(self) -> int:
-        close = self.seen.state.close()
-        assert close is not None
-        return close.floor
-
-    def append(self, chance: random.Random, count: int, spread: int) -> None:
+    def fill(self, chance: random.Random, count: int, spread: int) -> None:
         timers = []
         for _ in range(count):
             partition = chance.randrange(PARTITIONS)
@@ -86,34 +66,28 @@ class World:
             level = 0 if rejected else chance.randrange(4)
             timers.append(TimerRow(partition, offset, due_ms, rejected, level))
             self.ends[TIMER_TOPIC, partition] = offset + 1
-        self.put(timers)
+        self.take(timers)
 
-    def put(self, timers: list[TimerRow]) -> None:
-        assert self.shard.ingest is not None
+    def take(self, timers: list[TimerRow]) -> None:
         batch = timer_batch(timers)
         batch = replace(batch, timestamp_ms=np.full(len(timers), self.clock.now_ms()))
         slots, rolled = requested_slots(batch, PRECISION_MS, self.wheel.window_ms)
         slots = np.maximum(slots, self.floor + 1)
         for row in map(Row, timers, slots.tolist(), rolled.tolist()):
             self.rows[row.timer.source] = row
-        self.shard.ingest.append(batch, self.ends)
+        self.engine.append(batch, self.ends)
 
     def expected(self) -> dict[str, Row]:
         out = set(self.publisher.sources())
         return {source: row for source, row in self.rows.items() if source.encode() not in out}
 
-    def tick(self, times: int) -> None:
-        assert self.shard.dequeue is not None
-        for _ in range(times):
-            self.shard.dequeue.tick()
-
-    def restart(self) -> None:
-        self.shard.kill(Role.DEQUEUE)
-        self.shard.start_dequeue()
+    def ticks(self, count: int) -> None:
+        """Of dequeue, whether it has something to do or not."""
+        for _ in range(count):
+            self.tick()
 
     def close(self) -> None:
-        self.shard.kill(Role.DEQUEUE)
-        self.shard.kill(Role.INGEST)
+        self.kill()
         self.seen.close()
 
     def look(self) -> Pending:
@@ -133,7 +107,7 @@ def target(timer: TimerRow) -> str:
     return "dead" if timer.rejected else ("orders", "bills")[timer.offset % 2]
 
 
-def judge(world: World) -> None:
+def judge(world: ObservedWorld) -> None:
     """Counts and list must be those of what was appended and not yet published."""
     expected = world.expected()
     found = world.look()
@@ -182,22 +156,22 @@ def test_counts_and_lists_are_those_of_a_plain_model(
     tmp_path_factory: pytest.TempPathFactory, chance: random.Random
 ) -> None:
     """Timers come, time passes, chunks of three rows leave, dequeue is killed: in any order."""
-    world = World(tmp_path_factory.mktemp("shard") / "data")
+    world = ObservedWorld(tmp_path_factory.mktemp("shard") / "data")
     try:
         for _ in range(12):
             step = chance.randrange(4)
             if step == 0:
-                world.append(chance, chance.randrange(12), chance.choice([2, 60]))
+                world.fill(chance, chance.randrange(12), chance.choice([2, 60]))
             elif step == 1:
                 world.clock.sleep(chance.randrange(1, 20) * PRECISION_MS / 1000)
             elif step == 2:
-                world.tick(chance.randrange(4))
+                world.ticks(chance.randrange(4))
             else:
-                world.restart()
+                world.restart(Role.DEQUEUE)
             if chance.random() < 0.7:
                 judge(world)
         before = world.list(Filter())
-        world.tick(200)
+        world.ticks(200)
         left = [source.decode() for source in world.publisher.sources()][-len(before) :]
         due = [timer.source for timer in before if timer.source not in world.expected()]
         assert due == left[len(left) - len(due) :]  # listed in the order in which they leave
@@ -207,13 +181,13 @@ def test_counts_and_lists_are_those_of_a_plain_model(
 
 
 def test_of_a_slot_that_is_half_rolled_the_rest_counts(tmp_path: Path) -> None:
-    world = World(tmp_path / "data")
+    world = ObservedWorld(tmp_path / "data")
     due_ms = NOW_MS + 60 * PRECISION_MS
     world.ends[TIMER_TOPIC, 0] = 40
-    world.put([TimerRow(0, offset, due_ms, level=offset % 3) for offset in range(40)])
+    world.take([TimerRow(0, offset, due_ms, level=offset % 3) for offset in range(40)])
     world.clock.sleep(WINDOW_SLOTS * PRECISION_MS / 1000)
     for out in range(3, 30, 3):
-        world.tick(1)
+        world.ticks(1)
         assert len(world.publisher.sources()) == out
         judge(world)
     world.close()
@@ -225,12 +199,12 @@ def test_pages_end_to_end_are_the_whole_list(
     tmp_path_factory: pytest.TempPathFactory, chance: random.Random
 ) -> None:
     """However long a page is, and whatever is asked for; a half-delivered slot included."""
-    world = World(tmp_path_factory.mktemp("shard") / "data")
+    world = ObservedWorld(tmp_path_factory.mktemp("shard") / "data")
     try:
         for _ in range(3):
-            world.append(chance, 15, 40)
+            world.fill(chance, 15, 40)
         world.clock.sleep(2 * PRECISION_MS / 1000)
-        world.tick(chance.randrange(3))
+        world.ticks(chance.randrange(3))
         whole = world.list(Filter())
         first, last = SLOT + chance.randrange(20), SLOT + chance.randrange(20, 60)
         topic = chance.choice(["orders", "dead", "nobody's"])
@@ -249,14 +223,14 @@ def test_pages_end_to_end_are_the_whole_list(
 
 
 def test_a_page_must_be_one_that_was_listed(tmp_path: Path) -> None:
-    world = World(tmp_path / "data")
+    world = ObservedWorld(tmp_path / "data")
     with pytest.raises(ConfigError, match="'7' is no page"):
         world.list(Filter(after="7"))
     world.close()
 
 
 def test_what_is_listed_of_a_message(tmp_path: Path) -> None:
-    world = World(tmp_path / "data")
+    world = ObservedWorld(tmp_path / "data")
     timers = [TimerRow(0, offset, NOW_MS + PRECISION_MS) for offset in (6, 7, 8)]
     world.shard.append(timers, {(TIMER_TOPIC, 0): 9})
     given_id, null_value, plain = world.list(Filter())

@@ -13,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pydantic import BaseModel
+from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.timer_rows import P0
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.role import Role
@@ -27,19 +29,15 @@ from duewheel.schemas.wire.record_codec import added_headers
 from duewheel.schemas.wire.varint import read_varint
 from duewheel.testing import (
     TIMER_TOPIC,
-    LocalShard,
     ManualClock,
     RecordingPublisher,
-    TimerRow,
     suite_parameters,
 )
-from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
 from duewheel.wheel.storage.layout import RECORD_BYTES
 
 ROOT = Path(__file__).resolve().parents[2]
-NOW_MS = 1_800_000_000_000
 PRECISION_MS = 50
 WHEEL = WheelConfig(PRECISION_MS, 100_000, window_ms=HOUR_MS, margin_ms=0)
 RULES = compile_suite(load_suite(), suite_parameters())
@@ -53,75 +51,47 @@ class StampingPublisher(RecordingPublisher):
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
-        self.left_ms: dict[bytes, int] = {}
+        self.left_ms: dict[str, int] = {}
 
     def publish(self, prepared: Prepared | None, progress: Progress) -> int:
         answer = super().publish(prepared, progress)
         if prepared is not None:
             for source in prepared.deliveries.source.to_pylist():
-                assert source not in self.left_ms, "not twice"
-                self.left_ms[source or b""] = self.clock.now_ms()
+                name = (source or b"").decode()
+                assert name not in self.left_ms, "not twice"
+                self.left_ms[name] = self.clock.now_ms()
         return answer
 
     def deliveries(self) -> list[Deliveries]:
         return [deliveries for deliveries, _ in self.committed if deliveries is not None]
 
 
-class World:
-    """A shard of one partition."""
+class DefectWorld(LocalWorld):
+    """A shard of one partition that says how late each message has left."""
 
-    def __init__(self, path: Path, chunk_records: int = 20_000) -> None:
-        self.path = path
-        self.clock = ManualClock(NOW_MS)
-        self.publisher = StampingPublisher(self.clock)
-        config = DequeueConfig(0, 1, {}, chunk_records=chunk_records)
-        self.shard = LocalShard(path, WHEEL, self.publisher, self.clock, config)
-        self.shard.start_dequeue({(TIMER_TOPIC, 0): 0})
-        self.shard.start_ingest()
-        self.end = 0
+    publisher: StampingPublisher
 
-    def put(self, *after_ms: int) -> list[bytes]:
-        """Timers due so long after the start."""
-        timers = [TimerRow(0, self.end + row, NOW_MS + due) for row, due in enumerate(after_ms)]
-        self.end += len(timers)
-        self.shard.append(timers, {(TIMER_TOPIC, 0): self.end})
-        return [timer.source.encode() for timer in timers]
+    def __init__(self, path: Path, **settings: Any) -> None:
+        super().__init__(path, WHEEL, starts={P0: 0}, publisher=StampingPublisher, **settings)
 
-    def append(self, batch: TimerBatch) -> None:
-        assert self.shard.ingest is not None
-        self.end = int(batch.offset[-1]) + 1
-        self.shard.ingest.append(batch, {(TIMER_TOPIC, 0): self.end})
-
-    def drain(self, ticks: int = 10**6) -> None:
-        assert self.shard.dequeue is not None
-        for _ in range(ticks):
-            if not self.shard.dequeue.tick():
-                break
+    def take(self, batch: TimerBatch) -> None:
+        self.next_offset = int(batch.offset[-1]) + 1
+        self.engine.append(batch, {P0: self.next_offset})
 
     def pass_time(self, ms: int, step_ms: int = PRECISION_MS) -> None:
         for _ in range(0, ms, step_ms):
             self.clock.sleep(step_ms / 1000)
             self.drain()
 
-    def restart(self) -> None:
-        self.shard.kill(Role.DEQUEUE)
-        self.shard.kill(Role.INGEST)
-        self.shard.start_dequeue()
-        self.shard.start_ingest()
-
-    def late_ms(self, source: bytes, after_ms: int) -> int:
+    def late_ms(self, source: str, after_ms: int) -> int:
         return self.publisher.left_ms[source] - NOW_MS - after_ms
-
-    def close(self) -> None:
-        self.shard.kill(Role.DEQUEUE)
-        self.shard.kill(Role.INGEST)
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path / "data")
+def world(tmp_path: Path) -> Iterator[DefectWorld]:
+    world = DefectWorld(tmp_path / "data")
     yield world
-    world.close()
+    world.kill()
 
 
 def read(offset: int, timestamp_ms: int, *records: list[Header]) -> TimerBatch:
@@ -157,7 +127,7 @@ def delivered_headers(deliveries: Deliveries, row: int) -> list[Header]:
 
 def test_a_stop_in_the_middle_of_a_slot_repeats_nothing(tmp_path: Path) -> None:
     """A. Progress that counts slots repeats a slot, also after a stop in good order."""
-    world = World(tmp_path, chunk_records=100)
+    world = DefectWorld(tmp_path, chunk_records=100)
     sources = world.put(*[1_000] * 450)
     world.clock.sleep(1)
     world.drain(ticks=2)
@@ -166,10 +136,12 @@ def test_a_stop_in_the_middle_of_a_slot_repeats_nothing(tmp_path: Path) -> None:
     world.shard.start_dequeue()
     world.drain()
     assert list(world.publisher.left_ms) == sources
-    world.close()
+    world.kill()
 
 
-def test_a_clock_that_was_ahead_and_is_set_back_loses_and_hastens_nothing(world: World) -> None:
+def test_a_clock_that_was_ahead_and_is_set_back_loses_and_hastens_nothing(
+    world: DefectWorld,
+) -> None:
     """C. A read position in the future hides new timers; a step back lets all within it go."""
     first = world.put(600_000)
     world.pass_time(200)
@@ -187,7 +159,7 @@ def test_a_clock_that_was_ahead_and_is_set_back_loses_and_hastens_nothing(world:
         assert 0 <= world.late_ms(source, due_ms) <= 1_000
 
 
-def test_a_failed_delivery_is_tried_until_it_is_certain(world: World) -> None:
+def test_a_failed_delivery_is_tried_until_it_is_certain(world: DefectWorld) -> None:
     """E. Three attempts, and the message is dropped."""
     sources = world.put(1_000, 1_000)
     fates = iter(["lose"] * 40)
@@ -196,12 +168,11 @@ def test_a_failed_delivery_is_tried_until_it_is_certain(world: World) -> None:
     world.drain()
     assert list(world.publisher.left_ms) == sources
     assert next(fates, None) is None
-    assert world.shard.dequeue is not None
-    assert world.shard.dequeue.statistics.doubts == 40
+    assert world.dequeue.statistics.doubts == 40
 
 
 def test_what_is_due_leaves_while_ingest_is_stuck_in_a_batch(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: DefectWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F. The enqueuing thread moves the clock of delivery: if it is slow, everything is late."""
     (source,) = world.put(1_000)
@@ -220,7 +191,7 @@ def test_what_is_due_leaves_while_ingest_is_stuck_in_a_batch(
     assert world.late_ms(second, 2_000) <= PRECISION_MS, "as soon as it is there"
 
 
-def test_garbage_in_the_timer_topic_holds_nobody_up(world: World) -> None:
+def test_garbage_in_the_timer_topic_holds_nobody_up(world: DefectWorld) -> None:
     """J. A record that always throws, or lacks a mark, is read again for ever."""
     good = [("TIMER_DELAY_SEC", b"1"), ("REAL_TOPIC", b"orders")]
     bad: list[list[Header]] = [
@@ -234,16 +205,16 @@ def test_garbage_in_the_timer_topic_holds_nobody_up(world: World) -> None:
     ]
     batch = read(0, NOW_MS, good, *bad, good)
     assert batch.rejected.tolist() == [False, *[True] * len(bad), False]
-    world.append(batch)
+    world.take(batch)
     world.pass_time(1_000)
     left = world.publisher.left_ms
     assert len(left) == 2 + len(bad)
-    assert [left[b"timers-0@%d" % n] - NOW_MS for n in (0, len(bad) + 1)] == [1_000, 1_000]
+    assert [left[f"timers-0@{n}"] - NOW_MS for n in (0, len(bad) + 1)] == [1_000, 1_000]
 
 
-def test_a_delivered_message_that_is_sent_again_with_a_new_delay_waits(world: World) -> None:
+def test_a_delivered_message_that_is_sent_again_with_a_new_delay_waits(world: DefectWorld) -> None:
     """K. A mark that stays on delivered messages says that they are timed already."""
-    world.append(read(0, NOW_MS, [("mine", b"1"), ("DELAY", b"1"), ("REAL_TOPIC", b"orders")]))
+    world.take(read(0, NOW_MS, [("mine", b"1"), ("DELAY", b"1"), ("REAL_TOPIC", b"orders")]))
     world.pass_time(1_000)
     (deliveries,) = world.publisher.deliveries()
     found = delivered_headers(deliveries, 0)
@@ -252,22 +223,24 @@ def test_a_delivered_message_that_is_sent_again_with_a_new_delay_waits(world: Wo
     assert not again.rejected[0]
     assert (again.due_ms[0], again.level[0]) == (NOW_MS + 31_000, 0)
     assert (again.origin_offset[0], again.roll_times[0], again.header_count[0]) == (1, 0, 1)
-    world.append(again)
+    world.take(again)
     world.pass_time(31_000, 500)
-    assert world.late_ms(b"timers-0@1", 31_000) == 0
+    assert world.late_ms("timers-0@1", 31_000) == 0
 
 
 def test_thousands_in_one_slot_leave_in_the_order_written(tmp_path: Path) -> None:
     """N. Several threads share a slot of a hundred or more, and put as each is ready."""
-    world = World(tmp_path, chunk_records=700)
+    world = DefectWorld(tmp_path, chunk_records=700)
     sources = [source for _ in range(10) for source in world.put(*[1_000] * 500)]
     world.clock.sleep(1)
     world.drain()
     assert list(world.publisher.left_ms) == sources
-    world.close()
+    world.kill()
 
 
-def test_a_shard_that_was_down_for_longer_than_a_week_delivers_everything(world: World) -> None:
+def test_a_shard_that_was_down_for_longer_than_a_week_delivers_everything(
+    world: DefectWorld,
+) -> None:
     """O. Slots older than the wheel are abandoned at the start."""
     sources = world.put(1_000, 60_000, 3_000_000)
     world.drain()
@@ -282,7 +255,7 @@ def test_a_shard_that_was_down_for_longer_than_a_week_delivers_everything(world:
     assert (world.late_ms(overdue, down_ms), world.late_ms(coming, down_ms)) == (11_000, 60_000)
 
 
-def test_a_damaged_end_of_a_log_does_not_keep_its_hour(world: World) -> None:
+def test_a_damaged_end_of_a_log_does_not_keep_its_hour(world: DefectWorld) -> None:
     """P. The cleaner looks at a file's last record, and stops for ever at one that is not valid."""
     world.put(1_000)
     world.pass_time(1_000)

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.local_world import LocalWorld
 from tests.property.plain_contract import Header, Record, table
 
-from duewheel.checkpoints.role import Role
 from duewheel.schemas.batches import NO_KEY, Deliveries, TimerBatch
 from duewheel.schemas.header_names import LEVELS_MS
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.varint import read_varint
-from duewheel.testing import LocalShard, ManualClock, RecordingPublisher, suite_parameters
-from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.testing import suite_parameters
 from duewheel.wheel.slots import WheelConfig
 
 NOW_MS = 1_607_918_336_000
@@ -250,17 +249,13 @@ def test_a_native_timer_in_such_a_topic_keeps_its_key(mode: str) -> None:
 # ---- through the wheel ---------------------------------------------------------------------------
 
 
-class Shard:
+class RollingWorld(LocalWorld):
     """A shard with one topic, whose rolled copies are read again."""
 
     def __init__(self, path: Path, under: Contract) -> None:
-        self.clock = ManualClock(NOW_MS)
-        self.publisher = RecordingPublisher(self.clock)
         wheel = WheelConfig(50, 100_000, window_ms=3_600_000, margin_ms=0)
-        self.shard = LocalShard(path, wheel, self.publisher, self.clock, DequeueConfig(0, 1, {}))
+        super().__init__(path, wheel, starts={(TOPIC, 3): 0}, now_ms=NOW_MS)
         self.under = under
-        self.dequeue = self.shard.start_dequeue({(TOPIC, 3): 0})
-        self.engine = self.shard.start_ingest()
 
     def take(self, *records: Record) -> None:
         mark = self.engine.marks.get((TOPIC, 3), 0)
@@ -274,8 +269,7 @@ class Shard:
             known = len(self.publisher.committed)
             while len(self.publisher.committed) == known or self.publisher.committed[-1][0] is None:
                 self.clock.sleep(60)
-                while self.dequeue.tick():
-                    pass
+                self.drain()
             deliveries = self.publisher.committed[-1][0]
             assert deliveries is not None
             if not deliveries.rolled.any():
@@ -283,10 +277,6 @@ class Shard:
             key, value, headers = message(deliveries)
             self.take(Record(TOPIC, 3, self.clock.now_ms(), key, value, headers))
         raise AssertionError("it rolls for ever")
-
-    def close(self) -> None:
-        self.shard.kill(Role.DEQUEUE)
-        self.shard.kill(Role.INGEST)
 
 
 HOURS_MS = 5 * 3_600_000
@@ -320,10 +310,10 @@ def test_one_that_rolls_is_delivered_like_one_that_does_not(
     headers = [*headers, ("TIMER_WINDOW_MS", b"60000"), ("x", b"")]
     record = Record(TOPIC, 3, NOW_MS, key, b"value", headers)
     at_once = parse(table([record], first_offset=0), under)
-    world = Shard(tmp_path, under)
+    world = RollingWorld(tmp_path, under)
     world.take(record)
     found, rolls = world.deliver()
-    world.close()
+    world.kill()
     assert rolls >= 5
     assert message(found) == message(at_once)
     assert found.targets[int(found.target[0])] == target(at_once)

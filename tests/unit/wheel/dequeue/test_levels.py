@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.harness.local_world import NOW_MS, LocalWorld
 
 from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings, load
@@ -37,7 +38,6 @@ from duewheel.testing import (
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 
-NOW_MS = 1_800_000_000_000
 RULES = compile_suite(load_suite(), suite_parameters(forbidden_targets=["dead"]))
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 LEVELS = (0, 300, 1_000, 60_000)
@@ -68,17 +68,12 @@ def batch_of(rows: Sequence[Asked], firsts: Sequence[int], levels: Sequence[int]
     return parse(table, Contract(tuple(levels), {}, "dead", RULES))
 
 
-class Shard:
-    """A shard with two partitions, and every timer in the order in which it left."""
+class LeveledWorld(LocalWorld):
+    """A shard whose timers ask for levels, and every timer in the order in which it left."""
 
     def __init__(self, path: Path) -> None:
-        self.clock = ManualClock(NOW_MS)
-        self.publisher = RecordingPublisher(self.clock)
-        config = DequeueConfig(0, 1, {}, chunk_records=3)
-        self.shard = LocalShard(path, WHEEL, self.publisher, self.clock, config)
+        super().__init__(path, WHEEL, chunk_records=3)
         self.ends = [0, 0]
-        self.dequeue = self.shard.start_dequeue({(TIMER_TOPIC, 0): 0, (TIMER_TOPIC, 1): 0})
-        self.engine = self.shard.start_ingest()
 
     def take(self, rows: Sequence[Asked], levels: Sequence[int] = LEVELS) -> None:
         batch = batch_of(rows, self.ends, levels)
@@ -86,10 +81,6 @@ class Shard:
         for _, partition, _ in rows:
             self.ends[partition] += 1
         self.engine.append(batch, {(TIMER_TOPIC, p): end for p, end in enumerate(self.ends)})
-
-    def deliver(self) -> None:
-        while self.dequeue.tick():
-            pass
 
     def left(self) -> list[Leaving]:
         rows: list[Leaving] = []
@@ -103,10 +94,6 @@ class Shard:
                 rows += zip(partition, level, offset, strict=True)
         return rows
 
-    def close(self) -> None:
-        self.shard.kill(Role.DEQUEUE)
-        self.shard.kill(Role.INGEST)
-
 
 @settings(max_examples=8)
 @given(st.randoms(use_true_random=False))
@@ -114,7 +101,7 @@ def test_timers_of_a_level_leave_in_the_order_written(
     tmp_path_factory: pytest.TempPathFactory, chance: random.Random
 ) -> None:
     """Whatever is written and delivered in between, ingest and dequeue being late now and then."""
-    world = Shard(tmp_path_factory.mktemp("shard") / "data")
+    world = LeveledWorld(tmp_path_factory.mktemp("shard") / "data")
     written_ms = NOW_MS
     for _ in range(8):
         rows = []
@@ -123,11 +110,11 @@ def test_timers_of_a_level_leave_in_the_order_written(
             rows.append((written_ms, chance.randrange(2), str(chance.randrange(1, 6))))
         world.take(rows)
         world.clock.set(max(world.clock.now_ms(), written_ms + chance.choice([-2_000, 0, 900])))
-        world.deliver()
+        world.drain()
     world.clock.sleep(3_600)
-    world.deliver()
+    world.drain()
     found = world.left()
-    world.close()
+    world.kill()
     assert len(found) == sum(world.ends)
     for partition in (0, 1):
         for level in range(1, len(LEVELS) + 1):
@@ -137,13 +124,13 @@ def test_timers_of_a_level_leave_in_the_order_written(
 
 def test_a_changed_table_may_let_a_level_overtake_itself(tmp_path: Path) -> None:
     """A message keeps the delay that its level had: another one holds for new messages only."""
-    world = Shard(tmp_path)
+    world = LeveledWorld(tmp_path)
     world.take([(NOW_MS, 0, "4")])
     world.take([(NOW_MS + 10, 0, "4")], levels=(*LEVELS[:3], 2_000))
     world.clock.sleep(3_600)
-    world.deliver()
+    world.drain()
     assert world.left() == [(0, 4, 1), (0, 4, 0)]
-    world.close()
+    world.kill()
 
 
 def test_the_level_that_counts_is_kept() -> None:

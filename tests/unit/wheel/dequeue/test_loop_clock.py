@@ -6,64 +6,41 @@ from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
+from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.timer_rows import P0
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.role import Role
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
 from duewheel.wheel.dequeue.statistics import Statistics
-from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 
-NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000
 PRECISION_MS = 50
 WHEEL = WheelConfig(PRECISION_MS, 100_000, window_ms=HOUR_MS, margin_ms=0)
-CONFIG = DequeueConfig(0, 1, {}, chunk_records=2)
 
 
-class World:
+class ClockedWorld(LocalWorld):
     """A shard whose host's clock is not always the brokers'."""
 
     def __init__(self, path: Path) -> None:
-        self.clock = ManualClock(NOW_MS)
-        self.publisher = RecordingPublisher(self.clock)
-        self.shard = LocalShard(path, WHEEL, self.publisher, self.clock, CONFIG)
-        self.shard.start_dequeue({(TIMER_TOPIC, 0): 0})
-        self.shard.start_ingest()
-        self._end = 0
+        super().__init__(path, WHEEL, starts={P0: 0}, chunk_records=2)
 
-    def timers(self, *due_ms: int) -> None:
-        """Timers due so long after the start."""
-        timers = [TimerRow(0, self._end + row, NOW_MS + due) for row, due in enumerate(due_ms)]
-        self._end += len(timers)
-        self.shard.append(timers, {(TIMER_TOPIC, 0): self._end})
-
-    def tick(self) -> bool:
-        assert self.shard.dequeue is not None
-        return self.shard.dequeue.tick()
-
-    def drain(self) -> list[int]:
+    def deliver(self) -> list[int]:
         """All that leaves now; offsets of what has left so far."""
-        while self.tick():
-            pass
-        return self.delivered()
-
-    def delivered(self) -> list[int]:
-        return [int(source.rpartition(b"@")[2]) for source in self.publisher.sources()]
+        self.drain()
+        return self.offsets()
 
     @property
     def floor_ms(self) -> int:
         """End of the last closed slot, from the start."""
-        close = self.shard.directory(Role.DEQUEUE).state.close()
-        assert close is not None
-        return close.floor * PRECISION_MS - NOW_MS
+        return self.floor * PRECISION_MS - NOW_MS
 
     def floor_ahead_s(self) -> float:
         """As the metric says it."""
-        beside = DataDirectory(self.shard.path, WHEEL)
+        beside = DataDirectory(self.path, WHEEL)
         source = DequeueMetrics(beside, self.clock, Statistics, bool)
         found = {each.name: each.samples for each in source.families()}
         beside.close()
@@ -75,28 +52,28 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "data")
+def world(tmp_path: Path) -> ClockedWorld:
+    return ClockedWorld(tmp_path / "data")
 
 
-def test_a_step_forward_delivers_nothing_early(world: World) -> None:
+def test_a_step_forward_delivers_nothing_early(world: ClockedWorld) -> None:
     """Neither before the next commit nor after it; once the clock is right, it goes on alone."""
-    world.timers(4_000, 10_000, HOUR_MS - 100_000)
+    world.put(4_000, 10_000, HOUR_MS - 100_000)
     world.drain()
     world.clock.step(HOUR_MS)
     for second in range(1, 8):
         world.clock.sleep(1)
-        assert world.drain() == []
+        assert world.deliver() == []
         assert world.floor_ms == 0
         assert world.host_clock() == (HOUR_MS, second > 1), "told at the beginning of a tick"
     world.clock.step(-HOUR_MS)
-    assert world.drain() == [0]
+    assert world.deliver() == [0]
     world.clock.sleep(3)
-    assert world.drain() == [0, 1]
+    assert world.deliver() == [0, 1]
     assert world.host_clock() == (0, False)
 
 
-def test_the_progress_is_told_every_second_while_closing_is_held(world: World) -> None:
+def test_the_progress_is_told_every_second_while_closing_is_held(world: ClockedWorld) -> None:
     world.drain()
     world.clock.step(HOUR_MS)
     before = len(world.publisher.committed)
@@ -108,113 +85,117 @@ def test_the_progress_is_told_every_second_while_closing_is_held(world: World) -
     assert progress.delivered_slot == NOW_MS // PRECISION_MS
 
 
-def test_what_is_closed_already_is_delivered_while_closing_is_held(world: World) -> None:
-    world.timers(50, 50, 50, 50, 100)
+def test_what_is_closed_already_is_delivered_while_closing_is_held(world: ClockedWorld) -> None:
+    world.put(50, 50, 50, 50, 100)
     world.clock.sleep(0.05)
     assert world.tick()
     for step_ms in (HOUR_MS, -2 * HOUR_MS):
         world.clock.step(step_ms)
         assert world.tick() == (step_ms > 0)
-    assert world.delivered() == [0, 1, 2, 3]
+    assert world.offsets() == [0, 1, 2, 3]
     world.clock.step(HOUR_MS)
     world.clock.sleep(0.05)
-    assert world.drain() == [0, 1, 2, 3, 4]
+    assert world.deliver() == [0, 1, 2, 3, 4]
 
 
 def test_clocks_that_were_ahead_together_make_timers_late_and_that_is_told(
-    world: World,
+    world: ClockedWorld,
 ) -> None:
     """Slots that were closed too early stay closed; what comes then leaves behind them."""
-    world.timers(HOUR_MS - 1_000, HOUR_MS + 9_000)
+    world.put(HOUR_MS - 1_000, HOUR_MS + 9_000)
     world.clock.step(HOUR_MS)
     world.publisher.broker_error_ms = HOUR_MS
     for _ in range(2):  # held until the brokers' clock has been read again
         world.clock.sleep(1)
         world.drain()
-    assert world.drain() == [0], "an hour early: both clocks said that it was due"
+    assert world.deliver() == [0], "an hour early: both clocks said that it was due"
     assert (world.floor_ms, world.floor_ahead_s()) == (HOUR_MS + 2_000, 0)
     world.clock.step(-HOUR_MS)
     world.publisher.broker_error_ms = 0
     with capture_logs() as logs:
-        assert world.drain() == [0]
-        world.timers(3_000)
+        assert world.deliver() == [0]
+        world.put(3_000)
         for _ in range(120):
             world.clock.sleep(1)
-            assert world.drain() == [0]
+            assert world.deliver() == [0]
     told = [line for line in logs if "closed that lie ahead" in line["event"]]
     first_ms, second_ms = (line["floor_ahead_ms"] for line in told)
     assert 0 <= HOUR_MS - first_ms < 5_000 and first_ms - second_ms == 60_000
     assert world.floor_ahead_s() == (HOUR_MS - 120_000) / 1000
     world.clock.sleep(HOUR_MS / 1000 - 120)
-    assert world.drain() == [0]
+    assert world.deliver() == [0]
     world.clock.sleep(PRECISION_MS / 1000)
-    assert world.drain() == [0, 2]
+    assert world.deliver() == [0, 2]
     assert world.floor_ahead_s() == 0
     world.clock.sleep(9)
-    assert world.drain() == [0, 2, 1]
+    assert world.deliver() == [0, 2, 1]
 
 
 @pytest.mark.parametrize(("ahead_ms", "delivered"), [(1_000, [0]), (1_001, []), (HOUR_MS, [])])
-def test_a_clock_that_is_ahead_at_boot(world: World, ahead_ms: int, delivered: list[int]) -> None:
+def test_a_clock_that_is_ahead_at_boot(
+    world: ClockedWorld, ahead_ms: int, delivered: list[int]
+) -> None:
     """As far as the bound allows, timers are early by the brokers' clock; no further."""
-    world.timers(1_000, 1_050)
+    world.put(1_000, 1_050)
     world.shard.kill(Role.DEQUEUE)
     world.clock.step(ahead_ms)
     world.shard.start_dequeue()
-    assert world.drain() == delivered
+    assert world.deliver() == delivered
     world.clock.step(-ahead_ms)
     world.clock.sleep(1.05)
-    assert world.drain() == [0, 1]
+    assert world.deliver() == [0, 1]
 
 
-def test_a_clock_that_is_behind_at_boot_delivers_late_and_reopens_nothing(world: World) -> None:
+def test_a_clock_that_is_behind_at_boot_delivers_late_and_reopens_nothing(
+    world: ClockedWorld,
+) -> None:
     world.clock.sleep(1)
     world.drain()
     world.shard.kill(Role.DEQUEUE)
     world.clock.step(-HOUR_MS)
     world.shard.start_dequeue()
-    world.timers(500, 1_100)
+    world.put(500, 1_100)
     world.clock.sleep(2)
-    assert world.drain() == []
+    assert world.deliver() == []
     assert world.floor_ms == 1_000
     world.clock.step(HOUR_MS)
-    assert world.drain() == [0, 1]
+    assert world.deliver() == [0, 1]
     assert world.floor_ms == 3_000
 
 
-def test_after_a_suspend_the_brokers_clock_is_read_first(world: World) -> None:
-    world.timers(HOUR_MS - 1_000)
+def test_after_a_suspend_the_brokers_clock_is_read_first(world: ClockedWorld) -> None:
+    world.put(HOUR_MS - 1_000)
     world.drain()
     world.clock.sleep(HOUR_MS / 1000)
     # Both of the host's clocks were woken up wrong: by the brokers' it is earlier.
     world.publisher.broker_error_ms = -2_000
-    assert world.drain() == []
+    assert world.deliver() == []
     world.publisher.broker_error_ms = 0
     world.clock.sleep(1)
     world.drain()
-    assert world.drain() == [0]
+    assert world.deliver() == [0]
 
 
 def test_a_first_commit_in_doubt_leaves_the_clock_to_the_next(tmp_path: Path) -> None:
     """Nothing was read from the brokers yet: nothing is closed."""
-    world = World(tmp_path / "data")
-    world.timers(50)
+    world = ClockedWorld(tmp_path / "data")
+    world.put(50)
     world.shard.kill(Role.DEQUEUE)
     fates = ["doubt"]
     world.publisher.fate = lambda: fates.pop() if fates else "commit"
     world.clock.step(HOUR_MS)
     world.shard.start_dequeue()
-    assert world.drain() == []
+    assert world.deliver() == []
     world.clock.step(-HOUR_MS)
     world.clock.sleep(1)
-    assert world.drain() == [0]
+    assert world.deliver() == [0]
 
 
 def test_brokers_that_do_not_tell_their_clock_are_asked_again_in_measure(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: ClockedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is closed, and the brokers are not flooded with commits."""
-    world.timers(50)
+    world.put(50)
     world.shard.kill(Role.DEQUEUE)
     publish = world.publisher.publish
 
@@ -227,14 +208,14 @@ def test_brokers_that_do_not_tell_their_clock_are_asked_again_in_measure(
         before = len(world.publisher.committed)
         for _ in range(100):
             world.clock.sleep(0.1)
-            assert world.drain() == []
+            assert world.deliver() == []
     assert 10 <= len(world.publisher.committed) - before <= 20
     world.clock.sleep(1)
-    assert world.drain() == [0]
+    assert world.deliver() == [0]
 
 
 @pytest.mark.parametrize("step_ms", [-HOUR_MS, HOUR_MS])
-def test_intervals_survive_a_step(world: World, step_ms: int) -> None:
+def test_intervals_survive_a_step(world: ClockedWorld, step_ms: int) -> None:
     """Of signs of life and of idle progress; collecting has its own tests."""
     world.drain()
     world.clock.step(step_ms)
@@ -248,14 +229,13 @@ def test_intervals_survive_a_step(world: World, step_ms: int) -> None:
     assert len(world.publisher.committed) == before + 1
 
 
-def test_metrics_show_the_clock(world: World) -> None:
+def test_metrics_show_the_clock(world: ClockedWorld) -> None:
     world.drain()
     world.clock.step(90_000)
     for _ in range(2):
         world.clock.sleep(1)
         world.drain()
-    dequeue = world.shard.dequeue
-    assert dequeue is not None
+    dequeue = world.dequeue
     beside = DataDirectory(world.shard.path, WHEEL)
     source = DequeueMetrics(beside, world.clock, lambda: dequeue.statistics, bool)
     seen = {family.name: family.samples[0].value for family in source.families() if family.samples}

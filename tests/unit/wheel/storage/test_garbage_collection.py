@@ -7,52 +7,35 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.harness.local_world import LocalWorld
+from tests.harness.timer_rows import P0
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.durable_checkpoint import FILE_NAME, Durable
 from duewheel.checkpoints.role import Role
 from duewheel.errors import CorruptFile
 from duewheel.runtime.checkpointer import DurableCheckpoints
-from duewheel.testing import (
-    TIMER_TOPIC,
-    JournalPublisher,
-    LocalShard,
-    ManualClock,
-    TimerRow,
-)
-from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
 from duewheel.wheel.storage.full_check import check
 
 WHEEL = WheelConfig(precision_ms=1_000, slots=20_000, window_ms=4 * HOUR_MS, margin_ms=0)
-P = (TIMER_TOPIC, 0)
+START_MS = 500_000 * HOUR_MS
 
 
-class World:
-    """A shard whose time is turned by hand."""
+class CollectedWorld(LocalWorld):
+    """A shard whose files go when nothing in them is pending."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path / "data"
-        self.clock = ManualClock(500_000 * HOUR_MS)
-        self.publisher = JournalPublisher(path / "journal", self.clock)
-        config = DequeueConfig(0, 1, {})
-        self.shard = LocalShard(self.path, WHEEL, self.publisher, self.clock, config)
-        self.shard.start_dequeue({P: 0})
-        self.shard.start_ingest()
-        self.next = 0
+        super().__init__(path, WHEEL, starts={P0: 0}, now_ms=START_MS)
         self.checkpoints = DurableCheckpoints(self.path)
 
-    def put(self, *delays_ms: int) -> None:
-        now_ms, first = self.clock.now_ms(), self.next
-        timers = [TimerRow(0, first + i, now_ms + delay) for i, delay in enumerate(delays_ms)]
-        self.next += len(timers)
-        self.shard.append(timers, {P: self.next})
+    def put_in(self, *delays_ms: int) -> None:
+        """Timers due so long from now."""
+        self.put(*(self.clock.now_ms() - START_MS + delay for delay in delays_ms))
 
     def pass_time(self, duration_ms: int) -> None:
-        assert self.shard.dequeue is not None
         self.clock.set(self.clock.now_ms() + duration_ms)
-        while self.shard.dequeue.tick():
-            pass
+        self.drain()
 
     def hours(self) -> list[str]:
         logs = sorted(path.name for path in (self.path / "timerlog").iterdir())
@@ -61,29 +44,28 @@ class World:
 
     def close(self) -> None:
         self.checkpoints.close()
-        self.shard.kill(Role.INGEST)
-        self.shard.kill(Role.DEQUEUE)
+        self.kill()
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[CollectedWorld]:
+    world = CollectedWorld(tmp_path / "data")
     yield world
     world.close()
 
 
-def test_what_it_says_is_read_back(world: World) -> None:
-    world.put(1_000, HOUR_MS, 2 * HOUR_MS)
+def test_what_it_says_is_read_back(world: CollectedWorld) -> None:
+    world.put_in(1_000, HOUR_MS, 2 * HOUR_MS)
     written = world.checkpoints.write()
     assert Durable.read(world.path) == written
-    assert written.marks == {P: 3}
+    assert written.marks == {P0: 3}
     assert len(written.hours) == 3
     assert world.checkpoints.write() == written
 
 
-def test_damage_is_noticed(world: World) -> None:
+def test_damage_is_noticed(world: CollectedWorld) -> None:
     assert Durable.read(world.path) is None
-    world.put(1_000)
+    world.put_in(1_000)
     world.checkpoints.write()
     path = world.path / FILE_NAME
     data = bytearray(path.read_bytes())
@@ -92,15 +74,15 @@ def test_damage_is_noticed(world: World) -> None:
     with pytest.raises(CorruptFile, match="checksum"):
         Durable.read(world.path)
     # Dequeue goes on without, ingest writes a new one.
-    world.put(0, HOUR_MS)
+    world.put_in(0, HOUR_MS)
     world.pass_time(HOUR_MS + 120_000)
-    assert len(world.publisher.delivered()) == 3
+    assert len(world.sources()) == 3
     DurableCheckpoints(world.path).write()
     assert Durable.read(world.path) is not None
 
 
-def test_hours_go_below_both_what_is_delivered_and_what_is_durable(world: World) -> None:
-    world.put(*(hour * HOUR_MS + 1_000 for hour in range(4)))
+def test_hours_go_below_both_what_is_delivered_and_what_is_durable(world: CollectedWorld) -> None:
+    world.put_in(*(hour * HOUR_MS + 1_000 for hour in range(4)))
     assert len(world.hours()) == 4
     world.pass_time(2 * HOUR_MS + 2_000)
     world.pass_time(120_000)
@@ -115,28 +97,25 @@ def test_hours_go_below_both_what_is_delivered_and_what_is_durable(world: World)
     assert check(world.path, WHEEL).ok
 
 
-def test_an_hour_that_is_given_up_is_unlinked_by_the_next_process(world: World) -> None:
+def test_an_hour_that_is_given_up_is_unlinked_by_the_next_process(world: CollectedWorld) -> None:
     """A kill between raising gc_hour and unlinking."""
-    world.put(1_000, HOUR_MS)
+    world.put_in(1_000, HOUR_MS)
     world.pass_time(HOUR_MS + 2_000)
     world.checkpoints.write()
     state = world.shard.directory(Role.DEQUEUE).state
     state.live.raise_gc_hour(500_001)
     assert len(world.hours()) == 2
-    world.shard.kill(Role.DEQUEUE)
-    world.shard.kill(Role.INGEST)
-    world.shard.start_dequeue()
-    world.shard.start_ingest()
+    world.restart()
     world.pass_time(61_000)
     assert len(world.hours()) == 1
-    world.put(0, HOUR_MS)
+    world.put_in(0, HOUR_MS)
     world.pass_time(2 * HOUR_MS)
-    assert len(world.publisher.delivered()) == 4
+    assert len(world.sources()) == 4
     assert check(world.path, WHEEL).ok
 
 
 def test_a_disk_that_takes_no_file_keeps_nothing_from_being_delivered_or_collected(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: CollectedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What cancels rely on cannot be replaced then, and is removed: that says no less."""
 
@@ -145,10 +124,10 @@ def test_a_disk_that_takes_no_file_keeps_nothing_from_being_delivered_or_collect
 
     write = CancelBounds.write
     with monkeypatch.context() as disk:
-        world.put(1_000, 2 * HOUR_MS)
+        world.put_in(1_000, 2 * HOUR_MS)
         disk.setattr(CancelBounds, "write", full)
         world.pass_time(2_000)
-        assert [row.source for row in world.publisher.delivered()] == ["timers-0@0"]
+        assert world.sources() == ["timers-0@0"]
         disk.setattr(CancelBounds, "write", write)
         world.pass_time(2_000)
         known = CancelBounds.read(world.path)
@@ -165,26 +144,25 @@ def test_a_disk_that_takes_no_file_keeps_nothing_from_being_delivered_or_collect
     assert known is not None and known.unknown_ends == []
 
 
-def test_files_stay_bounded_over_many_laps(world: World) -> None:
+def test_files_stay_bounded_over_many_laps(world: CollectedWorld) -> None:
     """Twice the ring's length, an hour at a time."""
     for _ in range(24):
-        world.put(*range(0, 4 * HOUR_MS, 600_000))
+        world.put_in(*range(0, 4 * HOUR_MS, 600_000))
         world.checkpoints.write()
         world.pass_time(HOUR_MS)
         assert len(world.hours()) <= 7
     world.pass_time(5 * HOUR_MS)
-    delivered = [row.source for row in world.publisher.delivered()]
-    assert len(delivered) == len(set(delivered)) == world.next
+    delivered = world.sources()
+    assert len(delivered) == len(set(delivered)) == world.next_offset
     assert check(world.path, WHEEL).ok
 
 
-def test_files_that_others_put_there_are_passed_over(world: World) -> None:
+def test_files_that_others_put_there_are_passed_over(world: CollectedWorld) -> None:
     for name in (".nfs0001", "lost+found", "2027011508.bak"):
         (world.path / "timerlog" / name).touch()
-    world.put(1_000)
-    world.shard.kill(Role.INGEST)
-    world.shard.start_ingest()
+    world.put_in(1_000)
+    world.restart(Role.INGEST)
     world.checkpoints.write()
     world.pass_time(3 * HOUR_MS)
-    assert len(world.publisher.delivered()) == 1
+    assert len(world.sources()) == 1
     assert check(world.path, WHEEL).ok
