@@ -116,7 +116,7 @@ class Case:
         return replace(self, path=to / "data", journal=to / "journal", ends=[*self.ends])
 
 
-class World:
+class CaseShard:
     """The parent's half of a case."""
 
     def __init__(self, case: Case) -> None:

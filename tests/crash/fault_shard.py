@@ -165,7 +165,7 @@ def replacing(timer: Sent, due_ms: int) -> Record:
     return Record(value, timer.key, request, timer.users, due_ms, b"", timer.partition)
 
 
-class Shard:
+class FaultShard:
     """Topics, a configuration, the two processes, and a consumer that knows nothing of them."""
 
     def __init__(self, path: Path, servers: str, name: str, *, slots: int, margin: str) -> None:
@@ -444,18 +444,18 @@ COLLECT_CANCELS = [
 ]
 
 
-def hours(shard: Shard, folder: str) -> list[str]:
+def hours(shard: FaultShard, folder: str) -> list[str]:
     """The hours that have a file."""
     return sorted(path.name for path in (shard.path / "data" / folder).iterdir())
 
 
-def mirrored_slot(shard: Shard) -> int:
+def mirrored_slot(shard: FaultShard) -> int:
     state = State.open(shard.path / "data")
     mirror = state.mirror()
     state.release()
     return mirror.delivered_slot if mirror else 0
 
 
-def durable_slot(shard: Shard) -> int:
+def durable_slot(shard: FaultShard) -> int:
     durable = Durable.read(shard.path / "data")
     return durable.delivered_slot if durable else 0

@@ -26,9 +26,9 @@ from tests.crash.engine_cases import (
     START_MS,
     WHEEL,
     Case,
+    CaseShard,
     Server,
     Steps,
-    World,
     a_row,
     append_step,
     judge_rows,
@@ -62,7 +62,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Case:
     """Three laps of the ring behind it, timers pending, a slot half delivered."""
     root = tmp_path_factory.mktemp("template")
     case = Case(root / "data", root / "journal", START_MS - HISTORY_MS, [])
-    world, random, offsets = World(case), Random(1), [0] * PARTITIONS
+    world, random, offsets = CaseShard(case), Random(1), [0] * PARTITIONS
     world.shard.start_dequeue({(TIMER_TOPIC, p): 0 for p in range(PARTITIONS)})
     world.shard.start_ingest()
     while world.clock.now_ms() < START_MS:
@@ -93,7 +93,7 @@ def batches(template: Case, count: int) -> list[list[TimerRow]]:
     return made
 
 
-def finish(case: Case, world: World, new: list[list[TimerRow]]) -> None:
+def finish(case: Case, world: CaseShard, new: list[list[TimerRow]]) -> None:
     """Kafka is read again, everything becomes due; what came out is judged."""
     if world.shard.dequeue is None:
         world.shard.start_dequeue()
@@ -164,7 +164,7 @@ def test_both_killed_together_at_every_store(
     for number, case in enumerate(cases(template, tmp_path), 1):
         ended = server.run(case, steps, number)
         case.now_ms += 10 * PRECISION_MS
-        finish(case, World(case), new)
+        finish(case, CaseShard(case), new)
         if ended["code"] == 0:
             break
     assert number == ended["stores"] + 1 > 100
@@ -176,7 +176,7 @@ def test_ingest_killed_at_every_store_while_dequeue_lives(
     new = batches(template, 3)
     steps: Steps = [["start_ingest"], append_step(new[0]), append_step(new[1])]
     for number, case in enumerate(cases(template, tmp_path), 1):
-        world = World(case)
+        world = CaseShard(case)
         world.shard.start_dequeue()
         ended = server.run(case, steps, number)
         world.clock.sleep(PRECISION_MS / 1000)
@@ -197,7 +197,7 @@ def test_dequeue_killed_at_every_store_while_ingest_lives(
         ["pass_time", 2 * PRECISION_MS, 10],
     ]
     for number, case in enumerate(cases(template, tmp_path), 1):
-        world = World(case)
+        world = CaseShard(case)
         world.shard.start_ingest()
         world.append(new[0])
         ended = server.run(case, steps, number)
@@ -234,7 +234,7 @@ def test_dequeue_killed_at_every_store_while_far_slots_are_linked(
         ["pass_time", 3 * lap_ms // 4, 10],  # one range, beyond the ring
     ]
     for number, case in enumerate(cases(template, tmp_path), 1):
-        world = World(case)
+        world = CaseShard(case)
         world.shard.start_ingest()
         world.append(first)
         ended = server.run(case, steps, number)
@@ -255,7 +255,7 @@ def test_ingest_killed_at_every_store_while_it_takes_far_rows(
     first, second = far_timers(template)
     steps: Steps = [["start_ingest"], append_step(first), append_step(second)]
     for number, case in enumerate(cases(template, tmp_path), 1):
-        world = World(case)
+        world = CaseShard(case)
         world.shard.start_dequeue()
         ended = server.run(case, steps, number)
         world.clock.sleep(SLOTS * PRECISION_MS / 1000)
@@ -266,7 +266,7 @@ def test_ingest_killed_at_every_store_while_it_takes_far_rows(
     assert number == ended["stores"] + 1 > 20
 
 
-def finish_far(case: Case, world: World, far: list[TimerRow]) -> None:
+def finish_far(case: Case, world: CaseShard, far: list[TimerRow]) -> None:
     """Kafka is read again; each timer leaves once, at its time, in its order."""
     if world.shard.ingest is None:
         world.shard.start_ingest()
@@ -296,7 +296,7 @@ def test_killed_at_every_store_while_cancels_are_given_up(
 ) -> None:
     """The first segment of the cancel log is over, an hour later it may go, and it does."""
     new, old = batches(template, 3), template.copy(tmp_path / "old")
-    world = World(old)
+    world = CaseShard(old)
     world.shard.start_dequeue()
     world.shard.start_ingest()
     for batch in new[:2]:
@@ -325,7 +325,7 @@ def test_killed_at_every_store_while_cancels_are_given_up(
         segments = [[path.name for path in (case.path / f).iterdir()] for f in cancel_log.FOLDERS]
         first = hour_name((START_MS - 1) // HOUR_LONG_MS)
         left.add(tuple(first in names for names in segments))
-        world = World(case)
+        world = CaseShard(case)
         world.shard.start_dequeue()
         assert not world.shard.directory(Role.DEQUEUE).state.needs_recovery
         world.drain()
@@ -342,7 +342,7 @@ def test_killed_at_every_store_while_cancels_are_given_up(
 def test_accepting_a_cut_killed_at_every_store(server: Server, tmp_path: Path) -> None:
     """Cancels from behind it are cut off: they meet nothing that comes in their place."""
     first = Case(tmp_path / "data", tmp_path / "journal", START_MS, [])
-    world = World(first)
+    world = CaseShard(first)
     world.shard.start_dequeue({P0: 0})
     world.shard.start_ingest()
     cut = 4
@@ -361,7 +361,7 @@ def test_accepting_a_cut_killed_at_every_store(server: Server, tmp_path: Path) -
     new = [a_row(4, b"b", 27), a_row(5, b"c", 28), a_row(6, b"c"), a_row(7, b"a", 29)]
     for number, case in enumerate(cases(first, tmp_path), 1):
         ended = server.run(case, [["accept_loss", {0: cut}]], number)
-        world = World(case)
+        world = CaseShard(case)
         # Once its commit page is there nothing is lost any more.
         with suppress(RecoveryRefused):
             accept_cut(case.path, WHEEL, CONFIG, world.journal, world.clock, {P0: cut})
@@ -395,7 +395,7 @@ def test_ingest_killed_at_every_store_while_a_chase_cancels_a_copy(
         root = tmp_path / str(number)
         root.mkdir()
         case = Case(root / "data", root / "journal", START_MS, [])
-        world = World(case)
+        world = CaseShard(case)
         world.shard.start_dequeue({P0: 0}).tick()
         world.shard.start_ingest()
         for batch, slots in ((old[:2], 17), (old[2:], 2), ([], 2), ([], 2)):
@@ -440,4 +440,4 @@ def test_killed_again_on_the_way_back(server: Server, template: Case, tmp_path: 
         for _ in range(3):
             server.run(case, steps, random.randrange(1, 120))
             case.now_ms += 5 * PRECISION_MS
-        finish(case, World(case), new)
+        finish(case, CaseShard(case), new)

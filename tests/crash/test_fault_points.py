@@ -20,7 +20,7 @@ from tests.crash.fault_shard import (
     LOAD,
     POINTS,
     PRECISION_MS,
-    Shard,
+    FaultShard,
     durable_slot,
     hours,
     mirrored_slot,
@@ -119,11 +119,11 @@ def test_every_point_is_at_a_method_that_exists() -> None:
 
 
 @pytest.fixture(scope="module")
-def shard(broker: DevBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shard]:
+def shard(broker: DevBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultShard]:
     """Ingest is starting, and the shard began an hour ago."""
     path = tmp_path_factory.mktemp("points")
     name = f"points-{CLOCK.now_ms()}"
-    shard = Shard(path, broker.bootstrap_servers, name, slots=100_000, margin="5m")
+    shard = FaultShard(path, broker.bootstrap_servers, name, slots=100_000, margin="5m")
     with closing(shard):
         shard.init(hour_behind=True)
         shard.start("ingest")
@@ -131,12 +131,12 @@ def shard(broker: DevBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.mark.parametrize("point", STARTING)
-def test_dequeue_killed_at_its_start(shard: Shard, point: str) -> None:
+def test_dequeue_killed_at_its_start(shard: FaultShard, point: str) -> None:
     """Its first starts, while Spark starts beside it."""
     shard.die_at(point, hour_behind=True)
 
 
-def test_garbage_collection_killed_at_every_step(shard: Shard) -> None:
+def test_garbage_collection_killed_at_every_step(shard: FaultShard) -> None:
     """An hour of the past is given up, then its log is unlinked, then its messages are."""
     shard.send()
     shard.start("dequeue", hour_behind=True)
@@ -156,7 +156,7 @@ def test_garbage_collection_killed_at_every_step(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("point", DELIVERING)
-def test_dequeue_killed(shard: Shard, point: str) -> None:
+def test_dequeue_killed(shard: FaultShard, point: str) -> None:
     """No quiet start between: what one start leaves is what the next one is killed on."""
     shard.send()
     shard.die_at(point)
@@ -164,7 +164,7 @@ def test_dequeue_killed(shard: Shard, point: str) -> None:
 
 
 @pytest.mark.crash_matrix
-def test_ingest_killed_too_and_everything_delivered(shard: Shard) -> None:
+def test_ingest_killed_too_and_everything_delivered(shard: FaultShard) -> None:
     """Dequeue is killed while Spark starts, then ingest; then both may run, and all comes out."""
     shard.kill("ingest")
     shard.send()
@@ -189,17 +189,19 @@ def hour_to_come(delivered_slot: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def small_shard(broker: DevBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shard]:
+def small_shard(
+    broker: DevBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[FaultShard]:
     """The ring is eight seconds: many laps, and full while dequeue is away."""
     path = tmp_path_factory.mktemp("matrix")
     name = f"matrix-{CLOCK.now_ms()}"
-    shard = Shard(path, broker.bootstrap_servers, name, slots=80, margin="1s")
+    shard = FaultShard(path, broker.bootstrap_servers, name, slots=80, margin="1s")
     with closing(shard):
         shard.init()
         yield shard
 
 
-def both_running(shard: Shard) -> Shard:
+def both_running(shard: FaultShard) -> FaultShard:
     """Whatever a test before has left."""
     for name in ("dequeue", "ingest"):
         child = shard.processes.get(name)
@@ -211,18 +213,18 @@ def both_running(shard: Shard) -> Shard:
 
 
 @pytest.fixture
-def small(small_shard: Shard) -> Shard:
+def small(small_shard: FaultShard) -> FaultShard:
     return both_running(small_shard)
 
 
-def kill_ingest_at(shard: Shard, point: str) -> None:
+def kill_ingest_at(shard: FaultShard, point: str) -> None:
     """Ingest dies at the point, dequeue lives."""
     for _ in range(1 + (point in TWICE)):
         shard.send()
         shard.die_at(point)
 
 
-def kill_dequeue_at(shard: Shard, point: str) -> None:
+def kill_dequeue_at(shard: FaultShard, point: str) -> None:
     """Dequeue dies at the point; the timers that lead it there come in meanwhile."""
     for _ in range(1 + (point in TWICE)):
         shard.send()
@@ -232,7 +234,7 @@ def kill_dequeue_at(shard: Shard, point: str) -> None:
 
 @pytest.mark.crash_matrix
 @pytest.mark.parametrize(("ingest", "dequeue"), ROUNDS)
-def test_both_killed_in_turn(small: Shard, ingest: str, dequeue: str) -> None:
+def test_both_killed_in_turn(small: FaultShard, ingest: str, dequeue: str) -> None:
     small.kill("ingest")
     kill_ingest_at(small, ingest)
     small.start("ingest")
@@ -243,7 +245,7 @@ def test_both_killed_in_turn(small: Shard, ingest: str, dequeue: str) -> None:
 
 @pytest.mark.crash_matrix
 @pytest.mark.parametrize("point", CANCELLING)
-def test_killed_on_the_way_of_a_cancel(small: Shard, point: str) -> None:
+def test_killed_on_the_way_of_a_cancel(small: FaultShard, point: str) -> None:
     """Twice in the same place: the second time on what the first one has left."""
     name = process_of(point)
     small.kill(name)
@@ -256,7 +258,7 @@ def test_killed_on_the_way_of_a_cancel(small: Shard, point: str) -> None:
 
 @pytest.mark.crash_matrix
 @pytest.mark.parametrize("point", CHASING)
-def test_killed_on_the_way_of_a_cancel_that_is_written_again(small: Shard, point: str) -> None:
+def test_killed_on_the_way_of_a_cancel_that_is_written_again(small: FaultShard, point: str) -> None:
     """Of timers of the load before, which have left: all of it is judged before the next one."""
     name = process_of(point)
     if not small.loads:
@@ -271,7 +273,9 @@ def test_killed_on_the_way_of_a_cancel_that_is_written_again(small: Shard, point
 
 
 @pytest.mark.crash_matrix
-def test_dequeue_killed_while_it_redoes_the_batch_on_which_ingest_was_killed(small: Shard) -> None:
+def test_dequeue_killed_while_it_redoes_the_batch_on_which_ingest_was_killed(
+    small: FaultShard,
+) -> None:
     for point in ("ingest.commit_page_written", "ingest.half_applied"):
         small.kill("ingest")
         small.kill("dequeue")
@@ -285,7 +289,7 @@ def test_dequeue_killed_while_it_redoes_the_batch_on_which_ingest_was_killed(sma
 
 
 @pytest.mark.crash_matrix
-def test_dequeue_killed_when_nothing_is_due(small: Shard) -> None:
+def test_dequeue_killed_when_nothing_is_due(small: FaultShard) -> None:
     small.judge_all()
     small.kill("dequeue")
     small.die_at(IDLE)
@@ -294,7 +298,7 @@ def test_dequeue_killed_when_nothing_is_due(small: Shard) -> None:
     small.judge_all()
 
 
-def pause(shard: Shard, *, on: bool) -> None:
+def pause(shard: FaultShard, *, on: bool) -> None:
     subprocess.run(
         shard.line("pause" if on else "resume", "dequeue"),
         capture_output=True,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.crash.fault_shard import Shard
+from tests.crash.fault_shard import FaultShard
 
 from duewheel.ops.status import status as read_status
 
 
-class WrongShard(Shard):
+class WrongShard(FaultShard):
     """Everything but ingest sees the clock that is wrong."""
 
     def step_to(self, error_ms: int) -> None:

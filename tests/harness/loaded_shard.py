@@ -13,7 +13,7 @@ from typing import Any
 
 from kafka import KafkaProducer
 from tests.harness.launcher import launch, run
-from tests.harness.whole_shard import CLOCK, Shard
+from tests.harness.whole_shard import CLOCK, WholeShard
 
 from duewheel.osutil.child_process import Child
 
@@ -66,7 +66,7 @@ class Load(threading.Thread):
         self._producer.close()
 
 
-class LoadedShard(Shard):
+class LoadedShard(WholeShard):
     """`duewheel run` in small chunks, with frequent checkpoints, under load."""
 
     def __init__(self, path: Path, servers: str, name: str) -> None:

@@ -42,7 +42,7 @@ class Arrivals:
     first: dict[bytes, tuple[bytes | None, Headers, int, int]] = field(default_factory=dict)
 
 
-class Shard:
+class WholeShard:
     """Topics, a configuration, `duewheel run`, and a consumer that knows nothing of it.
 
     Attributes:
@@ -175,7 +175,7 @@ class Shard:
 
 
 def schedule(
-    shard: Shard, count: int, seed: int, prefix: bytes = b"value"
+    shard: WholeShard, count: int, seed: int, prefix: bytes = b"value"
 ) -> dict[bytes, tuple[Sent, int, str]]:
     """Send timers; by value: what was sent, its timestamp, its source."""
     dice = random.Random(seed)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.harness.fault_proxy import FaultProxy
-from tests.harness.whole_shard import Shard
+from tests.harness.whole_shard import WholeShard
 from tests.harness.world import write_config
 
 from duewheel.dev.broker import DevBroker
@@ -31,10 +31,12 @@ def hangup() -> Iterator[None]:
 
 
 @pytest.fixture
-def shard(tmp_path: Path, broker: DevBroker, unique_name: Callable[[str], str]) -> Iterator[Shard]:
+def shard(
+    tmp_path: Path, broker: DevBroker, unique_name: Callable[[str], str]
+) -> Iterator[WholeShard]:
     """Its ring holds 2.8 hours."""
     name = unique_name("app")[-40:].lstrip("-")
-    with closing(Shard(tmp_path, broker.bootstrap_servers, name)) as shard:
+    with closing(WholeShard(tmp_path, broker.bootstrap_servers, name)) as shard:
         yield shard
 
 

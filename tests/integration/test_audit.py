@@ -9,7 +9,7 @@ from collections import Counter
 import psutil
 import pytest
 from kafka import KafkaProducer
-from tests.harness.whole_shard import Shard, schedule
+from tests.harness.whole_shard import WholeShard, schedule
 
 from duewheel.audit.history import AuditHistory
 
@@ -36,7 +36,7 @@ def audits_of(process: psutil.Process) -> list[psutil.Process]:
     return found
 
 
-def test_run_audits_everything_once_and_in_the_background(shard: Shard) -> None:
+def test_run_audits_everything_once_and_in_the_background(shard: WholeShard) -> None:
     """Each goes on where the last has ended; then the same by hand, and what it finds."""
     with shard.config.open("a") as file:
         file.write('[audit]\ninterval = "10s"\nrejected_max = 0.5\n')
@@ -67,12 +67,12 @@ def test_run_audits_everything_once_and_in_the_background(shard: Shard) -> None:
     by_hand(shard, rows, codes)
 
 
-def _is_audit(process: psutil.Process, shard: Shard) -> bool:
+def _is_audit(process: psutil.Process, shard: WholeShard) -> bool:
     words = process.info["cmdline"] or []
     return "audit" in words and str(shard.config) in words
 
 
-def by_hand(shard: Shard, rows: int, codes: Counter[str]) -> None:
+def by_hand(shard: WholeShard, rows: int, codes: Counter[str]) -> None:
     """Beside a transaction that stays open: what it hides is not waited for."""
     held = KafkaProducer(
         bootstrap_servers=shard.servers,
@@ -95,7 +95,7 @@ def by_hand(shard: Shard, rows: int, codes: Counter[str]) -> None:
     shard.command("audit", "--topic", shard.target, code=2)
 
 
-def test_each_message_is_judged_by_the_settings_that_it_came_under(shard: Shard) -> None:
+def test_each_message_is_judged_by_the_settings_that_it_came_under(shard: WholeShard) -> None:
     shard.start()
     write(shard, 5)
     shard.wait(lambda: bool(shard.status()["pending"] == 5))
@@ -114,7 +114,7 @@ def test_each_message_is_judged_by_the_settings_that_it_came_under(shard: Shard)
     assert "delay_too_long" in (folder / "rules-1.html").read_text()
 
 
-def write(shard: Shard, count: int) -> None:
+def write(shard: WholeShard, count: int) -> None:
     producer = KafkaProducer(bootstrap_servers=shard.servers)
     for number in range(count):
         producer.send(shard.timers, b"far %d" % number, headers=[FAR]).get(timeout=30)

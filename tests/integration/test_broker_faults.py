@@ -55,10 +55,10 @@ SHORT = PublisherLimits(
 )
 CLOCK = SystemClock()
 
-Make = Callable[..., "Shard"]
+Make = Callable[..., "JudgedShard"]
 
 
-class Shard:
+class JudgedShard:
     """A shard without Spark whose dequeue reaches the broker through the proxy only."""
 
     def __init__(
@@ -145,13 +145,12 @@ def topics(broker: DevBroker) -> Topics:
 @pytest.fixture
 def make(
     tmp_path: Path, broker: DevBroker, proxy: FaultProxy, topics: Topics
-) -> Iterator[Callable[..., Shard]]:
-    made: list[Shard] = []
+) -> Iterator[Callable[..., JudgedShard]]:
+    made: list[JudgedShard] = []
 
-    def new(limits: PublisherLimits | None = None) -> Shard:
-        # A batch may be refused for good just before its transaction is given up: that parks none.
-        limits = replace(limits or PublisherLimits(quiet_s=GIVE_UP_S), verdict_s=(0.0, 0.0))
-        made.append(Shard(tmp_path, broker, proxy.bootstrap_servers, topics, limits))
+    def new(limits: PublisherLimits | None = None) -> JudgedShard:
+        limits = limits or PublisherLimits(quiet_s=GIVE_UP_S)
+        made.append(JudgedShard(tmp_path, broker, proxy.bootstrap_servers, topics, limits))
         return made[-1]
 
     yield new

@@ -15,7 +15,7 @@ from kafka import KafkaAdminClient
 from structlog.testing import capture_logs
 from tests.harness.publishing import Message, deliveries
 from tests.harness.shard_topics import DEAD, STATE, TIMER, Topics, made
-from tests.harness.whole_shard import Shard, schedule
+from tests.harness.whole_shard import WholeShard, schedule
 
 from duewheel import factory
 from duewheel.checkpoints.progress import PartitionProgress
@@ -106,7 +106,7 @@ def test_what_producers_compress_is_read_back_and_previewed(topics: Topics, code
 def test_a_whole_shard_starts_again_after_its_topics_were_made_to_recompress(
     broker: DevBroker, tmp_path: Path
 ) -> None:
-    shard = Shard(tmp_path, broker.bootstrap_servers, f"codecs-{uuid.uuid4().hex[:8]}")
+    shard = WholeShard(tmp_path, broker.bootstrap_servers, f"codecs-{uuid.uuid4().hex[:8]}")
     client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     topics = Topics(shard.settings, shard.config, client)
     try:
@@ -126,5 +126,5 @@ def test_a_whole_shard_starts_again_after_its_topics_were_made_to_recompress(
         client.close()
 
 
-def await_all(shard: Shard, sent: dict[bytes, Any]) -> None:
+def await_all(shard: WholeShard, sent: dict[bytes, Any]) -> None:
     shard.wait(lambda: sent.keys() <= shard.arrivals.first.keys())

@@ -15,7 +15,7 @@ from kafka import KafkaProducer
 from tests.harness.launcher import launch, objects, run, wait_until
 from tests.harness.reader import read_topic
 from tests.harness.sparkless_shard import running, timer, until
-from tests.harness.whole_shard import CLOCK, Shard
+from tests.harness.whole_shard import CLOCK, WholeShard
 
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
@@ -128,7 +128,7 @@ def test_cancels_before_a_cut_hold_and_those_behind_it_are_waited_for(
 def test_a_shard_goes_on_behind_a_cut(broker: DevBroker, tmp_path: Path) -> None:
     """With Spark, whose checkpoint speaks of what is lost; a timer stays cancelled."""
     (tmp_path / "shard").mkdir()
-    shard = Shard(tmp_path / "shard", broker.bootstrap_servers, "cut")
+    shard = WholeShard(tmp_path / "shard", broker.bootstrap_servers, "cut")
     try:
         shard.start()
         delay, at_once = ("TIMER_DELAY_SEC", b"90"), ("TIMER_DELAY_MS", b"0")
@@ -166,7 +166,7 @@ def test_a_shard_goes_on_behind_a_cut(broker: DevBroker, tmp_path: Path) -> None
         shard.close()
 
 
-def send(shard: Shard, value: bytes | None, *headers: tuple[str, bytes]) -> Any:
+def send(shard: WholeShard, value: bytes | None, *headers: tuple[str, bytes]) -> Any:
     """Into partition 0; where it lies."""
     producer = KafkaProducer(bootstrap_servers=shard.servers)
     try:

@@ -19,7 +19,7 @@ from tests.harness.launcher import DEADLINE_S
 from tests.harness.random_timers import PARTITIONS, Headers, Sent
 from tests.harness.reader import everything_in
 from tests.harness.topics import alter
-from tests.harness.whole_shard import CLOCK, Shard, schedule
+from tests.harness.whole_shard import CLOCK, WholeShard, schedule
 
 from duewheel.checkpoints.state_file import State
 from duewheel.client import Answer, Cancel, DelayProducer, Rescheduled, Timer
@@ -37,10 +37,10 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, broker: DevBroker) -> Iterator[Shard]:
+def served(tmp_path_factory: pytest.TempPathFactory, broker: DevBroker) -> Iterator[WholeShard]:
     """One that runs for all tests here, in their order."""
     path = tmp_path_factory.mktemp("served")
-    shard = Shard(path, broker.bootstrap_servers, f"served-{uuid.uuid4().hex[:8]}")
+    shard = WholeShard(path, broker.bootstrap_servers, f"served-{uuid.uuid4().hex[:8]}")
     try:
         shard.start()
         yield shard
@@ -48,7 +48,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, broker: DevBroker) -> Itera
         shard.close()
 
 
-def judge(shard: Shard, known: dict[bytes, tuple[Sent, int, str]]) -> None:
+def judge(shard: WholeShard, known: dict[bytes, tuple[Sent, int, str]]) -> None:
     """Each exactly once, byte for byte, none early, rejected ones with their reason."""
     doubled = {value: n for value, n in shard.arrivals.count.items() if n != 1}
     assert not doubled
@@ -76,7 +76,7 @@ def judge(shard: Shard, known: dict[bytes, tuple[Sent, int, str]]) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("count", [3_000, pytest.param(10_000, marks=pytest.mark.crash_matrix)])
-def test_thousands_of_timers_with_both_processes_killed(served: Shard, count: int) -> None:
+def test_thousands_of_timers_with_both_processes_killed(served: WholeShard, count: int) -> None:
     """Delays of 0 to 10 s; ingest and dequeue are killed while timers come in and go out."""
     shard = served
     shard.forget()
@@ -96,7 +96,7 @@ def test_thousands_of_timers_with_both_processes_killed(served: Shard, count: in
 
 
 @pytest.mark.timeout(600)
-def test_what_is_enqueued_fires_on_time_while_ingest_is_away(served: Shard) -> None:
+def test_what_is_enqueued_fires_on_time_while_ingest_is_away(served: WholeShard) -> None:
     """Ingest stands still (SIGSTOP) from before the due time until after it."""
     shard = served
     shard.forget()
@@ -122,7 +122,7 @@ def test_what_is_enqueued_fires_on_time_while_ingest_is_away(served: Shard) -> N
 
 
 @pytest.mark.timeout(600)
-def test_stop_and_start_again(served: Shard) -> None:
+def test_stop_and_start_again(served: WholeShard) -> None:
     """A clean stop within its time, and what fell due meanwhile goes out at the next start."""
     shard = served
     shard.forget()
@@ -146,7 +146,7 @@ def test_a_delay_beyond_the_window_is_rolled(
     """Delays of several windows: written to the timer topic again and again, delivered once; or,
     where the topic has gone meanwhile, dead letters that say so.
     """
-    shard = Shard(tmp_path, broker.bootstrap_servers, unique_name("rolled"), window="4s")
+    shard = WholeShard(tmp_path, broker.bootstrap_servers, unique_name("rolled"), window="4s")
     try:
         shard.start()
         producer = KafkaProducer(bootstrap_servers=shard.servers, linger_ms=5)
@@ -191,7 +191,7 @@ def test_a_delay_beyond_the_window_is_rolled(
         shard.close()
 
 
-def schedule_to_what_goes(shard: Shard, producer: KafkaProducer) -> dict[bytes, Headers]:
+def schedule_to_what_goes(shard: WholeShard, producer: KafkaProducer) -> dict[bytes, Headers]:
     """Timers of several windows, whose target is deleted once they have been rolled; by value what
     their dead letters begin with.
     """
@@ -224,7 +224,7 @@ def schedule_to_what_goes(shard: Shard, producer: KafkaProducer) -> dict[bytes, 
 
 
 @pytest.mark.timeout(600)
-def test_pause_and_resume(served: Shard) -> None:
+def test_pause_and_resume(served: WholeShard) -> None:
     """A pause outlives a kill; what comes meanwhile waits in the wheel, or in Kafka."""
     shard = served
     shard.forget()
@@ -253,7 +253,7 @@ def test_pause_and_resume(served: Shard) -> None:
     assert set(shard.arrivals.count.values()) == {1}
 
 
-def make_topic(shard: Shard, topic: str, **changed: str) -> None:
+def make_topic(shard: WholeShard, topic: str, **changed: str) -> None:
     """A timer topic as it must be, but for what is changed."""
     right = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
     admin = KafkaAdminClient(bootstrap_servers=shard.servers)
@@ -262,7 +262,7 @@ def make_topic(shard: Shard, topic: str, **changed: str) -> None:
     admin.close()
 
 
-def schedule_as_etf1_does(shard: Shard, topic: str) -> int:
+def schedule_as_etf1_does(shard: WholeShard, topic: str) -> int:
     """Three schedules, of which one replaces another and one is cancelled; when all are due."""
     producer = KafkaProducer(bootstrap_servers=shard.servers)
     now_s = CLOCK.now_ms() // 1_000
@@ -292,7 +292,7 @@ def schedule_as_etf1_does(shard: Shard, topic: str) -> int:
 
 
 @pytest.mark.timeout(600)
-def test_topics_that_come_later_and_go(served: Shard) -> None:
+def test_topics_that_come_later_and_go(served: WholeShard) -> None:
     """One is right, and taken from its beginning, as its own table says; one is not, until it is
     mended; one goes.
     """
@@ -349,7 +349,7 @@ def grown(before: Counter[str], after: dict[str, float]) -> dict[str, float]:
 
 
 @pytest.mark.timeout(600)
-def test_metrics_are_those_of_what_was_sent(served: Shard) -> None:
+def test_metrics_are_those_of_what_was_sent(served: WholeShard) -> None:
     """Both endpoints: accepted, rejected by reason, delivered, dead letters, lateness, pending."""
     shard = served
     shard.forget()
@@ -403,7 +403,7 @@ def test_metrics_are_those_of_what_was_sent(served: Shard) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_what_is_cancelled_from_outside(served: Shard) -> None:
+def test_what_is_cancelled_from_outside(served: WholeShard) -> None:
     """By command and client; by handle, key and partition; answered truly; rescheduled. It
     leaves cancelled timers that are due in an hour.
     """
@@ -464,13 +464,13 @@ FAR_MS = (72 * HOUR_MS, 73 * HOUR_MS, 10 * 365 * 24 * HOUR_MS)
 NOW: Headers = [("TIMER_DELAY_MS", b"100")]
 
 
-def stamped(shard: Shard, kind: str) -> None:
+def stamped(shard: WholeShard, kind: str) -> None:
     """Whose timestamps the timer topic takes."""
     after = {"message.timestamp.after.max.ms": str(2**62)}
     alter(shard.servers, shard.timers, {"message.timestamp.type": kind, **after})
 
 
-def send(shard: Shard, name: bytes, count: int, ahead_ms: int = 0) -> None:
+def send(shard: WholeShard, name: bytes, count: int, ahead_ms: int = 0) -> None:
     """Timers in all partitions."""
     producer = KafkaProducer(bootstrap_servers=shard.servers)
     stamp_ms = CLOCK.now_ms() + ahead_ms
@@ -481,7 +481,7 @@ def send(shard: Shard, name: bytes, count: int, ahead_ms: int = 0) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_rows_stamped_days_ahead_hold_back_no_other(served: Shard) -> None:
+def test_rows_stamped_days_ahead_hold_back_no_other(served: WholeShard) -> None:
     """In every partition, with both processes killed while they are there. The last test: these
     rows stay.
     """

@@ -28,7 +28,7 @@ class WrongClock(SystemClock):
         return super().now_ms() + self.error_ms
 
 
-class Shard:
+class WrongClockHost:
     """Topics, and a publisher on a host whose clock may be wrong."""
 
     def __init__(self, servers: str) -> None:
@@ -64,14 +64,14 @@ class Shard:
 
 
 @pytest.fixture
-def shard(broker: DevBroker) -> Iterator[Shard]:
-    shard = Shard(broker.bootstrap_servers)
+def shard(broker: DevBroker) -> Iterator[WrongClockHost]:
+    shard = WrongClockHost(broker.bootstrap_servers)
     yield shard
     shard.publisher.close()
 
 
 def test_publishing_tells_when_the_broker_took_the_progress(
-    broker: DevBroker, shard: Shard
+    broker: DevBroker, shard: WrongClockHost
 ) -> None:
     """Whatever the host's clock says."""
     shard.create_topics()
@@ -83,7 +83,7 @@ def test_publishing_tells_when_the_broker_took_the_progress(
 
 @pytest.mark.parametrize("error_ms", [2 * HOUR_MS, -2 * HOUR_MS])
 def test_records_have_a_time_that_strict_topics_take(
-    broker: DevBroker, shard: Shard, error_ms: int
+    broker: DevBroker, shard: WrongClockHost, error_ms: int
 ) -> None:
     """That of a host far ahead, or far behind, is refused; dead letters too."""
     shard.create_topics()
@@ -98,7 +98,7 @@ def test_records_have_a_time_that_strict_topics_take(
         assert abs(record.timestamp - stamp_ms) < STRICT_MS
 
 
-def test_a_state_topic_that_keeps_the_hosts_time_does_not_tell(shard: Shard) -> None:
+def test_a_state_topic_that_keeps_the_hosts_time_does_not_tell(shard: WrongClockHost) -> None:
     shard.create_topics("CreateTime")
     shard.publisher.start()
     assert shard.publisher.publish(None, progress(1)) is None

@@ -35,7 +35,7 @@ END_S = 60.0
 STARTS_S = 400.0
 
 
-class Shards:
+class RunningShards:
     """As many `duewheel run` as there are shards, each in a directory of its own."""
 
     def __init__(self, shard: LoadedShard) -> None:
@@ -92,7 +92,7 @@ def shard(tmp_path: Path, broker: DevBroker) -> Iterator[LoadedShard]:
 
 
 def test_more_and_fewer_shards_under_load(shard: LoadedShard) -> None:
-    shards = Shards(shard)
+    shards = RunningShards(shard)
     shards.start(1)
     shard.load.start()
     shard.wait(lambda: len(shard.arrivals.first) > 100)

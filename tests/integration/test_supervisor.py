@@ -18,7 +18,7 @@ from kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
-from tests.harness.whole_shard import Shard
+from tests.harness.whole_shard import WholeShard
 
 from duewheel.checkpoints.fs import FileLock
 from duewheel.dev.broker import HOST, DevBroker, free_ports
@@ -32,7 +32,7 @@ USER, PASSWORD, SCRAM = "duewheel", "hunter2", "SCRAM-SHA-256"
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
-def deliver_one(shard: Shard, value: bytes) -> None:
+def deliver_one(shard: WholeShard, value: bytes) -> None:
     """All the way, through both processes."""
     producer = KafkaProducer(bootstrap_servers=shard.servers)
     producer.send(shard.timers, value, headers=[("TIMER_DELAY_MS", b"0")]).get(timeout=30)
@@ -40,12 +40,12 @@ def deliver_one(shard: Shard, value: bytes) -> None:
     shard.wait(lambda: value in shard.arrivals.first)
 
 
-def died(shard: Shard, name: str) -> list[dict[str, object]]:
+def died(shard: WholeShard, name: str) -> list[dict[str, object]]:
     return [each for each in shard.events("process died") if each["process"] == name]
 
 
 @pytest.mark.crash_matrix
-def test_a_lock_held_for_longer_than_a_process_waits(shard: Shard) -> None:
+def test_a_lock_held_for_longer_than_a_process_waits(shard: WholeShard) -> None:
     """As of a disk that stalls: nobody who could be killed holds it."""
     shard.start()
     lock = FileLock(shard.settings.storage.data_dir / ENGINE_LOCK)
@@ -67,15 +67,17 @@ def test_a_lock_held_for_longer_than_a_process_waits(shard: Shard) -> None:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory, broker: DevBroker) -> Iterator[Shard]:
+def running(tmp_path_factory: pytest.TempPathFactory, broker: DevBroker) -> Iterator[WholeShard]:
     """It runs for several tests: a start of Spark takes longer than they do."""
     path = tmp_path_factory.mktemp("running")
-    with closing(Shard(path, broker.bootstrap_servers, f"run-{uuid.uuid4().hex[:8]}")) as shard:
+    with closing(
+        WholeShard(path, broker.bootstrap_servers, f"run-{uuid.uuid4().hex[:8]}")
+    ) as shard:
         shard.start()
         yield shard
 
 
-def test_a_host_without_room_for_another_process(running: Shard) -> None:
+def test_a_host_without_room_for_another_process(running: WholeShard) -> None:
     shard = running
     before = resource.prlimit(shard.supervisor_pid, resource.RLIMIT_NOFILE)
     resource.prlimit(shard.supervisor_pid, resource.RLIMIT_NOFILE, (3, before[1]))
@@ -86,7 +88,7 @@ def test_a_host_without_room_for_another_process(running: Shard) -> None:
     deliver_one(shard, b"after the shortage")
 
 
-def test_one_run_works_in_a_directory(running: Shard) -> None:
+def test_one_run_works_in_a_directory(running: WholeShard) -> None:
     shard = running
     before = shard.status()["run"]["dequeue"]["restarts"]
     shard.command("run", code=Locked.exit_code)
@@ -143,7 +145,7 @@ class Login:
 
 @pytest.mark.crash_matrix
 def test_a_login_that_is_refused_for_a_while(secured: Secured, tmp_path: Path) -> None:
-    shard = Shard(tmp_path, secured.plain, "app")
+    shard = WholeShard(tmp_path, secured.plain, "app")
     with closing(KafkaAdminClient(bootstrap_servers=secured.plain)) as operator:
         login = Login(operator)
         login.allow()

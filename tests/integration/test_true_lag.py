@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kafka import KafkaProducer
 from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
-from tests.harness.whole_shard import Shard
+from tests.harness.whole_shard import WholeShard
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -19,7 +19,7 @@ FETCH = "1"  # its api key: the proxy has no name for it
 
 
 @pytest.fixture
-def shard(shard: Shard, proxy: FaultProxy) -> Shard:
+def shard(shard: WholeShard, proxy: FaultProxy) -> WholeShard:
     """Which reaches the broker through the proxy; its consumer and producers do not."""
     text = shard.config.read_text()
     shard.config.write_text(text.replace(shard.servers, proxy.bootstrap_servers))
@@ -35,12 +35,12 @@ def descendants(pid: int) -> dict[int, str]:
     return found
 
 
-def jvm(shard: Shard) -> int:
+def jvm(shard: WholeShard) -> int:
     (found,) = [p for p, n in descendants(shard.status()["ingest"]["pid"]).items() if n == "java"]
     return found
 
 
-def write(shard: Shard) -> None:
+def write(shard: WholeShard) -> None:
     """Timers that are due at once."""
     producer = KafkaProducer(bootstrap_servers=shard.servers)
     for number in range(ROWS):
@@ -49,7 +49,7 @@ def write(shard: Shard) -> None:
     producer.close()
 
 
-def await_alarm(shard: Shard, *reasons: str) -> dict[str, Any]:
+def await_alarm(shard: WholeShard, *reasons: str) -> dict[str, Any]:
     """Until it is said that nothing is taken: by `status`, by its exit code, by both endpoints."""
     shard.wait(lambda: not set(reasons) - set(shard.status()["not_ready"]))
     found = shard.status()
@@ -67,7 +67,7 @@ def await_alarm(shard: Shard, *reasons: str) -> dict[str, Any]:
     return found
 
 
-def await_ready(shard: Shard) -> None:
+def await_ready(shard: WholeShard) -> None:
     """Until all are delivered, and that is said."""
     shard.wait(lambda: len(shard.arrivals.first) == ROWS)
     shard.wait(lambda: bool(shard.status()["ready"]))
@@ -76,7 +76,7 @@ def await_ready(shard: Shard) -> None:
     assert shard.scrape("ingest")["ready"] == 1
 
 
-def test_a_jvm_that_stands_still(shard: Shard) -> None:
+def test_a_jvm_that_stands_still(shard: WholeShard) -> None:
     shard.start()
     shard.wait(lambda: bool(shard.status()["ready"]))
     stopped = jvm(shard)
@@ -90,7 +90,7 @@ def test_a_jvm_that_stands_still(shard: Shard) -> None:
 
 
 @pytest.mark.crash_matrix
-def test_a_reader_that_hangs(shard: Shard, proxy: FaultProxy) -> None:
+def test_a_reader_that_hangs(shard: WholeShard, proxy: FaultProxy) -> None:
     """Fetches are never answered; other requests are."""
     shard.start()
     shard.wait(lambda: bool(shard.status()["ready"]))
@@ -102,7 +102,7 @@ def test_a_reader_that_hangs(shard: Shard, proxy: FaultProxy) -> None:
 
 
 @pytest.mark.crash_matrix
-def test_a_process_that_stands_still(shard: Shard) -> None:
+def test_a_process_that_stands_still(shard: WholeShard) -> None:
     """All of ingest: its own endpoint says nothing, that of dequeue does."""
     shard.start()
     shard.wait(lambda: bool(shard.status()["ready"]))

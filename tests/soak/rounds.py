@@ -39,7 +39,7 @@ from tests.soak.shard import (
     TIMER_PARTITIONS,
     TIMERS,
     WINDOW_MS,
-    Shard,
+    SoakShard,
 )
 
 # How often each kind comes, about: a start of Spark takes the longest.
@@ -94,7 +94,7 @@ class Soak:
         with ExitStack() as stack:
             stack.enter_context(self._cluster)
             servers = self._cluster.bootstrap_servers
-            self._shard = shard = Shard(self._folder, servers)
+            self._shard = shard = SoakShard(self._folder, servers)
             shard.create_topics()
             stack.callback(shard.end, PROCESSES, signal.SIGKILL)
             rate, seed = self._plan.rate, self._plan.seed

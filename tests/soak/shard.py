@@ -35,7 +35,7 @@ _AGAIN_S = 0.5
 _STOP_S = 30.0
 
 
-class Shard:
+class SoakShard:
     """Not thread-safe.
 
     Attributes:

@@ -68,7 +68,7 @@ def test_what_was_cut_off_or_is_gone_is_not_waited_for() -> None:
 # ---- what makes a shard not ready ---------------------------------------------------------------
 
 
-class Shard:
+class WatchedDirectory:
     """A data directory in which this process plays both processes."""
 
     def __init__(self, path: Path) -> None:
@@ -106,19 +106,19 @@ class Shard:
 
 
 @pytest.fixture
-def shard(tmp_path: Path) -> Iterator[Shard]:
-    shard = Shard(tmp_path)
+def shard(tmp_path: Path) -> Iterator[WatchedDirectory]:
+    shard = WatchedDirectory(tmp_path)
     yield shard
     for lock in shard.locks.values():
         lock.close()
 
 
 @pytest.fixture
-def bounds(shard: Shard) -> ReadyBounds:
+def bounds(shard: WatchedDirectory) -> ReadyBounds:
     return ReadyBounds.of(shard.settings)
 
 
-def test_a_shard_that_does_its_work_is_ready(shard: Shard) -> None:
+def test_a_shard_that_does_its_work_is_ready(shard: WatchedDirectory) -> None:
     assert shard.reasons() == []
     found = shard.metrics()
     assert (found["ready"], found["ingest_lag_messages"], found["ingest_lag_seconds"]) == (1, 0, 0)
@@ -127,7 +127,7 @@ def test_a_shard_that_does_its_work_is_ready(shard: Shard) -> None:
     }
 
 
-def test_a_lag_up_to_its_bound_is_none(shard: Shard, bounds: ReadyBounds) -> None:
+def test_a_lag_up_to_its_bound_is_none(shard: WatchedDirectory, bounds: ReadyBounds) -> None:
     shard.note_lag(6_000, bounds.lag_ms)
     assert shard.reasons() == []
     shard.later(1)
@@ -139,25 +139,27 @@ def test_a_lag_up_to_its_bound_is_none(shard: Shard, bounds: ReadyBounds) -> Non
     assert found["ingest_lag_seconds"] == (bounds.lag_ms + 1) / 1000
 
 
-def test_a_batch_without_progress_shows_its_age(shard: Shard, bounds: ReadyBounds) -> None:
+def test_a_batch_without_progress_shows_its_age(
+    shard: WatchedDirectory, bounds: ReadyBounds
+) -> None:
     shard.note_lag(1, 0, bounds.batch_ms + 1)
     assert shard.reasons() == ["batch_stuck"]
     assert shard.metrics()["ingest_batch_age_seconds"] == (bounds.batch_ms + 1) / 1000
 
 
-def test_deliveries_that_are_behind(shard: Shard, bounds: ReadyBounds) -> None:
+def test_deliveries_that_are_behind(shard: WatchedDirectory, bounds: ReadyBounds) -> None:
     shard.beat(behind_ms=bounds.behind_ms - 1_000)
     assert shard.reasons() == []
     shard.later(1_001)  # dequeue says nothing, and is not faster for it
     assert shard.reasons() == ["dequeue_behind"]
 
 
-def test_silence_is_no_proof_of_work(shard: Shard, bounds: ReadyBounds) -> None:
+def test_silence_is_no_proof_of_work(shard: WatchedDirectory, bounds: ReadyBounds) -> None:
     shard.later(bounds.silence_ms + 1)
     assert shard.reasons() == ["ingest_silent", "dequeue_silent", "ends_unknown", "dequeue_behind"]
 
 
-def test_what_is_paused_is_no_fault(shard: Shard, bounds: ReadyBounds) -> None:
+def test_what_is_paused_is_no_fault(shard: WatchedDirectory, bounds: ReadyBounds) -> None:
     shard.note_lag(6_000, bounds.lag_ms + 1, bounds.batch_ms + 1)
     shard.beat(behind_ms=bounds.behind_ms + 1)
     assert shard.reasons() == ["ingest_lag", "batch_stuck", "dequeue_behind"]
@@ -167,7 +169,7 @@ def test_what_is_paused_is_no_fault(shard: Shard, bounds: ReadyBounds) -> None:
     assert shard.reasons() == []
 
 
-def test_processes_that_do_not_run_or_keep_ending(shard: Shard, tmp_path: Path) -> None:
+def test_processes_that_do_not_run_or_keep_ending(shard: WatchedDirectory, tmp_path: Path) -> None:
     shard.locks[Role.INGEST].release()
     assert shard.reasons() == ["ingest_not_running"]
     run = FileLock(tmp_path / run_file.LOCK_NAME)
@@ -189,7 +191,7 @@ def test_processes_that_do_not_run_or_keep_ending(shard: Shard, tmp_path: Path) 
 def test_before_kafka_has_said_anything_nothing_is_ready(tmp_path: Path) -> None:
     path = tmp_path / "new"
     path.mkdir()
-    shard = Shard(path)
+    shard = WatchedDirectory(path)
     shard.state.live.note_lag(Lag(0, 0, 0, 0, 0))
     assert shard.reasons() == ["ends_unknown"]
     assert "ingest_lag_messages" not in shard.metrics()

@@ -16,7 +16,7 @@ ROWS_MAX = 1_000
 BYTES_MAX = 100_000
 
 
-class Shard:
+class SparkDirectory:
     """The directory of an ingest process, and a checkpoint of Spark's in it."""
 
     def __init__(self, path: Path) -> None:
@@ -42,13 +42,13 @@ class Shard:
 
 
 @pytest.fixture
-def shard(tmp_path: Path) -> Shard:
-    return Shard(tmp_path)
+def shard(tmp_path: Path) -> SparkDirectory:
+    return SparkDirectory(tmp_path)
 
 
 @pytest.mark.parametrize("committed", [False, True])
 def test_a_batch_that_never_comes_to_an_end_is_halved_down_to_a_floor(
-    shard: Shard, committed: bool
+    shard: SparkDirectory, committed: bool
 ) -> None:
     """Killed without a word, again and again, while Spark fetches its rows or, behind its commit,
     while they are appended; Spark's checkpoint must not name that batch again.
@@ -66,7 +66,9 @@ def test_a_batch_that_never_comes_to_an_end_is_halved_down_to_a_floor(
     assert rows[-1] == ROWS_MIN
 
 
-def test_a_kill_is_no_failure_if_the_marks_have_moved_or_no_batch_was_begun(shard: Shard) -> None:
+def test_a_kill_is_no_failure_if_the_marks_have_moved_or_no_batch_was_begun(
+    shard: SparkDirectory,
+) -> None:
     shard.start()
     shard.plan(0)
     assert shard.start(MOVED).rows == ROWS_MAX
@@ -77,13 +79,17 @@ def test_a_kill_is_no_failure_if_the_marks_have_moved_or_no_batch_was_begun(shar
 
 
 @pytest.mark.parametrize(("end", "rows"), [(End.ORDERLY, 1_000), (End.OUT_OF_MEMORY, 500)])
-def test_how_it_has_ended_counts_more_than_the_marks(shard: Shard, end: End, rows: int) -> None:
+def test_how_it_has_ended_counts_more_than_the_marks(
+    shard: SparkDirectory, end: End, rows: int
+) -> None:
     shard.start().ended(end)
     shard.plan(0)
     assert shard.start(MOVED if end is End.OUT_OF_MEMORY else MARKS).rows == rows
 
 
-def test_what_was_halved_stays_so_over_restarts_and_grows_once_batches_pass(shard: Shard) -> None:
+def test_what_was_halved_stays_so_over_restarts_and_grows_once_batches_pass(
+    shard: SparkDirectory,
+) -> None:
     shard.start().ended(End.OUT_OF_MEMORY)
     shard.start().ended(End.OUT_OF_MEMORY)
     shard.start().ended(End.ORDERLY)
@@ -101,7 +107,7 @@ def test_what_was_halved_stays_so_over_restarts_and_grows_once_batches_pass(shar
     assert not limit.is_outgrown(9 * GROWTH_BATCHES, 1.0, behind=5)
 
 
-def test_large_rows_come_fewer_at_a_time(shard: Shard) -> None:
+def test_large_rows_come_fewer_at_a_time(shard: SparkDirectory) -> None:
     limit = shard.start()
     assert not limit.is_outgrown(1, 100.0, behind=0), "a thousand of them fit"
     assert not limit.is_outgrown(1, 150.0, behind=0), "not for a little less"
@@ -115,7 +121,7 @@ def test_large_rows_come_fewer_at_a_time(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage", b'00000000 {"rows": -1}\n'])
-def test_a_damaged_file_counts_as_none(shard: Shard, damage: bytes) -> None:
+def test_a_damaged_file_counts_as_none(shard: SparkDirectory, damage: bytes) -> None:
     shard.start().ended(End.OUT_OF_MEMORY)
     (shard.path / FILE_NAME).write_bytes(damage)
     assert Attempt.read(shard.path) is None

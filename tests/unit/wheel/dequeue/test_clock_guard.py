@@ -12,7 +12,7 @@ from duewheel.wheel.dequeue.clock_guard import ClockGuard
 BOUND_MS = 1_000
 
 
-class World:
+class GuardedHost:
     """A host, brokers whose clock is `broker_error_ms` off, and transactions between them."""
 
     def __init__(self) -> None:
@@ -36,18 +36,18 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> GuardedHost:
+    return GuardedHost()
 
 
-def test_nothing_is_closed_before_the_brokers_clock_is_known(world: World) -> None:
+def test_nothing_is_closed_before_the_brokers_clock_is_known(world: GuardedHost) -> None:
     assert not world.closes()
     assert world.guard.must_read
     world.commit()
     assert world.closes()
 
 
-def test_brokers_that_do_not_say_change_nothing(world: World) -> None:
+def test_brokers_that_do_not_say_change_nothing(world: GuardedHost) -> None:
     with capture_logs() as logs:
         world.guard.read(None, world.clock.boottime_ms())
         assert not world.closes()
@@ -65,7 +65,7 @@ def test_brokers_that_do_not_say_change_nothing(world: World) -> None:
 @pytest.mark.parametrize(
     ("ahead_ms", "closes"), [(-3_600_000, True), (998, True), (999, False), (3_600_000, False)]
 )
-def test_a_clock_that_is_wrong_at_boot(world: World, ahead_ms: int, closes: bool) -> None:
+def test_a_clock_that_is_wrong_at_boot(world: GuardedHost, ahead_ms: int, closes: bool) -> None:
     """Two milliseconds of the reading count against the host."""
     world.clock.step(ahead_ms)
     world.commit()
@@ -73,7 +73,9 @@ def test_a_clock_that_is_wrong_at_boot(world: World, ahead_ms: int, closes: bool
     assert world.closes() == closes
 
 
-def test_a_step_counts_before_the_next_commit_and_ends_with_its_correction(world: World) -> None:
+def test_a_step_counts_before_the_next_commit_and_ends_with_its_correction(
+    world: GuardedHost,
+) -> None:
     world.commit()
     world.clock.step(3_600_000)
     assert not world.closes()
@@ -83,14 +85,14 @@ def test_a_step_counts_before_the_next_commit_and_ends_with_its_correction(world
     assert world.closes()
 
 
-def test_a_step_back_holds_nothing(world: World) -> None:
+def test_a_step_back_holds_nothing(world: GuardedHost) -> None:
     world.commit()
     world.clock.step(-3_600_000)
     assert world.closes()
     assert world.guard.ahead_ms() == 2 - 3_600_000
 
 
-def test_small_steps_add_up(world: World) -> None:
+def test_small_steps_add_up(world: GuardedHost) -> None:
     """Also over commits: what counts is how far the clocks are apart."""
     for _ in range(2):
         world.commit()
@@ -102,7 +104,7 @@ def test_small_steps_add_up(world: World) -> None:
     assert not world.closes()
 
 
-def test_a_suspend_is_no_step_but_the_clock_is_read_again(world: World) -> None:
+def test_a_suspend_is_no_step_but_the_clock_is_read_again(world: GuardedHost) -> None:
     world.commit()
     world.clock.sleep(60)
     assert world.closes()
@@ -114,7 +116,7 @@ def test_a_suspend_is_no_step_but_the_clock_is_read_again(world: World) -> None:
     assert world.closes()
 
 
-def test_a_host_that_wakes_up_with_a_wrong_clock_stays_held(world: World) -> None:
+def test_a_host_that_wakes_up_with_a_wrong_clock_stays_held(world: GuardedHost) -> None:
     world.commit()
     world.clock.sleep(3_600)
     world.clock.step(5_000)
@@ -122,7 +124,7 @@ def test_a_host_that_wakes_up_with_a_wrong_clock_stays_held(world: World) -> Non
     assert not world.closes()
 
 
-def test_slow_transactions_do_no_harm_once_there_was_a_quick_one(world: World) -> None:
+def test_slow_transactions_do_no_harm_once_there_was_a_quick_one(world: GuardedHost) -> None:
     world.commit(after_it_ms=5_000)
     assert not world.closes(), "all of these five seconds may be the clock's"
     world.commit()
@@ -133,7 +135,7 @@ def test_slow_transactions_do_no_harm_once_there_was_a_quick_one(world: World) -
     assert not world.closes()
 
 
-def test_a_broker_s_clock_that_is_set_is_followed(world: World) -> None:
+def test_a_broker_s_clock_that_is_set_is_followed(world: GuardedHost) -> None:
     world.commit()
     world.broker_error_ms = -10_000
     world.commit()
@@ -145,7 +147,7 @@ def test_a_broker_s_clock_that_is_set_is_followed(world: World) -> None:
     assert world.closes()
 
 
-def test_the_log_tells_once_a_minute_and_when_it_is_over(world: World) -> None:
+def test_the_log_tells_once_a_minute_and_when_it_is_over(world: GuardedHost) -> None:
     world.commit()
     with capture_logs() as logs:
         assert world.closes()

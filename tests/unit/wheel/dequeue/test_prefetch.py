@@ -60,7 +60,7 @@ def drop(path: Path) -> None:
     os.close(fd)
 
 
-class Pending:
+class ColdFiles:
     """A directory with timers scattered over an hour and its cold files."""
 
     def __init__(self, path: Path) -> None:
@@ -111,8 +111,8 @@ class Pending:
 
 
 @pytest.fixture
-def pending(tmp_path: Path, require: Callable[[object, str], None]) -> Pending:
-    pending = Pending(tmp_path / "data")
+def pending(tmp_path: Path, require: Callable[[object, str], None]) -> ColdFiles:
+    pending = ColdFiles(tmp_path / "data")
     cold = not resident(pending.log).any() and not resident(pending.messages).any()
     require(cold, "this file system's cache cannot be dropped")
     return pending
@@ -126,14 +126,14 @@ def eventually(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_an_hour_that_fits_is_read_whole(pending: Pending) -> None:
+def test_an_hour_that_fits_is_read_whole(pending: ColdFiles) -> None:
     size = pending.log.stat().st_size + pending.messages.stat().st_size
     assert pending.look(60_000, 2 * size) == size
     assert resident(pending.log).all()
     assert resident(pending.messages).all()
 
 
-def test_of_a_large_hour_only_what_comes_soon(pending: Pending) -> None:
+def test_of_a_large_hour_only_what_comes_soon(pending: ColdFiles) -> None:
     needed = pending.needed(START_MS + 60_000)
     drop(pending.log)
     drop(pending.messages)
@@ -146,7 +146,7 @@ def test_of_a_large_hour_only_what_comes_soon(pending: Pending) -> None:
     assert not resident(pending.messages).all()
 
 
-def test_the_budget_is_spent_on_what_comes_first(pending: Pending) -> None:
+def test_the_budget_is_spent_on_what_comes_first(pending: ColdFiles) -> None:
     soon = pending.needed(START_MS + 10_000)
     later = pending.needed(START_MS + 1_800_000)
     drop(pending.log)
@@ -163,7 +163,7 @@ def test_the_budget_is_spent_on_what_comes_first(pending: Pending) -> None:
     ahead.close()
 
 
-def test_a_log_beyond_the_budget_and_no_files_at_all(pending: Pending, tmp_path: Path) -> None:
+def test_a_log_beyond_the_budget_and_no_files_at_all(pending: ColdFiles, tmp_path: Path) -> None:
     assert pending.look(60_000, PAGE) == 0
     assert not resident(pending.messages).any()
     assert pending.look(60_000, 1 << 30, delivered=SLOT + 10 * 72_000) == 0
@@ -171,7 +171,7 @@ def test_a_log_beyond_the_budget_and_no_files_at_all(pending: Pending, tmp_path:
     assert names == [pending.log.name], "no file was made by looking"
 
 
-def test_the_thread_outlives_any_error(pending: Pending) -> None:
+def test_the_thread_outlives_any_error(pending: ColdFiles) -> None:
     asked: list[int] = []
 
     def delivered() -> int:
@@ -187,7 +187,7 @@ def test_the_thread_outlives_any_error(pending: Pending) -> None:
     assert failures.pop("read ahead") == 2
 
 
-def test_the_thread_reads_ahead_beside_the_loop_and_stops(pending: Pending) -> None:
+def test_the_thread_reads_ahead_beside_the_loop_and_stops(pending: ColdFiles) -> None:
     config = ReadAheadConfig(60_000, 1 << 30)
     with ReadAheadThread(pending.path, WHEEL, config, pending.clock, lambda: SLOT):
         eventually(lambda: bool(resident(pending.messages).all()))
