@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,20 +23,17 @@ from tests.harness.deliveries import (
     rows,
     topics,
 )
+from tests.harness.local_world import PRECISION_MS, SLOT, LocalWorld, timer
 from tests.simulation.contract_check import decoded
 
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, Deliveries
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
+from duewheel.testing import TIMER_TOPIC
 from duewheel.wheel.dequeue.statistics import Statistics
-from duewheel.wheel.dequeue_config import ROLLS_MAX, DequeueConfig
 from duewheel.wheel.encoded import Aside, EncodingTarget, Target
 from duewheel.wheel.slot_overflow import HotSlots, RankCounter, overflow_rows, spread_rows
-from duewheel.wheel.slots import WheelConfig
 
-PRECISION_MS = 10
-SLOT = NOW_MS // PRECISION_MS
 SPREAD = HotSlots("spread", 100, 5_000)
 
 
@@ -234,41 +232,23 @@ def test_the_statistics_tell_them_from_what_is_parked() -> None:
 
 # ---- the loop -----------------------------------------------------------------------------------
 
-WHEEL = WheelConfig(PRECISION_MS, 64, window_ms=640, margin_ms=0)
 HOT = HotSlots("spread", 4, 300)
 
 
-class World:
+class HotWorld(LocalWorld):
     """A shard with a slot of many timers of two partitions."""
 
-    def __init__(
-        self,
-        path: Path,
-        chunk_records: int,
-        hot: HotSlots = HOT,
-        chunk_rolls: int = ROLLS_MAX,
-    ) -> None:
-        self.clock = ManualClock(NOW_MS)
-        self.publisher = RecordingPublisher(self.clock)
-        config = DequeueConfig(
-            0, 1, {}, chunk_records=chunk_records, chunk_rolls=chunk_rolls, hot_slots=hot
-        )
-        self.shard = LocalShard(path, WHEEL, self.publisher, self.clock, config)
-        self.shard.start_dequeue({(TIMER_TOPIC, n): 0 for n in range(2)})
-        self.shard.start_ingest()
+    def __init__(self, path: Path, chunk_records: int, **settings: Any) -> None:
+        super().__init__(path, chunk_records=chunk_records, **{"hot_slots": HOT, **settings})
 
-    def append(self, order: Sequence[tuple[int, int]], slot: int = 1) -> None:
-        timers = [TimerRow(p, offset, NOW_MS + slot * PRECISION_MS) for p, offset in order]
-        ends = {(TIMER_TOPIC, p): offset + 1 for p, offset in order}
-        self.shard.append(timers, ends)
+    def fill(self, order: Sequence[tuple[int, int]], slot: int = 1) -> None:
+        self.append(*(timer(partition, offset, slot) for partition, offset in order))
 
-    def deliver(self, *, killed: Callable[[int], bool] = lambda _: False) -> None:
+    def deliver(self, *, killed: Callable[[int], bool]) -> None:
         """Everything closed, with kills of dequeue behind some of the transactions."""
-        assert self.shard.dequeue is not None
-        while self.shard.dequeue.tick():
+        while self.tick():
             if killed(len(self.publisher.committed)):
-                self.shard.kill(Role.DEQUEUE)
-                self.shard.start_dequeue()
+                self.restart(Role.DEQUEUE)
 
     def left(self) -> list[tuple[str, int, int]]:
         """Source, key hash, and until when each row is held back, in the order of leaving."""
@@ -289,10 +269,9 @@ ORDER = [(number, offset) for offset in range(14) for number in range(2)]
 
 def test_where_many_are_spread_transactions_are_short(tmp_path: Path) -> None:
     """As where many roll: what comes behind them in their timer topic is not read meanwhile."""
-    world = World(tmp_path, 100, chunk_rolls=3)
-    world.append(ORDER)
-    world.clock.set(NOW_MS + PRECISION_MS)
-    world.deliver()
+    world = HotWorld(tmp_path, 100, chunk_rolls=3)
+    world.fill(ORDER)
+    world.at_slot(1)
     spread = [
         int(spread_rows(deliveries).sum())
         for deliveries, _ in world.publisher.committed
@@ -312,20 +291,19 @@ def test_where_many_are_spread_transactions_are_short(tmp_path: Path) -> None:
 def test_chunks_and_kills_within_the_slot_change_nothing(
     tmp_path: Path, chunk_records: int, kills: int
 ) -> None:
-    whole = World(tmp_path / "whole", 100)
-    cut = World(tmp_path / "cut", chunk_records)
+    whole = HotWorld(tmp_path / "whole", 100)
+    cut = HotWorld(tmp_path / "cut", chunk_records)
     for world in (whole, cut):
-        world.append(ORDER)
-        world.append(ORDER[:2], slot=2)
-        world.clock.set(NOW_MS + 2 * PRECISION_MS)
-    whole.deliver()
+        world.fill(ORDER)
+        world.fill(ORDER[:2], slot=2)
+        world.set_slot(2)
+    whole.drain()
     cut.deliver(killed=lambda count: count in range(4, 4 + 4 * kills, 4))
     assert cut.left() == whole.left()
     held = [until for _, _, until in whole.left()]
     assert all(until == ANY_TIME for until in held[:5]), "up to the limit all leave"
     assert all(until > NOW_MS + 2 * PRECISION_MS - 1 for until in held[8:28])
-    assert cut.shard.dequeue is not None and whole.shard.dequeue is not None
-    assert kills or cut.shard.dequeue.statistics.hot_slots == 1
+    assert kills or cut.dequeue.statistics.hot_slots == 1
 
 
 def test_a_slot_that_was_half_out_when_the_directory_was_lost_goes_on_at_its_place(
@@ -334,24 +312,21 @@ def test_a_slot_that_was_half_out_when_the_directory_was_lost_goes_on_at_its_pla
     """What is read again lies in another order, and what was out is not there: without a count of
     that the limit would begin anew, and later rows of a key overtake those that were spread.
     """
-    world = World(tmp_path / "first", 2)
-    world.append(ORDER)
-    world.clock.set(NOW_MS + PRECISION_MS)
-    assert world.shard.dequeue is not None
+    world = HotWorld(tmp_path / "first", 2)
+    world.fill(ORDER)
+    world.set_slot(1)
     for _ in range(5):
-        world.shard.dequeue.tick()
+        world.tick()
     spread = {key for _, key, until in world.left() if until != ANY_TIME}
     assert spread, "some are in excess already"
-    world.shard.kill(Role.DEQUEUE)
-    world.shard.kill(Role.INGEST)
-    config = DequeueConfig(0, 1, {}, chunk_records=3, hot_slots=HOT)
-    other = LocalShard(tmp_path / "second", WHEEL, world.publisher, world.clock, config)
+    world.kill()
+    other = world.beside(tmp_path / "second", replace(world.config, chunk_records=3))
     other.start_dequeue(take_over=True)
     other.start_ingest()
     world.shard, before = other, len(world.left())
     for number in range(2):
-        world.append([(number, offset) for offset in range(14)])
-    world.deliver()
+        world.fill([(number, offset) for offset in range(14)])
+    world.drain()
     rest = world.left()[before:]
     assert sorted(source for source, _, _ in world.left()) == sorted(
         f"{TIMER_TOPIC}-{number}@{offset}" for number, offset in ORDER
@@ -360,19 +335,18 @@ def test_a_slot_that_was_half_out_when_the_directory_was_lost_goes_on_at_its_pla
 
 
 def test_each_hot_slot_is_told_once(tmp_path: Path) -> None:
-    world = World(tmp_path, 3, HotSlots("dead-letter", 4))
+    world = HotWorld(tmp_path, 3, hot_slots=HotSlots("dead-letter", 4))
     for slot in (1, 2):
-        world.append([(number, offset + 20 * slot) for number, offset in ORDER], slot)
-    world.clock.set(NOW_MS + 2 * PRECISION_MS)
+        world.fill([(number, offset + 20 * slot) for number, offset in ORDER], slot)
+    world.set_slot(2)
     with structlog.testing.capture_logs() as lines:
-        world.deliver()
+        world.drain()
     told = [line for line in lines if "hot_slot_limit" in line["event"]]
     assert [slot for line in told for slot in line["slots_ms"]] == [
         NOW_MS + PRECISION_MS,
         NOW_MS + 2 * PRECISION_MS,
     ]
     assert {(line["limit"], line["policy"]) for line in told} == {(4, "dead-letter")}
-    assert world.shard.dequeue is not None
-    counted = world.shard.dequeue.statistics
+    counted = world.dequeue.statistics
     assert counted.hot_slots == 2
     assert sum(until == NEVER for _, _, until in world.left()) >= 2 * (28 - 9)

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.timer_rows import P0, P1, ends_of
+from tests.harness.local_world import NOW_MS, PRECISION_MS, SLOT, LocalWorld, ring, timer
+from tests.harness.timer_rows import P0, P1
 
 from duewheel.checkpoints.commit_and_close import Close
 from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
-from duewheel.checkpoints.state_file import State
 from duewheel.errors import Fenced, KafkaUnavailable, RecoveryPending, RecoveryRefused
 from duewheel.testing import LocalShard, ManualClock, RecordingPublisher, TimerRow
 from duewheel.wheel.dequeue import loop
@@ -29,54 +29,20 @@ from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import MAGIC_ABANDONED, RECORD_BYTES
 
-NOW_MS = 1_800_000_000_000
-PRECISION_MS = 10
-SLOT = NOW_MS // PRECISION_MS  # closed at the start
 
-
-class World:
-    """A started shard and what it stands on."""
+class LoopWorld(LocalWorld):
+    """A started shard that may be told to stop."""
 
     def __init__(self, path: Path, slots: int, **bounds: Any) -> None:
-        self.wheel = WheelConfig(PRECISION_MS, slots, window_ms=slots * PRECISION_MS, margin_ms=0)
-        self.clock = ManualClock(NOW_MS)
-        self.publisher = RecordingPublisher(self.clock)
-        self.config = DequeueConfig(0, 1, {"precision": PRECISION_MS}, **bounds)
-        self.shard = LocalShard(
-            path, self.wheel, self.publisher, self.clock, self.config, lambda: self.stopping
-        )
         self.stopping = False
-        self.dequeue = self.shard.start_dequeue({P0: 0, P1: 0})
-        self.engine = self.shard.start_ingest()
-
-    @property
-    def state(self) -> State:
-        return self.shard.directory(Role.INGEST).state
+        config = {"slot_config": {"precision": PRECISION_MS}, **bounds}
+        super().__init__(path, ring(slots), stopping=lambda: self.stopping, **config)
 
     def mirror(self) -> tuple[int, int]:
         """R (from SLOT) and the timers delivered, as mirrored."""
         mirror = self.state.mirror()
         assert mirror is not None
         return mirror.delivered_slot - SLOT, mirror.delivered_rows
-
-    def append(self, *timers: TimerRow) -> None:
-        """In the order of their offsets, marks behind the last of each partition."""
-        self.shard.append(timers, ends_of(timers))
-
-    def at_slot(self, slot: int) -> None:
-        """The clock says that slots up to SLOT + `slot` may be closed."""
-        self.clock.set(NOW_MS + slot * PRECISION_MS)
-
-    def tick(self) -> bool:
-        assert self.shard.dequeue is not None
-        return self.shard.dequeue.tick()
-
-    def drain(self) -> None:
-        while self.tick():
-            pass
-
-    def sources(self) -> list[str]:
-        return [source.decode() for source in self.publisher.sources()]
 
     def progress(self) -> dict[int, tuple[int, int, int | None, int | None]]:
         """Per partition: R (from SLOT), C, C1, D as last committed."""
@@ -86,22 +52,19 @@ class World:
         }
 
 
-MakeWorld = Callable[..., World]
+MakeWorld = Callable[..., LoopWorld]
 
 
 @pytest.fixture
 def make_world(tmp_path: Path) -> MakeWorld:
     numbers = itertools.count()
 
-    def make(slots: int = 64, chunk_records: int = 100, **bounds: Any) -> World:
-        return World(tmp_path / str(next(numbers)), slots, chunk_records=chunk_records, **bounds)
+    def make(slots: int = 64, chunk_records: int = 100, **bounds: Any) -> LoopWorld:
+        return LoopWorld(
+            tmp_path / str(next(numbers)), slots, chunk_records=chunk_records, **bounds
+        )
 
     return make
-
-
-def timer(partition: int, offset: int, slot: int) -> TimerRow:
-    """Due at the very end of SLOT + `slot`."""
-    return TimerRow(partition, offset, NOW_MS + slot * PRECISION_MS)
 
 
 def test_no_message_leaves_with_a_progress_that_is_committed(
@@ -110,7 +73,7 @@ def test_no_message_leaves_with_a_progress_that_is_committed(
     """A doubt about it could not be resolved: the progress would not say whether it has left."""
     world = make_world()
     world.append(timer(0, 0, 3))
-    world.at_slot(3)
+    world.set_slot(3)
     monkeypatch.setattr(loop, "advanced", lambda known, *_: known)
     with pytest.raises(RecoveryRefused, match="1 messages would leave"):
         world.drain()
@@ -121,18 +84,16 @@ def test_a_range_longer_than_the_ring_is_scanned(make_world: MakeWorld) -> None:
     world = make_world(slots=8)
     world.append(timer(0, 0, 3), timer(0, 1, 9))
     world.at_slot(1_000)
-    world.drain()
     assert world.sources() == ["timers-0@0", "timers-0@1"]
 
 
 def test_a_kill_in_the_middle_of_a_slot_loses_and_doubles_nothing(make_world: MakeWorld) -> None:
     world = make_world(chunk_records=2)
     world.append(*(timer(offset % 2, offset, 1) for offset in range(7)))
-    world.at_slot(1)
-    assert world.dequeue.tick() and world.dequeue.tick()
+    world.set_slot(1)
+    assert world.tick() and world.tick()
     assert world.progress() == {0: (0, 0, 7, 3), 1: (0, 0, 6, 4)}
-    world.shard.kill(Role.DEQUEUE)
-    world.shard.start_dequeue()
+    world.restart(Role.DEQUEUE)
     world.drain()
     assert world.sources() == [f"timers-{offset % 2}@{offset}" for offset in range(7)]
     assert world.progress() == {0: (1, 7, None, None), 1: (1, 6, None, None)}
@@ -152,11 +113,9 @@ def test_a_full_disk_keeps_the_mirror_of_before(
     with monkeypatch.context() as patched:
         patched.setattr(FileSystem, "swap_file", full)
         world.at_slot(1)
-        world.drain()
     assert world.sources() == ["timers-0@0"]
     assert world.mirror() == before
     world.at_slot(2)
-    world.drain()
     assert world.mirror() == (2, 2)
 
 
@@ -167,10 +126,10 @@ def test_an_entry_that_names_another_slot_s_record_is_damage(make_world: MakeWor
     entries, first, later = wheel.view(), (SLOT + 1) % wheel.ring, (SLOT + 9) % wheel.ring
     for name in ("first_pos", "last_pos"):
         entries[name][first] = entries[name][later]
-    world.at_slot(1)
+    world.set_slot(1)
     reason = f"slot {SLOT + 1} leads to a record of slot {SLOT + 9}"
     with pytest.raises(RecoveryPending, match=reason):
-        world.dequeue.tick()
+        world.tick()
     assert world.sources() == []
 
 
@@ -207,15 +166,13 @@ def test_nothing_leaves_before_its_slot_is_over(make_world: MakeWorld) -> None:
 def test_a_clock_that_is_set_back_reopens_nothing(make_world: MakeWorld) -> None:
     world = make_world()
     world.at_slot(5)
-    world.drain()
-    world.at_slot(-5)
+    world.set_slot(-5)
     world.append(timer(0, 0, -4), timer(0, 1, 2))
     world.drain()
     assert world.sources() == []
     close = world.state.close()
     assert close is not None and close.floor == SLOT + 5
     world.at_slot(6)
-    world.drain()
     assert world.sources() == ["timers-0@0", "timers-0@1"]
 
 
@@ -224,7 +181,7 @@ def test_a_batch_committed_just_before_the_closing_is_in_the_range(
 ) -> None:
     world = make_world()
     world.append(timer(0, 0, 1), timer(0, 1, 2))
-    world.at_slot(3)
+    world.set_slot(3)
     lock = world.shard.directory(Role.DEQUEUE).engine_lock
     acquire = lock.acquire
 
@@ -243,30 +200,29 @@ def test_a_batch_committed_just_before_the_closing_is_in_the_range(
 def test_an_idle_range_keeps_its_own_marks(make_world: MakeWorld) -> None:
     world = make_world(chunk_records=1)
     world.append(timer(0, 0, 5))
-    world.at_slot(2)
-    world.drain()  # empty: nobody is told
+    world.at_slot(2)  # empty: nobody is told
     world.append(timer(0, 1, 3), timer(0, 2, 3), timer(1, 0, 4))
-    world.at_slot(4)
-    assert world.dequeue.tick()
+    world.set_slot(4)
+    assert world.tick()
     # Slot 2 is the lower end: its marks are those of the range before, in which offset 1 was not.
     assert world.progress() == {0: (2, 1, 3, 2), 1: (2, 0, 1, 0)}
-    assert world.dequeue.tick()
+    assert world.tick()
     assert world.progress() == {0: (3, 3, None, None), 1: (3, 1, None, None)}
-    assert world.dequeue.tick()
+    assert world.tick()
     assert world.progress() == {0: (4, 3, None, None), 1: (4, 1, None, None)}
 
 
 def test_the_next_range_is_closed_when_this_one_is_delivered(make_world: MakeWorld) -> None:
     world = make_world(chunk_records=1)
     world.append(timer(0, 0, 1), timer(0, 1, 2))
-    world.at_slot(2)
-    assert world.dequeue.tick()
+    world.set_slot(2)
+    assert world.tick()
     world.append(timer(0, 2, 3))
-    world.at_slot(3)
-    assert world.dequeue.tick()
+    world.set_slot(3)
+    assert world.tick()
     close = world.state.close()
     assert close == Close(SLOT, {P0: 0, P1: 0}, SLOT + 2, {P0: 2, P1: 0})
-    assert world.dequeue.tick()
+    assert world.tick()
     close = world.state.close()
     assert close == Close(SLOT + 2, {P0: 2, P1: 0}, SLOT + 3, {P0: 3, P1: 0})
 
@@ -275,10 +231,8 @@ def test_the_progress_is_told_now_and_then_when_nothing_is_due(make_world: MakeW
     world = make_world()
     before = len(world.publisher.committed)
     world.at_slot(199)
-    world.drain()
     assert len(world.publisher.committed) == before
     world.at_slot(200)
-    world.drain()
     assert len(world.publisher.committed) == before + 1
     assert world.progress()[0][0] == 200
     assert world.mirror() == (200, 0)
@@ -291,13 +245,11 @@ def test_chunks_are_bounded_by_records_and_by_bytes(make_world: MakeWorld) -> No
     world = make_world(chunk_records=3)
     world.append(*(timer(0, offset, 1) for offset in range(7)))
     world.at_slot(1)
-    world.drain()
     sizes = [len(rows) for rows, _ in world.publisher.committed if rows is not None]
     assert sizes == [3, 3, 1]
     world = make_world(chunk_bytes=1)
     world.append(*(timer(0, offset, 1) for offset in range(3)))
     world.at_slot(1)
-    world.drain()
     sizes = [len(rows) for rows, _ in world.publisher.committed if rows is not None]
     assert sizes == [1, 1, 1]
 
@@ -316,7 +268,6 @@ def test_a_window_is_bounded_and_a_slot_may_be_larger(make_world: MakeWorld) -> 
     slots = [1, 1, 1, 2, 2, 2, 2, 2, 2, 3, 5, 5, 5, 5]
     world.append(*(timer(offset % 2, offset, slot) for offset, slot in enumerate(slots)))
     world.at_slot(9)
-    world.drain()
     assert world.sources() == [f"timers-{offset % 2}@{offset}" for offset in range(len(slots))]
     assert world.mirror() == (9, len(slots))
 
@@ -328,7 +279,7 @@ def test_a_window_is_bounded_and_a_slot_may_be_larger(make_world: MakeWorld) -> 
 def test_a_transaction_in_doubt_happens_once(make_world: MakeWorld, fates: list[str]) -> None:
     world = make_world(chunk_records=2)
     world.append(*(timer(0, offset, 1) for offset in range(5)))
-    world.at_slot(1)
+    world.set_slot(1)
     planned = [*fates]
     world.publisher.fate = lambda: planned.pop(0) if planned else "commit"
     world.drain()
@@ -341,7 +292,7 @@ def test_each_attempt_waits_longer_than_the_one_before(make_world: MakeWorld) ->
     """Whether the transaction or the start of the publisher fails: there is one wait for both."""
     world, begun_ms = make_world(), []
     world.append(timer(0, 0, 1))
-    world.at_slot(1)
+    world.set_slot(1)
     away = itertools.count()
 
     def fate() -> str:
@@ -363,7 +314,7 @@ def test_each_attempt_waits_longer_than_the_one_before(make_world: MakeWorld) ->
     assert len(set(waits[-5:])) > 1, "shards do not come back in one instant"
     assert world.dequeue.statistics.delivered == 1
     world.append(timer(0, 1, 10_000))
-    world.at_slot(10_000)
+    world.set_slot(10_000)
     begun_ms.clear()
     begun_ms += [0] * 12
     world.drain()
@@ -373,7 +324,7 @@ def test_each_attempt_waits_longer_than_the_one_before(make_world: MakeWorld) ->
 def test_the_local_copy_of_the_progress_is_never_ahead(make_world: MakeWorld) -> None:
     world = make_world(chunk_records=1)
     world.append(timer(0, 0, 1), timer(0, 1, 2))
-    world.at_slot(2)
+    world.set_slot(2)
     seen = []
 
     def look() -> str:
@@ -398,23 +349,23 @@ def test_a_foreign_progress_after_a_doubt_ends_the_loop(
 ) -> None:
     world = make_world()
     world.append(timer(0, 0, 1))
-    world.at_slot(1)
+    world.set_slot(1)
     world.publisher.fate = lambda: "lose"
     foreign = replace(world.publisher.committed[-1][1], **change)
     world.publisher.committed.append((None, foreign))
     with pytest.raises(error):
-        world.dequeue.tick()
+        world.tick()
     assert world.sources() == []
 
 
 def test_a_vanished_progress_after_a_doubt_ends_the_loop(make_world: MakeWorld) -> None:
     world = make_world()
     world.append(timer(0, 0, 1))
-    world.at_slot(1)
+    world.set_slot(1)
     world.publisher.fate = lambda: "lose"
     world.publisher.committed.clear()
     with pytest.raises(RecoveryRefused, match="vanished"):
-        world.dequeue.tick()
+        world.tick()
 
 
 def test_kafka_is_waited_for_after_a_doubt_until_told_to_stop(
@@ -422,7 +373,7 @@ def test_kafka_is_waited_for_after_a_doubt_until_told_to_stop(
 ) -> None:
     world = make_world(slots=1_000)
     world.append(timer(0, 0, 1))
-    world.at_slot(1)
+    world.set_slot(1)
     fates = ["lose"]
     world.publisher.fate = lambda: fates.pop() if fates else "commit"
     start, away = world.publisher.start, [KafkaUnavailable("away")] * 7
@@ -444,7 +395,7 @@ def test_kafka_is_waited_for_after_a_doubt_until_told_to_stop(
     world.clock.sleep(1)
     world.stopping = True
     with pytest.raises(KafkaUnavailable, match="stopped while waiting"):
-        world.dequeue.tick()
+        world.tick()
 
 
 # ---- starts --------------------------------------------------------------------------------------
@@ -480,7 +431,7 @@ def test_a_kill_between_the_transaction_and_its_local_copy_doubles_nothing(
 ) -> None:
     world = make_world(chunk_records=2)
     world.append(*(timer(0, offset, 1) for offset in range(5)))
-    world.at_slot(1)
+    world.set_slot(1)
     for _ in range(transactions - 1):
         world.tick()
 
@@ -491,8 +442,7 @@ def test_a_kill_between_the_transaction_and_its_local_copy_doubles_nothing(
         patch.setattr(world.shard.directory(Role.DEQUEUE).state, "write_mirror", die)
         with pytest.raises(KeyboardInterrupt):
             world.tick()
-    world.shard.kill(Role.DEQUEUE)
-    world.shard.start_dequeue()
+    world.restart(Role.DEQUEUE)
     world.drain()
     assert world.sources() == [f"timers-0@{offset}" for offset in range(5)]
     assert world.mirror() == (1, 5)
@@ -517,7 +467,6 @@ def test_statistics_and_heartbeat(make_world: MakeWorld) -> None:
     world = make_world()
     world.append(timer(0, 0, 1), timer(0, 1, 3), TimerRow(0, 2, 0, rejected=True))
     world.at_slot(60)
-    world.drain()
     found = world.dequeue.statistics
     assert (found.delivered, found.dead_letters, found.transactions) == (2, {"rejected": 1}, 2)
     assert world.state.live.deliveries == (2, 1, False)
@@ -554,15 +503,14 @@ def test_a_paused_dequeue_closes_and_delivers_nothing_and_says_that_it_lives(
     """Also in the middle of a slot, and after a new start: D is what it was."""
     world = make_world(chunk_records=2)
     world.append(*(timer(0, offset, 1) for offset in range(5)), timer(0, 5, 2))
-    world.at_slot(1)
+    world.set_slot(1)
     assert world.tick()
     before = world.progress()
     world.state.live.pause(Role.DEQUEUE, on=True)
-    world.at_slot(2)
+    world.set_slot(2)
     for restart in (False, True):
         if restart:
-            world.shard.kill(Role.DEQUEUE)
-            world.shard.start_dequeue()
+            world.restart(Role.DEQUEUE)
         commits = len(world.publisher.committed)
         world.clock.sleep(world.config.progress_interval_ms / 1000)
         assert not world.tick()

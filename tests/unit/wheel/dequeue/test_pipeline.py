@@ -10,23 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.launcher import wait_until
+from tests.harness.local_world import PRECISION_MS, SLOT, LocalWorld
+from tests.harness.timer_rows import P0
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.role import Role
 from duewheel.errors import RecoveryPending, TransactionTooSlow
 from duewheel.schemas.batches import Deliveries
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
-from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.testing import TIMER_TOPIC, ManualClock, RecordingPublisher
 from duewheel.wheel.publisher_protocol import Prepared
-from duewheel.wheel.slots import WheelConfig, hour_of
+from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.layout import RECORD_BYTES
 
-NOW_MS = 1_800_000_000_000
-PRECISION_MS = 10
-WHEEL = WheelConfig(PRECISION_MS, 64, window_ms=640, margin_ms=0)
-HOUR = hour_of(NOW_MS // PRECISION_MS + 1, PRECISION_MS)
+HOUR = hour_of(SLOT + 1, PRECISION_MS)
 RECORD_DELAY_END = 28
-DEADLINE_S = 30.0
 
 
 class WatchedPublisher(RecordingPublisher):
@@ -70,34 +68,19 @@ class SlowPublisher(WatchedPublisher):
         return stamp_ms
 
 
-class World:
+class PipelineWorld(LocalWorld):
     """A shard whose timers are all in one slot."""
 
+    publisher: SlowPublisher
+
     def __init__(self, path: Path, **bounds: Any) -> None:
-        self.clock = ManualClock(NOW_MS)
-        self.publisher = SlowPublisher(self.clock)
-        config = DequeueConfig(0, 1, {}, **bounds)
-        self.shard = LocalShard(path, WHEEL, self.publisher, self.clock, config)
-        self.shard.start_dequeue({(TIMER_TOPIC, 0): 0})
-        self.shard.start_ingest()
+        super().__init__(path, starts={P0: 0}, publisher=SlowPublisher, **bounds)
 
-    def append(self, count: int) -> list[str]:
-        timers = [TimerRow(0, offset, NOW_MS + PRECISION_MS) for offset in range(count)]
-        self.shard.append(timers, {(TIMER_TOPIC, 0): count})
-        self.clock.set(NOW_MS + PRECISION_MS)
-        return [timer.source for timer in timers]
-
-    def tick(self) -> bool:
-        assert self.shard.dequeue is not None
-        return self.shard.dequeue.tick()
-
-    def drain(self) -> None:
-        while self.tick():
-            pass
-
-    @property
-    def sources(self) -> list[str]:
-        return [source.decode() for source in self.publisher.sources()]
+    def fill(self, count: int) -> list[str]:
+        """So many timers that are due now."""
+        names = self.put(*[PRECISION_MS] * count)
+        self.set_slot(1)
+        return names
 
     def spoil_the_last_record(self) -> None:
         """What the log says about its slot: for the scanning stage to find."""
@@ -119,21 +102,20 @@ def _spoil(path: Path, position: int) -> None:
         file.write(bytes([byte ^ 1]))
 
 
-MakeWorld = Callable[..., World]
+MakeWorld = Callable[..., PipelineWorld]
 
 
 @pytest.fixture
 def make_world(tmp_path: Path) -> Iterator[MakeWorld]:
-    made: list[World] = []
+    made: list[PipelineWorld] = []
 
-    def make(chunk_records: int = 2, **bounds: Any) -> World:
-        made.append(World(tmp_path / str(len(made)), chunk_records=chunk_records, **bounds))
+    def make(chunk_records: int = 2, **bounds: Any) -> PipelineWorld:
+        made.append(PipelineWorld(tmp_path / str(len(made)), chunk_records=chunk_records, **bounds))
         return made[-1]
 
     yield make
     for world in made:
-        for role in Role:
-            world.shard.kill(role)
+        world.kill()
     assert stage_threads() == []
 
 
@@ -141,65 +123,60 @@ def stage_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name in {"scan", "read"}]
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < give_up, "it does not come to that"
-        time.sleep(0.001)
-
-
 def test_the_next_chunk_is_prepared_during_a_commit_and_no_more(make_world: MakeWorld) -> None:
     world = make_world()
-    sources, published = world.append(20), itertools.count(1)
+    sources, published = world.fill(20), itertools.count(1)
 
     def look() -> None:
         ahead = min(next(published) + 1, 10)
-        wait_until(lambda: len(world.publisher.prepared) == ahead)
+        wait_until(lambda: len(world.publisher.prepared) == ahead, "not prepared", every_s=0.001)
         time.sleep(0.005)  # what is not held back comes now
         assert len(world.publisher.prepared) == ahead
 
     world.publisher.meanwhile = look
     world.drain()
-    assert world.sources == sources
+    assert world.sources() == sources
     assert list(itertools.chain(*world.publisher.prepared)) == sources
 
 
 def test_a_range_of_one_chunk_needs_no_thread(make_world: MakeWorld) -> None:
     world = make_world()
     started: list[str] = []
-    world.append(2)
+    world.fill(2)
     world.publisher.meanwhile = lambda: started.extend(stage_threads())
     world.drain()
-    assert (len(world.sources), started) == (2, [])
+    assert (len(world.sources()), started) == (2, [])
 
 
-@pytest.mark.parametrize("spoil", [World.spoil_the_last_record, World.spoil_the_last_message])
+@pytest.mark.parametrize(
+    "spoil", [PipelineWorld.spoil_the_last_record, PipelineWorld.spoil_the_last_message]
+)
 def test_damage_stops_the_loop_behind_what_is_whole_and_for_good(
-    make_world: MakeWorld, spoil: Callable[[World], None]
+    make_world: MakeWorld, spoil: Callable[[PipelineWorld], None]
 ) -> None:
     world = make_world()
-    sources = world.append(20)
+    sources = world.fill(20)
     spoil(world)
     with pytest.raises(RecoveryPending):
         world.drain()
-    assert world.sources == sources[:18]
+    assert world.sources() == sources[:18]
     for _ in range(2):
         with pytest.raises(RecoveryPending):
             world.tick()
-    assert world.sources == sources[:18]
+    assert world.sources() == sources[:18]
 
 
 def test_stopping_in_the_middle_of_a_slot_leaves_no_thread(make_world: MakeWorld) -> None:
     world = make_world()
-    sources = world.append(20)
+    sources = world.fill(20)
     assert world.tick()
-    wait_until(lambda: len(world.publisher.prepared) == 2)
+    wait_until(lambda: len(world.publisher.prepared) == 2, "not prepared", every_s=0.001)
     assert stage_threads() == ["scan", "read"]
     world.shard.kill(Role.DEQUEUE)
     assert stage_threads() == []
     world.shard.start_dequeue()
     world.drain()
-    assert world.sources == sources
+    assert world.sources() == sources
 
 
 @pytest.mark.parametrize("chunk_records", [5, 100])
@@ -208,14 +185,13 @@ def test_a_transaction_names_a_bounded_number_of_topics(
 ) -> None:
     """Cut in the middle of a slot, also by a kill, nothing is lost or doubled."""
     world = make_world(chunk_records, chunk_topics=1)  # the rows' targets alternate
-    sources = world.append(12)
+    sources = world.fill(12)
     for _ in range(3):
         assert world.tick()
-    assert world.sources == sources[:3]
-    world.shard.kill(Role.DEQUEUE)
-    world.shard.start_dequeue()
+    assert world.sources() == sources[:3]
+    world.restart(Role.DEQUEUE)
     world.drain()
-    assert world.sources == sources
+    assert world.sources() == sources
     sent = [deliveries for deliveries, _ in world.publisher.committed if deliveries is not None]
     assert all(len(set(deliveries.target.tolist())) <= 1 for deliveries in sent)
     assert world.publisher.committed[-1][1].partitions[TIMER_TOPIC, 0].half_mark is None
@@ -226,42 +202,41 @@ def test_a_transaction_names_a_bounded_number_of_topics(
 
 def test_what_runs_out_of_time_leaves_in_smaller_transactions(make_world: MakeWorld) -> None:
     world = make_world(chunk_records=16)
-    sources = world.append(100)
+    sources = world.fill(100)
     world.publisher.rows_max = 3
     for _ in range(20):
         world.tick()
     assert world.publisher.tried == [16, 8, 4, *[2] * 17], "what is too large is not tried again"
     world.publisher.rows_max = 1_000
     world.drain()
-    assert world.sources == sources
+    assert world.sources() == sources
     assert world.publisher.tried[-3:-1] == [16, 16], "grown to whole chunks again"
 
 
 def test_killed_between_the_parts_of_a_chunk(make_world: MakeWorld) -> None:
     for ticks in range(1, 12):
         world = make_world(chunk_records=8)
-        sources = world.append(20)
+        sources = world.fill(20)
         world.publisher.rows_max = 2
         for _ in range(ticks):
             world.tick()
-        world.shard.kill(Role.DEQUEUE)
-        world.shard.start_dequeue()
+        world.restart(Role.DEQUEUE)
         world.drain()
-        assert world.sources == sources
+        assert world.sources() == sources
 
 
 def test_out_of_time_and_committed_all_the_same(make_world: MakeWorld) -> None:
     world = make_world(chunk_records=8)
-    sources = world.append(20)
+    sources = world.fill(20)
     world.publisher.rows_max, world.publisher.committed_though = 2, True
     world.drain()
-    assert world.sources == sources
+    assert world.sources() == sources
     assert world.publisher.tried == [8, 8, 4]
 
 
 def test_one_row_that_runs_out_of_time_is_tried_again(make_world: MakeWorld) -> None:
     world = make_world(chunk_records=8)
-    sources, tries = world.append(3), itertools.count()
+    sources, tries = world.fill(3), itertools.count()
     world.publisher.rows_max = 1
 
     def look() -> None:
@@ -276,4 +251,4 @@ def test_one_row_that_runs_out_of_time_is_tried_again(make_world: MakeWorld) -> 
 
     world.publisher.publish = watched  # type: ignore[method-assign]
     world.drain()
-    assert world.sources == sources
+    assert world.sources() == sources

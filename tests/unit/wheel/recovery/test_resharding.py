@@ -46,7 +46,7 @@ PARTITIONS = [(TIMER_TOPIC, number) for number in range(4)]
 
 
 @dataclass
-class Shard:
+class ServedShard:
     """One of them, as it is served."""
 
     local: LocalShard
@@ -63,7 +63,7 @@ class Shard:
             self.local.kill(role)
 
 
-class Cluster:
+class ReshardedWorld:
     """All shards, and the Kafka that they share.
 
     Attributes:
@@ -97,7 +97,7 @@ class Cluster:
             path = self.path / f"{index}"
             local = LocalShard(path, self.wheel, publisher, self.clock, config)
             local.offsets_at = self.offsets_at
-            self.shards.append(Shard(local, publisher))
+            self.shards.append(ServedShard(local, publisher))
 
     def offsets_at(self, time_ms: int) -> dict[TopicPartition, int]:
         found: dict[TopicPartition, int] = {}
@@ -114,13 +114,13 @@ class Cluster:
             self.kafka[partition].append(TimerRow(number, len(self.kafka[partition]), due_ms))
             self._stamps[partition].append(self.clock.now_ms())
 
-    def start(self, shard: Shard) -> None:
+    def start(self, shard: ServedShard) -> None:
         if shard.local.dequeue is None:
             shard.local.start_dequeue(take_over=True)
         if shard.local.ingest is None:
             shard.local.start_ingest()
 
-    def ingest(self, shard: Shard, rows: int = 1_000) -> None:
+    def ingest(self, shard: ServedShard, rows: int = 1_000) -> None:
         """A batch of up to `rows` of each of the shard's partitions."""
         self.start(shard)
         assert shard.local.ingest is not None
@@ -132,7 +132,7 @@ class Cluster:
                 ends[partition] = min(begin + rows, len(timers))
         shard.local.append(batch, ends)
 
-    def tick(self, shard: Shard, ticks: int = 10_000) -> None:
+    def tick(self, shard: ServedShard, ticks: int = 10_000) -> None:
         self.start(shard)
         assert shard.local.dequeue is not None
         for _ in range(ticks):
@@ -176,7 +176,7 @@ class Cluster:
 
 
 def test_a_slot_half_delivered_by_one_shard_is_finished_by_another(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, 2)
+    cluster = ReshardedWorld(tmp_path, 2)
     for number in range(4):
         cluster.write(number, 3, 3, 3, 3, 9, 9, 30)
     ahead, behind = cluster.shards
@@ -200,7 +200,7 @@ def test_a_slot_half_delivered_by_one_shard_is_finished_by_another(tmp_path: Pat
 
 
 def test_a_half_slot_whose_rest_went_to_another_shard_is_over(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, 1, chunk_records=1)
+    cluster = ReshardedWorld(tmp_path, 1, chunk_records=1)
     (shard,) = cluster.shards
     cluster.write(1, 2, 2, 1, 1)
     cluster.ingest(shard)
@@ -229,7 +229,7 @@ def _die(*_: object) -> None:
 
 
 def follow(
-    path: Path, cluster: Cluster, shard: Shard, config: DequeueConfig
+    path: Path, cluster: ReshardedWorld, shard: ServedShard, config: DequeueConfig
 ) -> tuple[Follower, DataDirectory]:
     """A follower that has looked once, and what it has open."""
     directory = DataDirectory.start(path, cluster.wheel, Role.DEQUEUE)
@@ -248,7 +248,7 @@ def test_a_standby_killed_while_partitions_come_to_its_shard(
     """Shard 0 has delivered half of a slot, shard 1 is behind; they become one. What the standby
     of shard 0 holds of the half that is out must not go out again.
     """
-    cluster = Cluster(tmp_path / "shards", 2)
+    cluster = ReshardedWorld(tmp_path / "shards", 2)
     ahead, behind = cluster.shards
     cluster.write(0, 5, 5, 5, 5, 5, 5, 30)
     cluster.write(1, 9, 9, 30)
@@ -290,7 +290,7 @@ def test_a_standby_killed_while_partitions_come_to_its_shard(
     cluster.finish()
 
 
-def misfortunes(cluster: Cluster, chance: Random) -> None:
+def misfortunes(cluster: ReshardedWorld, chance: Random) -> None:
     """Shards fall apart, slots stay half delivered, partitions move, directories are lost."""
     for _ in range(8):
         lazy = chance.randrange(5)  # a shard that does nothing for now, or none
@@ -318,7 +318,7 @@ RARE = (pytest.param(seed, marks=pytest.mark.crash_matrix) for seed in range(5, 
 @pytest.mark.parametrize("seed", [*range(5), *RARE])
 def test_any_number_of_shards_after_another_with_any_loss(tmp_path: Path, seed: int) -> None:
     chance = Random(seed)
-    cluster = Cluster(tmp_path, chance.choice([1, 2, 4]), chance.choice([1, 2, 5]))
+    cluster = ReshardedWorld(tmp_path, chance.choice([1, 2, 4]), chance.choice([1, 2, 5]))
     misfortunes(cluster, chance)
     cluster.finish()
 
