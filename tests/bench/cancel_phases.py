@@ -143,7 +143,7 @@ def _stolen_us() -> int:
 
 
 @dataclass
-class Asked:
+class TimedCancel:
     """A cancel, and when what happened to it."""
 
     sent_ms: int
@@ -153,7 +153,7 @@ class Asked:
     done: Future[Answer] = field(default_factory=Future)
 
     @classmethod
-    def of(cls, ask: Callable[[], Future[Cancel]]) -> Asked:
+    def of(cls, ask: Callable[[], Future[Cancel]]) -> TimedCancel:
         """Send it."""
         sent_ms = CLOCK.now_ms()
         asked = cls(sent_ms, ask())
@@ -178,7 +178,7 @@ class Asked:
         return [self.sent_ms, self.written_ms, *(s.passed(*place) for s in seen), self.received_ms]
 
 
-class Load:
+class CancelLoad:
     """Cancels of one shard, and what is watched meanwhile."""
 
     def __init__(self, rig: bench.Rig, client: DelayProducer, watch: Watch, seed: int) -> None:
@@ -197,17 +197,17 @@ class Load:
         bench.wait(lambda: self._rig.placed >= placed + count)
         return handles
 
-    def cancel(self, handle: str) -> Asked:
-        return Asked.of(lambda: self._client.cancel(handle))
+    def cancel(self, handle: str) -> TimedCancel:
+        return TimedCancel.of(lambda: self._client.cancel(handle))
 
-    def cancel_nothing(self, _handle: str) -> Asked:
+    def cancel_nothing(self, _handle: str) -> TimedCancel:
         self._count += 1
         name = f"nobody-{self._count}"
-        return Asked.of(lambda: self._client.cancel(name, key=name.encode()))
+        return TimedCancel.of(lambda: self._client.cancel(name, key=name.encode()))
 
     def one_by_one(
-        self, handles: Iterable[str], ask: Callable[[str], Asked]
-    ) -> tuple[int, list[Asked]]:
+        self, handles: Iterable[str], ask: Callable[[str], TimedCancel]
+    ) -> tuple[int, list[TimedCancel]]:
         """At random intervals, which begin with the cancel before."""
         began_ms, asked = CLOCK.now_ms(), []
         for handle in handles:
@@ -216,7 +216,7 @@ class Load:
             CLOCK.sleep(max(0, next_ms - CLOCK.now_ms()) / 1_000)
         return began_ms, asked
 
-    def bursts(self, handles: Sequence[str], size: int) -> tuple[int, list[Asked]]:
+    def bursts(self, handles: Sequence[str], size: int) -> tuple[int, list[TimedCancel]]:
         """Each when the one before is answered."""
         began_ms, asked = CLOCK.now_ms(), []
         for first in range(0, len(handles), size):
@@ -226,7 +226,7 @@ class Load:
             asked += burst
         return began_ms, asked
 
-    def report(self, workload: str, run: tuple[int, list[Asked]], answer: Answer) -> None:
+    def report(self, workload: str, run: tuple[int, list[TimedCancel]], answer: Answer) -> None:
         """What came of a run; all of it must have been answered so."""
         began_ms, asked = run
         for each in asked:
@@ -311,7 +311,7 @@ def main() -> None:
         )
         watch = Watch(rig.settings.storage.data_dir)
         stack.enter_context(watching(watch))
-        load = Load(rig, client, watch, args.seed)
+        load = CancelLoad(rig, client, watch, args.seed)
         pending = load.timers(args.cancels, "2h")
         delivered = load.timers(args.others, "0s")
         bench.wait(lambda: status(rig.settings)["delivered"] >= 20_000 + args.others)

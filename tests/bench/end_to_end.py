@@ -283,7 +283,7 @@ def repeated(step: Callable[[], object], every_s: float) -> Iterator[None]:
         thread.join()
 
 
-class Arrivals:
+class Receipts:
     """An independent consumer: number and time of receipt of all messages."""
 
     def __init__(self, rig: Rig) -> None:
@@ -318,7 +318,7 @@ def stream(rig: Rig, rate: int, seconds: int) -> None:
     first, start_ms = rig.sent, CLOCK.now_ms() + 1_000
     sent_ms = start_ms + np.repeat(np.arange(ticks) * TICK_MS, per_tick)
     due_ms = sent_ms + rng.integers(2_000, 8_000, len(sent_ms))
-    arrivals = Arrivals(rig)
+    arrivals = Receipts(rig)
     usage = Usage(**rig.pids("dequeue", "ingest"))
     with repeated(arrivals.poll, 0), repeated(usage.look, 0.1):
         sent = []

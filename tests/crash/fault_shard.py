@@ -62,7 +62,7 @@ USERS: list[Headers] = [[], [("n", b"1"), ("n", b""), ("binary", bytes(range(256
 
 
 @dataclass(frozen=True)
-class Record:
+class CrashRecord:
     """What is to be written; a `due_ms` up to 0 is a delay with its sign turned."""
 
     value: bytes
@@ -75,7 +75,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Sent:
+class CrashRequest:
     """A timer, or a cancel, and what must come of it.
 
     Attributes:
@@ -149,12 +149,12 @@ def a_request(number: int, now_ms: int, target: str) -> tuple[Headers, int | Non
     return [], None, b"no_due_time"
 
 
-def cancel_of(timer: Sent) -> Record:
+def cancel_of(timer: CrashRequest) -> CrashRecord:
     request: Headers = [(CANCEL, timer.timer_id)]
-    return Record(b"", timer.key, request, timer.users, None, b"", timer.partition)
+    return CrashRecord(b"", timer.key, request, timer.users, None, b"", timer.partition)
 
 
-def replacing(timer: Sent, due_ms: int) -> Record:
+def replacing(timer: CrashRequest, due_ms: int) -> CrashRecord:
     """The same timer, due at another time."""
     request: Headers = [
         ("TIMER_DELIVER_MS", b"%d" % due_ms),
@@ -162,7 +162,7 @@ def replacing(timer: Sent, due_ms: int) -> Record:
         (RESCHEDULE, b"true"),
     ]
     value = timer.timer_id + b", again"
-    return Record(value, timer.key, request, timer.users, due_ms, b"", timer.partition)
+    return CrashRecord(value, timer.key, request, timer.users, due_ms, b"", timer.partition)
 
 
 class FaultShard:
@@ -192,12 +192,12 @@ class FaultShard:
         with KafkaAdmin(self.settings.kafka.client_options("admin")) as admin:
             admin.create_topic(self.target, PARTITIONS)
         self.processes: dict[str, Child] = {}
-        self.sent: dict[bytes, Sent] = {}
-        self.requests: dict[str, Sent] = {}  # what is to be answered
+        self.sent: dict[bytes, CrashRequest] = {}
+        self.requests: dict[str, CrashRequest] = {}  # what is to be answered
         self.loads = 0
         self.seen: list[Seen] = []
         self.answers: list[Seen] = []
-        self._late: list[Sent] = []
+        self._late: list[CrashRequest] = []
         self._producer = KafkaProducer(bootstrap_servers=servers, linger_ms=5)
         self._reader = TopicReader(
             servers, (self.target, self.dead_letters, self.replies), self._hear
@@ -305,7 +305,7 @@ class FaultShard:
             key = None if dice.random() < 0.2 else b"key-%d" % dice.randrange(20)
             users, value = dice.choice(USERS), b"load %d, %d" % (self.loads, number)
             partition = dice.randrange(PARTITIONS)
-            timers.append(Record(value, key, request, users, due_ms, code, partition))
+            timers.append(CrashRecord(value, key, request, users, due_ms, code, partition))
         late, sent = self._late, self._write(timers)
         at_once = [sent[number] for number in range(count) if number % 10 in AT_ONCE]
         again = [sent[number] for number in range(count) if number % 10 in REPLACED]
@@ -313,7 +313,7 @@ class FaultShard:
         self._write([cancel_of(timer) for timer in (*late, *at_once)])
         self._write([replacing(timer, now_ms + 600) for timer in again])
 
-    def _write(self, records: list[Record]) -> list[Sent]:
+    def _write(self, records: list[CrashRecord]) -> list[CrashRequest]:
         """Have them in the timer topic."""
         waiting = [
             self._producer.send(
@@ -331,7 +331,9 @@ class FaultShard:
                 due_ms = place.timestamp - due_ms
             source = f"{place.topic}-{place.partition}@{place.offset}"
             at = (place.partition, place.offset)
-            sent = Sent(record.key, record.request, record.users, due_ms, record.code, source, *at)
+            sent = CrashRequest(
+                record.key, record.request, record.users, due_ms, record.code, source, *at
+            )
             written.append(sent)
             if sent.asked.is_timer:
                 self.sent[record.value] = sent
@@ -400,14 +402,14 @@ def process_of(point: str) -> str:
     return "ingest" if point.startswith(("ingest.", "durable.")) else "dequeue"
 
 
-def require_dead_letter(record: Seen, sent: Sent) -> None:
+def require_dead_letter(record: Seen, sent: CrashRequest) -> None:
     kept = [*sent.users, *sent.request]
     assert record.headers[: len(kept)] == kept
     added = dict(record.headers[len(kept) :])
     assert (added["TIMER_ERROR_CODE"], added["TIMER_SOURCE"]) == (sent.code, sent.source.encode())
 
 
-def require_answer(record: Seen, requests: Mapping[str, Sent]) -> None:
+def require_answer(record: Seen, requests: Mapping[str, CrashRequest]) -> None:
     """That it is one, and has what its request had."""
     said = json.loads(record.value)
     sent = requests[said["source"]]
@@ -421,7 +423,7 @@ def require_answer(record: Seen, requests: Mapping[str, Sent]) -> None:
     ]
 
 
-def require_delivery(record: Seen, sent: Sent, due_ms: int) -> None:
+def require_delivery(record: Seen, sent: CrashRequest, due_ms: int) -> None:
     assert record.at_ms >= due_ms, f"{record.value!r} is early"
     expected: Headers = [
         *sent.users,

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.property.plain_contract import Record, check
+from tests.property.plain_contract import PlainRecord, check
 from tests.property.plain_contract import table as records_table
 
 from duewheel.schemas.batches import NO_PARTITION
@@ -197,7 +197,7 @@ def test_any_chase(damage: Change, data: st.DataObject, others: set[str]) -> Non
     headers: list[tuple[str, bytes | None]] = [*CHASE.items()]
     headers[list(CHASE).index(place)] = (place, value_of(place, damage, data))
     headers += [(name, SAMPLES[name]) for name in sorted(others - CHASE.keys())]
-    rows = [Record("orders.delayed", 3, 1_800_000_000_000, b"key", None, headers)]
+    rows = [PlainRecord("orders.delayed", 3, 1_800_000_000_000, b"key", None, headers)]
     batch = parse(records_table(rows, first_offset=100), CONTRACT)
     check(rows, batch, CONTRACT, first_offset=100)
     (rejected,), (cancels,) = batch.rejected, batch.cancels
@@ -228,7 +228,7 @@ def test_any_headers_of_another_service(
     topics = {"schedules": TopicContract(headers=mode, target="orders", past_due="dead-letter")}
     under = Contract(LEVELS_MS, topics, DEAD, RULES)
     rows = [
-        Record(
+        PlainRecord(
             *("schedules", 3, at, key, value),
             [(name, value_of(name, damage, data)) for name in names],
         )

@@ -29,7 +29,7 @@ SHARDS = 32  # that share the topics, one after the other
 
 
 @dataclass(frozen=True)
-class Topics:
+class FaultTopics:
     """Where timers come from and go to: half of them each to `orders` and `bills`."""
 
     timers: str
@@ -39,7 +39,7 @@ class Topics:
     state: str
 
     @classmethod
-    def named(cls, app: str) -> Topics:
+    def named(cls, app: str) -> FaultTopics:
         """As the configuration of an app has them."""
         kinds = ("timers", "orders", "bills", "dead-letter", "state")
         return cls(*(f"{app}.{kind}" for kind in kinds))
@@ -79,7 +79,7 @@ class Arrival:
 class Judge:
     """Hands timers to a shard's engine; knows each of them, and what has come since it was made."""
 
-    def __init__(self, servers: str, topics: Topics, shard: int, clock: Clock) -> None:
+    def __init__(self, servers: str, topics: FaultTopics, shard: int, clock: Clock) -> None:
         """
         Args:
             servers: the broker itself.

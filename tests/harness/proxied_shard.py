@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from tests.harness.fault_judge import GIVE_UP_S, Topics
+from tests.harness.fault_judge import GIVE_UP_S, FaultTopics
 from tests.harness.launcher import wait_until
 from tests.harness.reader import as_table, consumer, poll, read_topic
 
@@ -48,7 +48,7 @@ class ProxiedShard:
         path: Path,
         broker: DevBroker,
         servers: str,
-        topics: Topics,
+        topics: FaultTopics,
         hot_slots: HotSlots | None = None,
         wheel: WheelConfig = WHEEL,
         limits: PublisherLimits = QUICKLY,

@@ -21,7 +21,7 @@ STATE = "state"
 
 
 @dataclass
-class Topics:
+class ShardTopics:
     """A shard's topics, made by `init`."""
 
     settings: Settings
@@ -50,7 +50,7 @@ class Topics:
         return {name: entry["value"] for name, entry in found.items()}
 
 
-def made(broker: DevBroker, path: Path, name: str) -> Topics:
+def made(broker: DevBroker, path: Path, name: str) -> ShardTopics:
     config = path / "duewheel.toml"
     config.write_text(
         f'[app]\nid = "{name}"\n'
@@ -62,4 +62,4 @@ def made(broker: DevBroker, path: Path, name: str) -> Topics:
     with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
         admin.init_topics(settings)
     client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-    return Topics(settings, config, client)
+    return ShardTopics(settings, config, client)

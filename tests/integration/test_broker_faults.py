@@ -21,8 +21,8 @@ from kafka.errors import KafkaTimeoutError
 from tests.harness.fault_judge import (
     GIVE_UP_S,
     PARTITIONS,
+    FaultTopics,
     Judge,
-    Topics,
     in_a_while,
 )
 from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
@@ -62,7 +62,12 @@ class JudgedShard:
     """A shard without Spark whose dequeue reaches the broker through the proxy only."""
 
     def __init__(
-        self, path: Path, broker: DevBroker, servers: str, topics: Topics, limits: PublisherLimits
+        self,
+        path: Path,
+        broker: DevBroker,
+        servers: str,
+        topics: FaultTopics,
+        limits: PublisherLimits,
     ) -> None:
         shard = next(_numbers)  # each a shard of its own in the same state topic
         self.publisher = KafkaPublisher(
@@ -136,15 +141,15 @@ def own_threads() -> set[threading.Thread]:
 
 
 @pytest.fixture(scope="module")
-def topics(broker: DevBroker) -> Topics:
-    topics = Topics.named(f"faults-{uuid.uuid4().hex[:8]}")
+def topics(broker: DevBroker) -> FaultTopics:
+    topics = FaultTopics.named(f"faults-{uuid.uuid4().hex[:8]}")
     topics.create(broker.bootstrap_servers)
     return topics
 
 
 @pytest.fixture
 def make(
-    tmp_path: Path, broker: DevBroker, proxy: FaultProxy, topics: Topics
+    tmp_path: Path, broker: DevBroker, proxy: FaultProxy, topics: FaultTopics
 ) -> Iterator[Callable[..., JudgedShard]]:
     made: list[JudgedShard] = []
 
@@ -255,7 +260,7 @@ def test_records_called_too_large_become_dead_letters(
 
 
 def test_a_refused_progress_record_keeps_its_messages_back(
-    make: Make, proxy: FaultProxy, topics: Topics
+    make: Make, proxy: FaultProxy, topics: FaultTopics
 ) -> None:
     shard = make()
     shard.start()
@@ -314,7 +319,7 @@ def test_a_commit_whose_answer_is_not_awaited_is_found_done(make: Make, proxy: F
 
 
 def test_a_partition_without_success_takes_the_others_with_it(
-    make: Make, proxy: FaultProxy, topics: Topics
+    make: Make, proxy: FaultProxy, topics: FaultTopics
 ) -> None:
     """As long as it is not known for sure that only this one has none: see test_parking.py."""
     shard = make(SHORT)
@@ -328,7 +333,7 @@ def test_a_partition_without_success_takes_the_others_with_it(
 
 
 def test_nothing_is_committed_once_a_batch_has_expired(
-    broker: DevBroker, proxy: FaultProxy, topics: Topics
+    broker: DevBroker, proxy: FaultProxy, topics: FaultTopics
 ) -> None:
     """kafka-python would commit the other batch: to it an expired one is over and done with."""
     proxy.inject(Fault("Produce", Action.REFUSE, 7, topic=topics.bills, times=ALWAYS))

@@ -38,7 +38,7 @@ MURMUR2 = {b"21": -973932308, b"foobar": -790332482, b"abc": 479470107}
 
 
 @dataclass(frozen=True)
-class Topics:
+class ClientTopics:
     """A timer topic and a target of one test's own."""
 
     servers: str
@@ -58,8 +58,8 @@ def shard(config: Path) -> Iterator[SparklessShard]:
 
 
 @pytest.fixture
-def topics(broker: DevBroker, unique_name: Callable[[str], str]) -> Topics:
-    made = Topics(broker.bootstrap_servers, unique_name("timers"), unique_name("orders"))
+def topics(broker: DevBroker, unique_name: Callable[[str], str]) -> ClientTopics:
+    made = ClientTopics(broker.bootstrap_servers, unique_name("timers"), unique_name("orders"))
     with KafkaAdmin({"bootstrap_servers": [made.servers]}) as admin:
         admin.create_topic(made.timers, TIMER_PARTITIONS)
         admin.create_topic(made.orders, ORDER_PARTITIONS)
@@ -67,13 +67,13 @@ def topics(broker: DevBroker, unique_name: Callable[[str], str]) -> Topics:
 
 
 @pytest.fixture
-def producer(topics: Topics) -> Iterator[DelayProducer]:
+def producer(topics: ClientTopics) -> Iterator[DelayProducer]:
     with DelayProducer(topics.timers, bootstrap_servers=topics.servers, linger_ms=20) as made:
         yield made
 
 
 def test_a_timer_is_a_record_that_says_when_and_where_to(
-    topics: Topics, producer: DelayProducer
+    topics: ClientTopics, producer: DelayProducer
 ) -> None:
     at = datetime(2030, 1, 1, tzinfo=UTC)
     own = [("x", b"1"), ("x", b"")]
@@ -104,7 +104,7 @@ def test_a_timer_is_a_record_that_says_when_and_where_to(
     assert [t.due_ms for t in timers] == [1_893_456_000_000, *after]
 
 
-def test_where_a_timer_lies(topics: Topics, producer: DelayProducer) -> None:
+def test_where_a_timer_lies(topics: ClientTopics, producer: DelayProducer) -> None:
     for key, hashed in MURMUR2.items():
         timer = producer.schedule(topics.orders, b"", key=key, delay="1s").result(ANSWER_S)
         assert timer.partition == (hashed & MASK) % TIMER_PARTITIONS
@@ -115,7 +115,9 @@ def test_where_a_timer_lies(topics: Topics, producer: DelayProducer) -> None:
     assert numbers == [(b"asked", b"4")]
 
 
-def test_timers_without_a_key_share_a_partition_until_the_batch_is_full(topics: Topics) -> None:
+def test_timers_without_a_key_share_a_partition_until_the_batch_is_full(
+    topics: ClientTopics,
+) -> None:
     with DelayProducer(
         topics.timers, bootstrap_servers=topics.servers, linger_ms=60_000, batch_size=8_000
     ) as producer:
@@ -127,7 +129,7 @@ def test_timers_without_a_key_share_a_partition_until_the_batch_is_full(topics: 
     assert 0 < changes < 20  # at random it would be two of three
 
 
-def test_send_is_the_put_hook(topics: Topics, producer: DelayProducer) -> None:
+def test_send_is_the_put_hook(topics: ClientTopics, producer: DelayProducer) -> None:
     switched = [("DELAY", b"3"), ("REAL_TOPIC", topics.orders.encode()), ("REAL_QID", b"1")]
     written = [
         producer.send(topics.orders, b"now", b"abc", [("x", b"1")]).get(ANSWER_S),
@@ -160,7 +162,7 @@ def test_send_is_the_put_hook(topics: Topics, producer: DelayProducer) -> None:
     assert written[4].partition == 1
 
 
-def test_what_is_refused_is_not_written(topics: Topics, producer: DelayProducer) -> None:
+def test_what_is_refused_is_not_written(topics: ClientTopics, producer: DelayProducer) -> None:
     for name in ("DELAY", "TIMER_DELIVER_MS", "REAL_TOPIC", "UNIQ_KEY", "TIMER_DEL_UNIQKEY"):
         with pytest.raises(InvalidTimer, match=name):
             producer.schedule(topics.orders, b"", headers=[(name, b"1")], delay="1s")
@@ -210,14 +212,14 @@ def everything(shard: SparklessShard) -> list[Any]:
     return read_topic(shard.servers, shard.target)
 
 
-def test_a_future_fails_if_what_it_holds_cannot_be_told(topics: Topics) -> None:
+def test_a_future_fails_if_what_it_holds_cannot_be_told(topics: ClientTopics) -> None:
     with DelayProducer(topics.timers, bootstrap_servers=topics.servers, levels_ms=()) as producer:
         asked = producer.schedule(topics.orders, b"", level=1)
         assert isinstance(asked.exception(ANSWER_S), IndexError), "there is no such level here"
     assert len(topics.records(topics.timers)) == 1
 
 
-def test_a_timer_that_kafka_refuses(topics: Topics) -> None:
+def test_a_timer_that_kafka_refuses(topics: ClientTopics) -> None:
     with DelayProducer(
         topics.timers, bootstrap_servers=topics.servers, max_request_size=4 << 20
     ) as producer:
@@ -226,7 +228,7 @@ def test_a_timer_that_kafka_refuses(topics: Topics) -> None:
         assert isinstance(asked.exception(ANSWER_S), KafkaError)
 
 
-def test_send_command(topics: Topics, tmp_path: Path) -> None:
+def test_send_command(topics: ClientTopics, tmp_path: Path) -> None:
     path = tmp_path / "duewheel.toml"
     path.write_text(
         f'[kafka]\nbootstrap_servers = "{topics.servers}"\n[timer]\ntopics = ["{topics.timers}"]\n'

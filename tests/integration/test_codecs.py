@@ -14,7 +14,7 @@ import pytest
 from kafka import KafkaAdminClient
 from structlog.testing import capture_logs
 from tests.harness.publishing import Message, deliveries
-from tests.harness.shard_topics import DEAD, STATE, TIMER, Topics, made
+from tests.harness.shard_topics import DEAD, STATE, TIMER, ShardTopics, made
 from tests.harness.whole_shard import WholeShard, schedule
 
 from duewheel import factory
@@ -39,7 +39,7 @@ def codec(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def topics(broker: DevBroker, tmp_path: Path, codec: str) -> Iterator[Topics]:
+def topics(broker: DevBroker, tmp_path: Path, codec: str) -> Iterator[ShardTopics]:
     """A begun shard, and then a codec for each of its topics."""
     topics = made(broker, tmp_path, f"codecs-{codec}-{uuid.uuid4().hex[:8]}")
     init_progress(topics.settings)
@@ -50,7 +50,7 @@ def topics(broker: DevBroker, tmp_path: Path, codec: str) -> Iterator[Topics]:
 
 
 def test_progress_and_dead_letters_are_read_and_the_change_is_told(
-    topics: Topics, codec: str
+    topics: ShardTopics, codec: str
 ) -> None:
     settings, clock = topics.settings, factory.StoppableClock(threading.Event())
     publisher = factory.publisher(settings, clock)
@@ -79,7 +79,9 @@ def test_progress_and_dead_letters_are_read_and_the_change_is_told(
         assert each.remedy.endswith("--add-config compression.type=uncompressed")
 
 
-def test_what_producers_compress_is_read_back_and_previewed(topics: Topics, codec: str) -> None:
+def test_what_producers_compress_is_read_back_and_previewed(
+    topics: ShardTopics, codec: str
+) -> None:
     settings = topics.settings
     with DelayProducer(
         topics.name(TIMER), bootstrap_servers=settings.kafka.servers, compression_type=codec
@@ -108,7 +110,7 @@ def test_a_whole_shard_starts_again_after_its_topics_were_made_to_recompress(
 ) -> None:
     shard = WholeShard(tmp_path, broker.bootstrap_servers, f"codecs-{uuid.uuid4().hex[:8]}")
     client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-    topics = Topics(shard.settings, shard.config, client)
+    topics = ShardTopics(shard.settings, shard.config, client)
     try:
         shard.start()
         for role, codec in zip((TIMER, DEAD, STATE), CODECS, strict=True):

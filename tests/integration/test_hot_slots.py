@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.fault_judge import Topics
+from tests.harness.fault_judge import FaultTopics
 from tests.harness.proxied_shard import WHEEL, ProxiedShard
 
 from duewheel.dev.broker import DevBroker
@@ -28,7 +28,7 @@ def make_shard(tmp_path: Path, broker: DevBroker) -> Iterator[MakeShard]:
     made: list[ProxiedShard] = []
 
     def make(hot_slots: HotSlots) -> ProxiedShard:
-        topics = Topics.named(f"hot-{uuid.uuid4().hex[:8]}")
+        topics = FaultTopics.named(f"hot-{uuid.uuid4().hex[:8]}")
         topics.create(broker.bootstrap_servers)
         made.append(ProxiedShard(tmp_path, broker, broker.bootstrap_servers, topics, hot_slots))
         made[0].start()

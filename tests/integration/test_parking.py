@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
-from tests.harness.fault_judge import Topics
+from tests.harness.fault_judge import FaultTopics
 from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.harness.launcher import wait_until
 from tests.harness.proxied_shard import (
@@ -47,9 +47,11 @@ def numbered(timers: Sequence[tuple[str, int]], topic: str, partition: int) -> l
 
 
 @pytest.fixture
-def shard(tmp_path: Path, broker: DevBroker, proxy: FaultProxy) -> Iterator[ProxiedShard]:
-    limits = replace(QUICKLY, verdict_s=(1.0, 30.0))
-    topics = Topics.named(f"parking-{uuid.uuid4().hex[:8]}")
+def shard(
+    tmp_path: Path, broker: DevBroker, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ProxiedShard]:
+    monkeypatch.setattr(target_failures, "VERDICT_S", (1.0, 30.0))
+    topics = FaultTopics.named(f"parking-{uuid.uuid4().hex[:8]}")
     topics.create(broker.bootstrap_servers)
     shard = ProxiedShard(tmp_path, broker, proxy.bootstrap_servers, topics, limits=limits)
     yield shard
@@ -197,7 +199,7 @@ ROLLING = WheelConfig(precision_ms=50, slots=10_000, window_ms=3_000, margin_ms=
 @pytest.fixture
 def rolling_shard(tmp_path: Path, broker: DevBroker, proxy: FaultProxy) -> Iterator[ProxiedShard]:
     """One whose timers roll when they are due in more than three seconds."""
-    topics = Topics.named(f"rolling-{uuid.uuid4().hex[:8]}")
+    topics = FaultTopics.named(f"rolling-{uuid.uuid4().hex[:8]}")
     topics.create(broker.bootstrap_servers)
     shard = ProxiedShard(tmp_path, broker, proxy.bootstrap_servers, topics, wheel=ROLLING)
     yield shard

@@ -18,8 +18,8 @@ from kafka import KafkaProducer, TopicPartition
 from tests.harness.fault_judge import (
     GIVE_UP_S,
     PARTITIONS,
+    FaultTopics,
     Judge,
-    Topics,
 )
 from tests.harness.fault_proxy import Action, Fault, FaultProxy
 from tests.harness.launcher import launch, tail, wait_until
@@ -48,12 +48,12 @@ TIMEOUT_S = 2.0  # of transactions
 
 
 @pytest.fixture
-def topics(unique_name: Callable[[str], str]) -> Topics:
-    return Topics.named(unique_name("app")[-40:].lstrip("-"))
+def topics(unique_name: Callable[[str], str]) -> FaultTopics:
+    return FaultTopics.named(unique_name("app")[-40:].lstrip("-"))
 
 
 @pytest.fixture
-def config(tmp_path: Path, proxy: FaultProxy, topics: Topics) -> Path:
+def config(tmp_path: Path, proxy: FaultProxy, topics: FaultTopics) -> Path:
     """A shard that knows the proxy only."""
     path = write_config(
         tmp_path,
@@ -77,7 +77,7 @@ def config(tmp_path: Path, proxy: FaultProxy, topics: Topics) -> Path:
 class Process:
     """`duewheel dequeue`, and the engine of ingest in this process."""
 
-    def __init__(self, config: Path, broker: DevBroker, topics: Topics) -> None:
+    def __init__(self, config: Path, broker: DevBroker, topics: FaultTopics) -> None:
         self.settings: Settings = load(config)
         self._config = config
         self._judge = Judge(broker.bootstrap_servers, topics, 0, SystemClock())
@@ -136,7 +136,7 @@ class Process:
 
 
 @pytest.fixture
-def process(config: Path, broker: DevBroker, topics: Topics) -> Iterator[Process]:
+def process(config: Path, broker: DevBroker, topics: FaultTopics) -> Iterator[Process]:
     process = Process(config, broker, topics)
     yield process
     process.close()
@@ -212,7 +212,7 @@ REPLAYED = [
 
 
 def test_dead_letters_are_replayed_once_over_faults(
-    config: Path, broker: DevBroker, proxy: FaultProxy, topics: Topics
+    config: Path, broker: DevBroker, proxy: FaultProxy, topics: FaultTopics
 ) -> None:
     settings = load(config)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
@@ -251,7 +251,7 @@ SENT = [
 
 
 def test_timers_are_scheduled_once_over_faults(
-    config: Path, broker: DevBroker, proxy: FaultProxy, topics: Topics
+    config: Path, broker: DevBroker, proxy: FaultProxy, topics: FaultTopics
 ) -> None:
     assert config.exists()  # and so are the topics
     with DelayProducer(topics.timers, bootstrap_servers=proxy.bootstrap_servers) as producer:

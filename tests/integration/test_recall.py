@@ -48,7 +48,7 @@ Headers = list[tuple[str, bytes]]
 
 
 @dataclass(frozen=True)
-class Topics:
+class RecallTopics:
     """A timer topic, a target and a reply topic of one test's own."""
 
     servers: str
@@ -65,8 +65,8 @@ class Topics:
 
 
 @pytest.fixture
-def topics(broker: DevBroker, unique_name: Callable[[str], str]) -> Topics:
-    made = Topics(
+def topics(broker: DevBroker, unique_name: Callable[[str], str]) -> RecallTopics:
+    made = RecallTopics(
         broker.bootstrap_servers, *(unique_name(p) for p in ("timers", "orders", "replies"))
     )
     with KafkaAdmin({"bootstrap_servers": [made.servers]}) as admin:
@@ -76,13 +76,13 @@ def topics(broker: DevBroker, unique_name: Callable[[str], str]) -> Topics:
 
 
 @pytest.fixture
-def producer(topics: Topics) -> Iterator[DelayProducer]:
+def producer(topics: RecallTopics) -> Iterator[DelayProducer]:
     with topics.producer() as made:
         yield made
 
 
 @pytest.fixture
-def asking(topics: Topics) -> Iterator[DelayProducer]:
+def asking(topics: RecallTopics) -> Iterator[DelayProducer]:
     """A producer that is told the answers."""
     with topics.producer(reply_topic=topics.replies) as made:
         yield made
@@ -91,7 +91,7 @@ def asking(topics: Topics) -> Iterator[DelayProducer]:
 class Answerer:
     """Writes answers as the dequeue process does."""
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: RecallTopics) -> None:
         self._topics = topics
         self._producer = KafkaProducer(bootstrap_servers=topics.servers)
 
@@ -111,7 +111,7 @@ class Answerer:
 
 
 @pytest.fixture
-def answerer(topics: Topics) -> Iterator[Answerer]:
+def answerer(topics: RecallTopics) -> Iterator[Answerer]:
     made = Answerer(topics)
     yield made
     made.close()
@@ -136,7 +136,7 @@ class Brackets(Serializer):  # type: ignore[misc]  # kafka-python brings no type
 # ---- where requests lie, and what they hold ------------------------------------------------------
 
 
-def test_a_cancel_lies_where_its_timer_lies(topics: Topics) -> None:
+def test_a_cancel_lies_where_its_timer_lies(topics: RecallTopics) -> None:
     with topics.producer(key_serializer=Brackets(), value_serializer=bracketed) as producer:
         by_key = producer.schedule(topics.orders, "v", key="k", delay="1h", id="7")
         by_partition = producer.schedule(topics.orders, "v", delay="1h", id="8", partition=4)
@@ -175,12 +175,12 @@ def test_a_cancel_lies_where_its_timer_lies(topics: Topics) -> None:
     ]
 
 
-def test_keys_are_placed_as_those_of_timers(topics: Topics, producer: DelayProducer) -> None:
+def test_keys_are_placed_as_those_of_timers(topics: RecallTopics, producer: DelayProducer) -> None:
     asked = producer.cancel("7", key=b"abc").result(WITHIN_S)
     assert asked.partition == (MURMUR2_ABC & MASK) % TIMER_PARTITIONS
 
 
-def test_a_message_is_read_back_byte_for_byte(topics: Topics) -> None:
+def test_a_message_is_read_back_byte_for_byte(topics: RecallTopics) -> None:
     own: Headers = [("x", b"1"), ("x", b"\xff"), ("empty", b"")]
     with topics.producer(key_serializer=Brackets(), value_serializer=bracketed) as producer:
         first = producer.schedule(
@@ -218,7 +218,7 @@ def test_a_message_is_read_back_byte_for_byte(topics: Topics) -> None:
     ]
 
 
-def test_a_message_given_again(topics: Topics, producer: DelayProducer) -> None:
+def test_a_message_given_again(topics: RecallTopics, producer: DelayProducer) -> None:
     timer = producer.schedule(topics.orders, b"old", delay="1h").result(WITHIN_S)
     own: Headers = [("x", b"1")]
     written = [
@@ -246,7 +246,7 @@ def test_a_message_given_again(topics: Topics, producer: DelayProducer) -> None:
     ]
 
 
-def test_what_is_refused_is_not_written(topics: Topics, producer: DelayProducer) -> None:
+def test_what_is_refused_is_not_written(topics: RecallTopics, producer: DelayProducer) -> None:
     here = Timer("7", topics.timers, 0, 0, 0).handle
     for asked, reason in (
         ({"timer": "7"}, "needs the timer's key or partition"),
@@ -276,7 +276,9 @@ def test_what_is_refused_is_not_written(topics: Topics, producer: DelayProducer)
     assert topics.records() == []
 
 
-def test_a_message_that_is_gone_or_another_timers(topics: Topics, producer: DelayProducer) -> None:
+def test_a_message_that_is_gone_or_another_timers(
+    topics: RecallTopics, producer: DelayProducer
+) -> None:
     timers = [
         producer.schedule(topics.orders, b"", delay="1h", partition=0, id=timer_id).result(WITHIN_S)
         for timer_id in ("1", "2", "3")
@@ -299,7 +301,7 @@ def test_a_message_that_is_gone_or_another_timers(topics: Topics, producer: Dela
 
 
 def test_each_request_finds_its_own_answer(
-    topics: Topics, asking: DelayProducer, answerer: Answerer
+    topics: RecallTopics, asking: DelayProducer, answerer: Answerer
 ) -> None:
     first = asking.cancel("7", key=b"k").result(WITHIN_S)
     with pytest.raises(TimeoutError):
@@ -323,7 +325,7 @@ def test_each_request_finds_its_own_answer(
 
 
 def test_an_answer_in_a_transaction_counts_once_that_is_committed(
-    topics: Topics, asking: DelayProducer
+    topics: RecallTopics, asking: DelayProducer
 ) -> None:
     cancel = asking.cancel("7", key=b"k").result(WITHIN_S)
     headers = [("TIMER_ANSWER", b"unknown"), ("TIMER_SOURCE", source(cancel).encode())]
@@ -342,13 +344,13 @@ def test_an_answer_in_a_transaction_counts_once_that_is_committed(
     writer.close()
 
 
-def reader_of(topics: Topics) -> answers.AnswerReader:
+def reader_of(topics: RecallTopics) -> answers.AnswerReader:
     client = ClientSettings({"bootstrap_servers": topics.servers})
     return answers.AnswerReader(client, topics.replies)
 
 
 def test_an_answer_may_come_before_the_acknowledgement(
-    topics: Topics, answerer: Answerer, monkeypatch: pytest.MonkeyPatch
+    topics: RecallTopics, answerer: Answerer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what is kept for that is bounded by the requests that are open."""
     monkeypatch.setattr(answers, "_EARLY_MAX", 20)
@@ -384,7 +386,7 @@ def test_an_answer_may_come_before_the_acknowledgement(
 
 
 def test_answers_that_nobody_waits_for_are_forgotten(
-    topics: Topics, asking: DelayProducer, answerer: Answerer
+    topics: RecallTopics, asking: DelayProducer, answerer: Answerer
 ) -> None:
     reader = asking._answers
     assert reader is not None
@@ -399,7 +401,7 @@ def test_answers_that_nobody_waits_for_are_forgotten(
         kept.answer(0)
 
 
-def test_without_answers(topics: Topics, producer: DelayProducer) -> None:
+def test_without_answers(topics: RecallTopics, producer: DelayProducer) -> None:
     with pytest.raises(ConfigError, match="made without reply_topic"):
         producer.cancel("7", key=b"k").result(WITHIN_S).answer(1)
     with topics.producer(reply_topic=f"{topics.replies}.none") as asking:
@@ -415,7 +417,7 @@ def test_without_answers(topics: Topics, producer: DelayProducer) -> None:
 class AnswersAll(TopicReader):
     """Answers every request in the timer topic: cancels come too late, reschedules in time."""
 
-    def __init__(self, topics: Topics, answerer: Answerer) -> None:
+    def __init__(self, topics: RecallTopics, answerer: Answerer) -> None:
         super().__init__(topics.servers, [topics.timers], self._answer)
         self._answerer = answerer
 
@@ -430,7 +432,7 @@ class AnswersAll(TopicReader):
 
 
 def test_commands(
-    topics: Topics, producer: DelayProducer, answerer: Answerer, tmp_path: Path
+    topics: RecallTopics, producer: DelayProducer, answerer: Answerer, tmp_path: Path
 ) -> None:
     path = tmp_path / "duewheel.toml"
     path.write_text(

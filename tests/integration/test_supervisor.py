@@ -102,7 +102,7 @@ def test_one_run_works_in_a_directory(running: WholeShard) -> None:
 
 
 @dataclass(frozen=True)
-class Secured:
+class LoginBroker:
     """A broker by its listeners: for its operator, and for those who log in."""
 
     plain: str
@@ -110,7 +110,7 @@ class Secured:
 
 
 @pytest.fixture
-def secured(java: Java, kafka_jars: list[Path]) -> Iterator[Secured]:
+def secured(java: Java, kafka_jars: list[Path]) -> Iterator[LoginBroker]:
     plain, sasl, controller = free_ports(3)
     at = {"PLAINTEXT": plain, "SASL": sasl}
     properties = {
@@ -125,7 +125,7 @@ def secured(java: Java, kafka_jars: list[Path]) -> Iterator[Secured]:
         "listener.name.sasl.scram-sha-256.sasl.jaas.config": f"{MODULE} required;",
     }
     with DevBroker(java=java, port=plain, properties=properties):
-        yield Secured(f"{HOST}:{plain}", f"{HOST}:{sasl}")
+        yield LoginBroker(f"{HOST}:{plain}", f"{HOST}:{sasl}")
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Login:
 
 
 @pytest.mark.crash_matrix
-def test_a_login_that_is_refused_for_a_while(secured: Secured, tmp_path: Path) -> None:
+def test_a_login_that_is_refused_for_a_while(secured: LoginBroker, tmp_path: Path) -> None:
     shard = WholeShard(tmp_path, secured.plain, "app")
     with closing(KafkaAdminClient(bootstrap_servers=secured.plain)) as operator:
         login = Login(operator)

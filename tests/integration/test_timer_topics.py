@@ -47,7 +47,7 @@ RIGHT = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
 
 
 @dataclass
-class Cluster:
+class PatternTopics:
     """One listed timer topic, and a pattern that matches all that begins with the same name."""
 
     settings: Settings
@@ -75,7 +75,7 @@ class Cluster:
 @pytest.fixture
 def cluster(
     broker: DevBroker, unique_name: Callable[[str], str], tmp_path: Path
-) -> Iterator[Cluster]:
+) -> Iterator[PatternTopics]:
     name = unique_name("app")[-60:].strip("-")
     settings = Settings(
         app=AppSection(id=name),
@@ -89,11 +89,13 @@ def cluster(
     client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
         admin.init_topics(settings, partitions=1)
-        yield Cluster(settings, admin, client)
+        yield PatternTopics(settings, admin, client)
     client.close()
 
 
-def test_what_the_shard_has_no_room_for_is_left_out(cluster: Cluster) -> None:
+def test_what_the_shard_has_no_room_for_is_left_out(
+    cluster: PatternTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = cluster.make("a-first"), cluster.make("b-second")
     needed = [partition_limit.needed_bytes(topic, 1) for topic in (cluster.listed, first, second)]
     room_bytes = sum(needed) - 1
@@ -112,13 +114,13 @@ def test_what_the_shard_has_no_room_for_is_left_out(cluster: Cluster) -> None:
         discover(cluster.settings, cluster.admin, room_bytes=needed[0] - 1)
 
 
-def examined(cluster: Cluster) -> tuple[DoctorCluster, list[Topic]]:
+def examined(cluster: PatternTopics) -> tuple[DoctorCluster, list[Topic]]:
     client = ClientSettings(cluster.settings.kafka.client_options("admin"))
     doctor = DoctorCluster(cluster.settings, client, cluster.client, SystemClock())
     return doctor, list(doctor.topics(doctor.timer_topics).values())
 
 
-def test_what_is_not_right_is_left_out_and_stops_nobody(cluster: Cluster) -> None:
+def test_what_is_not_right_is_left_out_and_stops_nobody(cluster: PatternTopics) -> None:
     # The dead-letter, the state and the reply topic match, too.
     assert cluster.read() == (cluster.listed,)
     right = cluster.make("right")
@@ -168,7 +170,7 @@ def test_what_is_not_right_is_left_out_and_stops_nobody(cluster: Cluster) -> Non
         pass
 
 
-def test_without_any_topic_there_is_nothing_to_begin_with(cluster: Cluster) -> None:
+def test_without_any_topic_there_is_nothing_to_begin_with(cluster: PatternTopics) -> None:
     timer = TimerSection(topics_pattern=cluster.name("none.*"))
     settings = cluster.settings.model_copy(update={"timer": timer})
     with pytest.raises(ConfigError, match=r"no readable topic matches timer\.topics_pattern"):
@@ -176,14 +178,16 @@ def test_without_any_topic_there_is_nothing_to_begin_with(cluster: Cluster) -> N
 
 
 @pytest.fixture
-def state(cluster: Cluster) -> Iterator[State]:
+def state(cluster: PatternTopics) -> Iterator[State]:
     settings = cluster.settings
     directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.INGEST)
     yield directory.state
     directory.stop()
 
 
-def test_the_watch_says_when_another_query_is_to_begin(cluster: Cluster, state: State) -> None:
+def test_the_watch_says_when_another_query_is_to_begin(
+    cluster: PatternTopics, state: State
+) -> None:
     clock, marks = ManualClock(), {(cluster.listed, 0): 0}
     watch = TopicWatch(cluster.settings, state, clock, lambda: marks)
     assert watch.find(cluster.admin).keys() == {cluster.listed}
@@ -222,7 +226,7 @@ def test_the_watch_says_when_another_query_is_to_begin(cluster: Cluster, state: 
     assert lost not in watch.starts(cluster.admin)
 
 
-def test_ingest_waits_for_the_first_topic(cluster: Cluster, state: State) -> None:
+def test_ingest_waits_for_the_first_topic(cluster: PatternTopics, state: State) -> None:
     timer = TimerSection(topics_pattern=cluster.name("first"))
     settings = cluster.settings.model_copy(update={"timer": timer})
     watch = TopicWatch(settings, state, ManualClock(), dict)
@@ -232,7 +236,7 @@ def test_ingest_waits_for_the_first_topic(cluster: Cluster, state: State) -> Non
     assert watch.find(cluster.admin).keys() == {first}
 
 
-def test_a_standby_reads_what_its_owner_has_taken(cluster: Cluster, state: State) -> None:
+def test_a_standby_reads_what_its_owner_has_taken(cluster: PatternTopics, state: State) -> None:
     def progress(*topics: str) -> bytes:
         parts = {(topic, 0): PartitionProgress(1, 0) for topic in topics}
         epochs = Epochs.first({"precision_ms": 50, "roll_window_ms": 1_000})

@@ -16,7 +16,7 @@ from kafka.admin import (
 )
 from structlog.testing import capture_logs
 from tests.harness.launcher import run, wait_until
-from tests.harness.shard_topics import DEAD, STATE, TIMER, Topics, made
+from tests.harness.shard_topics import DEAD, STATE, TIMER, ShardTopics, made
 
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
@@ -34,19 +34,19 @@ KEPT_MS = 694_800_000  # 24 h + 1 h + 7 d
 @pytest.fixture
 def topics(
     broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str]
-) -> Iterator[Topics]:
+) -> Iterator[ShardTopics]:
     topics = made(broker, tmp_path, unique_name("app")[-60:].strip("-"))
     yield topics
     topics.client.close()
 
 
 @pytest.fixture
-def admin(topics: Topics) -> Iterator[KafkaAdmin]:
+def admin(topics: ShardTopics) -> Iterator[KafkaAdmin]:
     with KafkaAdmin(topics.settings.kafka.client_options("admin")) as admin:
         yield admin
 
 
-def test_what_init_made_is_accepted(topics: Topics, admin: KafkaAdmin) -> None:
+def test_what_init_made_is_accepted(topics: ShardTopics, admin: KafkaAdmin) -> None:
     with capture_logs() as logs:
         admin.require_timer_topics(topics.settings)
         admin.require_topics(topics.settings)
@@ -90,7 +90,7 @@ def test_what_init_made_is_accepted(topics: Topics, admin: KafkaAdmin) -> None:
     ],
 )
 def test_each_refusal_names_numbers_and_remedy(
-    topics: Topics, admin: KafkaAdmin, role: str, changed: dict[str, str], said: list[str]
+    topics: ShardTopics, admin: KafkaAdmin, role: str, changed: dict[str, str], said: list[str]
 ) -> None:
     topics.alter(role, changed)
     with pytest.raises(ConfigError) as caught:
@@ -107,7 +107,7 @@ def test_each_refusal_names_numbers_and_remedy(
 
 
 def test_what_only_costs_time_is_a_warning_with_figures_and_remedy(
-    topics: Topics, admin: KafkaAdmin
+    topics: ShardTopics, admin: KafkaAdmin
 ) -> None:
     """The segments of Kafka's defaults: some services let nobody choose others."""
     defaults = {
@@ -129,7 +129,7 @@ def test_what_only_costs_time_is_a_warning_with_figures_and_remedy(
 
 
 def test_init_does_without_what_only_costs_time_where_kafka_refuses_it(
-    topics: Topics, admin: KafkaAdmin
+    topics: ShardTopics, admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def plan(setting: str, value: str) -> TopicPlan:
         """Of the state topic, with a value that Kafka refuses."""
@@ -161,7 +161,7 @@ def wait_until_gone(admin: KafkaAdmin, topic: str) -> None:
 
 
 def test_bounded_timestamps_and_unlimited_retention_will_do(
-    topics: Topics, admin: KafkaAdmin
+    topics: ShardTopics, admin: KafkaAdmin
 ) -> None:
     bounds = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
     changed = dict.fromkeys(bounds, HOUR_MS)
@@ -169,14 +169,14 @@ def test_bounded_timestamps_and_unlimited_retention_will_do(
     admin.require_topics(topics.settings)
 
 
-def test_the_longest_outage_is_a_setting(topics: Topics, admin: KafkaAdmin) -> None:
+def test_the_longest_outage_is_a_setting(topics: ShardTopics, admin: KafkaAdmin) -> None:
     longer = load(topics.config, {"timer": {"longest_outage": "30d"}})
     with pytest.raises(ConfigError, match="longest_outage 720h"):
         admin.require_timer_topics(longer)
     admin.require_timer_topics(load(topics.config, {"timer": {"longest_outage": "1d"}}))
 
 
-def test_missing_topics(topics: Topics, admin: KafkaAdmin) -> None:
+def test_missing_topics(topics: ShardTopics, admin: KafkaAdmin) -> None:
     admin.delete_topics([topics.name(DEAD)])
     with pytest.raises(ConfigError, match=r"no topic .*dead-letter.*duewheel init"):
         admin.require_topics(topics.settings)
@@ -184,7 +184,7 @@ def test_missing_topics(topics: Topics, admin: KafkaAdmin) -> None:
 
 
 @pytest.mark.parametrize("process", ["ingest", "dequeue"])
-def test_both_processes_refuse_to_start(topics: Topics, process: str) -> None:
+def test_both_processes_refuse_to_start(topics: ShardTopics, process: str) -> None:
     topics.alter(TIMER, {"retention.ms": HOUR_MS})
     done = run(topics.config, process)
     assert done.returncode == 2, done.stderr

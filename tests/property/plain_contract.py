@@ -26,7 +26,7 @@ Asked = dict[Request, bytes | None]
 
 
 @dataclass
-class Record:
+class PlainRecord:
     """A record of a timer topic."""
 
     topic: str
@@ -38,7 +38,7 @@ class Record:
 
 
 @dataclass
-class Row:
+class PlainRow:
     """What the contract makes of it; first of all what a rejected record is."""
 
     code: str | None
@@ -118,7 +118,7 @@ def times(value: bytes, unit_ms: int, base_ms: int) -> int | None:
 class Reading:
     """A record, its offset, and the contract that it is read under."""
 
-    record: Record
+    record: PlainRecord
     offset: int
     contract: Contract
 
@@ -341,11 +341,11 @@ class Reading:
             return place if record.key is None else [*place, ("schedule_source_key", record.key)]
         return []
 
-    def row(self) -> Row:
+    def row(self) -> PlainRow:
         """What the record becomes."""
         record, dead = self.record, self.contract.dead_letter_topic
         code, key = self.refusal(), record.key
-        plain = Row(code, dead, record.headers or [], self.offset, key, placing(key))
+        plain = PlainRow(code, dead, record.headers or [], self.offset, key, placing(key))
         if code is not None:
             return plain
         if self.is_chase:
@@ -356,7 +356,7 @@ class Reading:
             )
         return self.timer(plain)
 
-    def chase(self, plain: Row) -> Row:
+    def chase(self, plain: PlainRow) -> PlainRow:
         """With what a cancel that was written again says of itself."""
         copy = self.first_copy()
         slot = number(self.asked[Request.CHASE_SLOT])
@@ -370,7 +370,7 @@ class Reading:
             chase_flags=0 if flags is None or flags < 0 else min(flags, 3),
         )
 
-    def timer(self, plain: Row) -> Row:
+    def timer(self, plain: PlainRow) -> PlainRow:
         """What an accepted timer becomes."""
         due_ms, copy, waiting = self.due(), self.first_copy(), self.parking()
         target, window_ms = self.target, self.window_ms
@@ -416,7 +416,7 @@ def encoded(headers: list[Header]) -> bytes:
 
 
 def check(
-    records: list[Record],
+    records: list[PlainRecord],
     batch: TimerBatch,
     contract: Contract,
     first_offset: int = FIRST_OFFSET,
@@ -455,7 +455,7 @@ def check(
 
 
 def table(
-    records: list[Record],
+    records: list[PlainRecord],
     dictionary: bool = False,
     cuts: tuple[int, ...] = (),
     first_offset: int = FIRST_OFFSET,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.property.plain_contract import Header, Record, check, table
+from tests.property.plain_contract import Header, PlainRecord, check, table
 
 from duewheel.errors import ConfigError
 from duewheel.schemas.header_names import DROP_IN, REQUEST
@@ -128,7 +128,7 @@ foreign_headers = st.fixed_dictionaries(
 ).map(lambda fields: list(fields.items()))
 some_bytes = st.none() | st.binary(max_size=30)
 records = st.builds(
-    Record,
+    PlainRecord,
     topic=st.sampled_from(["orders.delayed", "other.delayed"]),
     partition=st.sampled_from([0, 1, 70_000]),
     timestamp_ms=st.just(NOW_MS) | st.integers(-1, 2 * NOW_MS),
@@ -155,7 +155,7 @@ contracts = st.fixed_dictionaries(
     st.just(CONTRACT) | contracts,
 )
 def test_any_records(
-    rows: list[Record], dictionary: bool, cuts: tuple[int, ...], under: Contract
+    rows: list[PlainRecord], dictionary: bool, cuts: tuple[int, ...], under: Contract
 ) -> None:
     check(rows, parse(table(rows, dictionary, cuts), under), under)
 
@@ -165,7 +165,7 @@ def test_each_value_in_each_header(mode: str) -> None:
     under = contract({"orders.delayed": TopicContract(headers=mode, target="orders")})
     values = [None, *NUMBERS, *MALFORMED, *INSTANTS, *TOPICS, *FLAGS, *WORDS]
     rows = [
-        Record("orders.delayed", 0, NOW_MS, b"k", b"v", [*others, (name, value)])
+        PlainRecord("orders.delayed", 0, NOW_MS, b"k", b"v", [*others, (name, value)])
         for name in DROP_IN.get(mode, REQUEST)
         for value in values
         for others in (
@@ -181,7 +181,7 @@ def test_each_value_in_each_header(mode: str) -> None:
 
 def test_many_rows_with_large_ones_between() -> None:
     rows = [
-        Record(
+        PlainRecord(
             "orders.delayed",
             i % 5,
             NOW_MS,
@@ -202,7 +202,7 @@ def test_a_forged_chase_is_a_dead_letter(origin: bytes | None) -> None:
     """Its request would lie where it lies itself, or behind it, or nowhere."""
     chase: list[Header] = [("TIMER_DEL_UNIQKEY", b"id"), ("TIMER_CANCEL_SLOT", b"4")]
     rows = [
-        Record("orders.delayed", 0, NOW_MS, b"k", None, [*chase, ("TIMER_ORIGIN", value)])
+        PlainRecord("orders.delayed", 0, NOW_MS, b"k", None, [*chase, ("TIMER_ORIGIN", value)])
         for value in (origin, b"6")
     ]
     batch = parse(table(rows), CONTRACT)
@@ -221,7 +221,7 @@ def test_headers_of_ten_megabytes(octet: bytes) -> None:
     others: list[Header] = [("TIMER_DELAY_MS", b"5"), ("REAL_TOPIC", b"orders")]
     names = ("TIMER_DELIVER_MS", "DELAY", "REAL_TOPIC", "UNIQ_KEY", "TIMER_ORIGIN", "x")
     rows = [
-        Record("orders.delayed", 0, NOW_MS, None, b"v", [*others, *huge])
+        PlainRecord("orders.delayed", 0, NOW_MS, None, b"v", [*others, *huge])
         for name in names
         for huge in ([(name, octet * HUGE_BYTES)], [])
     ]
@@ -239,7 +239,7 @@ def test_thousands_of_headers_and_each_request_thousands_of_times() -> None:
     sound: list[Header] = [("x", b"%d" % i) for i in range(20_000)]
     times: list[Header] = [("TIMER_DELAY_MS", b"%d" % i) for i in range(20_000)]
     rows = [
-        Record("orders.delayed", 0, NOW_MS, b"k", b"v", headers)
+        PlainRecord("orders.delayed", 0, NOW_MS, b"k", b"v", headers)
         for headers in (many, [*times, *sound], [], [*sound, ("DELAY", None)], times)
     ]
     batch = parse(table(rows), CONTRACT)
@@ -255,7 +255,9 @@ def test_no_rows() -> None:
 
 def test_taken_rows_keep_their_fields() -> None:
     rows = [
-        Record("orders.delayed", 0, NOW_MS, None, b"%d" % i, [("DELAY", b"%d" % i), ("x", b"y")])
+        PlainRecord(
+            "orders.delayed", 0, NOW_MS, None, b"%d" % i, [("DELAY", b"%d" % i), ("x", b"y")]
+        )
         for i in range(5)
     ]
     batch = parse(table(rows), CONTRACT).take(parse(table(rows), CONTRACT).offset[::-2] - 7)

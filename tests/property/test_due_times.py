@@ -12,7 +12,7 @@ import pyarrow.compute
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.property.plain_contract import Header, Record, instant, table
+from tests.property.plain_contract import Header, PlainRecord, instant, table
 
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
@@ -51,7 +51,7 @@ def contract(**settings: Any) -> Contract:
 def read(
     *headers: Header, key: bytes | None = None, now_ms: int = NOW_MS, **settings: Any
 ) -> TimerBatch:
-    record = Record(TOPIC, 0, now_ms, key, b"", [*headers])
+    record = PlainRecord(TOPIC, 0, now_ms, key, b"", [*headers])
     return parse(table([record]), contract(**settings))
 
 

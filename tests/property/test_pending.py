@@ -37,7 +37,7 @@ AHEAD = range(SLOT + 10, SLOT + 100)  # a slot is longer than a second
 
 
 @dataclass
-class Row:
+class PendingRow:
     """A pending timer: the slot in which it leaves, and whether it is rolled then."""
 
     timer: TimerRow
@@ -52,7 +52,7 @@ class ObservedWorld(LocalWorld):
         wheel = WheelConfig(PRECISION_MS, 64, window_ms=WINDOW_SLOTS * PRECISION_MS, margin_ms=0)
         self.ends = {(TIMER_TOPIC, number): 0 for number in range(PARTITIONS)}
         super().__init__(path, wheel, starts=self.ends, chunk_records=3)
-        self.rows: dict[str, Row] = {}
+        self.rows: dict[str, PendingRow] = {}
         self.seen = DataDirectory(path, self.wheel)
         self.pending = PendingTimers(self.seen)
 
@@ -73,11 +73,11 @@ class ObservedWorld(LocalWorld):
         batch = replace(batch, timestamp_ms=np.full(len(timers), self.clock.now_ms()))
         slots, rolled = requested_slots(batch, PRECISION_MS, self.wheel.window_ms)
         slots = np.maximum(slots, self.floor + 1)
-        for row in map(Row, timers, slots.tolist(), rolled.tolist()):
+        for row in map(PendingRow, timers, slots.tolist(), rolled.tolist()):
             self.rows[row.timer.source] = row
         self.engine.append(batch, self.ends)
 
-    def expected(self) -> dict[str, Row]:
+    def expected(self) -> dict[str, PendingRow]:
         out = set(self.publisher.sources())
         return {source: row for source, row in self.rows.items() if source.encode() not in out}
 
@@ -134,7 +134,7 @@ def judge(world: ObservedWorld) -> None:
     assert world.list(Filter(level=2)) == [timer for timer in listed if timer.level == 2]
 
 
-def judge_levels(found: Pending, expected: list[Row]) -> None:
+def judge_levels(found: Pending, expected: list[PendingRow]) -> None:
     by_level = Counter(row.timer.level for row in expected if row.timer.level)
     assert found.by_level == by_level
     assert found.next_slot == {

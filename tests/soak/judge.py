@@ -34,7 +34,7 @@ Source = tuple[int, int]  # partition and offset in the timer topic
 
 
 @dataclass(frozen=True)
-class Asked:
+class SoakRequest:
     """A timer or a cancel as the timer topic has it.
 
     Attributes:
@@ -145,9 +145,9 @@ def judge(
     )
 
 
-def asked_for(written: Iterable[Any]) -> dict[Source, Asked]:
+def asked_for(written: Iterable[Any]) -> dict[Source, SoakRequest]:
     """What a timer topic without its chases asks for, by the place of each one's first copy."""
-    asked: dict[Source, Asked] = {}
+    asked: dict[Source, SoakRequest] = {}
     for record in written:
         headers = dict(record.headers)
         if "TIMER_ORIGIN" in headers:
@@ -156,7 +156,7 @@ def asked_for(written: Iterable[Any]) -> dict[Source, Asked]:
         else:
             delay_ms = headers.get("TIMER_DELAY_MS")
             due_ms = None if delay_ms is None else record.timestamp + int(delay_ms)
-            asked[record.partition, record.offset] = Asked(record, due_ms, record.offset)
+            asked[record.partition, record.offset] = SoakRequest(record, due_ms, record.offset)
     return asked
 
 
@@ -164,7 +164,7 @@ def _place(record: Any) -> Source:
     return record.partition, record.offset
 
 
-def _has_strayed(chase: Any, asked: Mapping[Source, Asked]) -> bool:
+def _has_strayed(chase: Any, asked: Mapping[Source, SoakRequest]) -> bool:
     """Whether it is not that of a request which lies before it."""
     headers = dict(chase.headers)
     request = asked.get((chase.partition, int(headers["TIMER_ORIGIN"])))
@@ -189,7 +189,9 @@ def source_of(record: Any) -> Source:
     return int(partition), int(offset)
 
 
-def _taken_back(asked: dict[Source, Asked], acknowledged: Mapping[int, Source]) -> list[Source]:
+def _taken_back(
+    asked: dict[Source, SoakRequest], acknowledged: Mapping[int, Source]
+) -> list[Source]:
     return [
         source
         for number, source in acknowledged.items()
@@ -197,13 +199,13 @@ def _taken_back(asked: dict[Source, Asked], acknowledged: Mapping[int, Source]) 
     ]
 
 
-def _history(asked: Asked | None, records: list[Any]) -> str:
+def _history(asked: SoakRequest | None, records: list[Any]) -> str:
     """When it was due, and when and where it came."""
     due_ms = asked.due_ms if asked else None
     return f"due {due_ms} {[(r.topic, r.partition, r.offset, r.timestamp) for r in records]}"
 
 
-def _answer_of(answer: Any, asked: Asked) -> str:
+def _answer_of(answer: Any, asked: SoakRequest) -> str:
     """What is wrong with an answer, "" if nothing is."""
     partition, offset = source_of(answer)
     topic = asked.record.topic
@@ -224,7 +226,7 @@ def _answer_of(answer: Any, asked: Asked) -> str:
     return "" if got == (asked.record.key, said, [*own, *added.items()]) else "an answer"
 
 
-def _faults_of(timer: Asked, records: list[Any], rules: Rules) -> Iterator[tuple[str, str]]:
+def _faults_of(timer: SoakRequest, records: list[Any], rules: Rules) -> Iterator[tuple[str, str]]:
     """Of one timer: what is wrong with its arrivals, and in detail."""
     for record in records:
         if timer.due_ms is not None and record.timestamp < timer.due_ms:
@@ -233,7 +235,7 @@ def _faults_of(timer: Asked, records: list[Any], rules: Rules) -> Iterator[tuple
             yield "changed", difference
 
 
-def _difference(record: Any, timer: Asked, rules: Rules) -> str:
+def _difference(record: Any, timer: SoakRequest, rules: Rules) -> str:
     own = [(name, value) for name, value in timer.record.headers if name == "n"]
     wanted = (timer.record.key, timer.record.value, own)
     if (record.key, record.value, list(record.headers)[: len(own)]) != wanted:
@@ -246,7 +248,9 @@ def _difference(record: Any, timer: Asked, rules: Rules) -> str:
     return "" if right and added["TIMER_DUE_MS"] == b"%d" % timer.due_ms else "target or due"
 
 
-def _disordered(asked: dict[Source, Asked], arrived: Sequence[Any], rules: Rules) -> list[Source]:
+def _disordered(
+    asked: dict[Source, SoakRequest], arrived: Sequence[Any], rules: Rules
+) -> list[Source]:
     """Of those never rolled: a copy's slot would be a matter of when it was rolled."""
     lanes: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for record in sorted(arrived, key=lambda record: int(record.offset)):

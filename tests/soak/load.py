@@ -30,7 +30,7 @@ Headers = list[tuple[str, bytes]]
 
 
 @dataclass(frozen=True)
-class Record:
+class SoakRecord:
     """What is to be written. `partition` None: the key decides."""
 
     key: bytes | None
@@ -46,10 +46,10 @@ class Call:
     at_s: float
     number: int
     kind: str = field(compare=False)
-    timer: Record = field(compare=False)
+    timer: SoakRecord = field(compare=False)
 
 
-class Load(threading.Thread):
+class SoakLoad(threading.Thread):
     """Writes until it is stopped. Numbers what it writes: the value begins with the number.
 
     Attributes:
@@ -100,7 +100,7 @@ class Load(threading.Thread):
         number, self.number = self.number, self.number + 1
         return number
 
-    def _write(self, producer: KafkaProducer, record: Record) -> KafkaProducer:
+    def _write(self, producer: KafkaProducer, record: SoakRecord) -> KafkaProducer:
         """Returns the producer that is to write what comes next."""
         where = {"partition": record.partition, "headers": record.headers}
         try:
@@ -136,7 +136,7 @@ class Load(threading.Thread):
                 else:
                     self.doubtful += 1
 
-    def _timer(self, number: int) -> Record:
+    def _timer(self, number: int) -> SoakRecord:
         """The headers: the user's first."""
         dice = self._dice
         kind = dice.choices(list(_SHARES), list(_SHARES.values()))[0]
@@ -152,18 +152,18 @@ class Load(threading.Thread):
         value = b"%d " % number + dice.randbytes(dice.choice(_VALUE_BYTES))
         if kind not in delays_ms or number % _CALLED_BACK_EVERY:
             self.awaited.add(number)
-            return Record(key, value, headers)
+            return SoakRecord(key, value, headers)
         headers = [*headers, ("UNIQ_KEY", b"timer %d" % number)]
-        timer = Record(key, value, headers, dice.randrange(self._partitions))
+        timer = SoakRecord(key, value, headers, dice.randrange(self._partitions))
         self._call_back(timer, number, delays_ms[kind] / 1000)
         return timer
 
-    def _call_back(self, timer: Record, number: int, delay_s: float) -> None:
+    def _call_back(self, timer: SoakRecord, number: int, delay_s: float) -> None:
         kind = self._dice.choices(list(_CALLS), list(_CALLS.values()))[0]
         in_s = delay_s + _TOO_LATE_S if kind == "too late" else delay_s / 2
         heapq.heappush(self._calls, Call(time.monotonic() + in_s, number, kind, timer))
 
-    def _call(self, call: Call) -> Record:
+    def _call(self, call: Call) -> SoakRecord:
         """What cancels or replaces a timer. Its partition is the timer's."""
         number, timer = self._next(), call.timer
         self.requests.add(number)
@@ -173,7 +173,7 @@ class Load(threading.Thread):
             self.awaited.add(number)
             delay = ("TIMER_DELAY_MS", b"%d" % self._dice.randrange(self._window_ms))
             request = [delay, ("UNIQ_KEY", name), ("TIMER_RESCHEDULE", b"true")]
-        return Record(timer.key, b"%d " % number, [own, *request], timer.partition)
+        return SoakRecord(timer.key, b"%d " % number, [own, *request], timer.partition)
 
 
 def number_of(record: Any) -> int:

@@ -31,7 +31,7 @@ from tests.harness.reader import read_committed
 from tests.soak.cluster import Cluster
 from tests.soak.judge import FAULTS, Verdict, judge
 from tests.soak.listener import Listener
-from tests.soak.load import FAR_WINDOWS, Load, number_of
+from tests.soak.load import FAR_WINDOWS, SoakLoad, number_of
 from tests.soak.shard import (
     PRECISION_MS,
     PROCESSES,
@@ -98,7 +98,7 @@ class Soak:
             shard.create_topics()
             stack.callback(shard.end, PROCESSES, signal.SIGKILL)
             rate, seed = self._plan.rate, self._plan.seed
-            self._load = Load(servers, TIMERS, TIMER_PARTITIONS, rate, WINDOW_MS, seed)
+            self._load = SoakLoad(servers, TIMERS, TIMER_PARTITIONS, rate, WINDOW_MS, seed)
             topics = (shard.rules.target, shard.rules.dead_letters)
             self._listener = Listener(servers, topics, REPLIES, TIMER_PARTITIONS)
             for thread in (self._listener, self._load):

@@ -14,7 +14,7 @@ RULES = Rules("orders", "dead", window_ms=1_000, precision_ms=50)
 
 
 @dataclass(frozen=True)
-class Record:
+class ArrivedRecord:
     topic: str
     offset: int
     timestamp: int
@@ -24,22 +24,24 @@ class Record:
     partition: int = 0
 
 
-def timer(offset: int, *request: tuple[str, bytes]) -> Record:
-    return Record("timers", offset, 10_000 + offset, b"%d " % offset, (("n", b"1"), *request))
+def timer(offset: int, *request: tuple[str, bytes]) -> ArrivedRecord:
+    return ArrivedRecord(
+        "timers", offset, 10_000 + offset, b"%d " % offset, (("n", b"1"), *request)
+    )
 
 
-def arrival(place: int, of: Record, due_ms: int, *, late_ms: int = 0) -> Record:
+def arrival(place: int, of: ArrivedRecord, due_ms: int, *, late_ms: int = 0) -> ArrivedRecord:
     added = (("TIMER_SOURCE", b"timers-0@%d" % of.offset), ("TIMER_DUE_MS", b"%d" % due_ms))
-    return Record("orders", place, due_ms + late_ms, of.value, (("n", b"1"), *added))
+    return ArrivedRecord("orders", place, due_ms + late_ms, of.value, (("n", b"1"), *added))
 
 
-def answer(place: int, to: Record, word: bytes, timestamp: int) -> Record:
+def answer(place: int, to: ArrivedRecord, word: bytes, timestamp: int) -> ArrivedRecord:
     name, source = b"timer 5", b"timers-0@%d" % to.offset
     kind = "reschedule" if to is AGAIN else "cancel"
     said = {"answer": word.decode(), "id": name.decode(), "source": source.decode()}
     added = (("TIMER_ANSWER", word), ("UNIQ_KEY", name), ("TIMER_SOURCE", source))
     value = json.dumps({**said, "request": kind}).encode()
-    return Record("replies", place, timestamp, value, (("n", b"1"), *added))
+    return ArrivedRecord("replies", place, timestamp, value, (("n", b"1"), *added))
 
 
 FIRST = timer(0, ("TIMER_DELAY_MS", b"500"))
@@ -53,10 +55,10 @@ AGAIN = timer(6, ("TIMER_DELAY_MS", b"700"), NAME, ("TIMER_RESCHEDULE", b"true")
 TOO_LATE = timer(7, ("TIMER_DEL_UNIQKEY", b"timer 5"))
 
 
-def chase(offset: int, origin: int, name: bytes = b"timer 5") -> Record:
+def chase(offset: int, origin: int, name: bytes = b"timer 5") -> ArrivedRecord:
     """What duewheel writes for a cancel; no request."""
     made = (("TIMER_DEL_UNIQKEY", name), ("TIMER_ORIGIN", b"%d" % origin))
-    return Record(
+    return ArrivedRecord(
         *("timers", offset, 12_000, b"", (("n", b"1"), *made, ("TIMER_CANCEL_SLOT", b"240")))
     )
 
@@ -67,7 +69,7 @@ REJECTION = (("TIMER_ERROR_CODE", b"no_due_time"), ("TIMER_SOURCE", b"timers-0@2
 ARRIVED = [
     arrival(0, FIRST, 10_500),
     arrival(1, SECOND, 10_901),
-    Record("dead", 0, 10_100, b"2 ", (("n", b"1"), *REJECTION)),
+    ArrivedRecord("dead", 0, 10_100, b"2 ", (("n", b"1"), *REJECTION)),
     arrival(2, ROLLED, 15_003, late_ms=7),
     arrival(4, AGAIN, 10_706, late_ms=200),
 ]
@@ -91,7 +93,7 @@ EARLIER = replace(ARRIVED[0], offset=3)  # it comes behind the second one
         ("disordered", [EARLIER, *ARRIVED[1:]]),
     ],
 )
-def test_the_judge_sees_a_fault(fault: str, arrived: list[Record]) -> None:
+def test_the_judge_sees_a_fault(fault: str, arrived: list[ArrivedRecord]) -> None:
     assert judge(WRITTEN, arrived, ANSWERS, ACKNOWLEDGED, RULES).faults == {fault: 1}
 
 
@@ -112,14 +114,14 @@ def test_the_judge_sees_what_comes_though_it_was_cancelled() -> None:
         ("changed", [replace(ANSWERS[0], headers=ANSWERS[0].headers[1:]), ANSWERS[1]]),
     ],
 )
-def test_the_judge_sees_a_fault_of_answers(fault: str, answers: list[Record]) -> None:
+def test_the_judge_sees_a_fault_of_answers(fault: str, answers: list[ArrivedRecord]) -> None:
     assert judge(WRITTEN, ARRIVED, answers, ACKNOWLEDGED, RULES).faults[fault] == 1
 
 
 @pytest.mark.parametrize(
     "stray", [chase(10, 5), chase(10, 9), chase(10, 7, b"timer 6"), chase(6, 7), chase(10, 77)]
 )
-def test_the_judge_sees_a_chase_that_no_cancel_has(stray: Record) -> None:
+def test_the_judge_sees_a_chase_that_no_cancel_has(stray: ArrivedRecord) -> None:
     assert judge([*WRITTEN, stray], ARRIVED, ANSWERS, ACKNOWLEDGED, RULES).faults == {"strayed": 1}
 
 

@@ -25,7 +25,7 @@ class Killed(BaseException):
     """The writer ends here."""
 
 
-class KillingMap(mmap.mmap):
+class DyingMap(mmap.mmap):
     """An anonymous mapping whose writer dies before its n-th store."""
 
     stores_left: int | None = None
@@ -43,16 +43,16 @@ def pair(mapped: mmap.mmap) -> PagePair:
 
 
 @pytest.fixture
-def mapped() -> KillingMap:
-    return KillingMap(-1, 2 * PAGE)
+def mapped() -> DyingMap:
+    return DyingMap(-1, 2 * PAGE)
 
 
-def test_nothing_is_read_before_the_first_write(mapped: KillingMap) -> None:
+def test_nothing_is_read_before_the_first_write(mapped: DyingMap) -> None:
     assert pair(mapped).read() is None
     assert not pair(mapped).written()
 
 
-def test_the_newest_page_counts_and_is_marked_alone(mapped: KillingMap) -> None:
+def test_the_newest_page_counts_and_is_marked_alone(mapped: DyingMap) -> None:
     pages = pair(mapped)
     for number in range(1, 6):
         payload = b"payload %d" % number
@@ -63,9 +63,7 @@ def test_the_newest_page_counts_and_is_marked_alone(mapped: KillingMap) -> None:
 
 
 @pytest.mark.parametrize("before", range(4))
-def test_a_writer_killed_at_any_store_leaves_the_page_before(
-    mapped: KillingMap, before: int
-) -> None:
+def test_a_writer_killed_at_any_store_leaves_the_page_before(mapped: DyingMap, before: int) -> None:
     for number in range(before):
         pair(mapped).write(b"page %d" % number)
     known = pair(mapped).read()
@@ -84,7 +82,7 @@ def test_a_writer_killed_at_any_store_leaves_the_page_before(
     assert page is not None and page.payload == b"the next page"
 
 
-def test_a_changed_byte_makes_the_page_before_count(mapped: KillingMap) -> None:
+def test_a_changed_byte_makes_the_page_before_count(mapped: DyingMap) -> None:
     pages = pair(mapped)
     pages.write(b"first")
     pages.write(b"second")
@@ -96,7 +94,7 @@ def test_a_changed_byte_makes_the_page_before_count(mapped: KillingMap) -> None:
         mapped[byte] ^= 1
 
 
-def test_a_page_that_does_not_fit_is_refused_and_the_old_one_stays(mapped: KillingMap) -> None:
+def test_a_page_that_does_not_fit_is_refused_and_the_old_one_stays(mapped: DyingMap) -> None:
     pages = pair(mapped)
     pages.write(b"old")
     with pytest.raises(DuewheelError, match="do not fit"):

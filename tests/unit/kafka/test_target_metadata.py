@@ -49,7 +49,7 @@ def topic(*partitions: dict[str, Any], **others: Any) -> dict[str, Any]:
     return {**always, "partitions": list(partitions), **others}
 
 
-class Cluster:
+class MetadataClient:
     """Answers as KafkaAdminClient gives them."""
 
     def __init__(self, topics: Mapping[str, dict[str, Any]], config: Mapping[str, str]) -> None:
@@ -78,7 +78,7 @@ def catalog(unavailable_age_s: float = 60) -> TargetCatalog:
     )
 
 
-def look_up(asked: TargetCatalog, cluster: Cluster, *names: str) -> dict[str, Target]:
+def look_up(asked: TargetCatalog, cluster: MetadataClient, *names: str) -> dict[str, Target]:
     return asked.resolve(cluster, names, Deadline(10))
 
 
@@ -96,19 +96,21 @@ def test_which_partitions_take_writes(
     in_sync_min: str, answer: dict[str, Any], takes_writes: bool
 ) -> None:
     other = partition(1)
-    cluster = Cluster({"t": topic(answer, other)}, {"min.insync.replicas": in_sync_min})
+    cluster = MetadataClient({"t": topic(answer, other)}, {"min.insync.replicas": in_sync_min})
     target = look_up(catalog(), cluster, "t")["t"]
     assert (target.partitions, target.refusal) == (2, Reason.NONE)
     assert target.unavailable == (frozenset() if takes_writes else {0})
 
 
 def test_without_the_right_to_read_settings_only_leaders_count() -> None:
-    cluster = Cluster({"t": topic(partition(0, in_sync=1), partition(1, leader=-1))}, {})
+    cluster = MetadataClient({"t": topic(partition(0, in_sync=1), partition(1, leader=-1))}, {})
     assert look_up(catalog(), cluster, "t")["t"].unavailable == {1}
 
 
 def test_an_outage_is_believed_for_a_shorter_time() -> None:
-    cluster = Cluster({"down": topic(partition(0, leader=-1)), "up": topic(partition(0))}, {})
+    cluster = MetadataClient(
+        {"down": topic(partition(0, leader=-1)), "up": topic(partition(0))}, {}
+    )
     asked = catalog(unavailable_age_s=0)
     assert look_up(asked, cluster, "down", "up")["down"].unavailable == {0}
     look_up(asked, cluster, "up")
@@ -119,7 +121,7 @@ def test_an_outage_is_believed_for_a_shorter_time() -> None:
 
 
 def test_what_is_missing_or_not_allowed_is_refused_and_not_waited_for() -> None:
-    cluster = Cluster(
+    cluster = MetadataClient(
         {
             "forbidden": topic(error_code=29),
             "read only": topic(partition(0)),
@@ -152,14 +154,14 @@ def test_what_is_missing_or_not_allowed_is_refused_and_not_waited_for() -> None:
 )
 def test_any_error_of_a_partition_is_a_verdict(error: Exception) -> None:
     """On the partition alone, whether anybody expected it or not: its timers are parked."""
-    cluster, asked = Cluster({"t": topic(partition(0), partition(1))}, {}), catalog()
+    cluster, asked = MetadataClient({"t": topic(partition(0), partition(1))}, {}), catalog()
     assert not asked.note_refusal(SentBatch("t", 1, 500, None), error, alone=False)
     assert asked.note_refusal(SentBatch("t", 1, 500, None), error, alone=True)
     assert look_up(asked, cluster, "t")["t"].unavailable == {1}
 
 
 def test_a_failure_while_others_were_taken_is_held_against_the_partition() -> None:
-    cluster, asked = Cluster({"t": topic(partition(0), partition(1))}, {}), catalog()
+    cluster, asked = MetadataClient({"t": topic(partition(0), partition(1))}, {}), catalog()
     sent = SentBatch("t", 1, 500, None)
     assert not asked.note_refusal(sent, KafkaTimeoutError("expired"), alone=False)
     assert look_up(asked, cluster, "t")["t"].unavailable == frozenset()
@@ -228,7 +230,7 @@ def test_a_dead_letter_that_its_topic_does_not_take_is_cut_down_to_its_source() 
 
 
 def test_a_refusal_of_a_batch_that_cannot_be_divided_is_a_verdict_on_its_partition() -> None:
-    cluster, asked = Cluster({"t": topic(partition(0), partition(1))}, {}), catalog()
+    cluster, asked = MetadataClient({"t": topic(partition(0), partition(1))}, {}), catalog()
     known = look_up(asked, cluster, "t")["t"]
     size = asked.batch_bytes("t", known)
     batch = SentBatch("t", 1, 500, None, is_whole=True)

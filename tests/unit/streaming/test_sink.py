@@ -103,7 +103,7 @@ class LogStarts:
         return self.starts.get((topic, partition), 0)
 
 
-class Bench:
+class SinkBench:
     """A sink with everything that surrounds it."""
 
     def __init__(self, marks: Marks, room: int = 1_000, checkpoint: Path = Path("unused")) -> None:
@@ -139,7 +139,7 @@ class Bench:
 
 
 def test_rows_and_marks_of_a_batch_reach_the_engine() -> None:
-    bench = Bench({A0: 0, A1: 0})
+    bench = SinkBench({A0: 0, A1: 0})
     bench.sink.take(table((A0, 0), (A0, 1), (A1, 0)), {A0: 2, A1: 1})
     assert bench.engine.taken == [(A0, 0), (A0, 1), (A1, 0)]
     assert bench.engine.marks == {A0: 2, A1: 1}
@@ -148,13 +148,13 @@ def test_rows_and_marks_of_a_batch_reach_the_engine() -> None:
 
 
 def test_marks_are_the_batchs_end_not_its_last_row() -> None:
-    bench = Bench({A0: 0})
+    bench = SinkBench({A0: 0})
     bench.sink.take(table((A0, 0)), {A0: 7, A1: 3})
     assert bench.engine.marks == {A0: 7, A1: 3}
 
 
 def test_an_empty_batch_moves_the_marks() -> None:
-    bench = Bench({A0: 4})
+    bench = SinkBench({A0: 4})
     bench.sink.take(SCHEMA.empty_table(), {A0: 6})
     assert bench.engine.marks == {A0: 6}
     bench.sink.take(
@@ -166,7 +166,7 @@ def test_an_empty_batch_moves_the_marks() -> None:
 
 
 def test_replayed_rows_are_dropped_and_marks_do_not_fall() -> None:
-    bench = Bench({A0: 3, A1: 9})
+    bench = SinkBench({A0: 3, A1: 9})
     bench.sink.take(table((A0, 1), (A0, 2), (A0, 3), (A1, 0)), {A0: 4, A1: 1})
     assert bench.engine.taken == [(A0, 3)]
     assert bench.engine.marks == {A0: 4, A1: 9}
@@ -175,7 +175,7 @@ def test_replayed_rows_are_dropped_and_marks_do_not_fall() -> None:
 
 def test_ends_that_fall_are_refused() -> None:
     """A log that has lost its end: what is written there now is not what was taken."""
-    bench = Bench({A0: 0})
+    bench = SinkBench({A0: 0})
     bench.sink.take(table((A0, 0), (A0, 1), (A0, 2)), {A0: 3})
     with pytest.raises(RecoveryRefused, match=r"ends at offset 2, but messages up to 3"):
         bench.sink.take(table((A0, 1)), {A0: 2})
@@ -183,13 +183,13 @@ def test_ends_that_fall_are_refused() -> None:
 
 
 def test_several_topics_keep_their_partitions_apart() -> None:
-    bench = Bench({A0: 1, B0: 0})
+    bench = SinkBench({A0: 1, B0: 0})
     bench.sink.take(table((A0, 0), (B0, 0)), {A0: 1, B0: 1})
     assert bench.engine.taken == [(B0, 0)]
 
 
 def test_what_the_engine_does_not_take_yet_waits_and_nothing_is_taken_twice() -> None:
-    bench = Bench({A0: 0, A1: 0}, room=2)
+    bench = SinkBench({A0: 0, A1: 0}, room=2)
     began_ms = bench.clock.now_ms()
     rows = [(A0, n) for n in range(5)] + [(A1, n) for n in range(3)]
     bench.sink.take(table(*rows), {A0: 6, A1: 4})
@@ -201,7 +201,7 @@ def test_what_the_engine_does_not_take_yet_waits_and_nothing_is_taken_twice() ->
 
 
 def test_a_paused_sink_takes_nothing_until_it_may() -> None:
-    bench = Bench({A0: 0})
+    bench = SinkBench({A0: 0})
     bench.pauses = 3
     began_ms = bench.clock.now_ms()
     bench.sink.take(table((A0, 0), (A0, 1)), {A0: 2})
@@ -211,7 +211,7 @@ def test_a_paused_sink_takes_nothing_until_it_may() -> None:
 
 
 def test_a_paused_sink_can_be_stopped() -> None:
-    bench = Bench({A0: 0})
+    bench = SinkBench({A0: 0})
     bench.pauses = 3
     bench.sink.stop()
     with pytest.raises(StoppedWaitingError, match="paused"):
@@ -223,7 +223,7 @@ def test_a_paused_sink_can_be_stopped() -> None:
 
 
 def test_a_batch_that_the_disk_has_no_room_for_comes_in_parts() -> None:
-    bench = Bench({A0: 0, A1: 0})
+    bench = SinkBench({A0: 0, A1: 0})
     rows = table((A0, 0), (A1, 0), (A0, 1), (A1, 4), (A0, 2))
     each = int(written_bytes(bench.parse(rows))[0])
     parts: list[tuple[int, Marks]] = []
@@ -248,7 +248,7 @@ def test_a_batch_that_the_disk_has_no_room_for_comes_in_parts() -> None:
 
 
 def test_a_batch_waits_until_the_disk_has_room_for_it_and_some_more() -> None:
-    bench = Bench({A0: 0})
+    bench = SinkBench({A0: 0})
     rows = table((A0, 0), (A0, 1))
     free_bytes = MIN_FREE
     waits: list[int] = []
@@ -276,7 +276,7 @@ def test_a_batch_waits_until_the_disk_has_room_for_it_and_some_more() -> None:
 
 
 def test_what_a_batch_writes_counts_before_it_is_taken() -> None:
-    bench = Bench({A0: 0})
+    bench = SinkBench({A0: 0})
     needed = 2 * (52 + PREFIX_BYTES)  # of two rows, at least; each may be written twice
     bench.space = Space(MIN_FREE + needed, 1 << 30)
     bench.sink.stop()
@@ -292,7 +292,7 @@ def test_what_a_batch_writes_counts_before_it_is_taken() -> None:
 
 
 def test_what_delivery_waits_for_is_taken_on_a_full_disk_too() -> None:
-    bench = Bench({A0: 0})
+    bench = SinkBench({A0: 0})
     bench.space, bench.must_take = Space(0, 1 << 30), True
     bench.sink.take(table((A0, 0)), {A0: 1})
     assert bench.engine.taken == [(A0, 0)]
@@ -300,7 +300,7 @@ def test_what_delivery_waits_for_is_taken_on_a_full_disk_too() -> None:
 
 def test_rejected_rows_are_counted_by_reason() -> None:
     """Those that were replayed are not: they have been counted."""
-    bench = Bench({A0: 1})
+    bench = SinkBench({A0: 1})
     rows = table(*((A0, offset) for offset in range(4)))
     headers = pa.array([[]] * 3 + [[{"key": "DELAY", "value": b"x"}]], HEADERS)
     rows = rows.set_column(rows.schema.get_field_index("headers"), "headers", headers)
@@ -312,7 +312,7 @@ def test_rejected_rows_are_counted_by_reason() -> None:
 
 
 def test_a_waiting_sink_can_be_stopped() -> None:
-    bench = Bench({A0: 0}, room=0)
+    bench = SinkBench({A0: 0}, room=0)
     bench.sink.stop()
     with pytest.raises(StoppedWaitingError):
         bench.sink.take(table((A0, 0)), {A0: 1})
@@ -321,7 +321,7 @@ def test_a_waiting_sink_can_be_stopped() -> None:
 
 
 def test_it_says_while_a_batch_is_being_taken() -> None:
-    bench, seen = Bench({A0: 0}), []
+    bench, seen = SinkBench({A0: 0}), []
 
     class Frame:
         def toArrow(self) -> pa.Table:  # noqa: N802 - as in Spark
@@ -358,7 +358,7 @@ class Batches:
 
 
 def test_a_batch_is_fetched_while_the_one_before_is_appended(tmp_path: Path) -> None:
-    bench, batches, may_append = Bench({A0: 0}, checkpoint=tmp_path), Batches(tmp_path), Event()
+    bench, batches, may_append = SinkBench({A0: 0}, checkpoint=tmp_path), Batches(tmp_path), Event()
     bench.engine.appended = partial(wait_until, may_append.is_set, "nobody lets it append")
     bench.sink(batches.frame(0), 0)
     second = Thread(target=bench.sink, args=(batches.frame(1), 1))
@@ -378,7 +378,7 @@ def test_a_batch_is_fetched_while_the_one_before_is_appended(tmp_path: Path) -> 
 
 
 def test_nothing_is_appended_behind_a_batch_that_has_failed(tmp_path: Path) -> None:
-    bench, batches = Bench({A0: 0}, checkpoint=tmp_path), Batches(tmp_path)
+    bench, batches = SinkBench({A0: 0}, checkpoint=tmp_path), Batches(tmp_path)
 
     def failing() -> None:
         raise MemoryError("too large")
@@ -436,7 +436,7 @@ def test_a_batch_that_is_appended_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_waits_in_the_background_can_be_stopped(tmp_path: Path) -> None:
-    bench, batches = Bench({A0: 0}, room=0, checkpoint=tmp_path), Batches(tmp_path)
+    bench, batches = SinkBench({A0: 0}, room=0, checkpoint=tmp_path), Batches(tmp_path)
     bench.sink(batches.frame(0), 0)
     bench.sink.stop()
     bench.sink.drain()
@@ -464,28 +464,28 @@ def test_a_query_with_smaller_batches_may_end_before_a_batch_that_was_not_taken(
 
 
 def test_a_gap_of_markers_is_no_loss() -> None:
-    bench = Bench({A0: 10})
+    bench = SinkBench({A0: 10})
     bench.sink.take(table((A0, 12)), {A0: 13})
     assert bench.starts.asked == 1
     assert bench.sink.statistics.rows_lost == 0
 
 
 def test_a_gap_below_the_log_start_is_a_loss() -> None:
-    bench = Bench({A0: 10, A1: 5})
+    bench = SinkBench({A0: 10, A1: 5})
     bench.starts.starts = {A0: 25, A1: 8}
     bench.sink.take(table((A0, 30)), {A0: 31, A1: 8})
     assert bench.sink.statistics.rows_lost == (25 - 10) + (8 - 5)
 
 
 def test_a_partition_without_a_mark_has_no_gap() -> None:
-    bench = Bench({})
+    bench = SinkBench({})
     bench.starts.starts = {A0: 30}
     bench.sink.take(table((A0, 30)), {A0: 31})
     assert bench.starts.asked == 0
 
 
 def test_the_log_start_is_asked_for_after_the_gap_and_not_too_often() -> None:
-    bench = Bench({A0: 0})
+    bench = SinkBench({A0: 0})
     bench.sink.take(table((A0, 1)), {A0: 2})
     assert bench.starts.asked == 1
     bench.starts.starts = {A0: 9}
@@ -502,7 +502,7 @@ def test_the_log_start_is_asked_for_after_the_gap_and_not_too_often() -> None:
 
 
 def test_a_gap_waits_until_the_brokers_answer() -> None:
-    bench = Bench({A0: 0})
+    bench = SinkBench({A0: 0})
     bench.starts.reachable = False
     bench.sink.take(table((A0, 5)), {A0: 6})
     assert bench.engine.taken == [(A0, 5)]
@@ -516,7 +516,7 @@ def test_what_lies_ahead_of_a_followed_owner_waits_without_a_word(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is nothing to warn of."""
-    bench = Bench({A0: 0})
+    bench = SinkBench({A0: 0})
     append = bench.engine.append
     counts: list[int] = []
     batches: list[TimerBatch] = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.harness.local_world import LocalWorld
-from tests.property.plain_contract import Header, Record, table
+from tests.property.plain_contract import Header, PlainRecord, table
 
 from duewheel.schemas.batches import NO_KEY, Deliveries, TimerBatch
 from duewheel.schemas.header_names import LEVELS_MS
@@ -39,7 +39,7 @@ def read(
     **settings: Any,
 ) -> TimerBatch:
     """One record of a topic of this mode, with offset 7 in partition 3."""
-    record = Record(TOPIC, 3, NOW_MS, key, value, headers)
+    record = PlainRecord(TOPIC, 3, NOW_MS, key, value, headers)
     return parse(table([record]), contract(mode, **settings))
 
 
@@ -257,7 +257,7 @@ class RollingWorld(LocalWorld):
         super().__init__(path, wheel, starts={(TOPIC, 3): 0}, now_ms=NOW_MS)
         self.under = under
 
-    def take(self, *records: Record) -> None:
+    def take(self, *records: PlainRecord) -> None:
         mark = self.engine.marks.get((TOPIC, 3), 0)
         batch = parse(table([*records], first_offset=mark), self.under)
         assert not batch.rejected.any()
@@ -275,7 +275,7 @@ class RollingWorld(LocalWorld):
             if not deliveries.rolled.any():
                 return deliveries, rolls
             key, value, headers = message(deliveries)
-            self.take(Record(TOPIC, 3, self.clock.now_ms(), key, value, headers))
+            self.take(PlainRecord(TOPIC, 3, self.clock.now_ms(), key, value, headers))
         raise AssertionError("it rolls for ever")
 
 
@@ -308,7 +308,7 @@ def test_one_that_rolls_is_delivered_like_one_that_does_not(
     """The copy has another key and none of the service's headers: it is still the same timer."""
     under = contract(mode, id="key", null_value="cancel", past_due="dead-letter", delay_ms=5)
     headers = [*headers, ("TIMER_WINDOW_MS", b"60000"), ("x", b"")]
-    record = Record(TOPIC, 3, NOW_MS, key, b"value", headers)
+    record = PlainRecord(TOPIC, 3, NOW_MS, key, b"value", headers)
     at_once = parse(table([record], first_offset=0), under)
     world = RollingWorld(tmp_path, under)
     world.take(record)

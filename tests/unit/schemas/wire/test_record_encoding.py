@@ -19,7 +19,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 @dataclass
-class Message:
+class WireMessage:
     """A delivery, one row as people think of it."""
 
     key: bytes | None = b"k"
@@ -49,7 +49,7 @@ def encoded_headers(headers: Headers | None) -> bytes:
     return b"".join(framed(name.encode()) + framed(value) for name, value in headers or [])
 
 
-def deliveries(*messages: Message) -> Deliveries:
+def deliveries(*messages: WireMessage) -> Deliveries:
     def binary(values: list[bytes]) -> pa.LargeBinaryArray:
         return pa.array(values, pa.large_binary())
 
@@ -95,21 +95,27 @@ def read_back(batches: list[record_batch.Batch]) -> list[tuple[object, ...]]:
 
 
 MESSAGES = {
-    "plain": Message(headers=[("trace", b"1")]),
-    "no headers": Message(),
-    "null key": Message(key=None),
-    "null value": Message(value=None),
-    "both null": Message(key=None, value=None),
-    "both empty": Message(key=b"", value=b""),
-    "duplicate headers": Message(headers=[("a", b"1"), ("b", b"2"), ("a", b"3"), ("a", b"1")]),
-    "null and empty headers": Message(headers=[("n", None), ("e", b""), ("", b"x"), ("", None)]),
-    "binary": Message(key=bytes(range(256)), value=os.urandom(999), headers=[("é\u4e2d", b"\xff")]),
-    "900 kB": Message(value=os.urandom(900_000)),
-    "large header": Message(headers=[("big", os.urandom(70_000)), ("n" * 70_000, b"")]),
-    "100 headers": Message(headers=[(f"h{i}", b"%d" % i) for i in range(100)]),
-    "rolled": Message(roll_times=3),
-    "dead letter": Message(dead_letter=True, roll_times=2, headers=[("TIMER_ERROR_CODE", b"x")]),
-    "past": Message(due_ms=-5),
+    "plain": WireMessage(headers=[("trace", b"1")]),
+    "no headers": WireMessage(),
+    "null key": WireMessage(key=None),
+    "null value": WireMessage(value=None),
+    "both null": WireMessage(key=None, value=None),
+    "both empty": WireMessage(key=b"", value=b""),
+    "duplicate headers": WireMessage(headers=[("a", b"1"), ("b", b"2"), ("a", b"3"), ("a", b"1")]),
+    "null and empty headers": WireMessage(
+        headers=[("n", None), ("e", b""), ("", b"x"), ("", None)]
+    ),
+    "binary": WireMessage(
+        key=bytes(range(256)), value=os.urandom(999), headers=[("é\u4e2d", b"\xff")]
+    ),
+    "900 kB": WireMessage(value=os.urandom(900_000)),
+    "large header": WireMessage(headers=[("big", os.urandom(70_000)), ("n" * 70_000, b"")]),
+    "100 headers": WireMessage(headers=[(f"h{i}", b"%d" % i) for i in range(100)]),
+    "rolled": WireMessage(roll_times=3),
+    "dead letter": WireMessage(
+        dead_letter=True, roll_times=2, headers=[("TIMER_ERROR_CODE", b"x")]
+    ),
+    "past": WireMessage(due_ms=-5),
 }
 
 
@@ -128,7 +134,7 @@ def test_kafka_python_reads_back_all_messages_in_order() -> None:
 
 
 def test_golden_record() -> None:
-    message = Message(key=b"k", value=None, headers=[("h", b"1")], due_ms=7, source=b"t-0@5")
+    message = WireMessage(key=b"k", value=None, headers=[("h", b"1")], due_ms=7, source=b"t-0@5")
     (record,) = Records(deliveries(message)).encode(np.array([300])).to_pylist()
     assert record == bytes.fromhex(
         "78"  # 60 bytes follow
@@ -173,7 +179,7 @@ def test_golden_batch() -> None:
 def test_batches_stay_within_the_bound(bytes_max: int) -> None:
     rng = np.random.default_rng(bytes_max)
     messages = [
-        Message(value=bytes(int(size)), timer_id=b"%d" % i)
+        WireMessage(value=bytes(int(size)), timer_id=b"%d" % i)
         for i, size in enumerate(rng.integers(0, 300, 2_000))
     ]
     rows = deliveries(*messages)
@@ -204,7 +210,7 @@ def test_no_rows_no_batches() -> None:
 def test_rows_of_many_partitions_are_cut_as_if_each_were_encoded_alone() -> None:
     rng = np.random.default_rng(1)
     sizes = rng.integers(0, 300, 1_000).tolist()
-    rows = deliveries(*(Message(value=bytes(size)) for size in sizes))
+    rows = deliveries(*(WireMessage(value=bytes(size)) for size in sizes))
     ends = [1, 2, 40, 40, 340, 999, 1_000]  # one is empty
     limits = [1 << 20, 10, 1 << 20, 100, 5_000, 20_000, 300]
     firsts = [0, *ends[:-1]]

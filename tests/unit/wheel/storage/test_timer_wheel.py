@@ -68,18 +68,18 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-class Stores(np.ndarray[Any, Any]):
+class HalfStores(np.ndarray[Any, Any]):
     """An array in which the n-th assignment reaches only half of its elements."""
 
     left = 0
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if Stores.left == 0:
+        if HalfStores.left == 0:
             if isinstance(key, np.ndarray):
                 half = len(key) // 2
                 np.ndarray.__setitem__(self, key[:half], np.asarray(value)[:half])
             raise Killed
-        Stores.left -= 1
+        HalfStores.left -= 1
         np.ndarray.__setitem__(self, key, value)
 
 
@@ -100,9 +100,9 @@ def test_a_batch_killed_at_any_store_is_finished_by_redo(tmp_path: Path) -> None
         wheel = made(path)
         wheel.apply(old, batch=1)
         killed = TimerWheel(path, RING)
-        killed._entries = killed._entries.view(Stores)
-        killed._num_magic = killed._num_magic.view(Stores)
-        Stores.left = stores
+        killed._entries = killed._entries.view(HalfStores)
+        killed._num_magic = killed._num_magic.view(HalfStores)
+        HalfStores.left = stores
         try:
             killed.apply(new, batch=2)
             finished = True
