@@ -148,7 +148,7 @@ def count_stores() -> None:
         setattr(LiveFields, name, counted(getattr(LiveFields, name)))
 
 
-class BusyClock(ManualClock):
+class ChildClock(ManualClock):
     """Runs `meanwhile` once when next asked: the engine asks between its slots and its lock."""
 
     meanwhile: Callable[[], None] | None = None
@@ -190,7 +190,7 @@ def accept_cut(
 def work(task: dict[str, Any]) -> None:
     """Do the steps of a task."""
     fs = KillingFiles()
-    clock = BusyClock(task["now_ms"])
+    clock = ChildClock(task["now_ms"])
     journal = JournalPublisher(Path(task["journal"]), clock, fs)
     config, wheel = DequeueConfig(**task["dequeue"]), WheelConfig(*task["wheel"])
     shard = LocalShard(Path(task["path"]), wheel, journal, clock, config, fs=fs)

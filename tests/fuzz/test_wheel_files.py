@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
+from tests.harness.killed import Killed, die
 from tests.harness.timer_rows import ends_of
 
 from duewheel.checkpoints.commit_and_close import Marks
@@ -182,8 +183,8 @@ def fill(path: Path, last_batch_unlinked: bool) -> Sample:
         shard.dequeue.tick()
     if last_batch_unlinked:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(State, "mark_applied", dies)
-            patch.setattr("duewheel.wheel.storage.timer_wheel.TimerWheel.apply", dies)
+            patch.setattr(State, "mark_applied", die)
+            patch.setattr("duewheel.wheel.storage.timer_wheel.TimerWheel.apply", die)
             with pytest.raises(Killed):
                 append(shard, last)
     else:
@@ -202,14 +203,6 @@ def fill(path: Path, last_batch_unlinked: bool) -> Sample:
     assert found == 5 * 24 - 2, "all but the cancelled ones; of each cancel a reply or a chase"
     assert len(list(path.glob("cancelled/*"))) >= 1
     return Sample(path, now_ms, committed, delivered, chased, publisher.found)
-
-
-class Killed(BaseException):
-    """The process ends here."""
-
-
-def dies(*_: object) -> None:
-    raise Killed
 
 
 @pytest.fixture(scope="module")

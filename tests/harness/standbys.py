@@ -17,14 +17,6 @@ from duewheel.wheel.dequeue.standby import Follower
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 
-class Killed(BaseException):
-    """The process ends here."""
-
-
-def die(*_: object) -> None:
-    raise Killed
-
-
 class Standby:
     """Another directory beside a world's own, that follows it."""
 

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from tests.harness.application import Application
+from tests.harness.killed import Killed, die
 from tests.harness.launcher import objects
 
 from duewheel import factory
@@ -85,17 +85,10 @@ def test_a_running_shard_finds_out(application: Application) -> None:
     assert application.parts().keys() == {(application.topic, n) for n in range(4)}
 
 
-class Killed(BaseException):
-    """The command ends here."""
-
-
 def killed_at(
     application: Application, monkeypatch: pytest.MonkeyPatch, name: str, to: int
 ) -> None:
     """A run that ends when it first calls that."""
-
-    def die(*_: Any) -> None:
-        raise Killed
 
     with monkeypatch.context() as patch:
         patch.setattr(reshard, name, die)

@@ -10,7 +10,6 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from tests.crash.cancel_verdict import Asked, Came, judge
+from tests.harness.killed import Killed, die
+from tests.harness.local_world import BusyClock
 
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.role import Role
@@ -36,7 +37,6 @@ from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.testing import (
     TIMER_TOPIC,
     LocalShard,
-    ManualClock,
     RecordingPublisher,
     TimerRow,
     answer_value,
@@ -59,22 +59,6 @@ IDS = (b"a", b"b", b"c", b"d")
 INGEST_ENDS = ("", "", "", "", "", "write_commit", "apply", "mark_applied")
 RARELY = (False, False, False, False, True)
 FATES = ("commit", "commit", "lose", "doubt", "die before", "die after")
-
-
-class Killed(BaseException):
-    """A process ends here."""
-
-
-class BusyClock(ManualClock):
-    """Runs `meanwhile` once when next asked: the engine asks between its slots and its lock."""
-
-    meanwhile: Callable[[], None] | None = None
-
-    def now_ms(self) -> int:
-        meanwhile, self.meanwhile = self.meanwhile, None
-        if meanwhile is not None:
-            meanwhile()
-        return super().now_ms()
 
 
 class JudgingPublisher(RecordingPublisher):
@@ -257,9 +241,6 @@ class WheelMachine(RuleBasedStateMachine):
     def ingest_killed_before(self, step: str, quarters: int) -> None:
         """A batch at whose end there is no ingest any more."""
         directory = self.shard.directory(Role.INGEST)
-
-        def die(*_: object) -> None:
-            raise Killed
 
         owner: object = directory.wheel if step == "apply" else directory.state
         setattr(owner, step, die)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -94,9 +94,17 @@ def test_prose_uses_plain_words() -> None:
     assert lines == []
 
 
-def test_a_class_name_is_one_thing() -> None:
+def modules_of_tests() -> list[Path]:
+    """Not those of the model and of the simulation: each is a world with the product's names."""
+    folders = (ROOT / "tests").iterdir()
+    own = [folder for folder in folders if folder.name not in {"model", "simulation"}]
+    return [path for folder in own for path in sorted(folder.rglob("*.py"))]
+
+
+@pytest.mark.parametrize("listed", [modules, modules_of_tests], ids=["product", "tests"])
+def test_a_class_name_is_one_thing(listed: Callable[[], list[Path]]) -> None:
     seen: dict[str, list[str]] = {}
-    for path in modules():
+    for path in listed():
         for node in ast.parse(path.read_bytes()).body:
             if isinstance(node, ast.ClassDef):
                 seen.setdefault(node.name, []).append(str(path.relative_to(ROOT)))

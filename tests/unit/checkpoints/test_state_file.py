@@ -7,6 +7,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from tests.harness.killed import Killed
 
 from duewheel.checkpoints import state_file as state_module
 from duewheel.checkpoints.checksummed_pages import Page, PagePair
@@ -19,10 +20,6 @@ from duewheel.checkpoints.state_file import FORMAT, Damage, State
 from duewheel.errors import ConfigError, CorruptFile, DuewheelError
 
 PAGE = 256
-
-
-class Killed(BaseException):
-    """The writer ends here."""
 
 
 class DyingMap(mmap.mmap):

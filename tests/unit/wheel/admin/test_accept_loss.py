@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.harness.killed import Killed, die
 from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.reconfiguring import alone
 from tests.harness.recovery_world import RecoveryWorld
@@ -276,20 +277,13 @@ def test_a_half_delivered_slot_is_finished_first(shop: Shop) -> None:
 # ---- kills ---------------------------------------------------------------------------------------
 
 
-class _Killed(BaseException):
-    pass
-
-
 @contextmanager
 def dying(owner: object, name: str) -> Iterator[None]:
     """Whoever calls it dies before it does anything."""
 
-    def die(*_: object, **__: object) -> None:
-        raise _Killed
-
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(owner, name, die)
-        with pytest.raises(_Killed):
+        with pytest.raises(Killed):
             yield
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.harness.killed import Killed, die
 from tests.harness.reconfiguring import OTHER, caught_up, reconfigure, use
 from tests.harness.recovery_world import RecoveryWorld
 
@@ -227,19 +228,12 @@ def test_without_progress_there_is_nothing_to_change(world: RecoveryWorld) -> No
 # ---- kills and doubts ----------------------------------------------------------------------------
 
 
-class _Killed(BaseException):
-    pass
-
-
 def test_a_kill_behind_the_commit_leaves_the_new_settings(
     world: RecoveryWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caught_up(world)
 
-    def die(*_: object, **__: object) -> None:
-        raise _Killed
-
-    with monkeypatch.context() as patched, suppress(_Killed):
+    with monkeypatch.context() as patched, suppress(Killed):
         patched.setattr(State, "write_mirror", die)
         reconfigure(world, OTHER)
     use(world, OTHER)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.harness.killed import Killed, die
 from tests.harness.recovery_world import RecoveryWorld, half_delivered
-from tests.harness.standbys import Killed, Standby, die, half_way, world
+from tests.harness.standbys import Standby, half_way, world
 
 from duewheel.checkpoints.live_fields import PROMOTION_MS
 from duewheel.checkpoints.recovery_decision import RecoveryRecord

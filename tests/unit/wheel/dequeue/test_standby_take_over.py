@@ -7,8 +7,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.harness.killed import Killed, die
 from tests.harness.recovery_world import PARTITIONS, RecoveryWorld, half_delivered
-from tests.harness.standbys import Killed, Standby, die, half_way, world
+from tests.harness.standbys import Standby, half_way, world
 
 from duewheel.checkpoints.role import Role
 from duewheel.errors import (

@@ -12,6 +12,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from tests.harness.killed import Killed, die
 
 from duewheel.backoff import Backoff
 from duewheel.checkpoints.config_epochs import PRECISION, Epoch, Epochs
@@ -220,14 +221,6 @@ def test_a_half_slot_whose_rest_went_to_another_shard_is_over(tmp_path: Path) ->
     cluster.finish()
 
 
-class Killed(BaseException):
-    """The process ends here."""
-
-
-def _die(*_: object) -> None:
-    raise Killed
-
-
 def follow(
     path: Path, cluster: ReshardedWorld, shard: ServedShard, config: DequeueConfig
 ) -> tuple[Follower, DataDirectory]:
@@ -277,7 +270,7 @@ def test_a_standby_killed_while_partitions_come_to_its_shard(
     (shard,) = cluster.shards
     config = replace(config, shards=1)
     with monkeypatch.context() as patch:
-        patch.setattr(State, "restart_close", _die)
+        patch.setattr(State, "restart_close", die)
         with pytest.raises(Killed):
             follow(path, cluster, shard, config)
     _, directory = follow(path, cluster, shard, config)

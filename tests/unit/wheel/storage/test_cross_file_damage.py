@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.harness.killed import Killed, die
 from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.recovery_world import RecoveryWorld, half_delivered
 
@@ -148,12 +149,6 @@ def test_a_half_done_batch_that_is_damaged_is_not_redone(
     world: RecoveryWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither process lives: the start of dequeue meets it."""
-
-    class Killed(BaseException):
-        pass
-
-    def die(*_: object) -> None:
-        raise Killed
 
     world.write(0, 20, 20)
     with monkeypatch.context() as patched:

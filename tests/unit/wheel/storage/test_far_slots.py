@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.harness.cancel_world import CancelWorld
+from tests.harness.killed import Killed
 from tests.harness.local_world import PRECISION_MS, SLOT, LocalWorld, ring, timer
 from tests.harness.timer_rows import P0, P1
 
@@ -44,10 +45,6 @@ def started(tmp_path: Path, slots: int) -> LocalWorld:
 def world(tmp_path: Path) -> LocalWorld:
     """A ring of 128 slots."""
     return started(tmp_path, 64)
-
-
-class KilledError(Exception):
-    """Of a process."""
 
 
 def come_to(world: LocalWorld, slot: int) -> list[int]:
@@ -187,10 +184,10 @@ def test_a_stretch_counts_as_linked_only_once_its_entries_are_written(
 
     def killed(_self: TimerWheel, runs: Runs, _batch: int) -> None:
         if len(runs):
-            raise KilledError
+            raise Killed
 
     monkeypatch.setattr(TimerWheel, "link", killed)
-    with pytest.raises(KilledError):
+    with pytest.raises(Killed):
         come_slowly_to(world, far - 129, far)
     monkeypatch.undo()
     assert world.state.linked - SLOT < far

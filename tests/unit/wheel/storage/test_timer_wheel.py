@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.harness.killed import Killed
 
 from duewheel.errors import CorruptFile
 from duewheel.wheel.storage.layout import NO_POSITION
@@ -62,10 +63,6 @@ def test_doing_a_batch_again_changes_nothing(wheel: TimerWheel) -> None:
     before = wheel.path.read_bytes()
     wheel.apply(second, batch=2)
     assert wheel.path.read_bytes() == before
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 class HalfStores(np.ndarray[Any, Any]):
