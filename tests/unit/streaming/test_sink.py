@@ -448,7 +448,7 @@ def test_a_query_with_smaller_batches_may_end_before_a_batch_that_was_not_taken(
     tmp_path: Path,
 ) -> None:
     """The next query begins at the marks: the log has not lost its end."""
-    bench, batches = Bench({A0: 0}, checkpoint=tmp_path), Batches(tmp_path)
+    bench, batches = SinkBench({A0: 0}, checkpoint=tmp_path), Batches(tmp_path)
     bench.pauses = 1_000_000
     bench.sink(batches.frame(5), 5)
     bench.sink.stop()
