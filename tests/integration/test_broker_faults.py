@@ -154,7 +154,8 @@ def make(
     made: list[JudgedShard] = []
 
     def new(limits: PublisherLimits | None = None) -> JudgedShard:
-        limits = limits or PublisherLimits(quiet_s=GIVE_UP_S)
+        # A batch may be refused for good just before its transaction is given up: that parks none.
+        limits = replace(limits or PublisherLimits(quiet_s=GIVE_UP_S), verdict_s=(0.0, 0.0))
         made.append(JudgedShard(tmp_path, broker, proxy.bootstrap_servers, topics, limits))
         return made[-1]
 

@@ -47,10 +47,8 @@ def numbered(timers: Sequence[tuple[str, int]], topic: str, partition: int) -> l
 
 
 @pytest.fixture
-def shard(
-    tmp_path: Path, broker: DevBroker, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ProxiedShard]:
-    monkeypatch.setattr(target_failures, "VERDICT_S", (1.0, 30.0))
+def shard(tmp_path: Path, broker: DevBroker, proxy: FaultProxy) -> Iterator[ProxiedShard]:
+    limits = replace(QUICKLY, verdict_s=(1.0, 30.0))
     topics = FaultTopics.named(f"parking-{uuid.uuid4().hex[:8]}")
     topics.create(broker.bootstrap_servers)
     shard = ProxiedShard(tmp_path, broker, proxy.bootstrap_servers, topics, limits=limits)

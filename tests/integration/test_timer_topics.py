@@ -93,9 +93,7 @@ def cluster(
     client.close()
 
 
-def test_what_the_shard_has_no_room_for_is_left_out(
-    cluster: PatternTopics, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_shard_has_no_room_for_is_left_out(cluster: PatternTopics) -> None:
     first, second = cluster.make("a-first"), cluster.make("b-second")
     needed = [partition_limit.needed_bytes(topic, 1) for topic in (cluster.listed, first, second)]
     room_bytes = sum(needed) - 1

@@ -129,7 +129,7 @@ def test_what_only_costs_time_is_a_warning_with_figures_and_remedy(
 
 
 def test_init_does_without_what_only_costs_time_where_kafka_refuses_it(
-    topics: ShardTopics, admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch
+    topics: ShardTopics, admin: KafkaAdmin
 ) -> None:
     def plan(setting: str, value: str) -> TopicPlan:
         """Of the state topic, with a value that Kafka refuses."""

@@ -403,7 +403,7 @@ def test_nothing_is_appended_behind_a_batch_that_has_failed(tmp_path: Path) -> N
 
 def test_no_append_begins_behind_the_end_of_a_query(tmp_path: Path) -> None:
     """Spark's JVM has died: nothing but the sink holds its last call up, and the files close."""
-    bench, batches, may_append = Bench({A0: 0}, checkpoint=tmp_path), Batches(tmp_path), Event()
+    bench, batches, may_append = SinkBench({A0: 0}, checkpoint=tmp_path), Batches(tmp_path), Event()
     bench.engine.appended = partial(wait_until, may_append.is_set, "nobody lets it append")
     raised: list[BaseException] = []
 
@@ -429,7 +429,7 @@ def test_no_append_begins_behind_the_end_of_a_query(tmp_path: Path) -> None:
 
 def test_a_batch_that_is_appended_is_not_kept(tmp_path: Path) -> None:
     """Spark may have no next one for hours, or needs the memory to fetch it."""
-    bench, batches = Bench({A0: 0}, checkpoint=tmp_path), Batches(tmp_path)
+    bench, batches = SinkBench({A0: 0}, checkpoint=tmp_path), Batches(tmp_path)
     bench.sink(batches.frame(0), 0)
     bench.sink.drain()
     assert batches.newest() is None
