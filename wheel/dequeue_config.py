@@ -23,6 +23,8 @@ TOPICS_MAX = 1_000
 # behind them. So transactions with many rolled or spread timers are short.
 ROLLS_MAX = 2_000
 
+REPLIES_MAX = 1_000  # replies and chases of one transaction
+
 
 @dataclass(frozen=True, slots=True)
 class DequeueConfig:
@@ -43,6 +45,7 @@ class DequeueConfig:
         reply_topic: the topic of the replies to cancels; None: no replies.
         chunk_topics: the most target topics of a transaction.
         chunk_rolls: the most rolled and spread timers of a transaction.
+        chunk_replies: the most replies and chases of a transaction.
         window_records: the records whose positions are in memory at a time; one slot may have more.
         collect_interval_ms: the time between two collections of hours that can go.
     """
@@ -59,6 +62,7 @@ class DequeueConfig:
     reply_topic: str | None = None
     chunk_topics: int = TOPICS_MAX
     chunk_rolls: int = ROLLS_MAX
+    chunk_replies: int = REPLIES_MAX
     window_records: int = WINDOW_RECORDS
     collect_interval_ms: int = 60_000
 

@@ -37,6 +37,7 @@ from duewheel.schemas.header_names import NAME_OF, Request
 from duewheel.schemas.name_patterns import ANY, NONE
 from duewheel.schemas.wire.record_codec import framed_bytes, key_values
 from duewheel.schemas.wire.varint import read_varint
+from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.append.engine import Appended, Engine
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -429,6 +430,7 @@ class LocalShard:
         ingest: the engine, None while ingest does not run.
         dequeue: the loop, None while it does not run.
         offsets_at: where a time begins in Kafka; see `apply_recovery`.
+        cancel_limits: of the engine, from its next start on.
     """
 
     def __init__(
@@ -445,6 +447,7 @@ class LocalShard:
         self.ingest: Engine | None = None
         self.dequeue: Dequeue | None = None
         self.offsets_at: OffsetsAt = lambda _: {}
+        self.cancel_limits = CancelLimits()
         self._wheel = wheel
         self._publisher = publisher
         self._clock = clock
@@ -485,7 +488,7 @@ class LocalShard:
         record = RecoveryRecord.read(self.path)
         assert record is not None, "dequeue must have started here once"
         apply_recovery(directory, record, self.offsets_at)
-        self.ingest = Engine(directory, self._clock, topic_ids)
+        self.ingest = Engine(directory, self._clock, topic_ids, self.cancel_limits)
         return self.ingest
 
     def append(self, timers: Sequence[TimerRow], ends: Mapping[TopicPartition, int]) -> Appended:

@@ -157,7 +157,7 @@ def test_progress_is_read_back(
 
     def in_short_steps(shard: int) -> int | None:
         place, key, deadline = place_of(names.state, shard), record_key(shard), Deadline(30)
-        found = newest_record(client, admin, place, key, deadline, steps_back=(4, 40))
+        found = newest_record(client, admin, place, key, deadline, search_steps=(4, 40))
         assert found is not None
         return slot_of(Progress.decode(found.value))
 

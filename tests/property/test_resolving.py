@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from duewheel.schemas.batches import ANY_OFFSET, NO_SLOT
-from duewheel.wheel.append import cancel_outcomes
-from duewheel.wheel.append.cancel_outcomes import NO_CANCEL, Cancels, Timers, resolve
+from duewheel.wheel.append.cancel_outcomes import NO_CANCEL, PAIRS_AT_ONCE, Cancels, Timers, resolve
 from duewheel.wheel.storage.cancel_log import (
     ALREADY_DELIVERED,
     CANCELLED,
@@ -107,14 +106,12 @@ def outcome(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_all_at_once_is_one_at_a_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    random = Random(seed)
-    if seed % 2:
-        monkeypatch.setattr(cancel_outcomes, "_PAIRS_AT_ONCE", 3)
+def test_all_at_once_is_one_at_a_time(seed: int) -> None:
+    random, pairs_at_once = Random(seed), 3 if seed % 2 else PAIRS_AT_ONCE
     met = set()
     for _ in range(400):
         cancels, timers = a_case(random)
-        resolved = resolve(cancels, timers, FLOOR)
+        resolved = resolve(cancels, timers, FLOOR, pairs_at_once)
         outcomes, by = one_at_a_time(cancels, timers)
         assert resolved.by.tolist() == by, (cancels, timers)
         assert resolved.outcome.tolist() == outcomes, (cancels, timers)

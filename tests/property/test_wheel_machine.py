@@ -43,8 +43,7 @@ from duewheel.testing import (
     chases_in,
     timer_batch,
 )
-from duewheel.wheel.append import id_index
-from duewheel.wheel.dequeue import cancel_replies
+from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slots import WheelConfig
@@ -121,8 +120,6 @@ class WheelMachine(RuleBasedStateMachine):
         rows_min: int,
         replies_max: int,
     ) -> None:
-        self.patches.setattr(id_index, "ROWS_MIN", rows_min)
-        self.patches.setattr(cancel_replies, "ROWS_MAX", replies_max)
         self.wheel = WheelConfig(precision_ms, slots, window_ms=slots * precision_ms, margin_ms=0)
         # The files of two hours come into play.
         self.clock = BusyClock(HOUR_STARTS_MS - before_hour * precision_ms)
@@ -135,8 +132,10 @@ class WheelMachine(RuleBasedStateMachine):
             chunk_bytes,
             progress_interval_ms=5 * precision_ms,
             reply_topic="replies",
+            chunk_replies=replies_max,
         )
         self.shard = LocalShard(self.root / "data", self.wheel, self.publisher, self.clock, config)
+        self.shard.cancel_limits = CancelLimits(index_rows_min=rows_min)
         # The last partition is added later.
         self.shard.start_dequeue({(TIMER_TOPIC, p): 0 for p in range(PARTITIONS - 1)})
         self.shard.start_ingest()

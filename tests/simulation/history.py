@@ -40,8 +40,8 @@ from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, s
 from duewheel.clock import Clock
 from duewheel.schemas.batches import NO_PARTITION, Deliveries
 from duewheel.schemas.columns import lengths
-from duewheel.wheel.dequeue import cancel_replies
-from duewheel.wheel.slot_overflow import HotSlots, overflow_rows
+from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.slot_overflow import overflow_rows
 from duewheel.wheel.slots import WheelConfig
 
 
@@ -105,15 +105,7 @@ class History:
         settings: those that have held, and since when.
     """
 
-    def __init__(
-        self,
-        wheel: WheelConfig,
-        clock: Clock,
-        chunk: tuple[int, int],
-        hot: HotSlots,
-        *,
-        replies: bool = True,
-    ) -> None:
+    def __init__(self, wheel: WheelConfig, clock: Clock, config: DequeueConfig) -> None:
         self.violations: list[Violation] = []
         self.pending: dict[bytes, Timer] = {}
         self.lines: list[str] = []
@@ -122,13 +114,14 @@ class History:
         self.settings = Settings(wheel)
         self._waits = waits_of(wheel)
         self._clock = clock
-        self._chunk = chunk
+        self._config = config
         self._newest: dict[bytes, Copy] = {}
         # Per partition, in the order in which they left: offset and slot of each copy.
         self._left: dict[int, list[tuple[int, int]]] = {}
         self._progress: dict[int, Progress] = {}  # by shard
         self.shards = 1
-        self._hot = HotSlotJudge(hot, wheel.precision_ms, self.violated)
+        self._hot = HotSlotJudge(config.hot_slots, wheel.precision_ms, self.violated)
+        replies = config.reply_topic is not None
         self.cancels = CancelJudge(self.violated, self.counts, self.newest, replies=replies)
 
     def say(self, text: str) -> None:
@@ -182,9 +175,8 @@ class History:
         self.counts[f"transaction: {fate}"] += 1
         if deliveries is None:
             return
-        records_max, bytes_max = self._chunk
-        if deliveries.answer.any():
-            records_max = cancel_replies.ROWS_MAX
+        config, bytes_max = self._config, self._config.chunk_bytes
+        records_max = config.chunk_replies if deliveries.answer.any() else config.chunk_records
         # Of replies it is the requests that are counted.
         size = int(lengths(deliveries.key_value)[~deliveries.answer].sum())
         if rows > records_max or (rows > 1 and size > bytes_max):

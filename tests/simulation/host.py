@@ -20,6 +20,7 @@ from tests.simulation.witness import Witness
 from duewheel.checkpoints.commit_and_close import Close
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
+from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.dequeue import requeue
 from duewheel.wheel.dequeue.pipeline import Threads
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -39,12 +40,14 @@ class Setup:
         config: of dequeue.
         partitions: of the timer topic, at first.
         rows_max: of one partition in one batch.
+        cancel_limits: of ingest.
     """
 
     wheel: WheelConfig
     config: DequeueConfig
     partitions: int
     rows_max: int
+    cancel_limits: CancelLimits = field(default_factory=CancelLimits)
 
 
 @dataclass
@@ -86,10 +89,7 @@ class Host:
         self.shards: list[World] = []
         self.whole, self.dealing = True, False
         self.clock = WorldClock(self._slept, config.clock_skew_max_ms)
-        bounds, replies = (config.chunk_records, config.chunk_bytes), config.reply_topic is not None
-        self.history = History(
-            self.setup.wheel, self.clock, bounds, config.hot_slots, replies=replies
-        )
+        self.history = History(self.setup.wheel, self.clock, config)
         partitions = [Partition(number) for number in range(self.setup.partitions)]
         self.kafka = Kafka(self.clock, self.history, partitions)
         self.disk = Disk(self.root)

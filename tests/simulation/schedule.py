@@ -26,9 +26,9 @@ from tests.simulation.settings import mapped_to
 from tests.simulation.shard_model import FATES, Shard
 from tests.simulation.spark_model import CHECKPOINT
 from tests.simulation.stages import InTurn, Settled, in_threads
-from tests.simulation.watching import a_few_at_once
 from tests.simulation.world import World
 
+from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slot_overflow import HotSlots
 from duewheel.wheel.slots import WheelConfig
@@ -448,9 +448,10 @@ def _with_cancels(seed: int, setup: Setup) -> Setup:
     rng = Random(f"cancels {seed}")
     replies, pairs = rng.choice((1, 3, 1_000)), rng.choice((1, 5, 1 << 20))
     rows, steps = rng.choice((1, 5, 1 << 10)), rng.choice((2, 5, 1_000, 1_000))
-    a_few_at_once(replies, pairs, rows, steps, rng.choice((1, 2, 5, 64)))
+    limits = CancelLimits(rows, steps, rng.choice((1, 2, 5, 64)), pairs)
     reply_topic = None if rng.random() < 0.25 else REPLIES
-    return replace(setup, config=replace(setup.config, reply_topic=reply_topic))
+    config = replace(setup.config, reply_topic=reply_topic, chunk_replies=replies)
+    return replace(setup, config=config, cancel_limits=limits)
 
 
 def _setup(rng: Random, precisions_ms: Sequence[int]) -> Setup:

@@ -19,9 +19,8 @@ from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.state_file import State
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import TimerBatch
-from duewheel.wheel.append import cancel_lookup, cancel_outcomes, id_index, placement
+from duewheel.wheel.append import placement
 from duewheel.wheel.append.cancel_lookup import CancelLookup
-from duewheel.wheel.dequeue import cancel_replies
 from duewheel.wheel.storage.timer_log import TimerLog
 from duewheel.wheel.storage.timer_wheel import Runs, TimerWheel
 
@@ -101,17 +100,6 @@ def _watch_cancels() -> None:
 
     TimerLog.mark_cancelled = watched_marks  # type: ignore[method-assign]
     CancelLookup.find = watched_find  # type: ignore[assignment,method-assign]
-
-
-def a_few_at_once(replies: int, pairs: int, rows: int, steps: int, forgets: int) -> None:
-    """So many replies leave in one transaction at most; so many pairs are compared at once; an
-    index of ids has room for so many rows, chains of so many steps, and forgets of an id with so
-    many rows.
-    """
-    vars(cancel_lookup)["FORGET_FROM"] = forgets
-    vars(cancel_replies)["ROWS_MAX"] = replies
-    vars(cancel_outcomes)["_PAIRS_AT_ONCE"] = pairs
-    vars(id_index).update(ROWS_MIN=rows, STEPS_MAX=steps)
 
 
 def _some_of(count: int) -> Bool:

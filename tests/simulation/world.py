@@ -420,7 +420,9 @@ class World:
         if recovered is not None:
             self.history.say(f"  {record.case}: {recovered}")
             self.history.counts[f"{record.case}, keeps {recovered.keep.name}"] += 1
-        engine = ingest.engine = Engine(ingest.directory, self.clock, TOPIC_IDS)
+        engine = ingest.engine = Engine(
+            ingest.directory, self.clock, TOPIC_IDS, self.setup.cancel_limits
+        )
         ends = offsets_of(self.shard, "end")
         starts = {name: engine.marks.get(name, 0) for name in ends}
         checkpoint = ingest.directory.path / CHECKPOINT

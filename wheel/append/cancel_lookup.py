@@ -23,7 +23,8 @@ from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import ANY_OFFSET, TimerBatch, TopicPartition
 from duewheel.schemas.columns import Column, binary, choose, concat, lengths, take
 from duewheel.schemas.hashing import source_names
-from duewheel.wheel.append.id_index import IdIndex
+from duewheel.wheel.append.cancel_outcomes import PAIRS_AT_ONCE
+from duewheel.wheel.append.id_index import ROWS_MIN, STEPS_MAX, IdIndex
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import (
@@ -39,9 +40,26 @@ from duewheel.wheel.storage.layout import (
 from duewheel.wheel.storage.message_store import Prefixes, split_by_limits
 from duewheel.wheel.storage.timer_log import Records
 
-FORGET_FROM = 64  # rows of one id
 _PARTITION_BITS = 23  # beside the 40 bits of a hash
 _NONE: Int64 = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class CancelLimits:
+    """Bounds of what resolving a batch's cancels keeps in memory.
+
+    Attributes:
+        index_rows_min: the fewest rows that an index of ids is made for.
+        chain_steps_max: the longest chain of the index that is walked; beyond it the logs are
+            scanned.
+        forget_from: the rows of one id from which on the index forgets those that decide nothing.
+        pairs_at_once: cancels and timers compared at a time, unless one cancel has more.
+    """
+
+    index_rows_min: int = ROWS_MIN
+    chain_steps_max: int = STEPS_MAX
+    forget_from: int = 64
+    pairs_at_once: int = PAIRS_AT_ONCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +120,10 @@ class _Part(NamedTuple):
 class CancelLookup:
     """Of one data directory. Not thread-safe: the engine owns it."""
 
-    def __init__(self, directory: DataDirectory) -> None:
+    def __init__(self, directory: DataDirectory, limits: CancelLimits) -> None:
         self._directory = directory
-        self._index = IdIndex(directory)
+        self._limits = limits
+        self._index = IdIndex(directory, limits.index_rows_min, limits.chain_steps_max)
 
     def find(self, cancels: TimerBatch, batch: TimerBatch, commit: Commit) -> Candidates:
         """The timers whose partition and id are those of any of the cancels.
@@ -138,7 +157,7 @@ class CancelLookup:
         )
         first, second = len(cancels), len(cancels) + len(in_log)
         logged = group[first:second]
-        over = _decides_nothing(in_log, logged)
+        over = _decides_nothing(in_log, logged, self._limits.forget_from)
         self._index.forget(in_log.hour[over], in_log.position[over])
         return Candidates(group[:first], in_log, logged, rows, group[second:])
 
@@ -193,11 +212,11 @@ class CancelLookup:
             yield _Part(block, prefix, timer_id, positions[begin:end])
 
 
-def _decides_nothing(timers: LoggedTimers, group: Int64) -> Bool:
+def _decides_nothing(timers: LoggedTimers, group: Int64, rows_min: int) -> Bool:
     """Rows on which the outcome of no new cancel of their id depends, of ids with many: their
     timer's last copy is cancelled, and another timer of the id was written later.
     """
-    if len(timers) < FORGET_FROM:
+    if len(timers) < rows_min:
         return np.zeros(len(timers), np.bool_)
     order = np.lexsort((timers.offset, timers.first_offset, group))
     groups, first = group[order], timers.first_offset[order]
@@ -207,7 +226,7 @@ def _decides_nothing(timers: LoggedTimers, group: Int64) -> Bool:
     is_over = timers.cancelled[order][last_copy] & ~last_of_group[last_copy]
     over = np.zeros(len(order), np.bool_)
     over[order] = is_over[timer]
-    return over & (np.bincount(group)[group] >= FORGET_FROM)
+    return over & (np.bincount(group)[group] >= rows_min)
 
 
 def _groups(partition: Int32, id_hash: Int64, timer_id: Column) -> Int64:

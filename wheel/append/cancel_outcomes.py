@@ -44,7 +44,7 @@ from duewheel.wheel.storage.cancel_log import (
 
 NO_CANCEL = np.iinfo(np.int64).max  # no cancel
 _NEVER = np.iinfo(np.int64).max
-_PAIRS_AT_ONCE = 1 << 20
+PAIRS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +113,16 @@ class Resolved:
     by: Int64
 
 
-def resolve(cancels: Cancels, timers: Timers, floor: int) -> Resolved:
+def resolve(
+    cancels: Cancels, timers: Timers, floor: int, pairs_at_once: int = PAIRS_AT_ONCE
+) -> Resolved:
     """See the module's head.
 
     Args:
         cancels: of a batch.
         timers: those of the log and of the batch.
         floor: last closed slot.
+        pairs_at_once: cancels and timers compared at a time, unless one cancel has more.
     """
     by = np.full(len(timers), NO_CANCEL)
     # Those of one group must have one bound: first those read again (R), then the others (the
@@ -128,7 +131,7 @@ def resolve(cancels: Cancels, timers: Timers, floor: int) -> Resolved:
     for rows in (plain & (cancels.bound < floor), plain & (cancels.bound >= floor)):
         _cancel_by_next(cancels, np.flatnonzero(rows), timers, by)
     others = np.flatnonzero(~plain)
-    for cancel, timer in _pairs(cancels, others, timers):
+    for cancel, timer in _pairs(cancels, others, timers, pairs_at_once):
         stops = ~timers.cancelled[timer] & (timers.slot[timer] > cancels.bound[cancel])
         np.minimum.at(by, timer[stops], cancel[stops])
     has_cancelled = cancels.has_cancelled.copy()
@@ -136,7 +139,7 @@ def resolve(cancels: Cancels, timers: Timers, floor: int) -> Resolved:
     outcome = np.empty(len(cancels), np.int32)
     rows = np.flatnonzero(plain)
     outcome[rows] = _outcome_of_plain(cancels, rows, timers, by, floor)
-    for part in _parts(cancels, others, timers):
+    for part in _parts(cancels, others, timers, pairs_at_once):
         outcome[part] = _outcome_of_others(cancels, part, timers, by)
     decides = (outcome != CHASE) & ~cancels.must_chase
     outcome[decides & has_cancelled] = CANCELLED
@@ -242,21 +245,23 @@ def _by_newest(
 # ---- pairs ---------------------------------------------------------------------------------------
 
 
-def _pairs(cancels: Cancels, rows: Int64, timers: Timers) -> Iterator[tuple[Int64, Int64]]:
+def _pairs(
+    cancels: Cancels, rows: Int64, timers: Timers, at_once: int
+) -> Iterator[tuple[Int64, Int64]]:
     """Cancels and the timers that they match, a bounded number of pairs at a time, unless one
     cancel alone has more.
     """
-    for part in _parts(cancels, rows, timers):
+    for part in _parts(cancels, rows, timers, at_once):
         yield _matching(cancels, part, timers)
 
 
-def _parts(cancels: Cancels, rows: Int64, timers: Timers) -> Iterator[Int64]:
+def _parts(cancels: Cancels, rows: Int64, timers: Timers, at_once: int) -> Iterator[Int64]:
     """The cancels in parts that have a bounded number of timers to be compared with."""
     if not len(rows):
         return
     counts = np.bincount(timers.group, minlength=int(cancels.group.max()) + 1)
     ends = np.cumsum(counts[cancels.group[rows]])
-    part = ends // _PAIRS_AT_ONCE
+    part = ends // at_once
     yield from np.split(rows, np.flatnonzero(np.diff(part)) + 1)
 
 

@@ -16,7 +16,7 @@ from duewheel.checkpoints.commit_and_close import Close, Commit
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.header_names import CHASE_FLAG_FOUND
-from duewheel.wheel.append.cancel_lookup import CancelLookup, Candidates
+from duewheel.wheel.append.cancel_lookup import CancelLimits, CancelLookup, Candidates
 from duewheel.wheel.append.cancel_outcomes import NO_CANCEL, Cancels, Timers, resolve
 from duewheel.wheel.append.staged_batch import StagedBatch, StagedRows
 from duewheel.wheel.slots import hour_of
@@ -26,9 +26,10 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 class CancelResolver:
     """Of one data directory. Not thread-safe: the engine owns it."""
 
-    def __init__(self, directory: DataDirectory) -> None:
+    def __init__(self, directory: DataDirectory, limits: CancelLimits) -> None:
         self._directory = directory
-        self._lookup = CancelLookup(directory)
+        self._limits = limits
+        self._lookup = CancelLookup(directory, limits)
 
     def load_candidates(
         self, cancels: TimerBatch, batch: TimerBatch, commit: Commit
@@ -81,7 +82,10 @@ class CancelResolver:
             np.append(in_log.cancelled, np.zeros(len(in_batch), np.bool_))[kept],
         )
         resolved = resolve(
-            self._with_bounds(cancels, candidates, close, bounds), timers, close.floor
+            self._with_bounds(cancels, candidates, close, bounds),
+            timers,
+            close.floor,
+            self._limits.pairs_at_once,
         )
         staged.write_cancels(cancels, resolved.outcome, close.floor)
         stopped = np.flatnonzero(resolved.by != NO_CANCEL)

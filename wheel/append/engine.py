@@ -38,6 +38,7 @@ from duewheel.clock import Clock
 from duewheel.errors import CorruptFile, RecoveryPending, RecoveryRefused
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
+from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.append.cancel_resolver import CancelResolver
 from duewheel.wheel.append.placement import CatchUp, Owner, PlacedRows, Policy, Standby
 from duewheel.wheel.append.staged_batch import StagedBatch, cut_to_committed
@@ -74,6 +75,7 @@ class Engine:
         directory: DataDirectory,
         clock: Clock,
         topic_ids: Mapping[str, str] | None = None,
+        cancel_limits: CancelLimits | None = None,
     ) -> None:
         """Take over the directory: redo an interrupted batch, cut what was never committed.
 
@@ -81,6 +83,7 @@ class Engine:
             directory: started as INGEST.
             clock: for the write time of log records.
             topic_ids: Kafka's id of each timer topic, kept with the marks.
+            cancel_limits: bounds of what resolving cancels keeps in memory.
 
         Raises:
             RecoveryRefused: no close page: dequeue has never started here. Or a topic was
@@ -90,7 +93,7 @@ class Engine:
         self._directory = directory
         self._clock = clock
         self._topic_ids = dict(topic_ids or {})
-        self._cancels = CancelResolver(directory)
+        self._cancels = CancelResolver(directory, cancel_limits or CancelLimits())
         self._chain_ends = ChainEnds(directory)
         mirror = directory.state.mirror()
         if directory.state.close() is None or mirror is None:

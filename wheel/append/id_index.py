@@ -54,7 +54,16 @@ Positions = Iterator[tuple[int, Int64]]
 class IdIndex:
     """Of one data directory; see the module's head."""
 
-    def __init__(self, directory: DataDirectory) -> None:
+    def __init__(
+        self, directory: DataDirectory, rows_min: int = ROWS_MIN, steps_max: int = STEPS_MAX
+    ) -> None:
+        """
+        Args:
+            directory: whose logs are indexed.
+            rows_min: the fewest rows that a table is made for.
+            steps_max: the longest chain that is walked; beyond it the logs are scanned.
+        """
+        self._rows_min, self._steps_max = rows_min, steps_max
         self._directory = directory
         self._table: _Table | None = None
         self._added: dict[int, int] = {}  # records of each hour
@@ -78,7 +87,7 @@ class IdIndex:
         try:
             self._add_new(commit)
             assert self._table is not None, "made where rows are added"
-            self._walked = self._table.walk(hashes)
+            self._walked = self._table.walk(hashes, self._steps_max)
         except OSError as error:
             log.warning("no room for the index of ids: logs are scanned", reason=str(error))
             self.close()
@@ -115,7 +124,7 @@ class IdIndex:
         if self._table is None or self._table.left < new:
             self.close()
             new = self._new_records(commit)
-            self._table = _Table(self._directory, max(ROWS_MIN, new + new // 2))
+            self._table = _Table(self._directory, max(self._rows_min, new + new // 2))
         table = self._table
         for hour, first, end in self._new_ranges(commit):
             try:
@@ -222,8 +231,8 @@ class _Table:
         self._links[numbers] = np.where(begins, self._heads[bucket], earlier)
         self._heads[bucket[ends]] = numbers[ends]
 
-    def walk(self, hashes: Int64) -> _Rows | None:
-        """All rows in the buckets of these hashes; None if a chain is too long."""
+    def walk(self, hashes: Int64, steps_max: int) -> _Rows | None:
+        """All rows in the buckets of these hashes; None if a chain is longer than `steps_max`."""
         buckets = np.unique(hashes & (len(self._heads) - 1))
         chain, at = np.arange(len(buckets)), self._heads[buckets].astype(np.int64)
         steps: list[tuple[Int64, Int64]] = []
@@ -232,7 +241,7 @@ class _Table:
             chain, at = chain[going], at[going]
             if not len(at):
                 break
-            if len(steps) == STEPS_MAX:
+            if len(steps) == steps_max:
                 return None
             steps.append((chain, at))
             at = self._links[at].astype(np.int64)

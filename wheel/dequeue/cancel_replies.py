@@ -30,12 +30,12 @@ from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import Deliveries, TopicPartition, is_retired
 from duewheel.schemas.columns import take
 from duewheel.wheel.dequeue.reply_rows import reply_rows
+from duewheel.wheel.dequeue_config import REPLIES_MAX
 from duewheel.wheel.storage.cancel_log import CHASE, OUTCOMES, CancelRows
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import RECORD_BYTES
 from duewheel.wheel.storage.message_store import StoredMessages
 
-ROWS_MAX = 1_000  # of one transaction
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -65,6 +65,7 @@ class CancelReplies:
         replied_below: Marks,
         reply_topic: str | None,
         bytes_max: int,
+        rows_max: int = REPLIES_MAX,
     ) -> None:
         """
         Args:
@@ -72,10 +73,12 @@ class CancelReplies:
             replied_below: `a` of each partition in the progress of the start.
             reply_topic: None: no replies are written.
             bytes_max: of the requests of one transaction, unless one alone has more.
+            rows_max: of one transaction.
         """
         self._directory = directory
         self._reply_topic = reply_topic
         self._bytes_max = bytes_max
+        self._rows_max = rows_max
         self._replied_below = dict(replied_below)
         self._read: dict[int, int] = {}  # bytes of each segment that are done
         self._end: dict[int, int] = {}  # the same once what was given last is committed
@@ -148,7 +151,7 @@ class CancelReplies:
     def _next_rows(self, hour: int, start: int, length: int) -> CancelRows:
         """The next rows: one at least, or as many as stay within the bounds."""
         log = self._directory.cancels
-        end = min(length, start + ROWS_MAX * RECORD_BYTES)
+        end = min(length, start + self._rows_max * RECORD_BYTES)
         sizes = np.cumsum(log.records(hour, start, end)["size_py"].astype(np.int64))
         count = max(1, int(np.searchsorted(sizes, self._bytes_max, "right")))
         return log.read(hour, start, min(end, start + count * RECORD_BYTES))

@@ -106,6 +106,7 @@ class Loop:
             {p: part.replied_below for p, part in started.committed.partitions.items()},
             config.reply_topic,
             config.chunk_bytes,
+            config.chunk_replies,
         )
         self._hot_slot: int | None = None  # the last one with rows in excess
         self._was_paused = False

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 # A shard writes two offsets a transaction, record and marker. The first step covers the newest
 # second or more of a dozen busy shards, the second one minutes.
-STEPS_BACK = (1_000, 100_000)
+SEARCH_STEPS = (1_000, 100_000)
 _COORDINATOR_S = 3.0  # for its answer
 _CLOCK_KEY = b"clock"
 
@@ -74,7 +74,7 @@ def newest_record(
     deadline: Deadline,
     *,
     past_open: bool = True,
-    steps_back: Sequence[int] = STEPS_BACK,
+    search_steps: Sequence[int] = SEARCH_STEPS,
 ) -> StateRecord | None:
     """The newest committed record with this key; None if there is none.
 
@@ -82,7 +82,7 @@ def newest_record(
         place: the partition to look in.
         deadline: for the call; as long as reading makes headway it is renewed.
         past_open: wait for open transactions, which may hold a newer one.
-        steps_back: how far before the end reading begins, the nearest first; at last it begins at
+        search_steps: how far before the end reading begins, the nearest first; at last it begins at
             the beginning.
 
     Raises:
@@ -92,7 +92,7 @@ def newest_record(
     def search(
         consumer: KafkaConsumer, where: TopicPartition, bounds: tuple[int, int]
     ) -> StateRecord | None:
-        return _search(consumer, where, key, bounds, deadline, steps_back)
+        return _search(consumer, where, key, bounds, deadline, search_steps)
 
     found = _within_ends(settings, admin, [place], search, deadline, past_open=past_open)
     return found[0] if found else None
@@ -156,7 +156,7 @@ def last_write_ms(
     consumer = open_reader(settings, deadline, isolation_level="read_uncommitted")
     try:
         consumer.assign([place])
-        consumer.seek(place, max(stable, end - STEPS_BACK[0]))
+        consumer.seek(place, max(stable, end - SEARCH_STEPS[0]))
         found = settings.call(
             deadline,
             f"read what is not committed in {place.topic}",
@@ -387,9 +387,9 @@ def _offset(
     return int(found[partition].offset)
 
 
-def _starts(start: int, end: int, steps_back: Sequence[int]) -> Iterator[int]:
+def _starts(start: int, end: int, search_steps: Sequence[int]) -> Iterator[int]:
     """Where to start reading: near the end, further back, at last at the beginning."""
-    for step in steps_back:
+    for step in search_steps:
         if end - step > start:
             yield end - step
     yield start
@@ -401,11 +401,11 @@ def _search(
     key: bytes,
     bounds: tuple[int, int],
     deadline: Deadline,
-    steps_back: Sequence[int] = STEPS_BACK,
+    search_steps: Sequence[int] = SEARCH_STEPS,
 ) -> StateRecord | None:
     first, end = bounds
     consumer.assign([partition])
-    for start in _starts(first, end, steps_back):
+    for start in _starts(first, end, search_steps):
         consumer.seek(partition, start)
         newest = _read(consumer, partition, end, deadline)
         found = newest.pop(key, None)

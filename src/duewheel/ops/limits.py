@@ -19,8 +19,7 @@ from duewheel.osutil.metrics_server import TOPIC_SERIES_MAX
 from duewheel.runtime.readiness import ReadyBounds
 from duewheel.streaming.batch_attempt import SPARK_DIR, Attempt
 from duewheel.wheel.admin.change_settings import SKIPPED_MAX
-from duewheel.wheel.dequeue.cancel_replies import ROWS_MAX
-from duewheel.wheel.dequeue_config import ROLLS_MAX, TOPICS_MAX, WINDOW_RECORDS
+from duewheel.wheel.dequeue_config import REPLIES_MAX, ROLLS_MAX, TOPICS_MAX, WINDOW_RECORDS
 from duewheel.wheel.storage.far_slots import INDEX_BYTES
 
 Bound = dict[str, Any]
@@ -94,7 +93,7 @@ def _of_transactions(settings: Settings) -> dict[str, Bound]:
         "transaction_bytes": _set(settings, "dequeue.chunk_bytes", dequeue.chunk_bytes),
         "transaction_topics": _fixed(TOPICS_MAX),
         "transaction_rolls": _fixed(ROLLS_MAX),
-        "transaction_answers": _fixed(ROWS_MAX),
+        "transaction_answers": _fixed(REPLIES_MAX),
         "transaction_timeout_ms": _set(settings, "dequeue.transaction_timeout_ms", timeout_ms),
         "call_deadline_ms": _set(settings, "dequeue.call_deadline", call_ms),
         "batch_bytes": _fixed(limits.batch_bytes),

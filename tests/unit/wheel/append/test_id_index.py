@@ -16,7 +16,7 @@ from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.arrays import Int64
 from duewheel.testing import TimerRow, timer_batch
-from duewheel.wheel.append import cancel_lookup, id_index
+from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.append.id_index import IdIndex
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import RECORD_BYTES, id_hash_of
@@ -71,14 +71,10 @@ def hashes_in(directory: DataDirectory) -> Int64:
 
 
 @pytest.mark.parametrize("steps_max", [20_000, 3])
-def test_it_finds_what_the_logs_have(
-    world: CancelWorld, monkeypatch: pytest.MonkeyPatch, steps_max: int
-) -> None:
-    monkeypatch.setattr(id_index, "ROWS_MIN", 64)
-    monkeypatch.setattr(id_index, "STEPS_MAX", steps_max)
+def test_it_finds_what_the_logs_have(world: CancelWorld, steps_max: int) -> None:
     rng = np.random.default_rng(7)
     directory = world.shard.directory(Role.INGEST)
-    index, first = IdIndex(directory), 0
+    index, first = IdIndex(directory, 64, steps_max), 0
     for count in (1, 50, 3, 200, 30, 400):
         append(world, first, count, rng)
         first += count
@@ -134,12 +130,12 @@ def test_hours_that_are_unlinked_are_passed_over(world: CancelWorld) -> None:
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_of_an_id_with_many_timers_an_older_one_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
-) -> None:
+def test_of_an_id_with_many_timers_an_older_one_is_found(tmp_path: Path, named: bool) -> None:
     """Of such an id the index forgets what no new cancel depends on: a chase may, and a handle."""
-    monkeypatch.setattr(cancel_lookup, "FORGET_FROM", 2)
     world = CancelWorld(tmp_path / "data")
+    world.shard.cancel_limits = CancelLimits(forget_from=2)
+    world.shard.kill(Role.INGEST)
+    world.shard.start_ingest()
     world.append(timer(0, 2))
     world.at_slot(4)
     world.append(timer(1, 50), cancel(2))
