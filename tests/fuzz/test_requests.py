@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.source_table import HEADERS
 from tests.property.plain_contract import PlainRecord, check
 from tests.property.plain_contract import table as records_table
 
@@ -37,7 +38,6 @@ PARAMETERS = suite_parameters(
 )
 RULES = compile_suite(load_suite(), PARAMETERS)
 CONTRACT = Contract(LEVELS_MS, {"orders.delayed": TopicContract(target="orders")}, DEAD, RULES)
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SAMPLES = {
     "DELAY": b"3",
     "TIMER_DELAY_SEC": b"3600",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
+from tests.harness.source_table import SourceRow, as_table
 
 from duewheel.kafka.park_or_dead_letter import Routed, route
 from duewheel.schemas.batches import (
@@ -51,7 +51,6 @@ def rows(targets: Sequence[str], partitions: Sequence[int]) -> Deliveries:
     )
 
 
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 RULES = compile_suite(load_suite(), suite_parameters(forbidden_targets=["timers", "dead"]))
 CONTRACT = Contract((1_000,), {}, "dead", RULES)
 NOW_MS = 1_800_000_000_000
@@ -80,15 +79,5 @@ def topics(found: Routed) -> list[str]:
 
 def read_back(headers: list[tuple[str, bytes]], timestamp_ms: int = NOW_MS) -> TimerBatch:
     """One record at offset 40 of a timer partition, as ingest reads it."""
-    table = pa.table(
-        {
-            "topic": ["timers"],
-            "partition": pa.array([0], pa.int32()),
-            "offset": pa.array([40]),
-            "timestamp": pa.array([timestamp_ms * 1000], pa.timestamp("us", "UTC")),
-            "key": pa.array([b"k"], pa.binary()),
-            "value": pa.array([b"v"], pa.binary()),
-            "headers": pa.array([[("own", b"1"), *headers]], HEADERS),
-        }
-    )
-    return parse(table, CONTRACT)
+    row = SourceRow(40, timestamp_ms, [("own", b"1"), *headers], key=b"k", value=b"v")
+    return parse(as_table([row]), CONTRACT)

@@ -14,7 +14,8 @@ from typing import Any
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from tests.harness.fault_judge import GIVE_UP_S, FaultTopics
 from tests.harness.launcher import wait_until
-from tests.harness.reader import as_table, consumer, poll, read_topic
+from tests.harness.reader import consumer, poll, read_topic
+from tests.harness.source_table import as_table
 
 from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock

@@ -11,12 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import pyarrow as pa
 from kafka import KafkaConsumer, TopicPartition
 from tests.harness.launcher import wait_until
 
 _GIVE_UP_S = 90.0
-_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 @contextmanager
@@ -159,18 +157,3 @@ def _to_the_end(stranger: KafkaConsumer, starts: Mapping[TopicPartition, int]) -
         for record in poll(stranger, 100):
             found[TopicPartition(record.topic, record.partition)].append(record)
     return [record for records in found.values() for record in records]
-
-
-def as_table(records: Sequence[Any]) -> pa.Table:
-    """Records as Spark's Kafka source gives them."""
-    return pa.table(
-        {
-            "topic": pa.array([r.topic for r in records], pa.string()),
-            "partition": pa.array([r.partition for r in records], pa.int32()),
-            "offset": pa.array([r.offset for r in records], pa.int64()),
-            "timestamp": pa.array([r.timestamp * 1000 for r in records], pa.timestamp("us", "UTC")),
-            "key": pa.array([r.key for r in records], pa.binary()),
-            "value": pa.array([r.value for r in records], pa.binary()),
-            "headers": pa.array([r.headers for r in records], _HEADERS),
-        }
-    )

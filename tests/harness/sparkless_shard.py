@@ -11,7 +11,8 @@ from typing import Any
 
 from kafka import TopicPartition
 from tests.harness.launcher import wait_until
-from tests.harness.reader import as_table, read_topic
+from tests.harness.reader import read_topic
+from tests.harness.source_table import as_table
 
 from duewheel import factory
 from duewheel.checkpoints.recovery_decision import RecoveryRecord

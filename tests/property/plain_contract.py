@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from kafka.partitioner.default import murmur2
+from tests.harness.source_table import HEADERS
 
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, NO_SLOT, TimerBatch
 from duewheel.schemas.columns import binary
@@ -18,7 +19,6 @@ from duewheel.schemas.request.parser import Contract
 from duewheel.schemas.wire.varint import varint
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 FIRST_OFFSET = 7
 
 Header = tuple[str, bytes | None]

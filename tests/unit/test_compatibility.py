@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pydantic import BaseModel
 from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.source_table import SourceRow, as_table
 from tests.harness.timer_rows import P0
 
 from duewheel.checkpoints.progress import Progress
@@ -28,7 +28,6 @@ from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_codec import added_headers
 from duewheel.schemas.wire.varint import read_varint
 from duewheel.testing import (
-    TIMER_TOPIC,
     ManualClock,
     RecordingPublisher,
     suite_parameters,
@@ -42,7 +41,6 @@ PRECISION_MS = 50
 WHEEL = WheelConfig(PRECISION_MS, 100_000, window_ms=HOUR_MS, margin_ms=0)
 RULES = compile_suite(load_suite(), suite_parameters())
 CONTRACT = Contract((1_000,), {}, "dead", RULES)
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 Header = tuple[str, bytes]
 
 
@@ -96,19 +94,11 @@ def world(tmp_path: Path) -> Iterator[DefectWorld]:
 
 def read(offset: int, timestamp_ms: int, *records: list[Header]) -> TimerBatch:
     """What ingest makes of records with these headers."""
-    count = len(records)
-    table = pa.table(
-        {
-            "topic": [TIMER_TOPIC] * count,
-            "partition": pa.array([0] * count, pa.int32()),
-            "offset": pa.array(range(offset, offset + count), pa.int64()),
-            "timestamp": pa.array([timestamp_ms * 1000] * count, pa.timestamp("us", "UTC")),
-            "key": pa.array([b"key"] * count, pa.binary()),
-            "value": pa.array([b"value"] * count, pa.binary()),
-            "headers": pa.array(records, HEADERS),
-        }
-    )
-    return parse(table, CONTRACT)
+    rows = [
+        SourceRow(offset + row, timestamp_ms, headers, key=b"key", value=b"value")
+        for row, headers in enumerate(records)
+    ]
+    return parse(as_table(rows), CONTRACT)
 
 
 def delivered_headers(deliveries: Deliveries, row: int) -> list[Header]:

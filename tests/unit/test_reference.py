@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 from prometheus_client.core import Metric
+from tests.harness.local_world import LocalWorld
 
-from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings, load
 from duewheel.osutil.metrics_server import build_info, thread_failures
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher
-from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,13 +52,9 @@ def test_documented_defaults_are_those_in_force() -> None:
 
 
 def test_the_families_that_are_scraped_are_documented(tmp_path: Path) -> None:
-    clock = ManualClock()
-    wheel = WheelConfig(50, 100_000, window_ms=3_600_000, margin_ms=0)
-    shard = LocalShard(tmp_path, wheel, RecordingPublisher(clock), clock, DequeueConfig(0, 1, {}))
-    dequeue = shard.start_dequeue({(TIMER_TOPIC, 0): 0})
-    shard.start_ingest()
-    beside = DataDirectory(tmp_path, wheel)
-    source = DequeueMetrics(beside, clock, lambda: dequeue.statistics, lambda: False)
+    world = LocalWorld(tmp_path)
+    beside = DataDirectory(tmp_path, world.wheel)
+    source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics, lambda: False)
     found: list[Metric] = [build_info(), thread_failures(), *source.families()]
     documented = {name: (kind, text) for _, name, kind, _, text in REFERENCE["families"]()}
     for family in found:
@@ -69,5 +62,4 @@ def test_the_families_that_are_scraped_are_documented(tmp_path: Path) -> None:
         assert documented[family.name + suffix] == (family.type, family.documentation)
     assert len(found) > 30
     beside.close()
-    shard.kill(Role.DEQUEUE)
-    shard.kill(Role.INGEST)
+    world.kill()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.harness.source_table import SourceRow, as_table
 
 from duewheel.audit.data_docs import DataDocs
 from duewheel.audit.expectations import EXAMPLES_MAX, GreatExpectations, Tally
@@ -24,7 +25,6 @@ from duewheel.testing import suite_parameters
 TOPIC = "orders.delayed"
 NOW_MS = 1_800_000_000_000
 ACROSS = {"rows_min": 1, "accepted_min": 0.9, "timestamp_step_min_ms": -1_000}
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 Headers = list[tuple[str, str]]
 DAY: Headers = [("TIMER_DELAY_SEC", "86400")]
@@ -70,20 +70,18 @@ def contract(max_delay_ms: int = 86_400_000, *, alter: Rule | None = None) -> Co
 
 def records(rows: list[Headers], first: int = 0, step_ms: int = 1, partition: int = 0) -> pa.Table:
     """As Spark gives them."""
-    count = len(rows)
-    encoded = [[{"key": k, "value": v.encode()} for k, v in headers] for headers in rows]
-    return pa.table(
-        {
-            "topic": pa.array([TOPIC] * count, pa.string()),
-            "partition": pa.array([partition] * count, pa.int32()),
-            "offset": pa.array(range(first, first + count), pa.int64()),
-            "timestamp": pa.array(
-                [1000 * (NOW_MS + step_ms * row) for row in range(count)], pa.timestamp("us", "UTC")
-            ),
-            "key": pa.array([None] * count, pa.binary()),
-            "value": pa.array([b""] * count, pa.binary()),
-            "headers": pa.array(encoded, HEADERS),
-        }
+    return as_table(
+        [
+            SourceRow(
+                first + row,
+                NOW_MS + step_ms * row,
+                [(name, value.encode()) for name, value in headers],
+                partition,
+                value=b"",
+                topic=TOPIC,
+            )
+            for row, headers in enumerate(rows)
+        ]
     )
 
 

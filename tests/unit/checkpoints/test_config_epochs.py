@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.harness.source_table import HEADERS, SourceRow, as_table
 
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
@@ -172,21 +173,13 @@ def contract(levels_ms: tuple[int, ...], target: str, max_delay_ms: int) -> Cont
 
 OLD = {**VALUES, **contract((1_000,), "orders", 5_000).slot_values()}
 NOW = {**VALUES, **contract((7_000, 9_000), "bills", 8_000).slot_values()}
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 def records(*rows: tuple[int, int]) -> pa.Table:
     """Records with DELAY 2, and neither key nor target, by partition and offset."""
-    return pa.table(
-        {
-            "topic": pa.array(["timers"] * len(rows), pa.string()),
-            "partition": pa.array([number for number, _ in rows], pa.int32()),
-            "offset": pa.array([offset for _, offset in rows], pa.int64()),
-            "timestamp": pa.array([1_000_000] * len(rows), pa.timestamp("us", "UTC")),
-            "key": pa.array([None] * len(rows), pa.binary()),
-            "value": pa.array([b"%d" % offset for _, offset in rows], pa.binary()),
-            "headers": pa.array([[("DELAY", b"2")]] * len(rows), HEADERS),
-        }
+    delay = [("DELAY", b"2")]
+    return as_table(
+        [SourceRow(offset, 1_000, delay, number, value=b"%d" % offset) for number, offset in rows]
     )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kafka.record.default_records import DefaultRecordBatch
+from tests.harness.local_world import LocalWorld
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.config_epochs import Epochs
@@ -24,7 +26,7 @@ from duewheel.kafka.held_queue import _READ_BYTES, Bounds, _taken, closed_to_cop
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.record_batch import Batch, seal
 from duewheel.schemas.wire.single_record import Header, encode
-from duewheel.testing import LocalShard, ManualClock, RecordingPublisher
+from duewheel.testing import RecordingPublisher
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.encoded import Aside, EncodingTarget, Part, Target
 from duewheel.wheel.publisher_protocol import Prepared
@@ -256,40 +258,35 @@ class HoldingPublisher(RecordingPublisher):
 def test_dequeue_carries_what_its_publisher_holds_over_a_doubt_and_a_start(
     tmp_path: Path,
 ) -> None:
-    clock = ManualClock(NOW_MS)
     fates = iter(["commit"] * 3 + ["doubt"])
-    publisher = HoldingPublisher(clock, lambda: next(fates, "commit"))
-    config = DequeueConfig(0, 1, {})
-    shard = LocalShard(tmp_path, SMALL_WHEEL, publisher, clock, config)
-    dequeue = shard.start_dequeue({P0: 0})
-    shard.start_ingest()
+    world = LocalWorld(
+        tmp_path,
+        starts={P0: 0},
+        publisher=partial(HoldingPublisher, fate=lambda: next(fates, "commit")),
+    )
+    publisher = world.publisher
     publisher.aside = Aside(held={P0: Held(4, 2)})
     for _ in range(3):
-        clock.sleep(3)
-        dequeue.tick()
+        world.clock.sleep(3)
+        world.tick()
     assert publisher.committed[-1][1].held == {P0: Held(4, 2)}
-    assert dequeue.statistics.held == 2
-    shard.kill(Role.DEQUEUE)
-    shard.start_dequeue()
+    assert world.dequeue.statistics.held == 2
+    world.restart(Role.DEQUEUE)
     assert publisher.committed[-1][1].held == {P0: Held(4, 2)}
 
 
 def test_kafka_is_not_asked_where_a_partition_ends_whose_copies_wait(tmp_path: Path) -> None:
     """They will lie behind that end: a cancel above it could be decided without them."""
-    clock = ManualClock(NOW_MS)
-    publisher = HoldingPublisher(clock)
-    shard = LocalShard(tmp_path, SMALL_WHEEL, publisher, clock, DequeueConfig(0, 1, {}))
-    shard.start_dequeue({P0: 0, P1: 0})
-    shard.start_ingest()
+    world = LocalWorld(tmp_path, publisher=HoldingPublisher)
+    publisher = world.publisher
     publisher.aside = Aside(held={P0: Held(4, 2)})
     CancelBounds.blind_of(0, [P0, P1]).write(tmp_path, HOST_FS)
-    shard.kill(Role.DEQUEUE)
-    dequeue = shard.start_dequeue()
+    world.restart(Role.DEQUEUE)
     unasked = []
     for held in ({P0: Held(4, 2)}, {}, {}):
         publisher.aside = Aside(held=held)
-        clock.sleep(3)
-        dequeue.tick()
+        world.clock.sleep(3)
+        world.tick()
         bounds = CancelBounds.read(tmp_path)
         assert bounds is not None
         unasked.append(bounds.unknown_ends)

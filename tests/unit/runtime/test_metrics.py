@@ -11,25 +11,20 @@ import numpy as np
 import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.timer_rows import P0
 
-from duewheel.checkpoints.role import Role
 from duewheel.errors import ConfigError
 from duewheel.osutil.metrics_server import TOPIC_SERIES_MAX, TopicLabels, served
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
 from duewheel.testing import (
-    TIMER_TOPIC,
-    LocalShard,
-    ManualClock,
-    RecordingPublisher,
     TimerRow,
     timer_batch,
 )
 from duewheel.wheel.dequeue.histogram import Histogram
-from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 
-NOW_MS = 1_800_000_000_000
 WHEEL = WheelConfig(50, 100_000, window_ms=3_600_000, margin_ms=0)
 
 
@@ -52,18 +47,14 @@ def scrape(port: int) -> dict[str, float]:
 
 
 def test_a_scrape_shows_deliveries_lateness_and_what_is_pending(tmp_path: Path) -> None:
-    clock = ManualClock(NOW_MS)
-    publisher = RecordingPublisher(clock)
-    shard = LocalShard(tmp_path, WHEEL, publisher, clock, DequeueConfig(0, 1, {}))
-    dequeue = shard.start_dequeue({(TIMER_TOPIC, 0): 0})
-    shard.start_ingest()
+    world = LocalWorld(tmp_path, WHEEL, starts={P0: 0})
     due_ms = [100, 100, 900, 30_000, 30_000, 2_000_000]
-    timers = [TimerRow(0, offset, NOW_MS + due) for offset, due in enumerate(due_ms)]
-    shard.append([*timers, TimerRow(0, 6, 0, rejected=True)], {(TIMER_TOPIC, 0): 7})
-    clock.set(NOW_MS + 1_000)
-    assert dequeue.tick()
+    world.put(*due_ms)
+    world.append(TimerRow(0, 6, 0, rejected=True))
+    world.clock.set(NOW_MS + 1_000)
+    assert world.tick()
     beside, port = DataDirectory(tmp_path, WHEEL), free_port()
-    source = DequeueMetrics(beside, clock, lambda: dequeue.statistics, lambda: True)
+    source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics, lambda: True)
     with served(source, "127.0.0.1", port):
         seen = scrape(port)
     assert (seen["delivered_total"], seen["transactions_total"]) == (3, 2)
@@ -82,8 +73,7 @@ def test_a_scrape_shows_deliveries_lateness_and_what_is_pending(tmp_path: Path) 
     with pytest.raises(OSError, match="refused"):
         scrape(port)
     beside.close()
-    shard.kill(Role.DEQUEUE)
-    shard.kill(Role.INGEST)
+    world.kill()
 
 
 def families(source: DequeueMetrics) -> dict[str, list[dict[str, str]]]:
@@ -93,24 +83,20 @@ def families(source: DequeueMetrics) -> dict[str, list[dict[str, str]]]:
 
 def test_producers_cannot_make_series_at_will(tmp_path: Path) -> None:
     """5,000 names of topics: 200 with the most timers have their own, and keep them."""
-    clock = ManualClock(NOW_MS)
-    shard = LocalShard(tmp_path, WHEEL, RecordingPublisher(clock), clock, DequeueConfig(0, 1, {}))
-    dequeue = shard.start_dequeue({(TIMER_TOPIC, 0): 0})
-    engine = shard.start_ingest()
+    world = LocalWorld(tmp_path, WHEEL, starts={P0: 0})
     batch = timer_batch([TimerRow(0, offset, NOW_MS + 100_000) for offset in range(5_010)])
     names = [*(f"no.such-{number}" for number in range(5_000)), "busy"]
     target = np.minimum(np.arange(5_010), 5_000).astype(np.int32)
-    engine.append(replace(batch, targets=names, target=target), {(TIMER_TOPIC, 0): 5_010})
+    world.engine.append(replace(batch, targets=names, target=target), {P0: 5_010})
     beside = DataDirectory(tmp_path, WHEEL)
-    source = DequeueMetrics(beside, clock, lambda: dequeue.statistics, lambda: False)
+    source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics, lambda: False)
     first, again = families(source), families(source)
     assert first == again
     topics = [labels["topic"] for labels in first["duewheel_pending_by_topic"]]
     assert len(topics) == TOPIC_SERIES_MAX + 1
     assert {"busy", "other"} <= set(topics)
     beside.close()
-    shard.kill(Role.DEQUEUE)
-    shard.kill(Role.INGEST)
+    world.kill()
 
 
 def test_a_topic_keeps_its_series_for_as_long_as_it_has_timers() -> None:
@@ -127,20 +113,16 @@ def test_a_topic_keeps_its_series_for_as_long_as_it_has_timers() -> None:
 
 def test_only_histograms_have_bounds_for_labels(tmp_path: Path) -> None:
     """`le` has a meaning to Prometheus, which a gauge does not give it."""
-    clock = ManualClock(NOW_MS)
-    shard = LocalShard(tmp_path, WHEEL, RecordingPublisher(clock), clock, DequeueConfig(0, 1, {}))
-    dequeue = shard.start_dequeue({(TIMER_TOPIC, 0): 0})
-    shard.start_ingest()
+    world = LocalWorld(tmp_path, WHEEL, starts={P0: 0})
     beside = DataDirectory(tmp_path, WHEEL)
-    source = DequeueMetrics(beside, clock, lambda: dequeue.statistics, lambda: False)
+    source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics, lambda: False)
     found = list(source.families())
     assert len(found) > 20
     for family in found:
         if family.type != "histogram":
             assert all("le" not in sample.labels for sample in family.samples), family.name
     beside.close()
-    shard.kill(Role.DEQUEUE)
-    shard.kill(Role.INGEST)
+    world.kill()
 
 
 class NoMetrics:

@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import DataFrame
 from structlog.testing import capture_logs
 from tests.harness.launcher import wait_until
+from tests.harness.source_table import HEADERS
 
 from duewheel.checkpoints.fs import Space
 from duewheel.errors import KafkaUnavailable, RecoveryRefused
@@ -30,7 +31,6 @@ from duewheel.testing import ManualClock, suite_parameters
 from duewheel.wheel.append.engine import Appended
 from duewheel.wheel.storage.layout import PREFIX_BYTES
 
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 COLUMNS: dict[str, pa.DataType] = {
     "topic": pa.string(),
     "partition": pa.int32(),

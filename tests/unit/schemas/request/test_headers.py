@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.harness.source_table import HEADERS
 
 from duewheel.schemas.columns import binary
 from duewheel.schemas.header_names import LEVELS_MS, REQUEST, Request
@@ -18,7 +19,6 @@ from duewheel.schemas.request.due_times import due_times
 from duewheel.schemas.request.header_values import SATURATED, parse_instants, parse_numbers
 from duewheel.schemas.request.headers import USERS, header_groups, read_headers
 
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 NOW_MS = 1_800_000_000_000
 
 Header = tuple[str, bytes | None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import shutil
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from tests.harness.reconfiguring import alone as holding
 from tests.harness.reconfiguring import caught_up
 from tests.harness.recovery_world import RecoveryWorld
+from tests.harness.source_table import SourceRow, as_table
 
 from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.checkpoints.config_epochs import Epoch, Epochs
@@ -30,8 +30,7 @@ from duewheel.wheel.recovery.survey import survey
 P: TopicPartition = (TIMER_TOPIC, 0)
 Q: TopicPartition = (TIMER_TOPIC, 1)
 ENDS: Marks = {P: 1_000, Q: 1_000}
-WRITTEN = dt.datetime(2026, 7, 24, 12, 0, tzinfo=dt.UTC)
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+WRITTEN_MS = 1_784_894_400_000
 CONTRACT = Contract((1_000,), {}, "dead", compile_suite(load_suite(), suite_parameters()))
 
 
@@ -45,16 +44,12 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecoveryWorld:
 
 def table(*places: tuple[str, int, int]) -> pa.Table:
     due = [("REAL_TOPIC", b"orders"), ("TIMER_DELAY_MS", b"5")]
-    columns = {
-        "topic": pa.array([topic for topic, _, _ in places], pa.string()),
-        "partition": pa.array([number for _, number, _ in places], pa.int32()),
-        "offset": pa.array([offset for _, _, offset in places], pa.int64()),
-        "timestamp": pa.array([WRITTEN] * len(places), pa.timestamp("us", "UTC")),
-        "key": pa.array([b"key"] * len(places), pa.binary()),
-        "value": pa.array([b"%d" % offset for _, _, offset in places], pa.binary()),
-        "headers": pa.array([due] * len(places), HEADERS),
-    }
-    return pa.table(columns)
+    return as_table(
+        [
+            SourceRow(offset, WRITTEN_MS, due, number, b"key", b"%d" % offset, topic)
+            for topic, number, offset in places
+        ]
+    )
 
 
 def careful(records: pa.Table) -> TimerBatch:

@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.source_table import SourceRow, as_table
 
 from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings, load
@@ -39,7 +39,6 @@ from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 
 RULES = compile_suite(load_suite(), suite_parameters(forbidden_targets=["dead"]))
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 LEVELS = (0, 300, 1_000, 60_000)
 WHEEL = WheelConfig(50, 100_000, window_ms=3_600_000, margin_ms=0)
 Asked = tuple[int, int, str]  # timestamp, partition, DELAY
@@ -48,24 +47,12 @@ Leaving = tuple[int, int, int]  # partition, level, offset
 
 def batch_of(rows: Sequence[Asked], firsts: Sequence[int], levels: Sequence[int]) -> TimerBatch:
     """The rows through the contract; `firsts`: the next offset of each partition."""
-    ends, offsets = list(firsts), []
-    for _, partition, _ in rows:
-        offsets.append(ends[partition])
+    ends, records = list(firsts), []
+    for timestamp_ms, partition, level in rows:
+        headers = [("DELAY", level.encode()), ("REAL_TOPIC", b"orders")]
+        records.append(SourceRow(ends[partition], timestamp_ms, headers, partition))
         ends[partition] += 1
-    table = pa.table(
-        {
-            "topic": [TIMER_TOPIC] * len(rows),
-            "partition": pa.array([row[1] for row in rows], pa.int32()),
-            "offset": pa.array(offsets, pa.int64()),
-            "timestamp": pa.array([row[0] * 1000 for row in rows], pa.timestamp("us", "UTC")),
-            "key": pa.nulls(len(rows), pa.binary()),
-            "value": pa.nulls(len(rows), pa.binary()),
-            "headers": pa.array(
-                [[("DELAY", row[2].encode()), ("REAL_TOPIC", b"orders")] for row in rows], HEADERS
-            ),
-        }
-    )
-    return parse(table, Contract(tuple(levels), {}, "dead", RULES))
+    return parse(as_table(records), Contract(tuple(levels), {}, "dead", RULES))
 
 
 class LeveledWorld(LocalWorld):

@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
+from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.source_table import SourceRow, as_table
+from tests.harness.timer_rows import P0
 from tests.simulation.years import DAY_MS, traffic
 
 from duewheel.checkpoints.role import Role
@@ -19,44 +21,24 @@ from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.request_columns import COUNT_MAX
 from duewheel.testing import (
     TIMER_TOPIC,
-    LocalShard,
-    ManualClock,
-    RecordingPublisher,
     TimerRow,
     suite_parameters,
     timer_batch,
 )
-from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.roll_rule import roll_instants
 from duewheel.wheel.slots import WheelConfig
 
-NOW_MS = 1_800_000_000_000
 TEN_YEARS_MS = 3_650 * DAY_MS
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 RULES = compile_suite(load_suite(), suite_parameters(max_delay_ms=TEN_YEARS_MS))
 
 
 def asked_for(*delays_ms: int, header: str = "TIMER_DELAY_MS") -> TimerBatch:
-    count = len(delays_ms)
     base = 0 if header == "TIMER_DELAY_MS" else NOW_MS
-    table = pa.table(
-        {
-            "topic": [TIMER_TOPIC] * count,
-            "partition": pa.array([0] * count, pa.int32()),
-            "offset": pa.array(range(count), pa.int64()),
-            "timestamp": pa.array([NOW_MS * 1000] * count, pa.timestamp("us", "UTC")),
-            "key": pa.nulls(count, pa.binary()),
-            "value": pa.nulls(count, pa.binary()),
-            "headers": pa.array(
-                [
-                    [(header, b"%d" % (base + delay_ms)), ("REAL_TOPIC", b"orders")]
-                    for delay_ms in delays_ms
-                ],
-                HEADERS,
-            ),
-        }
-    )
-    return parse(table, Contract((1_000,), {}, "dead", RULES))
+    records = [
+        SourceRow(offset, NOW_MS, [(header, b"%d" % (base + ms)), ("REAL_TOPIC", b"orders")])
+        for offset, ms in enumerate(delays_ms)
+    ]
+    return parse(as_table(records), Contract((1_000,), {}, "dead", RULES))
 
 
 @pytest.mark.parametrize("header", ["TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
@@ -136,36 +118,28 @@ def test_timers_of_one_second_do_not_roll_in_one_second() -> None:
 
 def test_a_transaction_rolls_a_bounded_number_of_timers(tmp_path: Path) -> None:
     """Ingest sees nothing of a timer topic behind copies whose transaction is open."""
-    clock = ManualClock(NOW_MS)
-    publisher = RecordingPublisher(clock)
     wheel = WheelConfig(1_000, 4_000, window_ms=3_600_000, margin_ms=0)
-    config = DequeueConfig(0, 1, {}, chunk_rolls=3)
-    shard = LocalShard(tmp_path, wheel, publisher, clock, config)
-    dequeue = shard.start_dequeue({(TIMER_TOPIC, 0): 0})
-    engine = shard.start_ingest()
+    world = LocalWorld(tmp_path, wheel, starts={P0: 0}, chunk_rolls=3)
     timers = [
         TimerRow(0, n, NOW_MS + (TEN_YEARS_MS if n % 3 else 3_000_000 + n * 1_000))
         for n in range(60)
     ]
     batch = timer_batch(timers)
-    engine.append(
+    world.engine.append(
         replace(batch, timestamp_ms=np.full(60, NOW_MS), roll_times=np.full(60, 3_649, np.int32)),
-        {(TIMER_TOPIC, 0): 60},
+        {P0: 60},
     )
-    clock.sleep(3_600)
+    world.clock.sleep(3_600)
     for _ in range(5):
-        assert dequeue.tick()
-    shard.kill(Role.DEQUEUE)
-    dequeue = shard.start_dequeue()
-    while dequeue.tick():
-        pass
-    sent = [deliveries for deliveries, _ in publisher.committed if deliveries is not None]
-    assert sorted(publisher.sources()) == sorted(timer.source.encode() for timer in timers)
+        assert world.tick()
+    world.restart(Role.DEQUEUE)
+    world.drain()
+    sent = [deliveries for deliveries, _ in world.publisher.committed if deliveries is not None]
+    assert sorted(world.sources()) == sorted(timer.source for timer in timers)
     rolls = [int(deliveries.rolled.sum()) for deliveries in sent]
     assert (sum(rolls), max(rolls)) == (40, 3)
     assert max(len(deliveries) for deliveries in sent) > 3, "what is due is not held up by it"
     assert all((d.roll_times[d.rolled] == 3_649).all() for d in sent)  # the copy says one more
     assert all(b"3650" in headers.as_py() for d in sent for headers in d.headers.filter(d.rolled))
-    assert dequeue.statistics.rolled.keys() == {TIMER_TOPIC}
-    shard.kill(Role.DEQUEUE)
-    shard.kill(Role.INGEST)
+    assert world.dequeue.statistics.rolled.keys() == {TIMER_TOPIC}
+    world.kill()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.harness.deliveries import CONTRACT, HEADERS
+from tests.harness.deliveries import read_back
 from tests.simulation.contract_check import decoded
 
 from duewheel.schemas.batches import NO_LEVEL, NO_PARTITION
 from duewheel.schemas.columns import binary
-from duewheel.schemas.request.parser import parse
 from duewheel.schemas.wire.record_codec import NO_ORIGIN, copy_headers
 from duewheel.wheel.roll_rule import roll_instants
 
@@ -61,18 +59,7 @@ def test_what_a_copy_says_is_read_back(
         np.array([level], np.int32),
     )
     headers = decoded(encoded[0].as_py(), int(count[0]))
-    table = pa.table(
-        {
-            "topic": ["timers"],
-            "partition": pa.array([1], pa.int32()),
-            "offset": pa.array([40]),
-            "timestamp": pa.array([NOW_MS * 1000], pa.timestamp("us", "UTC")),
-            "key": pa.array([b"k"], pa.binary()),
-            "value": pa.array([b"v"], pa.binary()),
-            "headers": pa.array([[("own", b"1"), *headers]], HEADERS),
-        }
-    )
-    batch = parse(table, CONTRACT)
+    batch = read_back(headers)
     assert not batch.rejected[0]
     assert batch.header_count[0] == 1
     assert (batch.offset[0], batch.origin_offset[0], batch.roll_times[0]) == read
