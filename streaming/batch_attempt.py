@@ -6,10 +6,10 @@ engine's marks and the rows that a batch may have; its end adds the reason. The 
 the rows if
 
 - the last query ran out of memory, or
-- it left no reason (a kill, perhaps by the kernel), a batch was planned, and the marks have not
-  moved: that batch would fail again.
+- it left no reason (a kill, perhaps by the kernel), a batch was planned, and the marks have moved
+  by one batch at most: that batch would fail again, or the two that were in memory.
 
-A harmless kill in the first batch costs a few smaller batches; the limit grows again.
+A harmless kill in the first batches costs a few smaller ones; the limit grows again.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ class Attempt:
             marks: the engine's now.
             unfinished: whether Spark has planned a batch that the engine has not got.
         """
-        stuck = self.end is End.RUNS and unfinished and dict(self.marks) == dict(marks)
+        taken = sum(mark - self.marks.get(partition, 0) for partition, mark in marks.items())
+        # Spark rounds up in each partition.
+        stuck = self.end is End.RUNS and unfinished and 0 <= taken <= self.rows + len(marks)
         return stuck or self.end is End.OUT_OF_MEMORY
 
     def halved(self) -> int:

@@ -11,8 +11,8 @@ from duewheel.streaming.batch_attempt import FILE_NAME, ROWS_MIN, Attempt, End
 from duewheel.streaming.batch_size import GROWTH_BATCHES, RowLimit
 
 MARKS = {("timers", 0): 7, ("timers", 1): 0}
-MOVED = {("timers", 0): 7, ("timers", 1): 1}
 ROWS_MAX = 1_000
+MOVED = {("timers", 0): 7 + ROWS_MAX, ("timers", 1): 3}  # by more than one batch
 BYTES_MAX = 100_000
 
 
@@ -25,9 +25,9 @@ class SparkDirectory:
         for folder in ("offsets", "commits"):
             (self.checkpoint / folder).mkdir(parents=True)
 
-    def plan(self, batch: int) -> None:
+    def plan(self, batch: int, end: int = 1) -> None:
         """Up to an offset that the engine has not got."""
-        line = json.dumps({"timers": {"0": 7, "1": 1}})
+        line = json.dumps({"timers": {"0": 7, "1": end}})
         (self.checkpoint / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{line}")
 
     def commit(self, batch: int) -> None:
@@ -64,6 +64,18 @@ def test_a_batch_that_never_comes_to_an_end_is_halved_down_to_a_floor(
         (shard.checkpoint / "commits").mkdir()
     assert rows[:5] == [1_000, 500, 250, 125, 62]
     assert rows[-1] == ROWS_MIN
+
+
+def test_two_batches_that_only_together_exceed_the_memory_are_halved(shard: SparkDirectory) -> None:
+    """The first one is appended while Spark fetches the second: every start takes one batch."""
+    mark, rows = 0, []
+    for _ in range(5):
+        limit = shard.start({("timers", 0): 7, ("timers", 1): mark})
+        rows.append(limit.rows)
+        mark += limit.rows + 1  # Spark rounds up
+        (shard.checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+        shard.plan(1, mark + limit.rows)
+    assert rows == [1_000, 500, 250, 125, 62]
 
 
 def test_a_kill_is_no_failure_if_the_marks_have_moved_or_no_batch_was_begun(
