@@ -67,3 +67,18 @@ def test_headway_gives_the_whole_time_again_but_not_after_the_end_or_a_stop() ->
     clock.now_s = 50
     deadline.renew()
     assert deadline.remaining_s() == 0
+
+
+def test_calls_within_a_deadline() -> None:
+    assert within(Deadline(60), "add", lambda: 1 + 1) == 2
+
+    def time_out() -> None:
+        raise TimeoutError("the call's own")
+
+    with pytest.raises(TimeoutError, match="the call's own"):
+        within(Deadline(60), "fail", time_out)
+
+    release = threading.Event()
+    with pytest.raises(DeadlineExceeded, match=r"wait for ever.*0\.01 s"):
+        within(Deadline(0.01), "wait for ever", release.wait)
+    release.set()

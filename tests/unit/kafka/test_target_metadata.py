@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from kafka.errors import (
+    InvalidRecordError,
     InvalidTimestampError,
     KafkaTimeoutError,
     NotEnoughReplicasError,
+    NotLeaderForPartitionError,
     OutOfOrderSequenceNumberError,
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
@@ -23,15 +24,10 @@ from tests.harness.deliveries import rows
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.park_or_dead_letter import Routed, route
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
 from duewheel.schemas.columns import binary
-from duewheel.schemas.wire.record_codec import key_values
-from duewheel.wheel.dequeue.requeue import rolled_copies
-from duewheel.wheel.encoded import EncodingTarget, Reason, Target
-
-NOW_MS = 1_800_000_000_000
+from duewheel.wheel.encoded import Reason, Target
 
 
 def partition(number: int, leader: int = 1, replicas: int = 3, in_sync: int = 3) -> dict[str, Any]:
@@ -172,63 +168,6 @@ def test_a_failure_while_others_were_taken_is_held_against_the_partition() -> No
     assert look_up(asked, cluster, "t")["t"].unavailable == frozenset()
 
 
-# ---- neighbours ---------------------------------------------------------------------------------
-
-
-def routed(known: Mapping[str, EncodingTarget]) -> Routed:
-    """Rows of one slot: good, bad, and rolled ones between each other."""
-    names = ["good", "bad", "good", "far", "good"]
-    sent = replace(rows(names, [0] * 5), origin_offset=np.arange(5))
-    values = binary([b"v", b"v", b"v", b"v" * 450, b"v"])
-    sent = replace(sent, key_value=key_values(binary([b"k"] * 5), values))
-    sent = rolled_copies(sent, np.array([False, False, False, True, False]))
-    everywhere = {"good": ROOM, "far": ROOM, "timers": ROOM, "dead": ROOM, **known}
-    return route(
-        sent,
-        lambda topics: {name: everywhere[name] for name in topics},
-        frozenset(),
-        "dead",
-        NOW_MS,
-    )
-
-
-ROOM = EncodingTarget(Target(1, 2_000), 2_000)
-
-
-@pytest.mark.parametrize(
-    ("bad", "code"),
-    [
-        (Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC), "unknown_target_topic"),
-        (Target(0, 0, refusal=Reason.TARGET_NOT_AUTHORIZED), "target_not_authorized"),
-        (Target(0, 2_000), "bad_target_partition"),
-        (Target(1, 100), "record_too_large"),
-    ],
-)
-def test_neighbours_of_what_can_never_be_published_leave_with_it(bad: Target, code: str) -> None:
-    found = routed({"bad": EncodingTarget(bad, 2_000)})
-    targets = [found.deliveries.targets[index] for index in found.deliveries.target.tolist()]
-    assert targets == ["good", "dead", "good", "timers", "good"]
-    assert found.aside.reasons == {code: 1}
-
-
-def test_a_rolled_copy_that_its_timer_topic_does_not_take_becomes_a_dead_letter() -> None:
-    """With its request, so that a replay can judge it anew; its neighbours leave."""
-    found = routed({"bad": ROOM, "timers": EncodingTarget(Target(1, 500), 500)})
-    targets = [found.deliveries.targets[index] for index in found.deliveries.target.tolist()]
-    assert targets == ["good", "bad", "good", "dead", "good"]
-    headers = found.deliveries.headers[3].as_py()
-    assert b"record_too_large" in headers and b"TIMER_ORIGIN" in headers
-    assert not found.deliveries.rolled[3]
-
-
-def test_a_dead_letter_that_its_topic_does_not_take_is_cut_down_to_its_source() -> None:
-    small = EncodingTarget(Target(1, 400), 400)
-    found = routed({"bad": ROOM, "timers": EncodingTarget(Target(1, 500), 500), "dead": small})
-    assert found.deliveries.key_value[3].as_py() == b"\x01\x01"
-    assert b"record_too_large" in found.deliveries.headers[3].as_py()
-    assert found.deliveries.source[3].as_py() == b"timers-0@3"
-
-
 def test_a_refusal_of_a_batch_that_cannot_be_divided_is_a_verdict_on_its_partition() -> None:
     cluster, asked = MetadataClient({"t": topic(partition(0), partition(1))}, {}), catalog()
     known = look_up(asked, cluster, "t")["t"]
@@ -238,3 +177,26 @@ def test_a_refusal_of_a_batch_that_cannot_be_divided_is_a_verdict_on_its_partiti
     assert asked.note_refusal(batch, RecordListTooLargeError("18"), alone=False)
     assert look_up(asked, cluster, "t")["t"].unavailable == {1}
     assert asked.batch_bytes("t", known) == size, "other batches stay as large"
+
+
+def test_refusals_narrow_down_to_the_bad_record() -> None:
+    catalog = TargetCatalog(
+        ClientSettings({}),
+        PublisherLimits(batch_bytes=8_000, batch_bytes_max=90_000, target_age_s=60),
+    )
+    target = Target(1, 90_000)
+    error = InvalidRecordError("bad")
+    assert not catalog.note_refusal(
+        SentBatch("t", 0, 8_000, None), NotLeaderForPartitionError("moved")
+    )
+    sizes = []
+    while (size := catalog.batch_bytes("t", target)) > 100:
+        sizes.append(size)
+        assert catalog.note_refusal(SentBatch("t", 0, size, None), error)
+    assert sizes == [8_000, 4_000, 2_000, 1_000, 500, 250, 125]
+    assert catalog.batch_bytes("other", target) == 8_000
+    assert catalog.note_refusal(SentBatch("t", 0, 60, b"orders.delayed-0@7"), error)
+    catalog.settle(rows(["t", "t"], [0, 0]), [])
+    assert catalog.refused == {b"orders.delayed-0@7"}
+    catalog.settle(replace(rows(["t"], [0]), source=binary([b"orders.delayed-0@7"])), [])
+    assert catalog.refused == set()

@@ -1,0 +1,69 @@
+"""What leaves, what waits, what becomes a dead letter: of the rows of one slot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.harness.deliveries import NOW_MS, rows
+
+from duewheel.kafka.park_or_dead_letter import Routed, route
+from duewheel.schemas.columns import binary
+from duewheel.schemas.wire.record_codec import key_values
+from duewheel.wheel.dequeue.requeue import rolled_copies
+from duewheel.wheel.encoded import EncodingTarget, Reason, Target
+
+ROOM = EncodingTarget(Target(1, 2_000), 2_000)
+
+
+def routed_slot(known: Mapping[str, EncodingTarget]) -> Routed:
+    """Rows of one slot: good, bad, and rolled ones between each other."""
+    names = ["good", "bad", "good", "far", "good"]
+    sent = replace(rows(names, [0] * 5), origin_offset=np.arange(5))
+    values = binary([b"v", b"v", b"v", b"v" * 450, b"v"])
+    sent = replace(sent, key_value=key_values(binary([b"k"] * 5), values))
+    sent = rolled_copies(sent, np.array([False, False, False, True, False]))
+    everywhere = {"good": ROOM, "far": ROOM, "timers": ROOM, "dead": ROOM, **known}
+    return route(
+        sent,
+        lambda topics: {name: everywhere[name] for name in topics},
+        frozenset(),
+        "dead",
+        NOW_MS,
+    )
+
+
+@pytest.mark.parametrize(
+    ("bad", "code"),
+    [
+        (Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC), "unknown_target_topic"),
+        (Target(0, 0, refusal=Reason.TARGET_NOT_AUTHORIZED), "target_not_authorized"),
+        (Target(0, 2_000), "bad_target_partition"),
+        (Target(1, 100), "record_too_large"),
+    ],
+)
+def test_neighbours_of_what_can_never_be_published_leave_with_it(bad: Target, code: str) -> None:
+    found = routed_slot({"bad": EncodingTarget(bad, 2_000)})
+    targets = [found.deliveries.targets[index] for index in found.deliveries.target.tolist()]
+    assert targets == ["good", "dead", "good", "timers", "good"]
+    assert found.aside.reasons == {code: 1}
+
+
+def test_a_rolled_copy_that_its_timer_topic_does_not_take_becomes_a_dead_letter() -> None:
+    """With its request, so that a replay can judge it anew; its neighbours leave."""
+    found = routed_slot({"bad": ROOM, "timers": EncodingTarget(Target(1, 500), 500)})
+    targets = [found.deliveries.targets[index] for index in found.deliveries.target.tolist()]
+    assert targets == ["good", "bad", "good", "dead", "good"]
+    headers = found.deliveries.headers[3].as_py()
+    assert b"record_too_large" in headers and b"TIMER_ORIGIN" in headers
+    assert not found.deliveries.rolled[3]
+
+
+def test_a_dead_letter_that_its_topic_does_not_take_is_cut_down_to_its_source() -> None:
+    small = EncodingTarget(Target(1, 400), 400)
+    found = routed_slot({"bad": ROOM, "timers": EncodingTarget(Target(1, 500), 500), "dead": small})
+    assert found.deliveries.key_value[3].as_py() == b"\x01\x01"
+    assert b"record_too_large" in found.deliveries.headers[3].as_py()
+    assert found.deliveries.source[3].as_py() == b"timers-0@3"

@@ -1,0 +1,18 @@
+"""A cache that forgets."""
+
+from __future__ import annotations
+
+from duewheel.kafka.ttl_cache import TtlCache
+
+
+def test_what_is_known_of_topics_is_bounded() -> None:
+    known: TtlCache[str, int] = TtlCache(entries_max=10)
+    for number in range(100):
+        known.put(f"t{number}", number, 60)
+    assert len(known) == 10
+    assert known.get("t89") is None
+    assert known.get("t90") == 90
+    known.put("old", 1, -1)
+    assert known.get("old") is None
+    known.drop_expired()
+    assert len(known) == 9
