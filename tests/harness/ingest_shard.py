@@ -7,11 +7,12 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from tests.harness.launcher import launch, wait_until
 
@@ -23,6 +24,7 @@ from duewheel.checkpoints.recovery_decision import Keep, RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
+from duewheel.dev.broker import DevBroker
 from duewheel.osutil.child_process import Child
 from duewheel.runtime.ingest_process import CHECKPOINT
 from duewheel.schemas.batches import TopicPartition
@@ -223,3 +225,12 @@ class IngestShard:
             self._dequeue.stop()
         self.producer.close(timeout=5)
         self.admin.close()
+
+
+@pytest.fixture
+def shard(
+    broker: DevBroker, unique_name: Callable[[str], str], tmp_path: Path
+) -> Iterator[IngestShard]:
+    made = IngestShard(tmp_path, broker.bootstrap_servers, unique_name("delayed"))
+    yield made
+    made.close()

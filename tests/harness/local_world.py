@@ -156,6 +156,11 @@ class LocalWorld:
         for role in Role:
             self.shard.kill(role)
 
+    def stop(self) -> None:
+        """Both processes end as they end themselves."""
+        self.shard.stop(Role.INGEST)
+        self.shard.stop(Role.DEQUEUE)
+
     def restart(self, *roles: Role) -> None:
         """Kill processes, both by default, and start them again."""
         roles = roles or tuple(Role)

@@ -8,7 +8,6 @@ every timer is there once, in order, and the progress says so. Nobody helps.
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -27,6 +26,7 @@ from tests.harness.fault_judge import (
 )
 from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.harness.launcher import wait_until
+from tests.harness.publishing import own_threads
 from tests.harness.reader import consumer, read_committed
 
 from duewheel.checkpoints.role import Role
@@ -132,12 +132,6 @@ _numbers = itertools.count()
 
 def await_answer(late: Fault) -> None:
     wait_until(lambda: late.done == 1, f"no answer to {late}")
-
-
-def own_threads() -> set[threading.Thread]:
-    """Threads of kafka-python and of abandoned calls."""
-    marks = ("network-thread", "kafka-io", "deadline:")
-    return {t for t in threading.enumerate() if any(mark in t.name for mark in marks)}
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from tests.harness.ingest_shard import LATER, IngestShard
+from tests.harness.ingest_shard import LATER, IngestShard, shard
 
 from duewheel.config.settings import load
-from duewheel.dev.broker import DevBroker
 from duewheel.ops.status import status
 
 pytestmark = [
@@ -22,13 +19,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def shard(
-    broker: DevBroker, unique_name: Callable[[str], str], tmp_path: Path
-) -> Iterator[IngestShard]:
-    made = IngestShard(tmp_path, broker.bootstrap_servers, unique_name("delayed"))
-    yield made
-    made.close()
+__all__ = ["shard"]
 
 
 def test_ingest_holds_back_what_the_disk_must_not_take_and_says_so(shard: IngestShard) -> None:

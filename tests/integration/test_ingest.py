@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from kafka import KafkaProducer
 from kafka import TopicPartition as KafkaPartition
-from tests.harness.ingest_shard import DEADLINE_S, LATER, WHEEL, Headers, IngestShard
+from tests.harness.ingest_shard import DEADLINE_S, LATER, WHEEL, Headers, IngestShard, shard
 
 from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
@@ -31,13 +30,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def shard(
-    broker: DevBroker, unique_name: Callable[[str], str], tmp_path: Path
-) -> Iterator[IngestShard]:
-    made = IngestShard(tmp_path, broker.bootstrap_servers, unique_name("delayed"))
-    yield made
-    made.close()
+__all__ = ["shard"]
 
 
 def transactional(broker: DevBroker, transactional_id: str) -> KafkaProducer:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.core import Metric
+from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.timer_rows import P0
 
 from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings, load
@@ -17,14 +19,13 @@ from duewheel.ops import stats as inspection
 from duewheel.ops.promote import promote
 from duewheel.ops.status import status
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
+from duewheel.testing import TIMER_TOPIC, TimerRow
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.standby import Follower
 from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 
-NOW_MS = 1_800_000_000_000
 CONFIG = DequeueConfig(0, 1, {})
 ROWS = 8
 
@@ -36,23 +37,18 @@ class Pair:
         timer = {"topics": "timers", "slots": 100_000, "roll_window": "1h", "margin": "5m"}
         storage = {"data_dir": path / "standby"}
         self.settings: Settings = load(None, {"timer": timer, "storage": storage})
-        self.clock = ManualClock(NOW_MS)
-        self.publisher = RecordingPublisher(self.clock)
         wheel, self.path = self.settings.wheel, self.settings.storage.data_dir
-        self.owner = LocalShard(path / "owner", wheel, self.publisher, self.clock, CONFIG)
-        self.owner.start_dequeue({(TIMER_TOPIC, 0): 0})
-        self.owner.start_ingest()
+        self.owner = LocalWorld(path / "owner", wheel, starts={P0: 0})
+        self.clock, self.publisher = self.owner.clock, self.owner.publisher
         self.timers = [TimerRow(0, row, NOW_MS + 1_000 * row) for row in range(ROWS)]
-        self.owner.append(self.timers, {(TIMER_TOPIC, 0): ROWS})
+        self.owner.append(*self.timers)
         self.clock.set(NOW_MS + 1_000)
-        assert self.owner.dequeue is not None
-        while self.owner.dequeue.tick():
-            pass
+        self.owner.drain()
         directory = DataDirectory.start(self.path, wheel, Role.DEQUEUE)
         self.directory: DataDirectory | None = directory
         self.follower = Follower(directory, self.publisher, self.clock, CONFIG)
         assert self.follower.tick() is None
-        self.standby = LocalShard(self.path, wheel, self.publisher, self.clock, CONFIG)
+        self.standby = self.owner.beside(self.path)
         self.standby.offsets_at = lambda _: {(TIMER_TOPIC, 0): 0}
         self.standby.start_ingest()
 
@@ -71,9 +67,8 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     pair = Pair(tmp_path)
     yield pair
     pair.stop_follower()
-    for shard in (pair.owner, pair.standby):
-        for role in Role:
-            shard.kill(role)
+    pair.owner.kill()
+    pair.standby.kill(Role.INGEST)
 
 
 def test_status_says_what_a_standby_lacks(pair: Pair) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.timer_rows import P0
 
 from duewheel.checkpoints.role import Role
 from duewheel.cli.send import parse_instant
@@ -13,10 +15,8 @@ from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError
 from duewheel.ops import stats
 from duewheel.ops.status import status
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
-from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.testing import ManualClock, TimerRow
 
-NOW_MS = 1_800_000_000_000  # 2027-01-15T08:00:00Z
 CLOCK = ManualClock(NOW_MS)
 
 
@@ -29,19 +29,9 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.fixture
 def shard(settings: Settings) -> Settings:
     """One timer per second for a minute, in a shard that was stopped."""
-    running = LocalShard(
-        settings.storage.data_dir,
-        settings.wheel,
-        RecordingPublisher(CLOCK),
-        CLOCK,
-        DequeueConfig(0, 1, {}),
-    )
-    running.start_dequeue({(TIMER_TOPIC, 0): 0})
-    running.start_ingest()
-    timers = [TimerRow(0, second, NOW_MS + 1000 * second) for second in range(1, 61)]
-    running.append(timers, {(TIMER_TOPIC, 0): 61})
-    running.stop(Role.INGEST)
-    running.stop(Role.DEQUEUE)
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
+    world.append(*(TimerRow(0, second, NOW_MS + 1000 * second) for second in range(1, 61)))
+    world.stop()
     return settings
 
 

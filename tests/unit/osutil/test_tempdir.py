@@ -6,10 +6,10 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
+from tests.harness.launcher import wait_until
 
 from duewheel.osutil.tempdir import ScratchFolder
 
@@ -52,10 +52,8 @@ def test_a_folder_is_gone_after_kill_9(tmp_path: Path) -> None:
         assert Path(folder).parent == tmp_path
         assert Path(folder).exists()
         owner.kill()
-    give_up = time.monotonic() + DEADLINE_S
-    while any(other.is_running() for other in others):  # init's by now: nobody here waits for them
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
+    # They are init's by now: nobody here waits for them.
+    wait_until(lambda: not any(other.is_running() for other in others), f"{others} run", DEADLINE_S)
     assert list(tmp_path.iterdir()) == []
 
 

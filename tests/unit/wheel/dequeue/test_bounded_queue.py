@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from tests.harness.launcher import wait_until
 
 from duewheel.wheel.dequeue.bounded_queue import BoundedQueue, QueueClosed
 
@@ -17,13 +18,6 @@ def in_thread(work: Callable[[], None]) -> threading.Thread:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < give_up, "it does not come to that"
-        time.sleep(0.001)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +38,8 @@ def test_no_more_than_the_bounds_is_held_and_one_item_always(
 
     thread = in_thread(fill)
     for got in range(20):
-        wait_until(lambda got=got: len(done) == min(got + held, 20))  # type: ignore[misc]
+        held_now = min(got + held, 20)
+        wait_until(lambda wanted=held_now: len(done) == wanted, "not held", every_s=0.001)  # type: ignore[misc]
         time.sleep(0.002)  # what is not held back comes now
         assert len(done) == min(got + held, 20)
         assert queue.get() == got

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.source_table import SourceRow, as_table
+from tests.harness.timer_rows import P0
 
-from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError
 from duewheel.ops import stats
@@ -28,14 +28,11 @@ from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.testing import (
     TIMER_TOPIC,
-    LocalShard,
     ManualClock,
-    RecordingPublisher,
     TimerRow,
     suite_parameters,
     timer_batch,
 )
-from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 
 RULES = compile_suite(load_suite(), suite_parameters(forbidden_targets=["dead"]))
@@ -140,12 +137,7 @@ def shard(tmp_path: Path) -> Settings:
     """Level 1 is delivered in part; two of level 3 are left; level 18 rolls; level 30 is gone."""
     timer = {"topics": "timers", "slots": 100_000, "roll_window": "1h", "margin": "5m"}
     found = load(None, {"timer": timer, "storage": {"data_dir": tmp_path / "data"}})
-    clock = ManualClock(NOW_MS)
-    config = DequeueConfig(0, 1, {})
-    running = LocalShard(
-        found.storage.data_dir, found.wheel, RecordingPublisher(clock), clock, config
-    )
-    dequeue = running.start_dequeue({(TIMER_TOPIC, 0): 0})
+    world = LocalWorld(found.storage.data_dir, found.wheel, starts={P0: 0})
     timers = [
         *(TimerRow(0, offset, NOW_MS + 100 * offset, level=1) for offset in range(1, 11)),
         *(TimerRow(0, offset, NOW_MS + 10_000 + offset, level=3) for offset in (11, 12)),
@@ -154,11 +146,10 @@ def shard(tmp_path: Path) -> Settings:
         TimerRow(0, 15, NOW_MS + 60_000),
     ]
     batch = replace(timer_batch(timers), timestamp_ms=np.full(len(timers), NOW_MS))
-    running.start_ingest().append(batch, {(TIMER_TOPIC, 0): 16})
-    clock.set(NOW_MS + 500)
-    assert dequeue.tick()
-    running.stop(Role.INGEST)
-    running.stop(Role.DEQUEUE)
+    world.engine.append(batch, {P0: 16})
+    world.clock.set(NOW_MS + 500)
+    assert world.tick()
+    world.stop()
     return found
 
 

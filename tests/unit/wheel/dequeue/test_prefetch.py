@@ -12,18 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.harness.launcher import wait_until
+from tests.harness.local_world import LocalWorld
+from tests.harness.timer_rows import P0
 
 from duewheel.checkpoints.role import Role
-from duewheel.testing import (
-    TIMER_TOPIC,
-    LocalShard,
-    ManualClock,
-    RecordingPublisher,
-    TimerRow,
-)
 from duewheel.threads import failures
 from duewheel.wheel.dequeue.prefetch import ReadAhead, ReadAheadConfig, ReadAheadThread
-from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
 
 PAGE = mmap.PAGESIZE
@@ -60,27 +55,18 @@ def drop(path: Path) -> None:
     os.close(fd)
 
 
-class ColdFiles:
+class ColdFiles(LocalWorld):
     """A directory with timers scattered over an hour and its cold files."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.clock = path, ManualClock(START_MS)
-        self.publisher = RecordingPublisher(self.clock)
-        self.shard = LocalShard(path, WHEEL, self.publisher, self.clock, DequeueConfig(0, 1, {}))
-        self.shard.start_dequeue({(TIMER_TOPIC, 0): 0})
-        self.shard.start_ingest()
+        super().__init__(path, WHEEL, starts={P0: 0}, now_ms=START_MS)
         dice = random.Random(1)
-        for first in range(0, ROWS, 500):
-            timers = [
-                TimerRow(0, offset, START_MS + 1000 + dice.randrange(HOUR_MS - 2000))
-                for offset in range(first, first + 500)
-            ]
-            self.shard.append(timers, {(TIMER_TOPIC, 0): first + 500})
+        for _ in range(0, ROWS, 500):
+            self.put(*(1000 + dice.randrange(HOUR_MS - 2000) for _ in range(500)))
         name = self.shard.directory(Role.INGEST).log.files.path(HOUR).name
         self.log, self.messages = path / "timerlog" / name, path / "messages" / name
         # Pages that are mapped are not dropped.
-        self.shard.stop(Role.INGEST)
-        self.shard.stop(Role.DEQUEUE)
+        self.stop()
         drop(self.log)
         drop(self.messages)
 
@@ -120,10 +106,7 @@ def pending(tmp_path: Path, require: Callable[[object, str], None]) -> ColdFiles
 
 def eventually(condition: Callable[[], bool]) -> None:
     """What was only asked for comes a little later."""
-    give_up = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
+    wait_until(condition, "it was not read", every_s=0.01)
 
 
 def test_an_hour_that_fits_is_read_whole(pending: ColdFiles) -> None:

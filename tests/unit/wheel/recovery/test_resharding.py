@@ -95,10 +95,14 @@ class ReshardedWorld:
             publisher = self._publishers[index]
             publisher.committed.append((None, record))
             config = DequeueConfig(index, shards, {}, self._chunk_records, progress_interval_ms=20)
-            path = self.path / f"{index}"
-            local = LocalShard(path, self.wheel, publisher, self.clock, config)
-            local.offsets_at = self.offsets_at
+            local = self.local(self.path / f"{index}", publisher, config)
             self.shards.append(ServedShard(local, publisher))
+
+    def local(self, path: Path, publisher: RecordingPublisher, config: DequeueConfig) -> LocalShard:
+        """A shard on these files that is not started."""
+        local = LocalShard(path, self.wheel, publisher, self.clock, config)
+        local.offsets_at = self.offsets_at
+        return local
 
     def offsets_at(self, time_ms: int) -> dict[TopicPartition, int]:
         found: dict[TopicPartition, int] = {}
@@ -254,8 +258,7 @@ def test_a_standby_killed_while_partitions_come_to_its_shard(
     cluster.forward(4)
     cluster.tick(ahead)
     follower.tick()
-    standby = LocalShard(path, cluster.wheel, ahead.publisher, cluster.clock, config)
-    standby.offsets_at = cluster.offsets_at
+    standby = cluster.local(path, ahead.publisher, config)
     standby.start_ingest()
     rows = [timer for number in (0, 2) for timer in cluster.kafka[PARTITIONS[number]]]
     ends = {p: len(cluster.kafka[p]) for p in (PARTITIONS[0], PARTITIONS[2])}
@@ -278,8 +281,7 @@ def test_a_standby_killed_while_partitions_come_to_its_shard(
     record = RecoveryRecord.read(path)
     assert record is not None
     assert record.keep.name == "NOTHING"
-    shard.local = LocalShard(path, cluster.wheel, shard.publisher, cluster.clock, config)
-    shard.local.offsets_at = cluster.offsets_at
+    shard.local = cluster.local(path, shard.publisher, config)
     cluster.finish()
 
 
