@@ -1,23 +1,24 @@
 """Slots beyond the ring: their rows are committed to log and messages, and linked later.
 
 `state.linked` is the last slot with an entry in the wheel. A commit links its rows up to there, and
-leaves the others in their hours' files. They follow once the ring reaches them, a range of slots
-(linked, end] at a time, with end ≤ `WheelConfig.reach(lower)`, lower being that of the close page:
+leaves the others in their hours' files. A linker links these once the ring reaches them, a range of
+slots (linked, end] at a time, with end ≤ `WheelConfig.reach(lower)` and lower of the close page:
 
-    1. without the lock: committed records of the hours are read and verified, and each slot's
-       first and last position and count are noted
-    2. under engine.lock: the same for what was committed meanwhile; the entries are written whole,
-       whatever they said before; then `linked` = end. Closed slots without rows count as linked,
-       however far they are
+    1. without the lock: reads and verifies the committed records of the hours; collects first
+       position, last position and count of each slot
+    2. under engine.lock: the same for records that were committed meanwhile; overwrites the entries
+       as a whole; then sets `linked` = end. Closed slots without rows count as linked, however far
+       they are
+
+A kill before the last store leaves `linked` unchanged: entries above it are not read, and the next
+attempt writes them again. Overwritten entries are of slots up to `lower`, all delivered.
 
 - Dequeue links, or the follower of a standby. A closed range is delivered up to `linked` only, so
   no slot is delivered before it is linked, with or without ingest.
-- A kill before the last store leaves `linked` unchanged: entries above it are not read, and the
-  next attempt writes them again. Overwritten entries are of slots up to `lower`, all delivered.
 - The checksum of a record covers its prev_pos, so ingest needs the slot's last record when it
   writes: `ChainEnds` finds it in the logs.
-- A damaged record could look like one of a slot that was linked before. So records are verified
-  before their slot closes; after damage all is read again from Kafka.
+- A damaged record could seem to be of a slot that was linked before. So records are verified before
+  their slot closes; after damage all pending rows are read again from Kafka.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ INDEX_BYTES = 64 << 20  # of ChainEnds
 
 
 class Linker:
-    """Links the slots that the ring reaches, in portions of bounded work. Not thread-safe."""
+    """Links the slots that the ring reaches, in steps of bounded work. Not thread-safe."""
 
     def __init__(self, directory: DataDirectory) -> None:
         """
@@ -54,16 +55,16 @@ class Linker:
         self._range: _SlotRange | None = None
 
     def step(self, lower: int, floor: int = 0) -> bool:
-        """Do one portion; returns whether there is more to do.
+        """Does one step; returns whether more steps are left.
 
         Args:
             lower: of the close page.
             floor: slots up to this one are closed: those without rows count as linked, whether the
-                ring reaches them or not. A stop of many laps is mostly such slots.
+                ring reaches them or not. After a stop of many laps most slots are of this kind.
 
         Raises:
             CorruptFile: a record or message is damaged; nothing of its range is linked.
-            RecoveryPending: the files are to be recovered first.
+            RecoveryPending: the files must be recovered first.
         """
         directory, state = self._directory, self._directory.state
         reach = directory.config.reach(lower)
@@ -102,9 +103,9 @@ class Linker:
 
 
 class _SlotRange:
-    """Chains of the slots after < s ≤ end, from the logs, as far as these have been read.
+    """Collects the chains of the slots after < s ≤ end from the logs.
 
-    With descriptors of its own: the pipeline's threads use those of the directory.
+    It has descriptors of its own, because the pipeline's threads use those of the directory.
     """
 
     def __init__(self, directory: DataDirectory, commit: Commit, after: int, end: int) -> None:
@@ -122,11 +123,11 @@ class _SlotRange:
         self._reading = self._read(commit)
 
     def read_on(self) -> bool:
-        """Read a portion; returns whether there was one, of what was committed at the beginning."""
+        """Reads a block of the records committed at the start; returns False at their end."""
         return next(self._reading, False)
 
     def read_up_to(self, commit: Commit) -> None:
-        """Read what was committed since."""
+        """Reads the records that were committed since."""
         for _ in self._read(commit):
             pass
 
@@ -161,7 +162,7 @@ class _SlotRange:
         self._num[used] += counts
 
     def runs(self) -> Runs:
-        """One for each slot with records, from its first to its last."""
+        """Returns a run for each slot with records, from its first record to its last."""
         used = np.flatnonzero(self._num)
         return Runs(
             self.after + 1 + used,
@@ -173,10 +174,10 @@ class _SlotRange:
 
 
 class ChainEnds:
-    """The last record of slots that are not linked, from the logs: ingest's. Not thread-safe.
+    """Finds the last record of slots that are not linked, in the logs. Ingest's; not thread-safe.
 
-    Per hour one position for each slot, brought up to date from what was committed since; of a
-    bounded number of hours, and read again when another one comes back.
+    It caches one position for each slot of an hour, and reads the records that were committed
+    since. The number of hours is bounded: an evicted hour is read again when it is next needed.
     """
 
     def __init__(self, directory: DataDirectory) -> None:
@@ -188,7 +189,7 @@ class ChainEnds:
         self._hours: dict[int, tuple[int, Int64]] = {}
 
     def last_positions(self, slots: Int64, commit: Commit) -> Int64:
-        """Newest committed record of each slot, NO_POSITION where there is none.
+        """Returns the newest committed record of each slot, NO_POSITION without one.
 
         Args:
             slots: rising.
@@ -220,7 +221,7 @@ class ChainEnds:
 
 
 def rows_beyond(directory: DataDirectory, commit: Commit, after: int) -> int:
-    """How many rows of the commit have later slots than `after`, by the logs."""
+    """Counts the rows of the commit in slots later than `after`, in the logs."""
     first = hour_of(after + 1, directory.config.precision_ms)
     return sum(
         int((slot > after).sum())

@@ -1,17 +1,17 @@
-"""Verifies everything on disk: links, checksums, counts. What `duewheel check` prints.
+"""Verifies all files of a data directory, for `duewheel check`: links, checksums, counts.
 
-Works beside running processes: a snapshot of commit page and wheel is taken under engine.lock, the
-rest is compared with that snapshot; files only grow behind it. Checked, per hour:
+The check runs beside running processes. It takes a snapshot of commit page and wheel under
+engine.lock, and compares the files with that; files only grow behind it. It checks, per hour:
 
-    log       every record well formed, each run whole; in slots that dequeue has not passed, each
-              run linked to the slot's run before
-    wheel     the entry of every slot that the ring reaches and dequeue has not passed: first, last,
-              num; each in its place
-    messages  every record's message inside the file and matching its checksum
-    cancelled every record matching its check, and the log record that it names marked
-    cancels   every record well formed, and its request matching its checksum
-    counts    as many timers placed as were counted, unless hours have been unlinked
-    state     every batch that entries refer to, and every timer topic that messages refer to
+    log       every record is well formed, each run whole; in slots that are not delivered, each run
+              links to the slot's previous run
+    wheel     the entry of every slot that the ring reaches and that is not delivered: first, last,
+              num; each at its index
+    messages  every record's message lies inside the file, and matches its checksum
+    cancelled every record matches its check, and the log record that it names is marked
+    cancels   every record is well formed, and its request matches its checksum
+    counts    the log has as many timers as were placed, unless hours were unlinked
+    state     it has every batch that entries refer to, and every timer topic that messages refer to
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ _FINDINGS_MAX = 1_000  # a destroyed file would give one per record
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong.
+    """One instance of damage.
 
     Attributes:
         file: path below the data directory.
-        offset: where in the file, in bytes.
-        code: what kind of damage.
-        detail: numbers.
+        offset: position in the file, in bytes.
+        code: kind of damage.
+        detail: its numbers.
     """
 
     file: str
@@ -75,7 +75,7 @@ class Wheel:
     Attributes:
         entries: all of them.
         lower: slots up to this one are delivered.
-        linked: later slots have no entries yet.
+        linked: slots above this one have no entries yet.
     """
 
     entries: Entries
@@ -85,14 +85,14 @@ class Wheel:
 
 @dataclass(slots=True)
 class Report:
-    """What was looked at, and what was found."""
+    """The number of checked records, and the findings."""
 
     records: int = 0
     findings: list[Finding] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there is no finding."""
         return not self.findings
 
 
@@ -100,7 +100,7 @@ def check(path: Path, config: WheelConfig) -> Report:
     """Check the data directory at `path`.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: the data directory is missing.
         ConfigError: it was made with another geometry.
     """
     report = Report()
@@ -137,7 +137,7 @@ def _finding(root: Path, error: CorruptFile) -> Finding:
 def _check_whole(
     directory: DataDirectory, commit: Commit, entries: Entries, report: Report
 ) -> None:
-    """Nothing is lost to which messages or entries refer."""
+    """Checks that every topic of messages, and every batch of entries, exists."""
     try:
         directory.require_whole_state(commit, timer_wheel.newest_batch(entries, commit.batch))
         directory.topics.require(commit.topics)
@@ -220,7 +220,7 @@ def check_hour(directory: DataDirectory, hour: int, lengths: HourLengths, wheel:
 
 
 def _wrong_marks(directory: DataDirectory, hour: int, lengths: HourLengths) -> Iterator[Finding]:
-    """Records that cancelled/<hour> names and that are not marked as cancelled."""
+    """Finds records that cancelled/<hour> names, and that are not marked as cancelled."""
     rows = directory.cancelled.read(hour, 0, lengths.cancelled_bytes)
     if not len(rows):
         return
@@ -235,7 +235,7 @@ def _wrong_marks(directory: DataDirectory, hour: int, lengths: HourLengths) -> I
 
 @dataclass(frozen=True, slots=True)
 class _Chains:
-    """What the log says of an hour's slots, as far as it has been read; a place per slot.
+    """The chains of an hour's slots in the part of the log that was read, by slot.
 
     Attributes:
         first_slot: the hour's.
@@ -250,7 +250,7 @@ class _Chains:
 
     @classmethod
     def of_hour(cls, hour: int, config: WheelConfig) -> _Chains:
-        """Nothing has been read yet."""
+        """Makes the empty chains of an hour."""
         first = first_slot_of_hour(hour, config.precision_ms)
         count = first_slot_of_hour(hour + 1, config.precision_ms) - first
         return cls(
@@ -258,7 +258,7 @@ class _Chains:
         )
 
     def follow(self, runs: Runs, log_name: str) -> Iterator[Finding]:
-        """Take up the next runs; those that do not continue their slot's last one are found."""
+        """Adds the next runs; yields those that do not continue their slot's last run."""
         order = np.lexsort((runs.first_pos, runs.slot))
         first_pos, last_pos = runs.first_pos[order], runs.last_pos[order]
         place = runs.slot[order] - self.first_slot
@@ -277,7 +277,7 @@ class _Chains:
 def _malformed(
     directory: DataDirectory, hour: int, records: Records, start: int, log_name: str
 ) -> Iterator[Finding]:
-    """Records whose own fields cannot be. The first one lies at position `start`."""
+    """Finds records with impossible fields. The first record lies at position `start`."""
     precision_ms = directory.config.precision_ms
     slot_ms = records["write_time"].astype(np.int64) + records["delay"]
     abandoned = records["magic"] == MAGIC_ABANDONED
@@ -300,7 +300,7 @@ def _malformed(
 
 
 def _mixed_runs(runs: Runs, records: Records, start: int, log_name: str) -> Iterator[Finding]:
-    """Runs with records of another slot, or with abandoned ones. `start` as in _malformed."""
+    """Finds runs with records of another slot, or abandoned ones. `start` as in _malformed."""
     counted = (runs.last_pos - runs.first_pos) // RECORD_BYTES + 1
     yield from _at(
         log_name, runs.first_pos, counted != runs.count, "run_hole", "abandoned records in a run"
@@ -312,7 +312,7 @@ def _mixed_runs(runs: Runs, records: Records, start: int, log_name: str) -> Iter
 
 
 def _wrong_entries(directory: DataDirectory, chains: _Chains, wheel: Wheel) -> Iterator[Finding]:
-    """Entries that disagree with the log."""
+    """Finds entries that disagree with the log."""
     used = np.flatnonzero(chains.num)
     used = used[chains.first_slot + used <= wheel.linked]
     slots = chains.first_slot + used
@@ -330,7 +330,7 @@ def _wrong_entries(directory: DataDirectory, chains: _Chains, wheel: Wheel) -> I
 
 
 def _misplaced(entries: Entries) -> Iterator[Finding]:
-    """Entries that name a slot whose place is another, or no slot at all and yet records."""
+    """Finds entries of a slot with another index, and entries with records but without a slot."""
     ring = len(entries)
     place = np.arange(ring)
     unused = (entries["time"] == place - ring) & (entries["num"] == 0)
@@ -342,7 +342,7 @@ def _misplaced(entries: Entries) -> Iterator[Finding]:
 def _bad_messages(
     directory: DataDirectory, hour: int, records: Records, message_bytes: int
 ) -> Iterator[Finding]:
-    """Messages outside the committed file or failing their checksum."""
+    """Finds messages outside the committed file, and those that fail their checksum."""
     name = f"{message_store.FOLDER}/{directory.messages.files.path(hour).name}"
     end = records["offset_py"].astype(np.int64) + records["size_py"]
     beyond = end > message_bytes
@@ -356,7 +356,7 @@ def _bad_messages(
 
 
 def _check_placed(directory: DataDirectory, commit: Commit, report: Report) -> None:
-    """Every timer that was counted is there, as long as no hour has been unlinked."""
+    """Checks that the log has every placed timer, as long as no hour was unlinked."""
     if (
         directory.state.live.gc_hour == 0
         and not report.findings

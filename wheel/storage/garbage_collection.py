@@ -1,14 +1,18 @@
 """Deletes delivered hours and finished cancel segments.
 
-    hours               delivered by Kafka's progress and by the durable checkpoint: a start from
-                        that checkpoint must miss no file
+    hours               delivered by Kafka's progress and by the durable checkpoint; without the
+                        second condition a start from that checkpoint would miss files
     cancel log          segments in which each cancel has its reply, except the newest: ingest may
-                        write to it
+                        still write to it
 
-Once a minute dequeue 1. raises the GC marks under engine.lock, so that ingest neither writes to
-these hours nor commits them again; 2. unlinks the files. A kill between the two leaves files that
-the next call unlinks. Before each commit ingest closes its files of expired hours: until then their
-blocks stay taken.
+Once a minute dequeue
+
+    1. raises the GC bounds under engine.lock, so that ingest neither writes to these hours nor
+       commits them again
+    2. unlinks the files
+
+A kill between the two leaves files that the next call unlinks. Before each commit ingest closes its
+files of expired hours: their blocks stay allocated until then.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ FirstSegment = Callable[[Commit], int]
 
 
 def collect(directory: DataDirectory, progress: Progress, first_segment: FirstSegment) -> int:
-    """Delete the hours in which nothing is pending, and cancels that are replied to.
+    """Deletes the hours without pending timers, and the cancels that have their reply.
 
     Args:
         directory: started as DEQUEUE.
@@ -45,7 +49,7 @@ def collect(directory: DataDirectory, progress: Progress, first_segment: FirstSe
     try:
         durable = Durable.read(directory.path)
     except CorruptFile as error:
-        # No reason to stop: ingest writes a new one within seconds.
+        # A damaged checkpoint is no reason to stop: ingest writes a new one within seconds.
         log.warning("no file is deleted without a durable checkpoint", reason=str(error))
         durable = None
     if durable is None:
@@ -63,10 +67,10 @@ def collect(directory: DataDirectory, progress: Progress, first_segment: FirstSe
 
 def _drop_hours(directory: DataDirectory, hour: int, progress: Progress) -> None:
     with directory.engine_lock.held(LOCK_DEADLINE_S):
-        # Without it a cancel could miss a timer whose copy is in flight.
+        # Without the file a cancel could miss a timer whose copy is in flight.
         bounds = CancelBounds.read(directory.path)
         since = progress.delivered_slot if bounds is None else bounds.since
-        # On a full disk, too: unlinking makes room.
+        # A full disk must not stop this: unlinking makes room.
         blind = CancelBounds.blind_of(since, progress.partitions)
         blind.write_or_remove(directory.path, directory.fs)
         directory.state.live.raise_gc_hour(hour)
@@ -82,7 +86,7 @@ def _collect_cancels(directory: DataDirectory, first_segment: FirstSegment) -> N
 
 
 def close_expired_files(directory: DataDirectory) -> None:
-    """Close the files of expired hours: unlinked, they would still take their blocks.
+    """Closes the files of expired hours: an open file has its blocks even after its unlink.
 
     Args:
         directory: started as INGEST.

@@ -1,8 +1,8 @@
-"""A folder of append-only files, one per slot hour: timerlog/ and messages/ are such folders.
+"""A folder of append-only files, one per slot hour, such as timerlog/ and messages/.
 
-How long a file counts is not in the file: the newest commit page says it. Bytes behind that are
-the remains of a batch that never existed, and the next batch writes over them. An hour's files are
-unlinked together once nothing of the hour is pending. Not thread-safe.
+The committed length of a file is in the newest commit page, not in the file. Bytes behind it are
+the remains of a batch that was never committed; the next batch overwrites them. The files of an
+hour are unlinked together once no timer of the hour is pending. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from duewheel.errors import CorruptFile
 from duewheel.wheel.storage.layout import hour_from_name, hour_name
 
 _HOUR_NAME = re.compile(r"\d{10}|h\d+")
-_OPEN_MAX = 128  # wrong timestamps may spread rows over any number of hours
+_OPEN_MAX = 128  # wrong timestamps may spread rows over any number of hours, beyond the file limit
 
 
 @functools.lru_cache(maxsize=4 * _OPEN_MAX)
 def _path(directory: Path, hour: int) -> Path:
-    """Made once: a batch with cancels asks for it some two hundred times."""
+    """Computed once per hour: a batch with cancels needs it some two hundred times."""
     return directory / hour_name(hour)
 
 
 class HourFiles:
-    """Descriptors of one folder, opened when first needed: a bounded number of them."""
+    """The descriptors of one folder, opened when first needed, and bounded in number."""
 
     def __init__(self, directory: Path, fs: FileSystem = HOST_FS) -> None:
         fs.make_folder(directory)
@@ -35,14 +35,14 @@ class HourFiles:
         self._fds: dict[int, int] = {}
 
     def path(self, hour: int) -> Path:
-        """Where an hour's file is."""
+        """Returns the path of an hour's file."""
         return _path(self.directory, hour)
 
     def fd(self, hour: int) -> int:
-        """The descriptor of an hour's file.
+        """Returns the descriptor of an hour's file.
 
         Raises:
-            CorruptFile: there is no such file.
+            CorruptFile: the file is missing.
         """
         fd = self._fds.get(hour)
         if fd is None:
@@ -53,7 +53,7 @@ class HourFiles:
         return fd
 
     def write(self, hour: int, data: Bytes, position: int) -> None:
-        """Write at `position`, in bytes; makes the file if it is absent."""
+        """Writes at `position`, in bytes; makes the file if it is missing."""
         fd = self._fds.get(hour)
         if fd is None:
             fd = self._keep(hour, self._fs.open_file(self.path(hour)))
@@ -66,7 +66,7 @@ class HourFiles:
         return fd
 
     def read(self, hour: int, position: int, size: int) -> memoryview:
-        """`size` bytes from `position`.
+        """Reads `size` bytes from `position`.
 
         Raises:
             CorruptFile: the file is shorter than that.
@@ -76,19 +76,19 @@ class HourFiles:
         return target
 
     def size(self, hour: int) -> int:
-        """Bytes in the hour's file, committed or not; 0 if there is none."""
+        """Returns the bytes of the hour's file, committed or not; 0 if it is missing."""
         try:
             return self.path(hour).stat().st_size
         except FileNotFoundError:
             return 0
 
     def hours(self) -> list[int]:
-        """Hours that have a file, rising. Files that others put there are passed over."""
+        """Returns the hours that have a file, rising. Ignores files with other names."""
         names = (path.name for path in self.directory.iterdir())
         return sorted(hour_from_name(name) for name in names if _HOUR_NAME.fullmatch(name))
 
     def cut(self, hour: int, size: int) -> None:
-        """Drop what lies behind `size` bytes."""
+        """Truncates an hour's file to `size` bytes."""
         if self.size(hour) > size:
             self._fs.cut(self.fd(hour), size)
 
@@ -100,7 +100,7 @@ class HourFiles:
                 self._fs.discard(self.path(old))
 
     def unlink(self, hour: int) -> None:
-        """Remove the file of an hour, if there is one."""
+        """Removes the file of an hour, if it exists."""
         if hour in self._fds:
             self._fs.close(self._fds.pop(hour))
         self._fs.discard(self.path(hour))

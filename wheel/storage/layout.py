@@ -1,4 +1,4 @@
-"""Every byte on disk that is not a page of `state`.
+"""The byte formats of all files except `state`.
 
 RIP-43's two formats, big-endian, no padding:
 
@@ -13,14 +13,14 @@ RIP-43's two formats, big-endian, no padding:
     40 i4 topic_hash String.hashCode of the topic
     44 i8 reserved   24 bits distance to the run's first record, 40 bits hash of the timer id
 
-RIP-43 has no other bits in magic than these three. Here its second byte is the DELAY level that the
-timer was asked for with, 0 for none: levels are counted without reading a message. Its fourth byte,
-the first one on disk, is zero until the timer is cancelled; then it is MAGIC_CANCELLED, stored as
-that one byte. Checksums take it as zero. MAGIC_ABANDONED stands alone. Any other value is damage.
+RIP-43 has only these three bits in magic. Here its second byte is the DELAY level of the request, 0
+for none, so that levels are counted without reading a message. Its fourth byte, the first one on
+disk, is zero until the timer is cancelled; then one store makes it MAGIC_CANCELLED. Checksums take
+it as zero. MAGIC_ABANDONED stands alone. Any other value is damage.
 
 In the cancel log, which has no slots, magic is 4, its second byte is the outcome (an index in
 OUTCOMES), and prev_pos is a check of the other fields (row_checks). A record of cancelled/<hour>
-says which record of that hour's log is cancelled, and by which record of the timer topic:
+names the cancelled record of that hour's log, and the cancel in the timer topic:
 
      0 i8 check       of the other fields (row_checks)
      8 i8 offset      of the cancel in its partition, which is the timer's
@@ -28,15 +28,15 @@ says which record of that hour's log is cancelled, and by which record of the ti
 
 Positions are relative to the hour's own file. A stored message is this prefix, then the timer id
 (if it is not the default one), the name of the target topic, key_value, and headers (see
-schemas/batches.py). The name lies in each message: producers choose it, and a table of names would
-grow with what they choose.
+schemas/batches.py). Each message has the name itself: producers choose names, so a table of them
+would grow without bound.
 
      0 u4 crc               CRC-32C of the log record, then of the stored message with crc = 0
      4 u2 flags             1 = dead letter, 2 = reschedule
      6 u2 id_size
      8 i8 source_offset    16 i8 origin_offset    24 i8 due_ms
     32 i4 source_topic     36 i4 source_partition       (id of the `topics` file)
-    40 i4 target_size      44 i4 target_partition       (−1: not asked for)
+    40 i4 target_size      44 i4 target_partition       (−1: not requested)
     48 i4 key_hash         52 i4 key_value_size  56 i4 header_count
     60 u2 roll_times       62 u2 retries
 """
@@ -100,13 +100,13 @@ assert (RECORD_BYTES, ENTRY_BYTES, PREFIX_BYTES) == (52, 32, 64)
 _LINK = struct.Struct(">4xq32xI4x")  # of a record: prev_pos, and the upper half of reserved
 assert _LINK.size == RECORD_BYTES
 
-# Written before its slot closed, then written again elsewhere. Far from every other magic: a record
-# that a few flipped bits, or zeros, make one of these would vanish unseen.
+# An abandoned record, whose slot closed before the commit: its row was written again elsewhere. The
+# value is far from every other magic: a few flipped bits, or zeros, must not hide a record.
 MAGIC_ABANDONED = 0x00AB_0000
 MAGIC_TIMER = 1
-MAGIC_ROLL = 2  # set beside MAGIC_TIMER: leaves the wheel to be written to Kafka again
-MAGIC_CANCEL = 4  # in the cancel log only, and nothing else there
-MAGIC_CUT_OFF = 16  # set beside MAGIC_CANCEL, afterwards: its partition was cut short before it
+MAGIC_ROLL = 2  # set beside MAGIC_TIMER: dequeue writes the timer to Kafka again
+MAGIC_CANCEL = 4  # every record of the cancel log, and no other
+MAGIC_CUT_OFF = 16  # set later, beside MAGIC_CANCEL: the partition was cut short before the cancel
 LEVEL_MASK = 0xFF00  # the timer's delay level; in the cancel log the outcome
 _LEVEL_BITS = 8
 _KIND_MASK = 0xFF  # of magic: what the record is of
@@ -133,7 +133,7 @@ _MAGIC_AT = 12  # in a record
 
 
 def hour_name(hour: int) -> str:
-    """File name of an hour: its UTC start, yyyymmddhh; behind the calendar its number.
+    """Returns the file name of an hour: its UTC start, yyyymmddhh; beyond the calendar its number.
 
     >>> hour_name(500_000), hour_from_name("2027011508")
     ('2027011508', 500000)
@@ -144,10 +144,10 @@ def hour_name(hour: int) -> str:
 
 
 def hour_from_name(name: str) -> int:
-    """The hour whose file has this name.
+    """Parses the file name of an hour.
 
     Raises:
-        ValueError: it is no such name.
+        ValueError: the text is no such name.
     """
     if name.startswith("h"):
         return int(name[1:])
@@ -155,11 +155,11 @@ def hour_from_name(name: str) -> int:
 
 
 def pack_magic(rolled: Bool, level: Int32) -> Int32:
-    """The magic of live records.
+    """Computes the magic of live records.
 
     Args:
-        rolled: whether each timer leaves the wheel to be written to Kafka again.
-        level: of each, 0 … 255.
+        rolled: whether each timer rolls.
+        level: of each timer, 0 … 255.
 
     >>> [hex(magic) for magic in pack_magic(np.array([False, True]), np.array([0, 18], np.int32))]
     ['0x1', '0x1203']
@@ -168,20 +168,20 @@ def pack_magic(rolled: Bool, level: Int32) -> Int32:
 
 
 def with_level(kind: npt.NDArray[np.int_] | Int32, level: Int32) -> Int32:
-    """Magic without a level, and the level."""
+    """Adds the level to magic without one."""
     assert 0 <= level.min(initial=0) <= level.max(initial=0) <= LEVEL_MASK >> _LEVEL_BITS
     magic: Int32 = (kind | level << _LEVEL_BITS).astype(np.int32)
     return magic
 
 
 def level_of(magic: npt.NDArray[np.int32]) -> Int32:
-    """The delay level in the magic of records."""
+    """Extracts the delay level from the magic of records."""
     level: Int32 = (magic.astype(np.int32) & LEVEL_MASK) >> _LEVEL_BITS
     return level
 
 
 def slots_in(records: npt.NDArray[np.void], precision_ms: int) -> Int64:
-    """The slot of each log record: its write time and delay add up to the slot's end.
+    """Computes the slot of each log record: its write time and delay add up to the slot's end.
 
     >>> record = np.zeros(1, RECORD)
     >>> record["write_time"], record["delay"] = 1_000_020, 30
@@ -193,7 +193,7 @@ def slots_in(records: npt.NDArray[np.void], precision_ms: int) -> Int64:
 
 
 def pack_reserved(distance: Int64, id_hash: Int64) -> Int64:
-    """The record's last field from its two parts.
+    """Combines the two parts of the record's last field.
 
     >>> field = pack_reserved(np.array([7]), np.array([0xAB]))
     >>> hex(field[0]), int(distance_of(field)[0]), int(id_hash_of(field)[0])
@@ -205,13 +205,13 @@ def pack_reserved(distance: Int64, id_hash: Int64) -> Int64:
 
 
 def distance_of(reserved: npt.NDArray[np.int64]) -> Int64:
-    """Records between a record and the first of its run."""
+    """Extracts the number of records between a record and the first of its run."""
     unsigned = reserved.astype(np.int64).view(np.uint64)
     return (unsigned >> np.uint64(ID_HASH_BITS)).astype(np.int64)
 
 
 def link_at(octets: memoryview, at: int) -> tuple[int, int]:
-    """prev_pos, and the distance to the run's first record, of the one log record at byte `at`.
+    """Reads prev_pos and the distance to the run's first record, of the log record at byte `at`.
 
     >>> record = np.zeros(1, RECORD)
     >>> record["prev_pos"], record["reserved"] = 520, pack_reserved(np.array([7]), np.array([9]))
@@ -223,7 +223,7 @@ def link_at(octets: memoryview, at: int) -> tuple[int, int]:
 
 
 def id_hash_of(reserved: npt.NDArray[np.int64]) -> Int64:
-    """Hash of the timer id in the last field of records."""
+    """Extracts the hash of the timer id from the last field of records."""
     hashes: Int64 = reserved.astype(np.int64) & ((1 << ID_HASH_BITS) - 1)
     return hashes
 
@@ -235,20 +235,18 @@ def is_timer(records: npt.NDArray[np.void]) -> Bool:
 
 
 def is_cancelled(records: npt.NDArray[np.void]) -> Bool:
-    """Which log records are of timers that a cancel has matched in time."""
+    """Returns which log records are cancelled."""
     cancelled: Bool = records["magic"] >> _CANCELLED_BITS == MAGIC_CANCELLED
     return cancelled
 
 
 def cancelled_bytes(octets: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """A view of the byte of each log record in `octets` that says whether its timer is
-    cancelled.
-    """
+    """Returns a view of the byte that marks each log record in `octets` as cancelled."""
     return octets[_MAGIC_AT::RECORD_BYTES]
 
 
 def as_appended(records: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    """The records as they were before their timers were cancelled: what their checksums cover."""
+    """Returns the records without the marks of cancels, as their checksums cover them."""
     rows = np.flatnonzero(is_cancelled(records))
     if len(rows):
         records = records.copy()
@@ -257,11 +255,11 @@ def as_appended(records: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
 
 
 def row_checks(rows: npt.NDArray[np.void], first: int) -> Int64:
-    """A check of the bytes of each row from `first` on, a whole number of 8-byte words.
+    """Computes a check of the bytes of each row from `first` on, a whole number of 8-byte words.
 
     Each big-endian word is added (exclusive or) to the check, which is then multiplied by an odd
-    number and folded onto its lower half. Each step can be undone: damage within one word is always
-    noticed, so every single bit is; other damage goes unnoticed once in 2**64 times.
+    number and folded onto its lower half. Each step is invertible, so damage within one word is
+    always detected; other damage remains undetected once in 2**64 times.
     """
     size = rows.dtype.itemsize
     octets = np.ascontiguousarray(rows).view(np.uint8)
@@ -277,7 +275,7 @@ def row_checks(rows: npt.NDArray[np.void], first: int) -> Int64:
 
 
 def cancel_checks(records: npt.NDArray[np.void]) -> Int64:
-    """What prev_pos has to be in each of these records of the cancel log. Size is not covered: it
-    is always 52.
+    """Computes the prev_pos of records of the cancel log. It does not cover size, which is always
+    52.
     """
     return row_checks(records, _MAGIC_AT)

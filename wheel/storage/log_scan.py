@@ -11,23 +11,23 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import MAGIC_ABANDONED, RECORD_BYTES
 from duewheel.wheel.storage.timer_log import Records, TimerLog
 
-# Records looked at in one go: 13 MiB of the log, mapped.
+# Records of one block: 13 MiB of the log, mapped.
 _RECORDS_AT_ONCE = 1 << 18
 
 
 def blocks(
     directory: DataDirectory, hour: int, start: int, end: int
 ) -> Iterator[tuple[Int64, Int64, Records]]:
-    """As `log_blocks`, of the directory's log."""
+    """Reads blocks as `log_blocks`, from the directory's log."""
     return log_blocks(directory.log, directory.config.precision_ms, hour, start, end)
 
 
 def log_blocks(
     log: TimerLog, precision_ms: int, hour: int, start: int, end: int
 ) -> Iterator[tuple[Int64, Int64, Records]]:
-    """Log position, slot and record of every timer between two positions of an hour's log.
+    """Reads log position, slot and record of every timer between two positions of an hour's log.
 
-    In blocks of bounded size, in log order; abandoned records are left out.
+    Yields blocks of bounded size, in log order, without abandoned records.
 
     Raises:
         CorruptFile: the log is shorter.

@@ -1,10 +1,10 @@
 """The MessageStore: stored messages in one append-only file per slot hour, in run order.
 
-A checksum over the log record and the stored message is verified whenever a message is read: a
-delivered byte has been checked, and so has every field of the record that led to it.
+Invariant: each read of a message verifies a checksum over its log record and the stored message.
+So every delivered byte was checked, and every field of its record.
 
-Messages that a slot needs lie scattered over the file wherever several batches fed the slot. They
-are read in file order in stretches: neighbours with a small gap between them in one call.
+The messages of a slot lie scattered over the file if several batches have timers in the slot. A
+read takes them in file order; one call reads neighbours with a small gap between them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from duewheel.wheel.storage.timer_log import Records
 
 FOLDER = "messages"
 
-# Reading over a gap costs less than another call. Of a chunk of scattered rows each may bring a gap
-# of this size into memory.
+# A read across a gap costs less than another call; each scattered row of a chunk may bring a gap of
+# this size into memory.
 _GAP_BYTES = 2 * 1024
 _CHECKED_AT_ONCE = 2_000
 _PARTS = 5  # of a message: prefix, id, target, key and value, headers
@@ -40,7 +40,7 @@ Prefixes = npt.NDArray[np.void]  # of dtype PREFIX
 
 @dataclass(frozen=True, slots=True)
 class StoredMessages:
-    """Messages read back, one row each.
+    """Messages that were read, one row each.
 
     Attributes:
         prefix: array of dtype PREFIX.
@@ -57,10 +57,10 @@ class StoredMessages:
 
 
 def checksums(records: Records, messages: Column) -> npt.NDArray[np.uint32]:
-    """CRC-32C of each log record followed by its stored message, whose crc field is zero.
+    """Computes CRC-32C of each log record followed by its stored message with a crc field of zero.
 
-    No library computes one per row of a column. Joining the two and one C call per row cost 0.13 µs
-    per message, in groups whose bytes stay in the processor's cache.
+    No library computes one per row of a column. To join the two and call C once per row costs
+    0.13 µs per message, in groups whose bytes stay in the processor's cache.
     """
     crc: Callable[..., int] = crc32c
     heads, found = as_column(records), np.empty(len(records), np.uint32)
@@ -72,7 +72,7 @@ def checksums(records: Records, messages: Column) -> npt.NDArray[np.uint32]:
 
 
 def as_column(rows: npt.NDArray[np.void]) -> Column:
-    """Fixed-size rows as a binary column, without a loop."""
+    """Converts fixed-size rows to a binary column, without a loop."""
     bounds = np.arange(len(rows) + 1, dtype=np.int64) * rows.dtype.itemsize
     return columns.from_parts(bounds, np.frombuffer(rows.tobytes(), np.uint8))
 
@@ -80,7 +80,7 @@ def as_column(rows: npt.NDArray[np.void]) -> Column:
 def split_by_limits(
     records: Records, records_max: int = 20_000, bytes_max: int = 8 << 20
 ) -> Iterator[Records]:
-    """Neighbours whose messages may be read at once: one, or as many as stay below the bounds."""
+    """Yields neighbours for one read: one row, or as many as stay below the bounds."""
     ends = np.cumsum(np.maximum(records["size_py"].astype(np.int64), 0))
     first = 0
     while first < len(records):
@@ -92,13 +92,13 @@ def split_by_limits(
 
 
 class MessageStore:
-    """The messages of every hour. Ingest writes, everybody reads. Not thread-safe."""
+    """The messages of every hour. Ingest writes, all processes read. Not thread-safe."""
 
     def __init__(self, directory: Path, fs: FileSystem = HOST_FS, folder: str = FOLDER) -> None:
         self.files = HourFiles(directory / folder, fs)
 
     def read(self, hour: int, records: Records) -> StoredMessages:
-        """The messages of the given log records of one hour, in the records' order.
+        """Reads the messages of the given log records of one hour, in the records' order.
 
         Raises:
             CorruptFile: a message lies outside the file or fails its checksum.
@@ -108,7 +108,7 @@ class MessageStore:
         return StoredMessages(prefix, *(_part(messages, bounds, place) for place in (1, 2, 3, 4)))
 
     def read_ids(self, hour: int, records: Records) -> tuple[Prefixes, Column]:
-        """Only the prefixes and the ids of these messages.
+        """Reads only the prefixes and the ids of these messages.
 
         Raises:
             CorruptFile: as `read`.
@@ -118,8 +118,8 @@ class MessageStore:
         return prefix, _part(messages, bounds, 1)
 
     def prefixes(self, hour: int, records: Records) -> Prefixes:
-        """Only the prefixes of these messages, their checksums not verified: to be counted, not to
-        be delivered. Large messages are not read.
+        """Reads only the prefixes of these messages, without verifying checksums: for counts, not
+        for delivery. It does not read large messages.
 
         Raises:
             CorruptFile: a message lies outside the file.
@@ -134,13 +134,13 @@ class MessageStore:
         return rows
 
     def _inside(self, hour: int, records: Records) -> tuple[Int64, Int64]:
-        """Offset and size of each message, which lies inside the file."""
+        """Returns offset and size of each message, which lies inside the file."""
         offset = records["offset_py"].astype(np.int64)
         size = records["size_py"].astype(np.int64)
         path = self.files.path(hour)
         if np.any(offset < 0) or np.any(size < PREFIX_BYTES):
             raise CorruptFile(path, int(offset.min()), "a log record points at no message")
-        # Before memory is taken for what may be damage.
+        # Checked before memory is allocated for a size that may be damaged.
         beyond = offset > self.files.size(hour) - size
         if np.any(beyond):
             at = int(offset[beyond][0])
@@ -148,7 +148,7 @@ class MessageStore:
         return offset, size
 
     def _verified(self, hour: int, records: Records) -> Column:
-        """The bytes of each message, checksums zero."""
+        """Returns the bytes of each message, checksums zero."""
         offset, size = self._inside(hour, records)
         order = np.argsort(offset)
         rank = np.empty_like(order)
@@ -164,8 +164,8 @@ class MessageStore:
         return messages
 
     def target(self, hour: int, record: np.void) -> str:
-        """Name of the target topic in the message of one log record, its checksum not verified:
-        to be shown, not to be delivered to.
+        """Reads the target topic of one log record's message, without verifying the checksum: for
+        display, not for delivery.
 
         Raises:
             CorruptFile: the file ends before the name.
@@ -177,7 +177,7 @@ class MessageStore:
         return bytes(self.files.read(hour, offset, max(size, 0))).decode(errors="replace")
 
     def _read_sorted(self, hour: int, offset: Int64, size: Int64) -> tuple[bytearray, Int64]:
-        """The bytes at rising offsets, and where each message begins in them."""
+        """Reads the bytes at rising offsets, and returns the start of each message in them."""
         end = np.maximum.accumulate(offset + size)
         breaks = np.flatnonzero(offset[1:] > end[:-1] + _GAP_BYTES) + 1
         first = np.concatenate([[0], breaks])[: len(offset)]
@@ -199,21 +199,21 @@ class MessageStore:
 def _in_order(
     data: bytearray, starts: Int64, size: Int64, rank: Int64
 ) -> tuple[Column, npt.NDArray[np.uint32]]:
-    """The messages at rising starts, put in the order of `rank`: without and with their checksums.
+    """Sorts the messages at rising starts by `rank`; returns them, and their checksums.
 
-    A checksum was taken with its own field zero: so are the fields in the messages returned.
+    The crc fields of the returned messages are zero, as for the computation of a checksum.
     """
     octets = np.frombuffer(data, np.uint8)
     fields = at_every_byte(octets, np.dtype(">u4"))
     crc = fields[starts][rank].astype(np.uint32)
     fields[starts] = 0
-    # By turns what lies between two messages, and a message.
+    # Alternately a gap between two messages, and a message.
     bounds = np.append(0, np.stack([starts, starts + size], axis=1).ravel())
     return columns.take(columns.from_parts(bounds, octets), 2 * rank + 1), crc
 
 
 def _bounds(messages: Column) -> tuple[Prefixes, Int64]:
-    """The prefixes of verified messages, and where each one's parts begin in the bytes of all."""
+    """Returns the prefixes of verified messages, and the start of each part in the bytes of all."""
     octets, ends = columns.data(messages), columns.offsets(messages)
     starts = ends[:-1]
     whole = np.dtype((np.void, PREFIX_BYTES))  # copied at once, not field by field
@@ -228,12 +228,12 @@ def _bounds(messages: Column) -> tuple[Prefixes, Int64]:
 
 
 def _part(messages: Column, bounds: Int64, place: int) -> Column:
-    """One part of each message, by its place in it; the prefix is the first."""
+    """Returns one part of each message, by its index; the prefix is the first."""
     blocks = columns.from_parts(bounds, columns.data(messages))
     return columns.take(blocks, _PARTS * np.arange(len(messages)) + place)
 
 
 def at_every_byte(octets: npt.NDArray[np.uint8], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """A view of `octets` whose element i is what begins at byte i."""
+    """Returns a view of `octets` whose element i begins at byte i."""
     count = max(len(octets) - dtype.itemsize + 1, 0)
     return np.ndarray((count,), dtype, octets, strides=(1,))

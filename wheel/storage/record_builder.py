@@ -1,7 +1,7 @@
-"""From a batch's columns to bytes in slot order: stored messages and log records.
+"""Encodes a batch's columns as bytes in slot order: stored messages and log records.
 
-Pure: no file is touched here. The checksum of a message covers its log record, so positions are
-decided first (`RowPositions`), then records, then checksums.
+This module reads and writes no file. The checksum of a message covers its log record, so positions
+come first (`RowPositions`), then records, then checksums.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from duewheel.wheel.storage.message_store import as_column, at_every_byte, check
 from duewheel.wheel.storage.timer_log import Records
 from duewheel.wheel.storage.timer_wheel import Runs
 
-_U2 = 1 << 16  # what does not fit into two bytes of the prefix would be cut to them unseen
+_U2 = 1 << 16  # numpy would silently truncate a larger value to two bytes of the prefix
 
 
 @dataclass(frozen=True, slots=True)
 class RowPositions:
-    """Where the rows of a batch in slot order go.
+    """The positions of the rows of a batch, in slot order.
 
     Attributes:
         slot: of each row, rising.
         log_position: of each row's record in its hour's log.
         message_position: of each row's message in its hour's messages.
-        prev_pos: what each row's record says.
+        prev_pos: of each row's record.
         run_start: rows that begin a run.
     """
 
@@ -67,13 +67,13 @@ class RowPositions:
         )
 
     def distance(self) -> Int64:
-        """Records between each row and the first of its run."""
+        """Counts the records between each row and the first of its run."""
         lengths = np.diff(np.append(self.run_start, len(self.slot)))
         return np.arange(len(self.slot)) - np.repeat(self.run_start, lengths)
 
 
 def stored_messages(batch: TimerBatch, source_ids: Int32) -> Column:
-    """The stored message of each row, its checksum still zero.
+    """Encodes the stored message of each row, its checksum still zero.
 
     Args:
         batch: rows in any order.
@@ -111,12 +111,12 @@ def log_records(
     precision_ms: int,
     now_ms: int,
 ) -> Records:
-    """The log record of each row; rows in slot order, as `positions`.
+    """Makes the log record of each row; rows in slot order, as `positions`.
 
     Args:
-        rolled: rows that leave the wheel to be written to Kafka again.
+        rolled: rows that roll.
         size: of each row's stored message, in bytes.
-        now_ms: for the write time, which is kept within the reach of the 4-byte delay.
+        now_ms: the write time, which is clamped to the reach of the 4-byte delay.
     """
     assert np.all(positions.slot[1:] >= positions.slot[:-1]), "rows lie in slot order"
     assert np.all(positions.prev_pos < positions.log_position), "a chain leads back"
@@ -137,7 +137,7 @@ def log_records(
 
 
 def seal(messages: Column, records: Records) -> memoryview:
-    """The bytes of `stored_messages` end to end, with their checksums: filled in where they lie."""
+    """Fills the checksums into the bytes of `stored_messages`, end to end, and returns them."""
     starts, octets = columns.offsets(messages)[:-1], columns.data(messages)
     at_every_byte(octets, PREFIX["crc"])[starts] = checksums(records, messages)
     return memoryview(octets.data)

@@ -73,7 +73,7 @@ class Stretches:
 
 
 class TimerLog:
-    """The log of every hour. Ingest writes, everybody reads. Not thread-safe."""
+    """The log of every hour. Ingest writes, all processes read. Not thread-safe."""
 
     def __init__(self, directory: Path, fs: FileSystem = HOST_FS) -> None:
         self.files = HourFiles(directory / FOLDER, fs)
@@ -82,7 +82,7 @@ class TimerLog:
         self._marks: dict[int, npt.NDArray[np.uint8]] = {}
 
     def view(self, hour: int, log_bytes: int) -> Records:
-        """The hour's records, mapped and read-only, `log_bytes` of them at least.
+        """Maps the hour's records, read-only, `log_bytes` of them at least.
 
         Raises:
             CorruptFile: the file is shorter than that.
@@ -94,7 +94,7 @@ class TimerLog:
                 path = self.files.path(hour)
                 raise CorruptFile(path, size, f"the log ends before position {log_bytes}")
             whole = size - size % RECORD_BYTES
-            # Of nothing there is no mapping.
+            # An empty file cannot be mapped.
             mapped = self._fs.map(self.files.fd(hour), whole, writable=False) if whole else b""
             view = self._views[hour] = np.frombuffer(mapped, RECORD)
         return view
@@ -102,16 +102,17 @@ class TimerLog:
     def mark_cancelled(
         self, hour: int, log_bytes: int, positions: Int64, *, alone: bool = False
     ) -> None:
-        """Say in the records at these positions that their timers are cancelled: one byte each, so
-        that a kill leaves a record as it was or cancelled.
+        """Marks the records at these positions as cancelled: one byte each, so that a kill leaves a
+        record either unchanged or cancelled.
 
         Args:
-            hour, log_bytes: the log, and how much of it is committed.
+            hour, log_bytes: the log, and its committed length.
             positions: of the records.
-            alone: in no other record.
+            alone: whether to remove the marks of all other records.
 
         Raises:
-            CorruptFile: the file is shorter than `log_bytes`, or a position is none of a record.
+            CorruptFile: the file is shorter than `log_bytes`, or a position is not that of a
+                record.
         """
         octets = self._mark_bytes(hour, log_bytes)
         bad = (positions < 0) | (positions % RECORD_BYTES != 0) | (positions >= log_bytes)
@@ -123,7 +124,7 @@ class TimerLog:
         octets[positions // RECORD_BYTES] = MAGIC_CANCELLED
 
     def _mark_bytes(self, hour: int, log_bytes: int) -> npt.NDArray[np.uint8]:
-        """The byte of each record that says whether it is cancelled, mapped to be written."""
+        """Maps the byte of each record that marks it as cancelled, writable."""
         octets = self._marks.get(hour)
         if octets is None or len(octets) * RECORD_BYTES < log_bytes:
             path, size = self.files.path(hour), self.files.size(hour)
@@ -139,7 +140,7 @@ class TimerLog:
         return np.frombuffer(self.files.read(hour, start, end - start), RECORD)
 
     def blocks(self, hour: int, log_bytes: int) -> Iterator[tuple[int, Records]]:
-        """An hour's records in order, a bounded number of whole runs at a time.
+        """Reads an hour's records in order, a bounded number of whole runs at a time.
 
         Yields:
             The position of a block's first record, and copies of its records.
@@ -152,7 +153,7 @@ class TimerLog:
             end = min(start + wanted * RECORD_BYTES, log_bytes)
             records = self.read(hour, start, end)
             if end < log_bytes:
-                # The last run may go on behind `end`: it belongs to the next block.
+                # The last run may continue behind `end`: it belongs to the next block.
                 begins = np.flatnonzero(distance_of(records["reserved"]) == 0)
                 records = records[: begins[-1] if len(begins) else 0]
             if not len(records):
@@ -177,8 +178,8 @@ class TimerLog:
         return runs
 
     def slots_at(self, hour: int, log_bytes: int, positions: Int64, precision_ms: int) -> Int64:
-        """The slot of the record at each position below `log_bytes`; −1 where none is that leads
-        anywhere.
+        """Returns the slot of the record at each position below `log_bytes`; −1 for a position
+        without a live record.
 
         Raises:
             CorruptFile: the file is shorter than `log_bytes`.
@@ -207,12 +208,12 @@ class TimerLog:
         self.files.unlink_below(hour)
 
     def walk(self, hour: int, entries: Entries, *, alone_max: int = _CHAINS_ALONE_MAX) -> Stretches:
-        """All runs of the given slots of one hour, found from the wheel's entries.
+        """Walks the chains of the given slots of one hour, from the wheel's entries.
 
         Args:
-            hour: whose log.
+            hour: of the log.
             entries: of the slots.
-            alone_max: up to how many chains are finished one by one.
+            alone_max: how many chains, at most, are finished one by one.
 
         Raises:
             CorruptFile: a chain leaves the file, does not shrink, or does not hold as many records
@@ -253,7 +254,7 @@ class TimerLog:
         return Stretches(slots[found[order]], first[order], count[order])
 
     def _one_generation(self, hour: int, view: Records, last: Int64) -> tuple[Int64, Int64, Int64]:
-        """First position, length and predecessor of the runs that end at `last`."""
+        """Returns first position, length and predecessor of the runs that end at `last`."""
         self._require_inside(hour, view, last)
         distance = distance_of(view["reserved"][last // RECORD_BYTES])
         first = last - distance * RECORD_BYTES
@@ -262,7 +263,7 @@ class TimerLog:
         return first, distance + 1, previous
 
     def _one_chain(self, hour: int, view: Records, last: int) -> tuple[Int64, Int64]:
-        """First position and length of each run of the chain that ends at `last`."""
+        """Returns first position and length of each run of the chain that ends at `last`."""
         octets = view.view(np.uint8).data
         firsts, counts = array("q"), array("q")
         while True:
@@ -298,9 +299,9 @@ class TimerLog:
 
 
 def runs_in(records: Records, start: int, precision_ms: int) -> Runs:
-    """The runs among neighbouring records that begin at position `start`; abandoned ones left out.
+    """Finds the runs in neighbouring records from position `start` on, without abandoned records.
 
-    What redo, rebuild and check read a batch back with.
+    Redo, rebuild and check use it to read a batch.
     """
     alive = np.flatnonzero(records["magic"] != MAGIC_ABANDONED)
     kept = records[alive]

@@ -1,15 +1,19 @@
-"""The TimerWheel file: a ring of 2 × slots entries, mapped; pure placement, no clock, no lock.
+"""The TimerWheel file: a mapped ring of 2 × slots entries; it has no clock and no lock.
 
-- Slot s lives in entry s mod ring; an entry that names an earlier lap's slot is empty for s. One
-  that was never used names the lap before the first, a number below 0, and has num 0: whatever else
-  an entry says, all zero included, is damage (`require_sound`).
-- Twice the slots: one half for the future, one for the past while delivery lags. No undelivered
-  slot is ever overwritten: what lies beyond is linked later (far_slots.py).
-- (num, magic) is stored last, as one aligned 8-byte store. `magic` names the batch, so redoing a
-  half-applied batch adds nothing twice.
-- Ingest writes its batches under engine.lock. Under the same lock the next holder redoes a batch,
-  and dequeue links what the ring has come to. Readers look at closed slots only, whose entries no
-  longer change. Not thread-safe.
+Invariants:
+
+- Slot s has entry s mod ring; an entry that names an earlier lap's slot is empty for s. An entry
+that
+  was never used names the lap before the first, a number below 0, and has num 0: any other content,
+  all zero included, is damage (`require_sound`).
+- Half of the ring is for the future, half for the past while delivery lags. No undelivered slot is
+  ever overwritten: slots beyond the ring are linked later (far_slots.py).
+- (num, magic) is stored last, as one aligned 8-byte store. `magic` names the batch, so the redo of
+  a half-applied batch adds nothing twice.
+
+Threads: ingest writes its batches under engine.lock. Under the same lock the next holder redoes a
+batch, and dequeue links slots that the ring has come to reach. Readers use only closed slots, whose
+entries no longer change. Not thread-safe.
 
 Cost: some 30 ns per slot touched, whatever the number of pending timers.
 """
@@ -30,7 +34,7 @@ from duewheel.wheel.storage.layout import ENTRY, ENTRY_BYTES, NO_POSITION, RECOR
 
 FILE_NAME = "timerwheel"
 
-_BATCHES = 1 << 31  # as many have names of their own; ten a second use them up in seven years
+_BATCHES = 1 << 31  # the number of distinct names; ten batches a second use them up in seven years
 _ENTRIES_AT_ONCE = 1 << 16  # a block of the ring that is copied at a time, 2 MiB
 
 Entries = npt.NDArray[np.void]  # of dtype ENTRY
@@ -46,7 +50,7 @@ class Runs:
     """Runs of one batch: neighbouring log records of one slot, one run per slot.
 
     Attributes:
-        slot: whose records they are.
+        slot: the slot of the run.
         first_pos, last_pos: log positions of the run's ends, in the slot's hour.
         prev_pos: last record of the slot's previous run, NO_POSITION if the slot was empty.
         count: records in the run.
@@ -62,7 +66,7 @@ class Runs:
         return len(self.slot)
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Runs:
-        """The runs that `mask` picks."""
+        """Returns the runs that `mask` selects."""
         return Runs(
             self.slot[mask],
             self.first_pos[mask],
@@ -82,14 +86,14 @@ class Runs:
 
 
 def batch_magic(batch: int) -> int:
-    """What entries call a batch."""
+    """Returns the name of a batch in entries."""
     return batch % _BATCHES
 
 
 def newest_batch(entries: Entries, near: int) -> int:
-    """The sequence of the newest batch that entries name, 0 if all are empty.
+    """Returns the sequence of the newest batch in entries, 0 if all are empty.
 
-    Names come round again: what an entry calls its batch is taken for the one nearest to `near`.
+    Names repeat after _BATCHES: each is taken for the batch nearest to `near`.
     """
     named = entries["magic"][entries["num"] > 0].astype(np.int64)
     ahead = (named - near + _BATCHES // 2) % _BATCHES - _BATCHES // 2
@@ -116,18 +120,19 @@ class TimerWheel:
 
     @staticmethod
     def exists(path: Path, ring: int) -> bool:
-        """Whether there is a file that has the size of such a ring."""
+        """Returns whether a file with the size of such a ring exists."""
         return path.exists() and path.stat().st_size == ring * ENTRY_BYTES
 
     @staticmethod
     def create(
         path: Path, ring: int, progress: OnProgress = _no_progress, fs: FileSystem = HOST_FS
     ) -> NewFile:
-        """An empty wheel, written and synced, still to be put in place: gigabytes take minutes.
+        """Writes and syncs an empty wheel, which the caller then puts in place: gigabytes take
+        minutes.
 
         Args:
-            path: where it is to be.
-            ring: how many entries.
+            path: of the wheel.
+            ring: the number of entries.
             progress: called with bytes done and bytes in all.
             fs: where it is made.
 
@@ -178,17 +183,17 @@ class TimerWheel:
         return np.where(mine, last, NO_POSITION)
 
     def require_sound(self, slots: Int64) -> tuple[Int64, Int64]:
-        """Refuse entries that only damage explains.
+        """Refuses entries that only damage explains.
 
         Args:
             slots: not delivered yet, so that no later lap has their entries.
 
         Returns:
-            The slots among them whose entry another lap's slot has, and the last_pos found there.
-            That cannot be told from damage to `time` alone by looking at the entry.
+            The slots whose entry names another lap's slot, and the last_pos in it. The entry alone
+            does not show whether its `time` is damaged.
 
         Raises:
-            CorruptFile: naming the first one.
+            CorruptFile: names the first such slot.
         """
         entries = self._entries.take(slots % self.ring)
         time, filled = entries["time"], entries["num"] > 0
@@ -203,10 +208,10 @@ class TimerWheel:
         return slots[earlier], entries["last_pos"][earlier].astype(np.int64)
 
     def apply(self, runs: Runs, batch: int) -> None:
-        """Link a batch's runs. Doing it again, after a kill in the middle of it, changes nothing.
+        """Links a batch's runs. A second call, after a kill during the first, changes nothing.
 
-        Whether a slot was empty is read from prev_pos, never from the entry: a half-applied
-        batch has already put its name there.
+        prev_pos shows whether a slot was empty, never the entry: a half-applied batch may already
+        have its name there.
         """
         assert np.all(runs.first_pos > runs.prev_pos), "a chain leads back"
         magic = batch_magic(batch)
@@ -221,7 +226,7 @@ class TimerWheel:
         entries = self._entries.take(at)
         fresh = runs.prev_pos == NO_POSITION
         num = np.where(fresh, 0, entries["num"].astype(np.int64)) + runs.count
-        # 1. the fields  2. (num, magic): only now the entry counts for this batch.
+        # 1. the fields  2. (num, magic): only now the entry is valid for this batch.
         self._entries["first_pos"][at] = np.where(fresh, runs.first_pos, entries["first_pos"])
         self._entries["last_pos"][at] = runs.last_pos
         self._entries["time"][at] = runs.slot
@@ -235,11 +240,11 @@ class TimerWheel:
             self._entries[first:end] = _unused(first, end, self.ring)
 
     def link(self, runs: Runs, batch: int) -> None:
-        """Link runs of many batches, several per slot, oldest first: where a wheel is rebuilt, or
-        the ring has come to the slots. A slot's first run replaces what its entry says.
+        """Links runs of many batches, several per slot, oldest first, for a rebuild or for slots
+        that the ring has come to reach. A slot's first run replaces the content of its entry.
 
-        Of slots that share an entry, the latest has it in the end: a slot is used again only when
-        the earlier one is delivered.
+        Of slots with the same entry the latest one has it afterwards: an entry is used again only
+        when its earlier slot is delivered.
         """
         order = np.argsort(runs.slot, kind="stable")
         slot = runs.slot[order]
@@ -258,7 +263,7 @@ class TimerWheel:
         self._put(whole.where(latest), batch_magic(batch))
 
     def range(self, after: int, until: int) -> Entries:
-        """Copies of the non-empty entries of slots after < s ≤ until, in slot order.
+        """Copies the non-empty entries of slots after < s ≤ until, in slot order.
 
         The interval must not be longer than the ring.
         """
@@ -275,13 +280,13 @@ class TimerWheel:
         return filled.copy()
 
     def count(self, after: int, until: int) -> int:
-        """Records of the slots after < s ≤ until."""
+        """Counts the records of the slots after < s ≤ until."""
         return sum(
             int(e["num"][(e["time"] > after) & (e["time"] <= until)].sum()) for e in self._blocks()
         )
 
     def newest_batch(self, near: int) -> int:
-        """See the function."""
+        """Returns the newest batch of the ring, as the function `newest_batch`."""
         return max(newest_batch(entries, near) for entries in self._blocks())
 
     def _blocks(self) -> Iterator[Entries]:
@@ -289,16 +294,16 @@ class TimerWheel:
             yield self._entries[first : first + _ENTRIES_AT_ONCE]
 
     def view(self) -> Entries:
-        """The whole ring, uncopied: only while no other process writes."""
+        """Returns the whole ring, uncopied: valid only while no other process writes."""
         return self._entries
 
     def snapshot(self) -> Entries:
-        """A copy of the whole ring."""
+        """Copies the whole ring."""
         return self._entries.copy()
 
 
 def _unused(first: int, end: int, ring: int) -> Entries:
-    """Entries `first` to `end` − 1 of a ring in which nothing was ever placed."""
+    """Makes entries `first` to `end` − 1 of an unused ring."""
     entries = np.zeros(end - first, ENTRY)
     entries["time"] = np.arange(first, end) - ring
     return entries

@@ -1,16 +1,17 @@
-"""The `topics` file: numbers timer topics; stored messages hold four bytes of where they are from.
+"""The `topics` file: numbers the timer topics, so that a stored message has its source in 4 bytes.
 
-One line for every timer topic that the shard has ever had. Target topics are not numbered: their
-names come from producers, without end, and lie in the messages.
+The file has a line for every timer topic that the shard has ever had. Target topics are not
+numbered: their names come from producers, in any number, and are in the messages.
 
-The line: CRC-32 of the rest as 8 hex digits, a blank, the id, a blank, the name. Ids count
-the lines from 0. Only ingest appends, before the batch that uses the id is committed; dequeue looks
-again when it meets an id that it does not know. A last line without its end or with a wrong
-checksum is an append that a kill cut short: nothing refers to it, and the next append writes over
-it. How many names batches may refer to is in the commit page: if fewer are found, ids would be
-given twice (`require`).
+A line: CRC-32 of the rest as 8 hex digits, a blank, the id, a blank, the name. Ids count the lines
+from 0. A deleted or recreated timer topic keeps its id under another name (`retire`).
 
-A timer topic that is gone, or was recreated, keeps its id under another name (`retire`).
+- Only ingest appends, before it commits the batch with the new id; dequeue reads the file again
+  when it needs an id that it has not loaded.
+- A last line without its newline, or with a wrong checksum, is an append that a kill cut short:
+  nothing refers to it, and the next append overwrites it.
+- The commit page has the number of names that batches may refer to. With fewer names in the file
+  ids would be given twice (`require`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FILE_NAME = "topics"
 
 
 def public_name(name: str) -> str:
-    """What Kafka calls, or called, a topic."""
+    """Returns Kafka's name of a topic, also of a retired one."""
     return name.partition(RETIRED)[0]
 
 
@@ -46,7 +47,7 @@ class TopicNames:
         self._is_read = False
 
     def refresh(self) -> None:
-        """Read the names that have been appended since.
+        """Reads the names that were appended since.
 
         Raises:
             CorruptFile: a line before the last one fails its checksum.
@@ -70,7 +71,7 @@ class TopicNames:
         return len(self._names)
 
     def require(self, count: int) -> None:
-        """Refuse to go on with fewer than `count` names.
+        """Refuses a file with fewer than `count` names.
 
         Raises:
             CorruptFile: the last ones are lost or damaged, and messages refer to them.
@@ -82,7 +83,7 @@ class TopicNames:
             raise CorruptFile(self.path, self._bytes, detail)
 
     def ids(self, names: list[str]) -> Int32:
-        """The ids of `names`, numbering those that are new."""
+        """Returns the ids of `names`; appends new ones."""
         if not self._is_read:
             self.refresh()
         for name in names:
@@ -95,10 +96,10 @@ class TopicNames:
         return np.array([self._ids[name] for name in names], np.int32)
 
     def names(self, highest_id: int = -1) -> list[str]:
-        """All names by id that have been read, `highest_id` at least among them.
+        """Returns the names by id, up to `highest_id` at least.
 
         Raises:
-            CorruptFile: no such id was ever written.
+            CorruptFile: the file has no such id.
         """
         if highest_id >= len(self._names):
             self.refresh()
@@ -107,10 +108,10 @@ class TopicNames:
         return self._names
 
     def sources(self, prefix: Prefixes) -> tuple[list[TopicPartition], Int32]:
-        """The source partitions of some messages, and each message's index among them.
+        """Returns the source partitions of messages, and each message's index among them.
 
         Raises:
-            CorruptFile: no such topic was ever numbered.
+            CorruptFile: the file has no such topic.
         """
         codes = prefix["source_topic"].astype(np.int64) << 32 | prefix["source_partition"]
         found, source = np.unique(codes, return_inverse=True)
@@ -118,8 +119,8 @@ class TopicNames:
         return [(names[c >> 32], c & 0xFFFFFFFF) for c in found.tolist()], source.astype(np.int32)
 
     def retire(self, name: str) -> None:
-        """Give the topic that has had this name until now one that no topic of Kafka's can have;
-        `public_name` tells the old one. What comes under it is another topic. Durable.
+        """Renames a topic, durably, to a name that Kafka does not allow; `public_name` returns the
+        old one. Later rows under the old name are of another topic.
         """
         self.refresh()
         if name not in self._ids:
@@ -134,8 +135,8 @@ class TopicNames:
         self.forget()
 
     def cut_damaged(self) -> None:
-        """Drop the first line that fails its checksum and all behind it; for a recovery, which
-        keeps nothing that refers to them.
+        """Drops the first line that fails its checksum and all lines behind it, for a recovery that
+        keeps no file that refers to them.
         """
         try:
             self.refresh()
@@ -143,7 +144,7 @@ class TopicNames:
             self._fs.cut(self._fd, error.offset)
 
     def forget(self) -> None:
-        """Read everything again when it is next needed."""
+        """Drops the loaded names; the next call reads the file again."""
         self._names, self._ids, self._bytes, self._is_read = [], {}, 0, False
 
     def close(self) -> None:
