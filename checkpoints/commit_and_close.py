@@ -52,7 +52,7 @@ class HourLengths:
         """Lengths of the hour's files: log, messages, cancelled."""
         return self.log_bytes, self.message_bytes, self.cancelled_bytes
 
-    def followed_by(self, lengths: tuple[int, ...]) -> HourLengths:
+    def extended_by(self, lengths: tuple[int, ...]) -> HourLengths:
         """Returns these lengths after a batch that begins at the present ends."""
         log_bytes, message_bytes, cancelled_bytes = lengths
         assert message_bytes >= self.message_bytes, "a batch only appends"

@@ -130,7 +130,7 @@ class Epochs:
         of_row: Int64 = windows_ms[self.of_rows(partitions, partition, offset)]
         return of_row
 
-    def followed_by(self, values: Mapping[str, Any], since: Marks) -> Epochs:
+    def extended_by(self, values: Mapping[str, Any], since: Marks) -> Epochs:
         """Returns these epochs and another one, from these offsets on."""
         return replace(self, epochs=(*self.epochs, Epoch(values, since)))
 

@@ -166,9 +166,9 @@ class LiveFields:
         """
         return self._words[FieldIndex.AHEAD], bool(self._words[FieldIndex.HELD])
 
-    def note_host_clock(self, ahead_ms: int, *, held: bool) -> None:
+    def note_host_clock(self, ahead_ms: int, *, blocks_closing: bool) -> None:
         """Called by dequeue."""
-        self._words[FieldIndex.AHEAD], self._words[FieldIndex.HELD] = ahead_ms, int(held)
+        self._words[FieldIndex.AHEAD], self._words[FieldIndex.HELD] = ahead_ms, int(blocks_closing)
 
     @property
     def rows_without_room(self) -> int:

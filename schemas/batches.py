@@ -130,7 +130,7 @@ class TimerBatch:
         """The batch of the given rows, in the given order."""
         return _taken(self, rows)
 
-    def followed_by(self, other: TimerBatch) -> TimerBatch:
+    def extended_by(self, other: TimerBatch) -> TimerBatch:
         """The rows of both, these first."""
         partitions = list(dict.fromkeys([*self.partitions, *other.partitions]))
         targets = list(dict.fromkeys([*self.targets, *other.targets]))
@@ -184,8 +184,8 @@ class Deliveries:
         timer_id: large_binary, never empty: default ids are filled in.
         key_value, headers, header_count, roll_times, retries, level: as in TimerBatch.
         dead_letter: the row is a dead letter: of the added headers it gets TIMER_SOURCE only.
-        rolled: the row is a copy on its way back to its timer topic, rolled or parked: its
-            `headers` are complete.
+        is_copy: the row is a copy on its way back to its timer topic, rolled, parked, spread or a
+            chase: its `headers` are complete.
         not_before_ms: of a row in excess of its slot (wheel/slot_overflow.py): it goes back to its
             timer topic and leaves no earlier, or becomes a dead letter if that is NEVER; else
             ANY_TIME.
@@ -210,7 +210,7 @@ class Deliveries:
     retries: Int32
     level: Int32
     dead_letter: Bool
-    rolled: Bool
+    is_copy: Bool
     not_before_ms: Int64
     answer: Bool
 
@@ -235,7 +235,7 @@ class Deliveries:
         """Rows `first` to `end` − 1; copies nothing."""
         return _picked(self, lambda column: column[first:end], lambda column: column[first:end])
 
-    def followed_by(self, other: Deliveries) -> Deliveries:
+    def extended_by(self, other: Deliveries) -> Deliveries:
         """The rows of both, these first; they have the same targets."""
         assert self.targets == other.targets, "rows of one kind"
         partitions = list(dict.fromkeys([*self.source_partitions, *other.source_partitions]))

@@ -53,7 +53,7 @@ def parse_by_epoch(
     parts.append(batch.take(np.flatnonzero(index == newest)))
     first, *others = parts
     for part in others:
-        first = first.followed_by(part)
+        first = first.extended_by(part)
     return first
 
 

@@ -78,7 +78,7 @@ class HotSlots:
         """
         if self.policy == "none":
             return deliveries
-        free = deliveries.rolled | deliveries.dead_letter | (deliveries.retries > 0)
+        free = deliveries.is_copy | deliveries.dead_letter | (deliveries.retries > 0)
         rows = np.flatnonzero((rank > self.limit) & ~free)
         if not len(rows):
             return deliveries

@@ -52,7 +52,7 @@ def parse_but_skipped(
     at, kind = bare.schema.get_field_index("headers"), bare.schema.field("headers").type
     bare = bare.set_column(at, "headers", _pa.nulls(len(rows), kind))
     others = np.delete(np.arange(table.num_rows), rows)
-    batch = parser(table.take(_pa.array(others))).followed_by(parse(bare, contract))
+    batch = parser(table.take(_pa.array(others))).extended_by(parse(bare, contract))
     return batch.take(np.lexsort((batch.offset, batch.partition)))
 
 

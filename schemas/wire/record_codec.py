@@ -75,9 +75,9 @@ def added_headers(deliveries: Deliveries) -> tuple[Column, Int32]:
         parts = [choose(bare, EMPTY, join(*parts))]
         count[bare] = 1
     added = join(header_name(names.SOURCE), *framed(deliveries.source), *parts)
-    if deliveries.rolled.any():
-        added = choose(deliveries.rolled, EMPTY, added)
-        count[deliveries.rolled] = 0
+    if deliveries.is_copy.any():
+        added = choose(deliveries.is_copy, EMPTY, added)
+        count[deliveries.is_copy] = 0
     return added, count
 
 

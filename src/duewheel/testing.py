@@ -235,7 +235,7 @@ class JournalPublisher:
         chases: list[TimerRow] = []
         if prepared is not None:
             chases = chases_in(prepared.deliveries)
-            is_chase = prepared.deliveries.answer & prepared.deliveries.rolled
+            is_chase = prepared.deliveries.answer & prepared.deliveries.is_copy
             deliveries = prepared.deliveries.take(np.flatnonzero(~is_chase))
             now_ms = self._clock.now_ms()
             rows = [
@@ -284,7 +284,7 @@ def _text(timer_id: bytes | None) -> str:
 def _words(deliveries: Deliveries) -> list[str]:
     """What each row says as a reply; "" where it is none."""
     words = [""] * len(deliveries)
-    for row in np.flatnonzero(deliveries.answer & ~deliveries.rolled).tolist():
+    for row in np.flatnonzero(deliveries.answer & ~deliveries.is_copy).tolist():
         words[row] = answer_value(deliveries.key_value[row].as_py())[names.ANSWER_WORD]
     return words
 
@@ -313,7 +313,7 @@ def headers_of(encoded: bytes, count: int) -> list[tuple[str, bytes]]:
 def chases_in(deliveries: Deliveries) -> list[TimerRow]:
     """The chases among the rows of a transaction, without their offsets in the timer topic."""
     found = []
-    for row in np.flatnonzero(deliveries.answer & deliveries.rolled).tolist():
+    for row in np.flatnonzero(deliveries.answer & deliveries.is_copy).tolist():
         encoded, count = deliveries.headers[row].as_py(), int(deliveries.header_count[row])
         headers = dict(headers_of(encoded, count))
         found.append(

@@ -189,7 +189,7 @@ def requests(number: Int64, due_ms: Int64, target: str) -> Deliveries:
         retries=zeros,
         level=zeros,
         dead_letter=np.zeros(count, np.bool_),
-        rolled=np.ones(count, np.bool_),
+        is_copy=np.ones(count, np.bool_),
         not_before_ms=np.full(count, ANY_TIME),
         answer=np.zeros(count, np.bool_),
     )

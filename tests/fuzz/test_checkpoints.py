@@ -45,7 +45,7 @@ PARTITIONS = {
     ("orders.delayed", 11): PartitionProgress(950, 7, 7, 0, half_rows=9),
 }
 VALUES = {"precision_ms": 50, "roll_window_ms": 86_400_000}
-EPOCHS = Epochs.first(VALUES).followed_by({**VALUES, "levels_ms": [1]}, MARKS)
+EPOCHS = Epochs.first(VALUES).extended_by({**VALUES, "levels_ms": [1]}, MARKS)
 PROGRESS = Progress(0, 1, "a-uuid", 2, 1, EPOCHS, PARTITIONS)
 LOCAL = Local(
     "a-uuid",

@@ -88,9 +88,9 @@ class Publisher(RecordingPublisher):
         deliveries = None if prepared is None else prepared.deliveries
         if deliveries is not None:
             now = self.clock.now_ms()
-            early = (deliveries.due_ms > now) & ~deliveries.dead_letter & ~deliveries.rolled
+            early = (deliveries.due_ms > now) & ~deliveries.dead_letter & ~deliveries.is_copy
             assert not early.any()
-            chases = (deliveries.answer & deliveries.rolled).tolist()
+            chases = (deliveries.answer & deliveries.is_copy).tolist()
             for chase, (source, message) in zip(chases, messages(deliveries), strict=True):
                 assert source not in self.found.keys() | self.chased, f"{source!r} leaves twice"
                 if chase:

@@ -49,7 +49,7 @@ class CancelWorld(LocalWorld):
         for deliveries, _ in self.publisher.committed:
             if deliveries is None:
                 continue
-            replies = np.flatnonzero(deliveries.answer & ~deliveries.rolled).tolist()
+            replies = np.flatnonzero(deliveries.answer & ~deliveries.is_copy).tolist()
             found += [answer_value(deliveries.key_value[row].as_py()) for row in replies]
         return found
 

@@ -45,7 +45,7 @@ def rows(targets: Sequence[str], partitions: Sequence[int]) -> Deliveries:
         retries=zeros,
         level=zeros,
         dead_letter=np.zeros(count, np.bool_),
-        rolled=np.zeros(count, np.bool_),
+        is_copy=np.zeros(count, np.bool_),
         not_before_ms=np.full(count, ANY_TIME),
         answer=np.zeros(count, np.bool_),
     )

@@ -77,7 +77,7 @@ def deliveries(messages: list[Message]) -> Deliveries:
         retries=zeros,
         level=zeros,
         dead_letter=np.array([m.dead_letter for m in messages], np.bool_),
-        rolled=np.zeros(n, np.bool_),
+        is_copy=np.zeros(n, np.bool_),
         not_before_ms=np.full(n, ANY_TIME),
         answer=np.zeros(n, np.bool_),
     )

@@ -322,7 +322,7 @@ class WheelMachine(RuleBasedStateMachine):
         rows = zip(
             deliveries.source.to_pylist(),
             deliveries.answer.tolist(),
-            deliveries.rolled.tolist(),
+            deliveries.is_copy.tolist(),
             deliveries.key_value.to_pylist(),
             strict=True,
         )
@@ -347,7 +347,7 @@ class WheelMachine(RuleBasedStateMachine):
         in Kafka then.
         """
         assert replies.answer.all()
-        told = int((~replies.rolled).sum())
+        told = int((~replies.is_copy).sum())
         for partition, offset in [each.place for each in self.came[len(self.came) - told :]]:
             assert offset < progress.partitions[TIMER_TOPIC, partition].closed_mark
         for chase in chases_in(replies):

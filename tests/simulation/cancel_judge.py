@@ -236,7 +236,7 @@ class CancelJudge:
                 self._violated("9 answers", f"{source!r} is settled, or was never asked")
                 continue
             self._judge_order(request, progress)
-            if answers.rolled[row]:
+            if answers.is_copy[row]:
                 self._judge_chase(request, answers, row, written.get(source), progress)
                 continue
             error = ""

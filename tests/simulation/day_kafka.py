@@ -199,7 +199,7 @@ class Kafka:
         now_ms = self._clock.now_ms()
         partition, origin, due_ms = read_key_values(found.key_value)
         expected = Content(partition, origin, due_ms)
-        rolled, dead = found.rolled, found.dead_letter
+        rolled, dead = found.is_copy, found.dead_letter
         assert np.array_equal(found.due_ms, due_ms)
         assert np.array_equal(found.level, np.where(found.dead_letter, 0, expected.level))
         assert found.source.equals(expected.source)
@@ -223,7 +223,7 @@ class Kafka:
 
     def judge_partition(self, number: int, found: Deliveries, rows: Int64, origin: Int64) -> None:
         """Exactly once, and in order; then the copies of rolled timers are written."""
-        topic, rolled = self.partitions[number], found.rolled[rows]
+        topic, rolled = self.partitions[number], found.is_copy[rows]
         assert np.array_equal(found.roll_times[rows], topic.rolls[topic.newest[origin]])
         assert np.array_equal(found.due_ms[rows], topic.due_ms[origin])
         assert np.array_equal(found.dead_letter[rows], topic.rejected[origin])

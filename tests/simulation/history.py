@@ -155,7 +155,7 @@ class History:
             return []
         sources = _texts(deliveries.source.to_pylist())
         headers = _texts(deliveries.headers.to_pylist())
-        rows, answer = np.flatnonzero(deliveries.rolled).tolist(), deliveries.answer.tolist()
+        rows, answer = np.flatnonzero(deliveries.is_copy).tolist(), deliveries.answer.tolist()
         known = [row for row in rows if sources[row] in self._newest and not answer[row]]
         return [(self._newest[sources[row]].timer, headers[row]) for row in known]
 
@@ -165,7 +165,7 @@ class History:
             return []
         sources = _texts(deliveries.source.to_pylist())
         headers = _texts(deliveries.headers.to_pylist())
-        rows = np.flatnonzero(deliveries.rolled & deliveries.answer).tolist()
+        rows = np.flatnonzero(deliveries.is_copy & deliveries.answer).tolist()
         requests = [(self.cancels.chased(sources[row]), headers[row]) for row in rows]
         return [(timer, own) for timer, own in requests if timer is not None]
 
@@ -394,7 +394,7 @@ class Columns:
     def __init__(self, deliveries: Deliveries) -> None:
         self._names = deliveries.targets
         self.source = _texts(deliveries.source.to_pylist())
-        self.rolled: list[bool] = deliveries.rolled.tolist()
+        self.rolled: list[bool] = deliveries.is_copy.tolist()
         self.excess: list[bool] = overflow_rows(deliveries).tolist()
         self.until_ms: list[int] = deliveries.not_before_ms.tolist()
         self._columns: dict[str, list[object]] = {

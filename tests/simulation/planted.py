@@ -52,7 +52,7 @@ PLANTED = {
         "1",
         "slots are closed while the host's clock is ahead of the brokers'",
         "wheel/dequeue/clock_guard.py",
-        "        return None if self.held else now_ms\n",
+        "        return None if self.blocks_closing else now_ms\n",
         "        return now_ms\n",
     ),
     "guard-by-host-time": Planted(

@@ -67,7 +67,7 @@ CANCELS = {
         "8",
         "marks that a loss of power has taken are not set again",
         "wheel/recovery/rebuild.py",
-        "            directory.restore_marks(hour, lengths)\n",
+        "            directory.restore_cancelled(hour, lengths)\n",
         "",
         test=AGAIN + "test_after_a_loss_of_power_the_marks_are_those_of_what_was_kept",
     ),

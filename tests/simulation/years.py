@@ -62,7 +62,7 @@ class KafkaOfYears(Kafka):
         self._newest: dict[tuple[int, int], int] = {}
 
     def judge_partition(self, number: int, found: Deliveries, rows: Int64, origin: Int64) -> None:
-        topic, rolled = self.partitions[number], found.rolled[rows]
+        topic, rolled = self.partitions[number], found.is_copy[rows]
         now_ms, calm_ms = self._clock.now_ms(), self.disturbed_ms + 2 * self.step_ms
         out, back = origin[~rolled], topic.newest[origin[rolled]]
         due_ms = topic.due_ms[out]

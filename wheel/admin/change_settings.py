@@ -93,7 +93,7 @@ def plan(
         )
     since = taken_until(progress, local)
     lowest = first_marks(wheel, progress, offsets_at)
-    epochs = old.followed_by(values, since).reaching(lowest)
+    epochs = old.extended_by(values, since).reaching(lowest)
     dropped = len(old) + 1 - len(epochs)
     wanted = replace(progress, epochs=epochs, epoch=progress.epoch + 1)
     wanted.require_room(record_bytes_max)

@@ -198,7 +198,7 @@ class StagedBatch:
         self.abandon(written, count)
         again = self.write(replace(rows.take(moved), slot=np.full(count, earliest)))
         staged.slot[moved], staged.position[moved[again.order]] = earliest, again.position
-        runs = again.runs.followed_by(written.runs.where(written.runs.slot > earliest))
+        runs = again.runs.extended_by(written.runs.where(written.runs.slot > earliest))
         return staged._replace(runs=runs)
 
     # ---- cancels ---------------------------------------------------------------------------
@@ -246,7 +246,7 @@ class StagedBatch:
             before.batch + 1,
             {**before.marks, **marks},
             {
-                hour: before.hours.get(hour, _NO_FILES).followed_by(lengths)
+                hour: before.hours.get(hour, _NO_FILES).extended_by(lengths)
                 for hour, lengths in self._lengths.items()
                 if hour >= state.live.gc_hour
             },

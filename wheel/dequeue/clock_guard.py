@@ -1,26 +1,28 @@
-"""Whether this host's clock may close slots: not while it is ahead of the brokers' by too much.
+"""Guards the closing of slots: none is closed while this host's clock is too far ahead of Kafka's.
 
-The brokers' clock is read at every commit: they stamp the progress record while its transaction
-runs, between two readings of the host's boottime. Boottime goes on by itself, also while the host
-is suspended, and cannot be set; so one offset gives the brokers' clock at any later moment:
+The guard reads the brokers' clock at every commit: a broker stamps the progress record while its
+transaction runs, between two readings of the host's boottime. Boottime runs continuously, also
+while the host is suspended, and cannot be set. So one offset gives the brokers' clock at any later
+moment:
 
-    stamp − boottime when the transaction had ended ≤ offset ≤ stamp − boottime when it began
+    stamp − boottime at the end of the transaction ≤ offset ≤ stamp − boottime at its begin
 
-The first reading's lower end counts: taking the brokers' clock for earlier than it is delays, for
-later would deliver early. Each further reading moves the offset only as far as it must to lie
-between that reading's ends. So the quickest transaction decides, one that takes seconds does no
-harm, and a broker's clock that is set is followed.
+The guard starts with the lower bound of the first reading: an estimate below the brokers' clock
+delays timers, one above it would deliver them early. A later reading moves the offset only as far
+as necessary to lie within its bounds. So the quickest transaction decides, a slow one does no harm,
+and the guard adopts a change of the brokers' clock.
 
     host ahead by more than the bound       no slot is closed
-    not read yet, or a minute ago           the same: read first. Only a suspend or a standstill
-                                            takes that long; what wakes the clocks up may be wrong
-    host behind                             slots close late, when its clock says so
+    not read yet, or a minute ago           no slot is closed before the next reading. Only a
+                                            suspend or a stall takes that long; the clock may be
+                                            wrong after it
+    host behind                             slots close late, by the host's clock
 
-Where host and brokers are ahead together nothing shows it. Slots are closed before their time then,
-and stay closed: once the clocks are right, what is still to come and due by the last closed slot
-leaves only behind that, as late as the clocks were ahead. All that can be done is to say so.
+If host and brokers are ahead together, no reading shows it: slots are closed before their time, and
+stay closed. Once the clocks are right, a new timer that is due by the last closed slot leaves
+behind that slot, as late as the clocks were ahead. The guard can only warn about it.
 
-A step of the host's clock shows at once, since boottime does not step with it. Not thread-safe.
+A step of the host's clock shows at once, because boottime does not step with it. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -36,20 +38,20 @@ _WARN_EVERY_MS = 60_000
 _AHEAD = "this host's clock is ahead of the brokers': no slot is closed until it is right"
 _UNKNOWN = "the brokers' clock is not known (LogAppendTime of the state topic): no slot is closed"
 _BEHIND = "this host's clock is behind the brokers': timers leave late"
-_FLOOR_AHEAD = "slots are closed that lie ahead: the clocks were. What is due before leaves late"
+_FLOOR_AHEAD = "closed slots lie ahead, as the clocks were: timers due before their end leave late"
 _AGREES = "this host's clock agrees with the brokers' again"
 _FLOOR_REACHED = "no closed slot lies ahead any more"
 
 
 class ClockGuard:
-    """Decides whether slots may be closed, from the brokers' clock as one loop reads it.
+    """Decides whether slots may be closed, from one loop's readings of the brokers' clock.
 
     Attributes:
-        held: whether closing was not allowed when that was last asked.
+        blocks_closing: the result of the last `closing_ms`: whether no slot may be closed.
     """
 
     def __init__(self, clock: Clock, ahead_max_ms: int) -> None:
-        self.held = False
+        self.blocks_closing = False
         self._clock = clock
         self._ahead_max_ms = ahead_max_ms
         self._offset_ms: int | None = None  # of the brokers' clock, from boottime
@@ -58,12 +60,11 @@ class ClockGuard:
         self._warned = ("", 0)
 
     def read(self, broker_ms: int | None, began_ms: int) -> None:
-        """A transaction has just ended.
+        """Adds a reading, right after a transaction.
 
         Args:
-            broker_ms: the brokers' time when they took its progress record; None if they did not
-                say.
-            began_ms: boottime before it.
+            broker_ms: the brokers' timestamp of its progress record; None without one.
+            began_ms: boottime before the transaction.
         """
         if broker_ms is None:
             return
@@ -74,16 +75,16 @@ class ClockGuard:
 
     @property
     def must_read(self) -> bool:
-        """Whether the brokers' clock has to be read before anything may be closed."""
+        """Whether no slot may be closed before another reading."""
         age_ms = self._clock.boottime_ms() - self._read_at_ms
         return self._offset_ms is None or age_ms > _READING_VALID_MS
 
     def ahead_ms(self) -> int:
-        """By how much this host's clock is ahead of the brokers'; 0 while that is not known."""
+        """Returns by how much this host's clock is ahead; 0 before the first reading."""
         return self._now_and_lead()[1]
 
     def closing_ms(self, floor_ms: int) -> int | None:
-        """The time up to which slots may be closed; None while closing is held.
+        """Returns the time up to which slots may be closed; None if none may be.
 
         Args:
             floor_ms: end of the last closed slot.
@@ -91,22 +92,22 @@ class ClockGuard:
         now_ms, ahead_ms = self._now_and_lead()
         self._floor_ahead_ms = max(0, floor_ms - now_ms)
         too_far = ahead_ms > self._ahead_max_ms
-        self.held = too_far or self.must_read
+        self.blocks_closing = too_far or self.must_read
         late = _FLOOR_AHEAD if self._floor_ahead_ms > self._ahead_max_ms else ""
         late = _BEHIND if ahead_ms < -self._ahead_max_ms else late
-        self._warn(_AHEAD if too_far else _UNKNOWN if self.held else late)
-        return None if self.held else now_ms
+        self._warn(_AHEAD if too_far else _UNKNOWN if self.blocks_closing else late)
+        return None if self.blocks_closing else now_ms
 
     def _now_and_lead(self) -> tuple[int, int]:
-        """Now, and by how much that is ahead."""
-        boottime_ms = self._clock.boottime_ms()  # first: a pause in between then counts as ahead
+        """Returns the host's time, and how far it is ahead."""
+        boottime_ms = self._clock.boottime_ms()  # first: a pause before `now` then counts as ahead
         now_ms = self._clock.now_ms()
         if self._offset_ms is None:
             return now_ms, 0
         return now_ms, now_ms - boottime_ms - self._offset_ms
 
     def _warn(self, text: str) -> None:
-        """Warn, once and then every minute, until all is well again."""
+        """Warns once and then every minute, until the cause is gone."""
         last, at_ms = self._warned
         boottime_ms = self._clock.boottime_ms()
         if text == last and (not text or boottime_ms - at_ms < _WARN_EVERY_MS):

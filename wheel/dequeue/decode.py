@@ -92,7 +92,7 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
         retries=prefix["retries"].astype(np.int32),
         level=level_of(chunk.records["magic"]),
         dead_letter=(prefix["flags"] & FLAG_DEAD_LETTER) != 0,
-        rolled=np.zeros(len(rolled), np.bool_),
+        is_copy=np.zeros(len(rolled), np.bool_),
         not_before_ms=np.full(len(rolled), ANY_TIME),
         answer=np.zeros(len(rolled), np.bool_),
     )
@@ -107,7 +107,7 @@ def split_by_limits(
 ) -> Iterator[DecodedChunk]:
     """The same rows in as few chunks as have no more topics, and no more rolled or spread rows."""
     first, target = 0, decoded.deliveries.target
-    rolls = np.cumsum(decoded.deliveries.rolled | spread_rows(decoded.deliveries))
+    rolls = np.cumsum(decoded.deliveries.is_copy | spread_rows(decoded.deliveries))
     while first < len(target):
         _, first_rows = np.unique(target[first:], return_index=True)
         before = int(rolls[first - 1]) if first else 0

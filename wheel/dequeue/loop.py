@@ -57,7 +57,7 @@ from duewheel.wheel.storage.far_slots import Linker, rows_beyond
 log = structlog.get_logger()
 
 _BEAT_MS = 500
-_HELD_COMMIT_MS = 1_000  # between readings of the brokers' clock while closing is held
+_BLOCKED_COMMIT_MS = 1_000  # between readings of the brokers' clock while it blocks closing
 
 
 class Loop:
@@ -214,7 +214,7 @@ class Loop:
 
     def _close_slots(self) -> None:
         """1. of the module's head."""
-        if self._guard.must_read and self._commits.is_stale(_HELD_COMMIT_MS):
+        if self._guard.must_read and self._commits.is_stale(_BLOCKED_COMMIT_MS):
             self._commits.commit(None, self._progress(self.position), 0)
             self._commits.make_stale()
         close, precision_ms = self.position.close, self._directory.config.precision_ms
@@ -342,8 +342,8 @@ class Loop:
         between them: they would otherwise move at one batch per interval.
         """
         interval_ms = self._config.progress_interval_ms
-        if self._guard.held:
-            interval_ms = min(interval_ms, _HELD_COMMIT_MS)
+        if self._guard.blocks_closing:
+            interval_ms = min(interval_ms, _BLOCKED_COMMIT_MS)
         if self._publisher.aside.moved:
             interval_ms = 0
         if self._commits.is_stale(interval_ms):
@@ -357,4 +357,6 @@ class Loop:
             delivered_ms = self.position.delivered_slot * self._directory.config.precision_ms
             behind_ms = max(0, now_ms - delivered_ms)
             state.live.beat(Role.DEQUEUE, os.getpid(), now_ms, behind_ms)
-            state.live.note_host_clock(self._guard.ahead_ms(), held=self._guard.held)
+            state.live.note_host_clock(
+                self._guard.ahead_ms(), blocks_closing=self._guard.blocks_closing
+            )

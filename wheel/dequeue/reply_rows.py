@@ -94,7 +94,7 @@ def reply_rows(
         retries=nothing,
         level=np.full(count, NO_LEVEL, np.int32),
         dead_letter=np.zeros(count, np.bool_),
-        rolled=is_chase,  # its headers are complete
+        is_copy=is_chase,  # its headers are complete
         not_before_ms=np.full(count, ANY_TIME),
         answer=np.ones(count, np.bool_),  # never parked: a parked chase would come too late
     )

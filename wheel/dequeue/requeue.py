@@ -110,7 +110,7 @@ def _to_source(deliveries: Deliveries, rows: Bool, headers: Column, count: Int32
         target_partition=_where(rows, partition_of[source], deliveries.target_partition),
         headers=join(deliveries.headers, choose(rows, headers, EMPTY)),
         header_count=deliveries.header_count + _where(rows, count, np.zeros_like(count)),
-        rolled=deliveries.rolled | rows,
+        is_copy=deliveries.is_copy | rows,
     )
 
 

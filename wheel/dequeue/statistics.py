@@ -99,7 +99,7 @@ class Statistics:
             return counted  # answers have a transaction of their own
         went = np.ones(len(deliveries), np.bool_)
         went[np.concatenate([aside.parked, aside.letters, aside.dead_lettered])] = False
-        dead, rolled = went & deliveries.dead_letter, went & deliveries.rolled
+        dead, rolled = went & deliveries.dead_letter, went & deliveries.is_copy
         waited = int((dead & (deliveries.retries > 0)).sum())
         counts = {**aside.reasons, REJECTED: int(dead.sum()) - waited, WAITED: waited}
         late = went & ~dead & ~rolled

@@ -142,7 +142,7 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
         directory.wheel.clear()
         for hour, lengths in sorted(hours.items()):
             _link_hour(directory, hour, lengths.log_bytes, batch)
-            directory.restore_marks(hour, lengths)
+            directory.restore_cancelled(hour, lengths)
         findings = _verify(directory, hours, segments, r)
     except (CorruptFile, ValueError, IndexError, AssertionError) as error:
         # Damaged bytes may decode to anything, so they raise more than CorruptFile. What passes

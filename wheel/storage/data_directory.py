@@ -238,7 +238,7 @@ class DataDirectory:
         if len(rows):
             self.log.mark_cancelled(hour, lengths.log_bytes, rows["position"].astype(np.int64))
 
-    def restore_marks(self, hour: int, lengths: HourLengths) -> None:
+    def restore_cancelled(self, hour: int, lengths: HourLengths) -> None:
         """Marks the log records that cancelled/<hour> names, and no others: a loss of power may
         have undone marks, and may have kept marks of a batch that it has undone.
 

@@ -114,7 +114,7 @@ class TimerLog:
             CorruptFile: the file is shorter than `log_bytes`, or a position is not that of a
                 record.
         """
-        octets = self._mark_bytes(hour, log_bytes)
+        octets = self._cancelled_bytes(hour, log_bytes)
         bad = (positions < 0) | (positions % RECORD_BYTES != 0) | (positions >= log_bytes)
         if np.any(bad):
             at = int(positions[bad][0])
@@ -123,7 +123,7 @@ class TimerLog:
             octets[octets == MAGIC_CANCELLED] = 0
         octets[positions // RECORD_BYTES] = MAGIC_CANCELLED
 
-    def _mark_bytes(self, hour: int, log_bytes: int) -> npt.NDArray[np.uint8]:
+    def _cancelled_bytes(self, hour: int, log_bytes: int) -> npt.NDArray[np.uint8]:
         """Maps the byte of each record that marks it as cancelled, writable."""
         octets = self._marks.get(hour)
         if octets is None or len(octets) * RECORD_BYTES < log_bytes:

@@ -75,7 +75,7 @@ class Runs:
             self.count[mask],
         )
 
-    def followed_by(self, other: Runs) -> Runs:
+    def extended_by(self, other: Runs) -> Runs:
         """These runs and those of `other`."""
         return Runs(
             *(

@@ -40,7 +40,7 @@ def encode(
     parts, first = [], 0
     whole = split(rest, [group.end for group in groups], limits)
     for group, batches in zip(groups, whole, strict=True):
-        is_delivery = not (rest.rolled[first] or rest.dead_letter[first])
+        is_delivery = not (rest.is_copy[first] or rest.dead_letter[first])
         codec = used_targets[group.topic].codec if is_delivery else "none"
         for batch in batches:
             source = rest.source[first].as_py() if batch.count == 1 else None

@@ -160,7 +160,7 @@ def _letters_kept(
 
 def _dead_letters_fitted(deliveries: Deliveries, targets: Mapping[str, Target]) -> Deliveries:
     """The deliveries with too large dead letters reduced to pointers to their originals."""
-    leaving = deliveries.dead_letter & ~deliveries.rolled
+    leaving = deliveries.dead_letter & ~deliveries.is_copy
     for index in np.unique(deliveries.target[leaving]).tolist():
         topic = deliveries.targets[index]
         if targets[topic].refusal:

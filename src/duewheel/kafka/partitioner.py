@@ -50,7 +50,7 @@ def without_target(deliveries: Deliveries, targets: Mapping[str, Target]) -> Boo
         return np.zeros(len(deliveries), np.bool_)
     partition = _partitions(deliveries, targets, lambda free: free[0])
     rows = _unavailable(deliveries, targets, partition)
-    rows &= ~(deliveries.dead_letter | deliveries.rolled)
+    rows &= ~(deliveries.dead_letter | deliveries.is_copy)
     return rows
 
 

@@ -97,7 +97,7 @@ def dead_lettered(
         for pair in pairs.tolist()
     ]
     errors = pa.array(texts, pa.large_binary()).take(pa.array(pair_of.astype(np.int64)))
-    delivered = np.flatnonzero(bad & ~deliveries.rolled)
+    delivered = np.flatnonzero(bad & ~deliveries.is_copy)
     kept, kept_count = kept_headers(deliveries.take(delivered))
     count = deliveries.header_count + np.where(bad, 2, 0)
     count[delivered] += kept_count
@@ -109,7 +109,7 @@ def dead_lettered(
         headers=join(deliveries.headers, errors, spread(kept, delivered, len(deliveries))),
         header_count=count.astype(np.int32),
         dead_letter=deliveries.dead_letter | bad,
-        rolled=deliveries.rolled & ~bad,
+        is_copy=deliveries.is_copy & ~bad,
     )
 
 

@@ -109,7 +109,7 @@ def _dequeue(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
     floor_ms = close.floor * settings.timer.precision_ms if close else None
     process = _process(state, settings, "dequeue")
     alive = process["state"] in ALIVE
-    skew_ms, held = state.live.host_clock
+    skew_ms, blocks_closing = state.live.host_clock
     delivered, dead_letters, wait = state.live.deliveries
     return {
         **process,
@@ -117,7 +117,7 @@ def _dequeue(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
         "floor_ahead_ms": None if floor_ms is None else max(0, floor_ms - now_ms),
         "behind_ms": behind_now_ms(state, now_ms) if alive and not state.standby else None,
         "clock_skew_ms": skew_ms if alive else None,
-        "closing_held": held if alive else None,
+        "closing_held": blocks_closing if alive else None,
         "delivered": delivered if alive else None,
         "dead_letters": dead_letters if alive else None,
         "dead_letters_wait": wait if alive else None,

@@ -156,7 +156,7 @@ class DequeueMetrics:
     def _standing(self) -> Iterator[Metric]:
         state, precision_ms = self._directory.state, self._directory.config.precision_ms
         close = state.close()
-        skew_ms, held = state.live.host_clock
+        skew_ms, blocks_closing = state.live.host_clock
         behind_s, follows = state.live.heartbeat(Role.DEQUEUE).detail / 1000, state.standby
         yield gauge("standby", "1 in a standby, 0 where the shard is served.", int(follows))
         if follows:
@@ -186,7 +186,7 @@ class DequeueMetrics:
         yield gauge(
             "closing_held",
             "1 while no slot is closed: this host's clock is too far ahead.",
-            int(held),
+            int(blocks_closing),
         )
         yield gauge(
             "recovering",

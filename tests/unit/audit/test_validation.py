@@ -133,7 +133,7 @@ def test_suite_rules_and_ingest_agree_and_everything_is_counted(
 
 
 def test_each_row_is_judged_by_the_settings_of_its_epoch(library: GreatExpectations) -> None:
-    epochs = Epochs.first({}).followed_by({}, {(TOPIC, 0): 2})
+    epochs = Epochs.first({}).extended_by({}, {(TOPIC, 0): 2})
     audit = judge(library, contract(max_delay_ms=1), contract(), epochs=epochs)
     audit.take(records([SOON, SOON, SOON, DAY]))
     assert audit.disagreements.count == 0

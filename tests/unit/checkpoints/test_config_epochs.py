@@ -32,7 +32,7 @@ HOUR_MS = 3_600_000
 VALUES = {"precision_ms": 50, "roll_window_ms": 24 * HOUR_MS}
 SHORT = {**VALUES, "roll_window_ms": HOUR_MS}
 LONG = {**VALUES, "roll_window_ms": 25 * HOUR_MS}
-EPOCHS = Epochs.first(VALUES).followed_by(SHORT, {P: 10, Q: 0}).followed_by(LONG, {P: 20, Q: 7})
+EPOCHS = Epochs.first(VALUES).extended_by(SHORT, {P: 10, Q: 0}).extended_by(LONG, {P: 20, Q: 7})
 WHEEL = WheelConfig(50, 2_097_152, 25 * HOUR_MS, HOUR_MS)
 
 
@@ -55,7 +55,7 @@ def test_a_row_belongs_to_the_newest_epoch_that_begins_at_or_below_it() -> None:
 def test_a_partition_that_was_added_later_belongs_to_the_newest_epoch() -> None:
     assert of(EPOCHS, NEW, 0, 5) == [2, 2]
     # Added between two changes, it has never known the settings before the first.
-    later = EPOCHS.followed_by(VALUES, {P: 30, Q: 8, NEW: 3})
+    later = EPOCHS.extended_by(VALUES, {P: 30, Q: 8, NEW: 3})
     assert of(later, NEW, 0, 2, 3) == [2, 2, 3]
 
 
@@ -66,7 +66,7 @@ def test_what_comes_behind_a_cut_belongs_to_the_newest_epoch() -> None:
 
 
 def test_one_window_for_all_rows_is_one_number() -> None:
-    same = Epochs.first(VALUES).followed_by({**VALUES, "levels_ms": [1]}, {P: 3})
+    same = Epochs.first(VALUES).extended_by({**VALUES, "levels_ms": [1]}, {P: 3})
     rows = np.arange(6)
     assert same.windows_ms([P], np.zeros(6, np.int32), rows) == 24 * HOUR_MS
 
@@ -104,9 +104,9 @@ def test_a_suite_is_written_once() -> None:
     other = compile_suite({"expectations": rest}, OLD["parameters"])
     epochs = (
         Epochs.first(OLD)
-        .followed_by(NOW, {P: 5})
-        .followed_by({**NOW, "suite": other.suite}, {P: 6})
-        .followed_by(OLD, {P: 7})
+        .extended_by(NOW, {P: 5})
+        .extended_by({**NOW, "suite": other.suite}, {P: 6})
+        .extended_by(OLD, {P: 7})
     )
     assert Epochs.from_json(json.loads(epochs.text)) == epochs
     assert [epoch.text.count(first["meta"]["reason"]) for epoch in (epochs, EPOCHS)] == [1, 0]
@@ -129,13 +129,13 @@ def test_reading_starts_by_the_longest_window_of_all_epochs() -> None:
         return {P: 4}
 
     slot = slot_of(1_000 * HOUR_MS, 50)
-    epochs = Epochs.first(LONG).followed_by(SHORT, {P: 10, Q: 10})
+    epochs = Epochs.first(LONG).extended_by(SHORT, {P: 10, Q: 10})
     assert first_marks(WHEEL, progress_of(epochs, slot, 12), offsets_at) == {P: 4, Q: 12}
     assert asked == [(1_000 - 25 - 1) * HOUR_MS]
 
 
 def test_nothing_is_read_of_epochs_that_were_dropped() -> None:
-    alone = Epochs.first(SHORT).followed_by(LONG, {P: 10, Q: 3}).reaching({P: 10, Q: 3})
+    alone = Epochs.first(SHORT).extended_by(LONG, {P: 10, Q: 3}).reaching({P: 10, Q: 3})
     marks = first_marks(WHEEL, progress_of(alone, 0, 12), lambda _: {P: 4, Q: 5})
     assert marks == {P: 10, Q: 5}
 
@@ -156,7 +156,7 @@ def test_a_row_that_is_read_again_means_the_slot_that_it_meant_at_first() -> Non
 
 
 def test_what_lies_below_the_oldest_epoch_is_done_whatever_slot_it_seems_to_mean() -> None:
-    alone = Epochs.first(SHORT).followed_by(LONG, {P: 10, Q: 3}).reaching({P: 10, Q: 3})
+    alone = Epochs.first(SHORT).extended_by(LONG, {P: 10, Q: 3}).reaching({P: 10, Q: 3})
     rows = (np.array([0, 0, 1, 1], np.int32), np.array([9, 10, 2, 3], np.int64))
     later = np.full(4, 2**40)
     assert progress_of(alone, 7, 12).done([P, Q], *rows, later).tolist() == [True, False] * 2
@@ -194,7 +194,7 @@ def parsed(epochs: Epochs, *rows: tuple[int, int]) -> list[tuple[Any, ...]]:
 
 
 def test_each_row_is_parsed_under_the_contract_of_its_epoch() -> None:
-    epochs = Epochs.first(OLD).followed_by(NOW, {P: 5, Q: 2})
+    epochs = Epochs.first(OLD).extended_by(NOW, {P: 5, Q: 2})
     # Level 2 is the highest of the one, and too long for the other.
     assert parsed(epochs, (0, 4), (0, 5), (1, 1), (1, 2), (2, 0)) == [
         (P, 4, 2_000, "orders"),
@@ -238,7 +238,7 @@ def test_an_epoch_keeps_the_rules_that_it_was_written_with() -> None:
     rules = compile_suite(suite, suite_parameters())
     topics = {"timers": TopicContract(target="orders")}
     fewer = {**VALUES, **Contract((9_000,), topics, "dead", rules).slot_values()}
-    epochs = Epochs.first(fewer).followed_by(OLD, {P: 5})
+    epochs = Epochs.first(fewer).extended_by(OLD, {P: 5})
     assert parsed(epochs, (0, 4), (0, 5)) == [(P, 4, 10_000, "orders"), (P, 5, 2_000, "orders")]
     changes = epochs.epochs[0].changes(OLD)
     assert set(changes) == {
@@ -268,7 +268,7 @@ def test_a_change_in_a_table_is_named_by_its_key() -> None:
 
 
 def test_the_epoch_of_a_cancel_without_a_reply_is_kept() -> None:
-    epochs = Epochs.first(SHORT).followed_by(LONG, {P: 10, Q: 3})
+    epochs = Epochs.first(SHORT).extended_by(LONG, {P: 10, Q: 3})
     progress = progress_of(epochs, 0, 12)
     later = {P: 11, Q: 12}
     assert len(epochs.reaching(first_marks(WHEEL, progress, lambda _: later))) == 1

@@ -58,7 +58,7 @@ def test_a_rolled_copy_that_its_timer_topic_does_not_take_becomes_a_dead_letter(
     assert targets == ["good", "bad", "good", "dead", "good"]
     headers = found.deliveries.headers[3].as_py()
     assert b"record_too_large" in headers and b"TIMER_ORIGIN" in headers
-    assert not found.deliveries.rolled[3]
+    assert not found.deliveries.is_copy[3]
 
 
 def test_a_dead_letter_that_its_topic_does_not_take_is_cut_down_to_its_source() -> None:

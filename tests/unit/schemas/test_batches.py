@@ -21,7 +21,7 @@ def test_rows_keep_their_codes_where_epochs_with_other_rules_merge() -> None:
         code=np.array([1, 0, 2], np.int32),
     )
     assert new.rejections() == {"bad_header": 1, "no_due_time": 2}
-    both = old.followed_by(new)
+    both = old.extended_by(new)
     assert both.code.tolist()[1] == ACCEPTED
     assert both.rejected.tolist() == [True, False, True, True, True]
     assert both.rejections() == {"bad_header": 2, "no_due_time": 2}

@@ -55,7 +55,7 @@ def deliveries(rolled: bool) -> Deliveries:
         retries=np.zeros(2, np.int32),
         level=np.zeros(2, np.int32),
         dead_letter=np.zeros(2, np.bool_),
-        rolled=np.full(2, rolled),
+        is_copy=np.full(2, rolled),
         not_before_ms=np.full(2, ANY_TIME),
         answer=np.zeros(2, np.bool_),
     )

@@ -135,7 +135,7 @@ def test_what_is_spread_leaves_later_than_its_slot_and_within_the_window() -> No
 def test_copies_rolled_rows_and_dead_letters_are_never_in_excess() -> None:
     sent = replace(
         of_keys([5] * 4),
-        rolled=np.array([True, False, False, False]),
+        is_copy=np.array([True, False, False, False]),
         dead_letter=np.array([False, True, False, False]),
         retries=np.array([0, 0, 1, 0], np.int32),
     )

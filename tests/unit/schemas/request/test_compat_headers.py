@@ -272,7 +272,7 @@ class RollingWorld(LocalWorld):
                 self.drain()
             deliveries = self.publisher.committed[-1][0]
             assert deliveries is not None
-            if not deliveries.rolled.any():
+            if not deliveries.is_copy.any():
                 return deliveries, rolls
             key, value, headers = message(deliveries)
             self.take(PlainRecord(TOPIC, 3, self.clock.now_ms(), key, value, headers))

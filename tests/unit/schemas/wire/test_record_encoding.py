@@ -72,7 +72,7 @@ def deliveries(*messages: WireMessage) -> Deliveries:
         retries=np.zeros(n, np.int32),
         level=np.zeros(n, np.int32),
         dead_letter=np.array([m.dead_letter for m in messages], np.bool_),
-        rolled=np.zeros(len(messages), np.bool_),
+        is_copy=np.zeros(len(messages), np.bool_),
         not_before_ms=np.full(len(messages), ANY_TIME),
         answer=np.zeros(len(messages), np.bool_),
     )

@@ -235,7 +235,7 @@ def test_a_timer_of_the_old_topic_that_rolls_begins_anew(
     shop.shard.start_dequeue()
     shop.at_slot(4_000)
     sent = [rows for rows, _ in shop.publisher.committed if rows is not None]
-    assert all(rows.rolled.all() and rows.targets[rows.target[0]] == TIMER_TOPIC for rows in sent)
+    assert all(rows.is_copy.all() and rows.targets[rows.target[0]] == TIMER_TOPIC for rows in sent)
     texts = [text for rows in sent for text in rows.headers.to_pylist() if text is not None]
     assert len(texts) == 2
     headers = b"".join(texts)

@@ -47,7 +47,7 @@ def test_an_epoch_begins_behind_everything_that_was_judged(world: RecoveryWorld)
         before.epoch + 1,
     )
     assert after.partitions == before.partitions
-    assert after.epochs == before.epochs.followed_by(OTHER.slot_values(world.wheel), marks)
+    assert after.epochs == before.epochs.extended_by(OTHER.slot_values(world.wheel), marks)
     mirror = State.open(world.path).mirror()
     assert mirror is not None
     assert mirror.record == after.encode()

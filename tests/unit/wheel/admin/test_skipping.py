@@ -100,7 +100,7 @@ def test_what_is_skipped_goes_with_the_epochs() -> None:
     assert some.reaching({P: 10, Q: 5}) == epochs
     assert some.without([P]).skipped == {Q: (4,)}
     assert some.cut({P: 9}).skipped == {P: (3,), Q: (4,)}
-    assert some.followed_by({"precision_ms": 1, "roll_window_ms": 2}, {}).skipped == some.skipped
+    assert some.extended_by({"precision_ms": 1, "roll_window_ms": 2}, {}).skipped == some.skipped
     assert epochs.skipping([(P, 1)]).beside(epochs.skipping([(Q, 2)])).skipped == {P: (1,), Q: (2,)}
 
 

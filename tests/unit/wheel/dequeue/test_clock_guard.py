@@ -31,8 +31,8 @@ class GuardedHost:
         """Whether slots may be closed, and then up to now."""
         closing_ms = self.guard.closing_ms(0)
         assert closing_ms in {None, self.clock.now_ms()}
-        assert self.guard.held == (closing_ms is None)
-        return not self.guard.held
+        assert self.guard.blocks_closing == (closing_ms is None)
+        return not self.guard.blocks_closing
 
 
 @pytest.fixture

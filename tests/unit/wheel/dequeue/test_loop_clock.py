@@ -118,7 +118,7 @@ def test_clocks_that_were_ahead_together_make_timers_late_and_that_is_told(
         for _ in range(120):
             world.clock.sleep(1)
             assert world.deliver() == [0]
-    told = [line for line in logs if "closed that lie ahead" in line["event"]]
+    told = [line for line in logs if "closed slots lie ahead" in line["event"]]
     first_ms, second_ms = (line["floor_ahead_ms"] for line in told)
     assert 0 <= HOUR_MS - first_ms < 5_000 and first_ms - second_ms == 60_000
     assert world.floor_ahead_s() == (HOUR_MS - 120_000) / 1000
@@ -219,7 +219,7 @@ def test_intervals_survive_a_step(world: ClockedWorld, step_ms: int) -> None:
     """Of signs of life and of idle progress; collecting has its own tests."""
     world.drain()
     world.clock.step(step_ms)
-    world.shard.directory(Role.DEQUEUE).state.live.note_host_clock(0, held=False)
+    world.shard.directory(Role.DEQUEUE).state.live.note_host_clock(0, blocks_closing=False)
     world.clock.sleep(0.5)
     world.tick()
     assert world.host_clock()[0] == step_ms

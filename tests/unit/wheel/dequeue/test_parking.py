@@ -144,7 +144,7 @@ def test_only_what_goes_to_a_partition_without_writes_is_parked() -> None:
     found = routed(by_key, {"a": DOWN, "b": ROOM})
     assert found.aside.parked.tolist() == [1, 2, 4]
     assert topics(found) == ["a", "timers", "timers", "a", "timers", "a", "b"], "in their places"
-    assert found.deliveries.rolled.tolist() == [row in (1, 2, 4) for row in range(7)]
+    assert found.deliveries.is_copy.tolist() == [row in (1, 2, 4) for row in range(7)]
 
 
 def test_what_is_free_to_go_anywhere_goes_where_it_is_taken() -> None:
@@ -171,7 +171,7 @@ def test_rows_are_parked_though_their_timer_partition_takes_no_writes() -> None:
 
 def test_dead_letters_and_rolled_copies_are_never_parked() -> None:
     sent = rows(["a", "a"], [1, 1])
-    sent = replace(sent, dead_letter=np.array([True, False]), rolled=np.array([False, True]))
+    sent = replace(sent, dead_letter=np.array([True, False]), is_copy=np.array([False, True]))
     assert routed(sent, {"a": DOWN}).aside.parked.tolist() == []
 
 

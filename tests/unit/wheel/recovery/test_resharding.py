@@ -404,7 +404,7 @@ def test_an_undo_asks_for_no_common_history(begun: int) -> None:
         changed = cluster.records[1]
         old, new = changed.epochs, OTHER.newest.values
         since = dict.fromkeys(changed.partitions, 40)
-        before[1] = replace(changed, epochs=old.followed_by(new, since))
+        before[1] = replace(changed, epochs=old.extended_by(new, since))
         cluster.publishers[1].committed.append((None, before[1]))
 
     cluster.before_seal[1] = reconfigured
@@ -435,7 +435,7 @@ def test_a_shard_is_told_of_no_partition_of_another() -> None:
     """Not even if it was added, and no progress names it yet."""
     numbers = range(4)
     since = {(TIMER_TOPIC, number): 7 for number in numbers}
-    epochs = Epochs.first({"x": 0}).followed_by({"x": 1}, since)
+    epochs = Epochs.first({"x": 0}).extended_by({"x": 1}, since)
     parts = {(TIMER_TOPIC, number): PartitionProgress(5, 9) for number in numbers[:2]}
     one = sealed(Progress(0, 1, "uuid", 4, 7, epochs, parts), 2, incarnation=1)
     told = [record.epochs.newest.since.keys() for record in reassigned([one], 2, lambda: 2)]
@@ -446,7 +446,7 @@ def test_each_partition_keeps_the_settings_that_it_had() -> None:
     p, q = PARTITIONS[0], PARTITIONS[1]
     old, new = EPOCHS.newest.values, OTHER.newest.values
     records = [
-        replace(record(shard, 2, shard), epochs=Epochs.first(old).followed_by(new, {at: offset}))
+        replace(record(shard, 2, shard), epochs=Epochs.first(old).extended_by(new, {at: offset}))
         for shard, (at, offset) in enumerate(((p, 3), (q, 8)))
     ]
     (joined,) = reassigned([sealed(each, 1, 1) for each in records], 1, lambda: 2)

@@ -383,7 +383,7 @@ def test_other_settings_are_refused() -> None:
         require_same_settings(ours, shard=0, shards=1, slot_config=other)
     assert "duewheel reconfigure" in str(refused.value)
     # What the newest epoch says, and not what was before.
-    changed = replace(ours, epochs=ours.epochs.followed_by(other, {P: 5}))
+    changed = replace(ours, epochs=ours.epochs.extended_by(other, {P: 5}))
     require_same_settings(changed, shard=0, shards=1, slot_config=other)
     with pytest.raises(RecoveryRefused, match="levels_ms"):
         require_same_settings(changed, shard=0, shards=1, slot_config=VALUES)
@@ -440,7 +440,7 @@ def test_a_progress_record_is_read_as_it_was_written() -> None:
         "uuid",
         3,
         9,
-        Epochs.first(VALUES).followed_by(
+        Epochs.first(VALUES).extended_by(
             {**VALUES, "levels": [1, 2]}, {P: 2**53, ("b.c-d", 11): 0}
         ),
         {("b.c-d", 11): PartitionProgress(5, 2**53, 7, 6, 3), P: PartitionProgress(5, 0)},
