@@ -1,4 +1,7 @@
-"""A queue from one thread to another, bounded in records and in bytes."""
+"""A queue between two threads, bounded in records and in bytes.
+
+Without the bounds a stage that runs ahead would fill the memory with messages.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ class QueueClosed(Exception):
 
 
 class BoundedQueue(Generic[T]):
-    """First in, first out; what an item holds is counted, not the items. Thread-safe.
+    """A FIFO queue, bounded by the records and bytes of its items. Thread-safe.
 
-    An empty queue takes an item of any size, so that nothing is too large to pass.
+    An empty queue takes an item of any size; otherwise one large item would block it for ever.
 
     Example:
         queue.put(chunk, len(chunk), chunk.stored_bytes)    # one thread, for each chunk
@@ -33,7 +36,7 @@ class BoundedQueue(Generic[T]):
         self._changed = threading.Condition()
 
     def put(self, item: T, records: int, size: int) -> None:
-        """Append an item of `records` and `size` bytes, as soon as it fits.
+        """Appends an item of `records` and `size` bytes, once it fits.
 
         Raises:
             QueueClosed: the queue was closed, before or meanwhile.
@@ -44,9 +47,9 @@ class BoundedQueue(Generic[T]):
             self._changed.notify_all()
 
     def wait_for_room(self, records: int, size: int) -> None:
-        """Return as soon as an item of that size would fit: if only one thread puts, it will.
+        """Waits until an item of that size fits; with a single putting thread it then stays so.
 
-        For items that are large already while they are made.
+        For items that take their memory before they are complete.
 
         Raises:
             QueueClosed: the queue was closed, before or meanwhile.
@@ -55,17 +58,17 @@ class BoundedQueue(Generic[T]):
             self._wait_for_room(records, size)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Nothing more will come; because of `error`, if there was one."""
+        """Ends the queue behind its last item, perhaps with an error."""
         with self._changed:
             self._ended, self._error = True, error
             self._changed.notify_all()
 
     def get(self) -> T | None:
-        """The next item, as soon as there is one; None behind the last one.
+        """Waits for the next item; returns None behind the last one.
 
         Raises:
             QueueClosed: the queue was closed, before or meanwhile.
-            BaseException: the error that it ended with, behind the last item, however often.
+            BaseException: the error of the end, at each call behind the last item.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._items or self._ended)
@@ -80,7 +83,7 @@ class BoundedQueue(Generic[T]):
             return None
 
     def close(self) -> None:
-        """Drop what is in the queue and wake the waiting stages; for good."""
+        """Drops all items, wakes the waiting stages, and closes the queue for good."""
         with self._changed:
             self._closed = True
             self._items.clear()

@@ -46,8 +46,8 @@ class Replies:
     Attributes:
         rows: replies and chases.
         replied_below: `a` once they are committed.
-        outcomes: how many replies there are, by outcome.
-        chases: how many chases.
+        outcomes: the number of replies, by outcome.
+        chases: the number of chases.
     """
 
     rows: Deliveries
@@ -89,29 +89,29 @@ class CancelReplies:
 
     @property
     def replied_below(self) -> Marks:
-        """`a` of each partition, as far as it is committed or needs no transaction."""
+        """`a` of each partition: committed, or without need of a transaction."""
         return self._replied_below
 
     def first_segment(self, commit: Commit) -> int:
-        """The first hour of the cancel log with a cancel that has no reply or chase yet."""
+        """Returns the first hour of the cancel log with a cancel without reply or chase."""
         lengths = commit.cancels.items()
         return min((h for h, (size, _) in lengths if self._read.get(h, 0) < size), default=_NEVER)
 
     def note_closing(self, commit: Commit) -> None:
-        """Slots were closed with this commit page: cancels in it may get replies, others wait."""
+        """Sets the commit page of a new closing: its cancels may get replies, later ones wait."""
         self._closed_with = commit
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do until slots are closed again."""
+        """Whether no reply or chase can leave before the next closing."""
         return self._closed_with is None
 
     def next(self, partitions: Mapping[TopicPartition, PartitionProgress]) -> Replies | None:
-        """The next replies and chases, given again until `committed` is called; None if there are
-        none until slots are closed again.
+        """Returns the next replies and chases, the same ones until `committed` is called; None if
+        there are none before the next closing.
 
         Args:
-            partitions: progress of the transaction that they are to leave in.
+            partitions: progress of their transaction.
 
         Raises:
             CorruptFile: the cancel log is damaged.
@@ -143,13 +143,13 @@ class CancelReplies:
         return None
 
     def committed(self) -> None:
-        """The rows that `next` returned last are committed."""
+        """Records that the last rows of `next` are committed."""
         self._read |= self._end
         self._replied_below |= self._given
         self._end, self._given = {}, {}
 
     def _next_rows(self, hour: int, start: int, length: int) -> CancelRows:
-        """The next rows: one at least, or as many as stay within the bounds."""
+        """Returns the next rows: at least one, or as many as stay within the bounds."""
         log = self._directory.cancels
         end = min(length, start + self._rows_max * RECORD_BYTES)
         sizes = np.cumsum(log.records(hour, start, end)["size_py"].astype(np.int64))
@@ -157,7 +157,7 @@ class CancelReplies:
         return log.read(hour, start, min(end, start + count * RECORD_BYTES))
 
     def skip(self, commit: Commit, replied_below: Marks) -> None:
-        """Skip the cancels that the owner of a followed shard has replied to or chased.
+        """Skips, in a standby, the cancels that the owner has replied to or chased.
 
         Args:
             commit: the newest commit page.
@@ -174,11 +174,11 @@ class CancelReplies:
                     return
 
     def _sources(self, rows: CancelRows) -> tuple[list[TopicPartition], Int32]:
-        """The partitions of some rows, and the one of each."""
+        """Returns the partitions of some rows, and each row's index among them."""
         return self._directory.topics.sources(rows.requests.prefix)
 
     def _is_over(self, rows: CancelRows, sources: list[TopicPartition], source: Int32) -> Bool:
-        """Rows for which nothing leaves any more."""
+        """Returns the rows that need neither reply nor chase."""
         retired = np.array([is_retired(topic) for topic, _ in sources], np.bool_)[source]
         a = np.array([self._replied_below.get(p, 0) for p in sources], np.int64)[source]
         over: Bool = (_offsets(rows) < a) | retired | rows.cut_off
@@ -191,9 +191,9 @@ class CancelReplies:
         source: Int32,
         partitions: Mapping[TopicPartition, PartitionProgress],
     ) -> tuple[int, Int64]:
-        """How many rows, from the first on, need not wait for C; and those of them for which
-        something leaves. Notes `a` for them: at once if nothing leaves, else once `committed` is
-        called: if it rose before, a kill would lose their replies.
+        """Returns how many of the first rows need not wait for C, and which of them need a reply or
+        chase. Raises `a` for them: at once without one, else when `committed` is called. An earlier
+        rise would lose their replies in a kill.
         """
         c = [partitions[p].closed_mark if p in partitions else 0 for p in sources]
         offset, over = _offsets(rows), self._is_over(rows, sources, source)

@@ -34,8 +34,8 @@ class DecodedChunk:
         deliveries: the rows.
         sources: the source partitions that `source` indexes.
         source: row → index in `sources`.
-        offset: source offset of each row: of the copy, if the timer was rolled before.
-        first_offset: that of its first copy, also if its topic was deleted.
+        offset: source offset of each row; for a timer that rolled, of its copy.
+        first_offset: offset of its first copy, also in a deleted topic.
     """
 
     chunk: ScannedChunk
@@ -58,7 +58,7 @@ class DecodedChunk:
 
 
 def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNames) -> DecodedChunk:
-    """Make deliveries of a chunk's stored messages.
+    """Decodes a chunk's stored messages as deliveries.
 
     Raises:
         CorruptFile: a message names a timer topic that was never numbered.
@@ -105,7 +105,7 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
 def split_by_limits(
     decoded: DecodedChunk, topics_max: int, rolls_max: int
 ) -> Iterator[DecodedChunk]:
-    """The same rows in as few chunks as have no more topics, and no more rolled or spread rows."""
+    """Splits a chunk into the fewest parts within the bounds on topics, rolls and spread rows."""
     first, target = 0, decoded.deliveries.target
     rolls = np.cumsum(decoded.deliveries.is_copy | spread_rows(decoded.deliveries))
     while first < len(target):

@@ -1,16 +1,16 @@
 """Commits each transaction exactly once: 3. and 4. of loop.py.
 
-    3. publish the messages and the progress, atomically. In doubt (time-out, lost broker) a new
+    3. publishes the messages and the progress, atomically. In doubt (time-out, lost broker) a new
        producer ends the transaction, and the progress in Kafka decides:
            the attempted one           it was committed
-           the last committed one      it was aborted: try again after a wait
+           the last committed one      it was aborted: tries again after a wait
            another one                 the shard belongs to another instance
-    4. mirror the progress locally: for `status`, and for a start after Kafka has lost its copy
+    4. mirrors the progress locally: for `status`, and for a start after Kafka has lost its copy
 
-- Messages leave only with a progress that differs from the last one: in doubt nothing else shows
-  whether they have left.
-- A kill between 3 and 4 leaves an old mirror. So does a full disk; deliveries go on.
-- Each wait is longer than the one before, and gives a sign of life.
+- Messages leave only with a progress that differs from the last one: otherwise the progress could
+  not show after a doubt whether they have left.
+- A kill between 3 and 4 leaves an old mirror. So does a full disk; deliveries continue.
+- Each wait is longer than the one before, and writes a heartbeat.
 
 Not thread-safe: the loop owns it.
 """
@@ -47,7 +47,7 @@ _MIRROR_LOG_MS = 60_000
 
 
 class TooLarge(Exception):
-    """A transaction ran out of time and is not committed: its rows leave in smaller ones."""
+    """A transaction exceeded its deadline and is not committed: its rows leave in smaller ones."""
 
 
 class Overtaken(Exception):
@@ -59,7 +59,7 @@ class Committer:
 
     Attributes:
         committed: the newest progress that is certainly in Kafka.
-        delivered_rows: how many of the rows that ingest has placed have left, for the mirror.
+        delivered_rows: the number of placed rows that have left, for the mirror.
     """
 
     def __init__(
@@ -78,15 +78,15 @@ class Committer:
             directory: started as DEQUEUE; stores the mirror.
             publisher: of the shard.
             clock: this host's.
-            guard: reads the brokers' clock off each commit.
-            totals: where commits and doubts are counted.
+            guard: gets the brokers' time of each commit.
+            totals: counts commits and doubts.
             started: the progress as committed, and the one that claims it.
-            beat: gives a sign of life.
+            beat: writes a heartbeat.
             stopping: whether to end.
         """
         self.committed = started.committed
         self.delivered_rows = 0
-        self._claimed = started.progress  # what each progress has besides its partitions
+        self._claimed = started.progress  # the fields of each progress beside its partitions
         self._directory = directory
         self._publisher = publisher
         self._clock = clock
@@ -100,38 +100,38 @@ class Committer:
 
     @property
     def claimed(self) -> Progress:
-        """The progress in the name of this start, with the held copies, and with the partitions as
+        """The progress of this start, with the present held copies, and with the partitions as
         the start has read them.
         """
         return self._claimed
 
     def progress_of(self, partitions: Mapping[TopicPartition, PartitionProgress]) -> Progress:
-        """The progress of this start, with these partitions."""
+        """Makes a progress of this start, with these partitions."""
         return replace(self._claimed, partitions=partitions)
 
     def add_topic_ids(self, topic_ids: Mapping[str, str]) -> None:
-        """Kafka's ids of timer topics: each later progress holds them."""
+        """Sets Kafka's ids of the timer topics for later progress."""
         self._claimed = replace(self._claimed, topic_ids={**self._claimed.topic_ids, **topic_ids})
 
     def is_stale(self, interval_ms: int) -> bool:
-        """Whether the last commit was that long ago. By boottime: the host's clock may be set."""
+        """Whether the last commit is older, by boottime: the host's clock may be set."""
         last_ms = self._committed_at_ms
         return last_ms is None or self._clock.boottime_ms() - last_ms >= interval_ms
 
     def make_stale(self) -> None:
-        """The next commit does not wait for its interval."""
+        """Lets the next commit not wait for its interval."""
         self._committed_at_ms = None
 
     def commit(self, prepared: Prepared | None, progress: Progress, rows: int) -> None:
-        """Publish until it is certain that it happened exactly once.
+        """Publishes until it is certain that the transaction was committed exactly once.
 
         Args:
-            prepared: what of the chunk is not delivered yet.
-            progress: how far the shard is afterwards.
+            prepared: the rows of the chunk that are not delivered yet.
+            progress: the progress after the transaction.
             rows: of the chunk, with those that are out: a half-delivered slot counts as pending.
 
         Raises:
-            TooLarge: it ran out of time, did not happen, and had more than one row.
+            TooLarge: it exceeded its deadline, was aborted, and had more than one row.
             Overtaken: see there.
             Fenced: another instance has the shard.
             RecoveryRefused: Kafka's progress is not what this loop wrote; or messages would leave
@@ -150,8 +150,8 @@ class Committer:
         self._mirror(progress)
 
     def _require_new(self, prepared: Prepared | None, progress: Progress) -> None:
-        """Refuse messages without a step of the progress: a doubt could not be resolved, and they
-        would be lost or doubled.
+        """Refuses messages with an unchanged progress: a doubt could not be resolved, and the
+        messages would be lost or doubled.
         """
         leaving = 0 if prepared is None else len(prepared.deliveries)
         if leaving and progress == self.committed:
@@ -161,7 +161,7 @@ class Committer:
             )
 
     def _publish(self, prepared: Prepared | None, progress: Progress, rows: int) -> None:
-        """3. of the module's head."""
+        """Runs 3. of the module's head."""
         while True:
             tried_ms = self._clock.boottime_ms()
             try:
@@ -178,7 +178,7 @@ class Committer:
                 return
 
     def _happened(self, attempted: Progress) -> bool:
-        """After a doubt: take the shard again and read whether the transaction was committed."""
+        """Takes the shard again after a doubt, and reads whether the transaction was committed."""
         found = self._start_publisher()
         if found is None:
             raise RecoveryRefused("the progress of this shard has vanished from the state topic")
@@ -187,7 +187,7 @@ class Committer:
         if found.encode() == self.committed.encode():
             return False
         if found.incarnation == self.committed.incarnation != self._claimed.incarnation:
-            # It has taken the transactional id back and committed.
+            # The last owner has taken the transactional id back and committed.
             raise Overtaken(
                 f"the last owner goes on: epoch {found.epoch}, slot {found.delivered_slot}"
             )
@@ -201,7 +201,7 @@ class Committer:
         raise RecoveryRefused("the progress in Kafka is neither the last one written nor the next")
 
     def _start_publisher(self) -> Progress | None:
-        """Start the publisher again, for as long as it takes Kafka to come back.
+        """Starts the publisher again, however long Kafka is unavailable.
 
         Raises:
             KafkaUnavailable: stopped meanwhile; the next start of the process reads the progress.
@@ -215,19 +215,19 @@ class Committer:
         raise KafkaUnavailable("stopped while waiting for Kafka")
 
     def _wait(self) -> None:
-        """Wait between two attempts, with a sign of life."""
+        """Waits between two attempts, with a heartbeat."""
         self._beat()
         wait_ms = self._backoff.next_ms()
         log.info("trying again", next_try_ms=wait_ms)
         self._backoff.wait(wait_ms)
 
     def _with_held(self, progress: Progress) -> Progress:
-        """The progress as the publisher has written it, with the copies that it holds now."""
+        """Returns the progress as the publisher has written it, with the present held copies."""
         held = self._publisher.aside.held
         return progress if held == progress.held else replace(progress, held=held)
 
     def _count(self, prepared: Prepared | None, took_ms: int) -> None:
-        """For metrics, and in `state` for `status`."""
+        """Counts for metrics, and in `state` for `status`."""
         deliveries = None if prepared is None else prepared.deliveries
         now = self._totals.now.after_commit(
             deliveries, self._publisher.aside, self._clock.now_ms(), took_ms
@@ -238,7 +238,7 @@ class Committer:
         )
 
     def _mirror(self, progress: Progress) -> None:
-        """4. of the module's head. A failure is only logged: a kill leaves an old mirror, too."""
+        """Runs 4. of the module's head. Only logs a failure: a kill leaves an old mirror, too."""
         try:
             self._directory.state.write_mirror(Mirror.of(progress, self.delivered_rows))
         except OSError as error:

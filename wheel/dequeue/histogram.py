@@ -1,4 +1,4 @@
-"""A histogram that takes whole columns, for snapshots: it is frozen, and adding makes a new one."""
+"""A histogram of whole columns: it is frozen, and an addition makes a new one, for snapshots."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from duewheel.schemas.arrays import Int64
 
-# From a tenth of a slot to what only an outage explains.
+# From a tenth of a slot to the lateness of an outage.
 MILLISECONDS = (
     *(5, 10, 25, 50, 75, 100, 150, 250, 500),
     *(1_000, 2_500, 5_000, 10_000, 30_000, 60_000),
@@ -18,11 +18,11 @@ MILLISECONDS = (
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How many of the values seen lie between neighbouring bounds.
+    """The number of values between neighbouring bounds.
 
     Attributes:
         bounds: rising; a value belongs to the first bound that it does not exceed.
-        counts: one per bound, and one for what exceeds them all.
+        counts: one per bound, and one for values above the last.
         total: sum of the values.
     """
 
@@ -31,7 +31,7 @@ class Histogram:
     total: int = 0
 
     def with_values(self, values: Int64) -> Histogram:
-        """This histogram and more values; negative ones count as 0, as after a clock's step."""
+        """Adds values; negative ones, after a clock's step, count as 0."""
         values = np.maximum(values, 0)
         added = np.bincount(
             np.searchsorted(self.bounds, values, "left"), minlength=len(self.counts)

@@ -61,17 +61,17 @@ class Dequeue:
         self._loop: Loop | None = None  # until the shard is this directory's
 
     def start(self, first: Progress | None = None, *, take_over: bool = False) -> None:
-        """Take the shard, decide where delivery goes on, inform ingest, and claim the progress.
+        """Takes the shard, decides where delivery continues, informs ingest, claims the progress.
 
         Args:
-            first: progress of a shard that never had any; None where that is not known to be so.
-            take_over: the operator says that no other instance serves the shard any more.
+            first: progress of a shard that never had any; None if it may have had some.
+            take_over: the operator has given --take-over.
 
         Raises:
             Fenced: the shard is another directory's; nothing has changed.
-            RecoveryRefused: its progress and the local files cannot both be right; nothing has
+            RecoveryRefused: its progress and the local files contradict each other; nothing has
                 changed.
-            RecoveryPending: a batch that ingest left half done is damaged: the next start recovers.
+            RecoveryPending: a half-applied batch of ingest is damaged: the next start recovers.
             KafkaUnavailable: no answer in time.
         """
         while True:
@@ -110,22 +110,22 @@ class Dequeue:
 
     @property
     def is_ready(self) -> bool:
-        """Whether no recovery, which unlinks files, is going on. May be read from any thread."""
+        """Whether no recovery, which unlinks files, is running. May be read from any thread."""
         return self._started.phase is not Phase.RECOVERING
 
     def close(self) -> None:
-        """Close the files; the directory may be stopped then."""
+        """Closes the files; the directory may be stopped afterwards."""
         if self._loop is not None:
             self._loop.close()
 
     def run(self) -> None:
-        """Tick until `stopping`."""
+        """Runs turns until `stopping`."""
         while not self._stopping():
             if not self.tick():
                 self._clock.sleep(self._until_next_slot_ms() / 1000)
 
     def tick(self) -> bool:
-        """One turn of the loop; returns whether there was anything to do.
+        """Runs one turn of the loop; returns whether it had work.
 
         Raises:
             Fenced: another instance has the shard.

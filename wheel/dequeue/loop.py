@@ -1,7 +1,7 @@
-"""The dequeue loop: closes slots as time passes, and publishes what was in them.
+"""The dequeue loop: closes slots as time passes, and publishes their timers.
 
-    1. when everything closed is delivered: under engine.lock, floor = floor(now / p), C = marks;
-       beside the deliveries, slots that the ring has come to are linked (far_slots.py)
+    1. when all closed slots are delivered: under engine.lock, floor = floor(now / p), C = marks;
+       beside the deliveries, slots that the ring has come to reach are linked (far_slots.py)
     2. the pipeline finds the closed slots' records, reads and encodes their messages, a bounded
        chunk at a time, ahead of the transactions (pipeline.py)
     3. one transaction per chunk: the messages and the progress (exactly_once.py)
@@ -61,11 +61,11 @@ _BLOCKED_COMMIT_MS = 1_000  # between readings of the brokers' clock while it bl
 
 
 class Loop:
-    """Closes, delivers and commits for a shard that is this directory's; see the module's head.
+    """Closes, delivers and commits for a shard that this directory owns; see the module's head.
 
     Attributes:
-        phase: what the newest turn did.
-        position: how far the shard has delivered. May be read from any thread, as `phase` may.
+        phase: of the newest turn.
+        position: of the delivery. Any thread may read `phase` and `position`.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Loop:
         Args:
             directory, publisher, clock, config, stopping, threads: as of Dequeue.
             started: the outcome of the start.
-            totals: where commits, replies and hot slots are counted.
+            totals: counts commits, replies and hot slots.
         """
         decision = started.decision
         self.phase = Phase.RECOVERING
@@ -114,10 +114,10 @@ class Loop:
         self._collecting = Interval(clock, config.collect_interval_ms)
 
     def begin(self) -> None:
-        """Commit where the loop begins: that fences the owner before it.
+        """Commits the first position, which fences the owner before it.
 
         Raises:
-            Overtaken: the last owner was quicker.
+            Overtaken: the last owner committed first.
             Fenced, RecoveryRefused, KafkaUnavailable: as of Dequeue.start.
         """
         self._try_to_resume()
@@ -139,7 +139,7 @@ class Loop:
         self._linker.close()
 
     def _end_standby(self) -> None:
-        """After the first commit, not before: the last owner could still place rows above C."""
+        """Called after the first commit: before, the last owner could place rows above C."""
         if self._directory.state.standby:
             with self._directory.engine_lock.held(LOCK_DEADLINE_S):
                 self._directory.state.set_standby(on=False)
@@ -147,8 +147,8 @@ class Loop:
     # ---- one turn --------------------------------------------------------------------------
 
     def turn(self) -> bool:
-        """Do what the phase says; returns whether slots were closed or delivered, cancels replied
-        to, or slots are still to be linked.
+        """Does the work of the phase; returns whether slots were closed or delivered, cancels
+        replied to, or more slots must be linked.
         """
         self._beat()
         self.phase = self._next_phase()
@@ -178,7 +178,7 @@ class Loop:
         return Phase.CLOSING if self.position.at_floor else Phase.DELIVERING
 
     def _try_to_resume(self) -> None:
-        """Leave RECOVERING once the files hold every row below C. Delivering before that would
+        """Leaves RECOVERING once the files have every row below C. A delivery before that would
         count missing rows as delivered.
         """
         state, r = self._directory.state, self.position.delivered_slot
@@ -213,7 +213,7 @@ class Loop:
             self._bounds.read(self.position.delivered_slot, committed.partitions)
 
     def _close_slots(self) -> None:
-        """1. of the module's head."""
+        """Runs 1. of the module's head."""
         if self._guard.must_read and self._commits.is_stale(_BLOCKED_COMMIT_MS):
             self._commits.commit(None, self._progress(self.position), 0)
             self._commits.make_stale()
@@ -237,8 +237,8 @@ class Loop:
         self._directory.state.write_close(close)
 
     def _begin_range(self, below: Marks) -> None:
-        """Start preparing the slots above R, up to the floor or the ring's end; `below` is D of the
-        first.
+        """Starts to prepare the slots above R, up to the floor or the ring's end; `below` is D of
+        the first.
         """
         self._move_ring()
         known = self._started.committed.partitions
@@ -248,7 +248,7 @@ class Loop:
         self._chunks.begin(r, end, below, half_rows_by_slot(known))
 
     def _move_ring(self) -> None:
-        """For a closed range beyond the ring: raise `lower`, and link its next slots."""
+        """Raises `lower` of a closed range beyond the ring, and links its next slots."""
         state, r = self._directory.state, self.position.delivered_slot
         floor = self.position.close.floor
         while state.linked <= r < floor:
@@ -262,7 +262,7 @@ class Loop:
     # ---- 2. to 5. delivering ---------------------------------------------------------------
 
     def _deliver_next(self) -> bool:
-        """Deliver a chunk, or end the range; reply to some cancels."""
+        """Delivers a chunk, or ends the range; replies to some cancels."""
         self._bounds.lower(self._commits.claimed.held)
         links = self._linker.step(self.position.close.lower)
         chunk = self._chunks.next()
@@ -273,7 +273,7 @@ class Loop:
         return True
 
     def _end_range(self) -> bool:
-        """The range is delivered, or was empty; returns whether there was more to do."""
+        """Ends a delivered or empty range; returns whether more work is left."""
         self.position = self.position.after(self._chunks.end, None)
         replied = self._reply()
         self._commit_when_stale(self._progress(self.position))
@@ -283,7 +283,7 @@ class Loop:
         return True
 
     def _deliver(self, chunk: PreparedChunk) -> None:
-        """3. and 4. of the module's head, for one chunk."""
+        """Runs 3. and 4. of the module's head for one chunk."""
         reached = self.position.after(chunk.delivered_after, chunk.ends, chunk.half_rows)
         begun_ms = self._clock.boottime_ms()
         try:
@@ -297,7 +297,7 @@ class Loop:
         self._warn_of_hot_slots(chunk.hot)
 
     def _warn_of_hot_slots(self, slots: list[int]) -> None:
-        """Count and log each slot with rows in excess once."""
+        """Counts and logs each slot with rows in excess once."""
         new = [slot for slot in slots if self._hot_slot is None or slot > self._hot_slot]
         if new:
             self._hot_slot = new[-1]
@@ -311,7 +311,7 @@ class Loop:
             )
 
     def _reply(self) -> bool:
-        """5. of the module's head; returns whether there was anything to reply."""
+        """Runs 5. of the module's head; returns whether a reply or chase left."""
         if self._replies.is_done:
             return False
         replies = self._replies.next(self._progress(self.position).partitions)
@@ -326,7 +326,7 @@ class Loop:
     # ---- progress --------------------------------------------------------------------------
 
     def _progress(self, position: Position, replied_below: Marks | None = None) -> Progress:
-        """The progress at a position; `replied_below`: `a` of what is replied to with it."""
+        """Makes the progress at a position; `replied_below`: `a` after the replies with it."""
         reached = advanced(
             self._started.committed.partitions,
             position.close,
@@ -338,8 +338,8 @@ class Loop:
         return self._commits.progress_of(reached)
 
     def _commit_when_stale(self, progress: Progress) -> None:
-        """Commit progress periodically while idle. Held copies move in these commits, without pause
-        between them: they would otherwise move at one batch per interval.
+        """Commits progress periodically while idle. Held copies move in these commits, without
+        pause between them: they would otherwise move at one batch per interval.
         """
         interval_ms = self._config.progress_interval_ms
         if self._guard.blocks_closing:
@@ -351,7 +351,7 @@ class Loop:
             self._commits.commit(moves, progress, 0)
 
     def _beat(self) -> None:
-        """A sign of life, with how far the deliveries are behind."""
+        """Writes a heartbeat, with the lag of the deliveries."""
         if self._beating.is_over():
             now_ms, state = self._clock.now_ms(), self._directory.state
             delivered_ms = self.position.delivered_slot * self._directory.config.precision_ms

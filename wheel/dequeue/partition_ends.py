@@ -1,7 +1,7 @@
 """Loads the ends of timer partitions from Kafka into the file `cancel_bounds`.
 
-When logs were unlinked, a partition may hold copies below its end whose originals have no log
-(checkpoints/cancel_bounds.py). Until its end is known every cancel in it is chased. A partition
+After logs were unlinked, a partition may have copies below its end whose originals have no log
+(checkpoints/cancel_bounds.py). Until its end is loaded, every cancel in it is chased. A partition
 without an answer delays neither other partitions nor deliveries.
 """
 
@@ -23,7 +23,7 @@ from duewheel.wheel.publisher_protocol import Publisher
 log = structlog.get_logger(__name__)
 
 _ASK_AGAIN_MS = 10_000  # after there was no answer
-_WRITE_AGAIN_MS = 1_000  # after the disk took nothing
+_WRITE_AGAIN_MS = 1_000  # after a failed write
 
 
 class BoundsKeeper:
@@ -45,21 +45,20 @@ class BoundsKeeper:
         self._failed_at_ms: int | None = None  # by boottime; None: no write has failed
 
     def read(self, r: int, partitions: Iterable[TopicPartition]) -> None:
-        """Read the file again, after a start or a collection of hours has written it.
+        """Reads the file again, after a start or a collection of hours has written it.
 
         Args:
-            r: without the file, all is out up to this slot, and no further: what is still to leave
-                may be rolled.
-            partitions: without the file, those without a known end.
+            r: without the file, rows up to this slot are out, and later ones may still roll.
+            partitions: without the file, the partitions without a loaded end.
         """
         bounds = CancelBounds.read(self._path)
         self._bounds = CancelBounds.blind_of(r, partitions) if bounds is None else bounds
 
     def lower(self, held: Container[TopicPartition]) -> None:
-        """Load missing ends, and write them to the file.
+        """Loads missing ends, and writes them to the file.
 
         Args:
-            held: partitions for which copies are held; left out. Their copies will lie above an
+            held: partitions with held copies, which are skipped. Their copies will lie above an
                 end loaded now: a cancel between would be decided without them, and its timer
                 delivered after the reply.
         """
@@ -93,9 +92,9 @@ class LogEnds:
         self._next_ms: dict[TopicPartition, int] = {}  # of those without an answer
 
     def of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The ends that Kafka has now; the others are requested again later.
+        """Loads the present ends; partitions without an answer are requested again later.
 
-        Partitions without an answer before have a request of their own: it may time out alone.
+        Partitions without an earlier answer have a request of their own, which may time out alone.
         """
         now_ms, again = self._clock.boottime_ms(), self._next_ms
         due = [p for p in partitions if again.get(p, 0) <= now_ms]
@@ -109,7 +108,7 @@ class LogEnds:
         return ends
 
     def _ask(self, wanted: list[TopicPartition]) -> dict[TopicPartition, int]:
-        # Copies of a retired topic go to its successor: none can lie behind a cancel here.
+        # Copies of a retired topic go to its successor, so none can lie behind a cancel here.
         ends = {p: 0 for p in wanted if is_retired(p[0])}
         existing = [p for p in wanted if p not in ends]
         try:

@@ -1,7 +1,7 @@
-"""Where the loop is: how far it has delivered (`Position`), what its next turn does (`Phase`).
+"""The state of the loop: `Position` (how far it has delivered) and `Phase` (the work of a turn).
 
-Both are values. The loop replaces them with one store each, so another thread that reads one sees a
-state that the loop was in, never half of the next one.
+Both are values. The loop replaces each by one store, so another thread reads a state that the loop
+was in, never half of the next one.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from duewheel.schemas.batches import TopicPartition
 
 
 class Phase(Enum):
-    """What a turn of the loop does. A start begins in RECOVERING and never comes back to it.
+    """The work of a turn of the loop. A start begins in RECOVERING and never returns to it.
 
         RECOVERING ──► CLOSING ◄──► DELIVERING
-                          ▲  PAUSED  ▲                from either, and back, as the operator says
+                          ▲  PAUSED  ▲                from either, and back, by the operator
 
-    In RECOVERING and PAUSED nothing is closed, delivered or replied to. Progress is still
-    committed when it gets stale, or a standby would take the owner for dead; held copies are
-    written in these commits.
+    In RECOVERING and PAUSED the loop closes and delivers no slot, and replies to no cancel. It
+    still commits stale progress, or a standby would treat the owner as dead; held copies move in
+    these commits.
     """
 
     RECOVERING = "ingest is making the files whole, or reads again what is missing"
@@ -56,19 +56,19 @@ class Position:
 
     @property
     def at_floor(self) -> bool:
-        """Whether everything closed is delivered."""
+        """Whether all closed slots are delivered."""
         return self.delivered_slot == self.close.floor
 
     def after(
         self, delivered_slot: int, ends: Mapping[TopicPartition, int] | None, half_rows: int = 0
     ) -> Position:
-        """The position once a chunk is delivered.
+        """Returns the position after the delivery of a chunk.
 
         Args:
-            delivered_slot: last slot that is delivered in full then.
+            delivered_slot: the last slot delivered in full.
             ends: if the slot after it is half delivered, the offset behind its last row, by source
                 partition of this chunk; else None.
-            half_rows: how many rows of that slot are out then.
+            half_rows: how many rows of that slot are out.
         """
         assert delivered_slot >= self.delivered_slot, f"R falls to {delivered_slot}: {self}"
         if ends is None:
@@ -78,5 +78,5 @@ class Position:
         return Position(self.close, delivered_slot, below, half_rows)
 
     def with_close(self, close: Close) -> Position:
-        """The same under another close page."""
+        """Returns this position with another close page."""
         return replace(self, close=close)

@@ -1,28 +1,29 @@
 """Prepares chunks for their transactions: two stages, each in a thread of its own, and two queues.
 
-    scan ──► queue ──► read, decode, mark, leave out, prepare ──► queue ──► the loop publishes
+    scan ──► queue ──► read, decode, mark, drop, prepare ──► queue ──► the loop publishes
 
     scan       finds the closed slots' rows in the log and cuts them into chunks     (slot_scan.py)
     read       reads a chunk's messages and verifies them                        (message_store.py)
-    decode     makes deliveries of them, divided if they name too many topics           (decode.py)
-    mark       finds the rows in excess of their slot                            (slot_overflow.py)
-    leave out  drops what is cancelled, or out already                (checkpoints/delivered.py)
-    prepare    encodes them, as far as that needs no transaction            (publisher_protocol.py)
+    decode     decodes them as deliveries, split if they name too many topics           (decode.py)
+    mark       marks the rows in excess of their slot                            (slot_overflow.py)
+    drop       drops rows that are cancelled, or out already             (checkpoints/delivered.py)
+    prepare    encodes the rows before the transaction                      (publisher_protocol.py)
 
-Each queue holds no more records and stored bytes than one chunk may have; a stage that runs ahead
-waits. Messages are read only when the second queue has room for what will become of them. So there
-are two chunks with their messages at any time, at most: one is published, the next is made or
-waits. (With a third, in the making while one waits, memory came close to 200 MB.)
+Invariant: at most two chunks have their messages in memory. Each queue has at most the records and
+stored bytes of one chunk; a stage that runs ahead waits. Messages are read only when the second
+queue has room for the result: one chunk is published, the next is prepared or waits. (With a third
+chunk memory came close to 200 MB.)
 
-A range of one chunk, which is the usual case, passes through both stages in the caller's thread.
-A chunk whose transaction ran out of time is divided, and so is what comes behind it. One that takes
-a quarter of that time, or less, lets the next be twice as large.
+A range of one chunk, the usual case, passes through both stages in the caller's thread. A chunk
+whose transaction exceeded its deadline is split, and so are the chunks behind it. A transaction
+that takes a quarter of the deadline or less lets the next one be twice as large.
 
-Whatever a stage raises comes to the caller in order, behind the chunks before it. A range that
-has failed once fails ever after: the stages have gone on, so its next chunk would be the wrong one.
+An error of a stage reaches the caller in order, behind the chunks before it. A range that has
+failed fails at every later call: the stages have moved on, so its next chunk would be the wrong
+one.
 
-Log and wheel are the scanning thread's, messages and topic names the reading one's; all of them are
-the caller's between the end of a range and the first `next` of another.
+Threads: the scanning thread uses log and wheel, the reading thread messages and topic names; the
+caller uses all of them between the end of a range and the first `next` of another.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ from duewheel.wheel.storage.layout import is_cancelled
 
 @dataclass(frozen=True, slots=True)
 class PreparedChunk:
-    """What one transaction is to deliver, and how far the shard is afterwards.
+    """The rows of one transaction, and the position after it.
 
     Attributes:
         prepared: the rows that are not delivered yet.
-        cancelled: how many were left out because they are cancelled.
-        decoded: the rows that there were, with these and those that a predecessor has delivered.
-        rank: of each in its slot.
+        cancelled: how many rows were dropped because they are cancelled.
+        decoded: all rows of the chunk, including cancelled ones and those that are out already.
+        rank: of each row in its slot.
         ends: if the slot after it is half delivered, the offset behind its last row, by source
             partition of this chunk; else None.
         half_rows: how many rows of that slot are out then.
@@ -74,17 +75,17 @@ class PreparedChunk:
 
     @property
     def rows(self) -> int:
-        """How many there were."""
+        """The number of rows of the chunk."""
         return len(self.decoded.chunk)
 
     @property
     def stored_bytes(self) -> int:
-        """Of their stored messages."""
+        """The bytes of their stored messages."""
         return self.decoded.chunk.stored_bytes
 
     @property
     def delivered_after(self) -> int:
-        """Last slot that is delivered in full."""
+        """The last slot delivered in full after this chunk."""
         return self.decoded.chunk.delivered_after
 
     @property
@@ -113,7 +114,7 @@ class _Range:
 
 
 class Threads:
-    """What a pipeline makes for each of its stages: a thread, and the queue behind it."""
+    """Makes the thread of each stage of a pipeline, and the queue behind it."""
 
     def worker(self, name: str, work: Callable[[], object]) -> Worker:
         """The thread of a stage; the pipeline starts it."""
@@ -139,9 +140,9 @@ class Pipeline:
     ) -> None:
         """
         Args:
-            directory: whose slots are delivered.
+            directory: of the slots.
             prepare: the publisher's.
-            config: bounds of one chunk, and of one queue; what is done about slots with many rows.
+            config: bounds of a chunk and of a queue; the policy for hot slots.
             threads: for its stages.
         """
         self._directory = directory
@@ -151,10 +152,10 @@ class Pipeline:
         self._threads = threads
         self._range: _Range | None = None
         self._stages: _Stages | None = None
-        # Of a range of one chunk, or of one that was divided.
+        # Chunks of a range with a single chunk, or of one that was split.
         self._ready: deque[PreparedChunk] = deque()
         self._rows_max = config.chunk_records  # of one transaction, for now
-        self._too_long_ms = 0  # what the last one took that ran out of time
+        self._too_long_ms = 0  # duration of the last transaction that exceeded its deadline
         self._failure: BaseException | None = None
 
     def begin(
@@ -164,12 +165,12 @@ class Pipeline:
         below: Mapping[TopicPartition, int],
         half_rows_by_slot: Mapping[int, int],
     ) -> None:
-        """Go on with the slots after < s ≤ until; the range before has been used up.
+        """Starts the range of slots after < s ≤ until, behind the end of the earlier range.
 
         Args:
-            after, until: all of them closed.
-            below: D of slot after + 1 if that was found half delivered, else empty.
-            half_rows_by_slot: of half-delivered slots, how many rows are out.
+            after, until: bounds of closed slots.
+            below: D of slot after + 1 if that is half delivered, else empty.
+            half_rows_by_slot: the number of rows that are out, by half-delivered slot.
         """
         assert self._stages is None and not self._ready, "chunks were made and not used"
         scan = SlotScan(self._directory, after, until, self._config.window_records)
@@ -177,12 +178,12 @@ class Pipeline:
 
     @property
     def end(self) -> int:
-        """The last slot of the range that was begun last."""
+        """The last slot of the newest range."""
         assert self._range is not None, "no range was begun"
         return self._range.end
 
     def next(self) -> PreparedChunk | None:
-        """The next chunk, or None at the end of the range.
+        """Returns the next chunk, or None at the end of the range.
 
         Raises:
             CorruptFile: a pending timer is damaged; every chunk before it has been returned.
@@ -196,14 +197,14 @@ class Pipeline:
             raise
 
     def divide(self, ready: PreparedChunk, took_ms: int) -> None:
-        """The transaction of these rows ran out of time, and nothing of them is out: `next` returns
-        them again, in smaller chunks.
+        """Splits a chunk whose transaction exceeded its deadline, and was aborted: `next` returns
+        its rows again, in smaller chunks.
         """
         self._rows_max, self._too_long_ms = max(1, ready.rows // 2), took_ms
         self._ready.appendleft(ready)
 
     def note_commit(self, took_ms: int) -> None:
-        """After a short one the next one may be larger, up to a whole chunk."""
+        """Lets the next transaction be larger after a short one, up to a whole chunk."""
         if 4 * took_ms <= self._too_long_ms:
             self._rows_max = min(2 * self._rows_max, self._bounds[0])
 
@@ -242,7 +243,7 @@ class Pipeline:
         return ready
 
     def close(self) -> None:
-        """End the stages and wait for them; the files may be closed then."""
+        """Ends the stages and waits for them; the files may be closed afterwards."""
         if self._stages is not None:
             self._stages.close()
 
@@ -265,11 +266,11 @@ class Pipeline:
         return _Stages(self._threads, scan, scanned, read, made)
 
     def _make(self, slots: _Range, chunk: ScannedChunk) -> Iterator[PreparedChunk]:
-        """The second stage, for one chunk of the first."""
+        """Runs the second stage for one chunk of the first."""
         store, topics = self._directory.messages, self._directory.topics
         precision_ms = self._directory.config.precision_ms
         whole = decode_chunk(chunk, store.read(chunk.hour, chunk.records), topics)
-        # Also what is cancelled has a rank in its slot: it may be out already elsewhere.
+        # A cancelled row has a rank, too: in another owner's files it may have been delivered.
         rank = slots.ranks.of(chunk.slot, ~_delivered(slots, whole))
         config, end = self._config, 0
         marked = config.hot_slots.mark_overflow(whole.deliveries, chunk.slot, rank, precision_ms)
@@ -279,7 +280,7 @@ class Pipeline:
             yield self._prepared(slots, decoded, rank[first:end])
 
     def _prepared(self, slots: _Range, decoded: DecodedChunk, rank: Int64) -> PreparedChunk:
-        """Leave out what is cancelled or out already, and prepare the rest."""
+        """Drops rows that are cancelled or out already, and prepares the others."""
         slot, deliveries = decoded.chunk.slot, decoded.deliveries
         pending = ~_delivered(slots, decoded)
         cancelled = is_cancelled(decoded.chunk.records) & pending
@@ -330,7 +331,7 @@ class _Stages:
 def _run(
     stage: Callable[[], None], queue: BoundedQueue[ScannedChunk] | BoundedQueue[PreparedChunk]
 ) -> None:
-    """A stage's thread: all of the stage, then its queue is ended, with the error if there was."""
+    """Runs a stage in its thread, then ends its queue, perhaps with an error."""
     try:
         stage()
     except QueueClosed:
@@ -342,13 +343,13 @@ def _run(
 
 
 def _delivered(slots: _Range, decoded: DecodedChunk) -> Bool:
-    """Rows of the slot that a predecessor had half delivered, below D of their partition."""
+    """Selects rows of a slot that was half delivered at the start, below D of their partition."""
     d = np.array([slots.below.get(p, 0) for p in decoded.sources], np.int64)[decoded.source]
     return is_out(decoded.chunk.slot, decoded.offset, slots.half_slot - 1, d)
 
 
 def _ends(decoded: DecodedChunk) -> dict[TopicPartition, int] | None:
-    """Offsets behind the rows of the last slot, if that is half delivered after them."""
+    """Returns the offsets behind the rows of the last slot, if these leave it half delivered."""
     chunk = decoded.chunk
     if not chunk.slot_open:
         return None

@@ -54,10 +54,10 @@ _RECORDS_MAX = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ReadAheadConfig:
-    """How far is read ahead, and how much.
+    """The bounds of read-ahead.
 
     Attributes:
-        ahead_ms: slots that close within this time are read ahead. 0: none are.
+        ahead_ms: slots that close within this time are read ahead; 0: none.
         bytes_max: page cache to fill, at most.
     """
 
@@ -67,7 +67,7 @@ class ReadAheadConfig:
 
 @dataclass
 class _HourRead:
-    """How far an hour's files have been read.
+    """The part of an hour's files that was read.
 
     Attributes:
         log_bytes: of the log, from its beginning.
@@ -98,7 +98,7 @@ class ReadAhead:
             path: the directory.
             wheel: its geometry.
             config: how far, and how much.
-            stopping: asked between reads.
+            stopping: checked between reads.
         """
         self._wheel = TimerWheel(path / timer_wheel.FILE_NAME, wheel.ring)
         self._log = TimerLog(path)
@@ -109,10 +109,10 @@ class ReadAhead:
         self._hours: dict[int, _HourRead] = {}
 
     def read(self, delivered: int, now_ms: int) -> int:
-        """Read ahead what the coming slots need and has not been read.
+        """Reads the bytes of the coming slots that were not read yet.
 
         Args:
-            delivered: last slot that needs nothing any more.
+            delivered: the last slot delivered in full.
             now_ms: the time.
 
         Returns:
@@ -142,7 +142,7 @@ class ReadAhead:
         hour_read = self._hours.setdefault(hour, _HourRead())
         log_bytes, message_bytes = self._log.files.size(hour), self._messages.size(hour)
         if log_bytes > bytes_max or not message_bytes:
-            return 0  # a part of the log is of no use: chains lead everywhere
+            return 0  # a part of the log is of no use: chains lead through all of it
         count = self._read(self._log.files.fd(hour), hour_read.log_bytes, log_bytes)
         hour_read.log_bytes = log_bytes
         if hour_read.whole:
@@ -158,7 +158,7 @@ class ReadAhead:
         return count + self._ask_for_slots(hour, hour_read, delivered, end, left)
 
     def _read(self, fd: int, start: int, end: int) -> int:
-        """Read a stretch from disk; its bytes are not wanted."""
+        """Reads a range of a file into the page cache."""
         buffer = bytearray(_SEQUENTIAL_BYTES)
         position = start
         while position < end and not self._stopping():
@@ -194,9 +194,9 @@ class ReadAhead:
         return requested
 
     def _pages(self, hour: int, entries: Entries) -> tuple[Int64, Int64]:
-        """The pages that the slots' messages lie on, soonest needed first, and by which slot.
+        """Returns the pages with the slots' messages, by slot, the earliest first.
 
-        The messages of a run are neighbours: its first and last record say where.
+        The messages of a run are neighbours: its first and last record have the bounds.
         """
         stretches = self._log.walk(hour, entries)
         first = stretches.first_pos // RECORD_BYTES
@@ -212,7 +212,7 @@ class ReadAhead:
         return pages[firsts], slots[firsts]
 
     def _ask_for(self, hour: int, pages: Int64) -> int:
-        """Have the kernel read these pages, without waiting."""
+        """Requests these pages from the kernel, without waiting."""
         if not len(pages):
             return 0
         pages = np.sort(pages)
@@ -250,9 +250,9 @@ class ReadAheadThread:
         Args:
             path, wheel, config: as ReadAhead.
             clock: the loop's.
-            delivered: the last slot delivered in full, None while no file may be read; asked
+            delivered: the last slot delivered in full, None while no file may be read; called
                 from another thread.
-            round_s: between two looks, and before it is started again.
+            round_s: between two rounds, and before a restart.
         """
         self._stop = threading.Event()
         self._ahead = ReadAhead(path, wheel, config, self._stop.is_set)
@@ -260,7 +260,7 @@ class ReadAheadThread:
         self._clock = clock
         self._delivered = delivered
         self._round_s = round_s
-        # Deliveries go on without it, only slower: after any error it is started again.
+        # Deliveries continue without read-ahead, only slower: any error restarts it.
         self._thread = Worker("read ahead", self._run, again_after_s=round_s)
 
     def __enter__(self) -> Self:
@@ -281,6 +281,6 @@ class ReadAheadThread:
                     count = self._ahead.read(delivered, self._clock.now_ms())
                     log.debug("read ahead", bytes=count)
             except (CorruptFile, OSError) as error:
-                # Mostly an entry that was being changed. What is really damaged the loop reports.
+                # Usually an entry during a change; the loop reports real damage.
                 log.debug("read ahead left out", reason=str(error))
             self._stop.wait(self._round_s)

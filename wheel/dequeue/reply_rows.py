@@ -52,15 +52,15 @@ def reply_rows(
     delivered_slot: Int64,
     reply_topic: str | None,
 ) -> Deliveries:
-    """The replies to some requests, and the chases; a loop over them, for a few thousand at most.
+    """Makes replies to requests, and chases; a loop over rows, for a few thousand at most.
 
     Args:
-        requests: as the cancel log has them.
+        requests: from the cancel log.
         source_partition: the timer partition of each, as index in `source_partitions`.
         source_partitions: timer partitions.
-        outcome: of each, index in OUTCOMES.
-        delivered_slot: of each one's partition, as of the progress of the same transaction.
-        reply_topic: where replies go; without one there are only chases.
+        outcome: of each request, index in OUTCOMES.
+        delivered_slot: R of each request's partition, by the progress of the same transaction.
+        reply_topic: of the replies; None: only chases leave.
     """
     prefix, count = requests.prefix, len(requests.prefix)
     is_chase = outcome >= CHASE
@@ -101,7 +101,7 @@ def reply_rows(
 
 
 def _reply_headers(requests: StoredMessages, outcome: Int32) -> tuple[Column, int]:
-    """What a reply adds to the request's own headers, and how many those are."""
+    """Makes the headers that a reply adds to the request's own; returns them and their number."""
     words = binary(OUTCOMES[index].encode() for index in outcome.tolist())
     headers = join(
         *(header_name(names.ANSWER), *framed(words)),
@@ -113,7 +113,7 @@ def _reply_headers(requests: StoredMessages, outcome: Int32) -> tuple[Column, in
 def _chase_headers(
     requests: StoredMessages, offset: Int64, outcome: Int32, delivered_slot: Int64, replaces: Bool
 ) -> tuple[Column, Int64]:
-    """What a chase adds to the request's own headers, and how many those are."""
+    """Makes the headers that a chase adds to the request's own; returns them and their number."""
     flags: Int64 = np.where(outcome == CHASE_FOUND, CHASE_FLAG_FOUND, 0)
     flags[replaces] |= CHASE_FLAG_RESCHEDULE
     named = requests.prefix["due_ms"].astype(np.int64)

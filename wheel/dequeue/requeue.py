@@ -43,20 +43,20 @@ _DOUBLINGS_MAX = 9  # beyond the longest
 
 
 def rolled_copies(deliveries: Deliveries, rows: Bool) -> Deliveries:
-    """The deliveries with the given rows as rolled copies."""
+    """Makes rolled copies of the given rows."""
     headers, count = _headers(deliveries, deliveries.roll_times + 1)
     return _to_source(deliveries, rows, headers, count)
 
 
 def parked(deliveries: Deliveries, rows: Bool, not_before_ms: Int64) -> Deliveries:
-    """The deliveries with the given rows as parked copies, which leave no earlier than that."""
+    """Makes parked copies of the given rows, which leave no earlier than an instant."""
     headers, count = _headers(deliveries, deliveries.roll_times)
     parking = parking_headers(not_before_ms, _retries(deliveries))
     return _to_source(deliveries, rows, join(headers, parking), count + 2)
 
 
 def waiting_letters(deliveries: Deliveries, rows: Bool, now_ms: int) -> Deliveries:
-    """The deliveries with the given dead letters as copies that wait for the dead-letter topic."""
+    """Makes copies of the given dead letters, which wait for the dead-letter topic."""
     not_before_ms = now_ms + waits_ms(deliveries)
     headers = letter_headers(deliveries.origin_offset, not_before_ms, _retries(deliveries))
     count = np.full(len(deliveries), len(LETTER_END), np.int32)
@@ -68,7 +68,7 @@ def _retries(deliveries: Deliveries) -> Int32:
 
 
 def waits_ms(deliveries: Deliveries) -> Int64:
-    """How long each row waits if its topic takes no writes: the same each time it is computed."""
+    """Computes the wait of each row whose topic takes no writes: the same at each computation."""
     first_ms, longest_ms = WAIT_MS
     doublings = np.minimum(deliveries.retries, _DOUBLINGS_MAX).astype(np.int64)
     wait_ms = np.minimum(first_ms << doublings, longest_ms)
@@ -79,7 +79,7 @@ def waits_ms(deliveries: Deliveries) -> Int64:
 
 
 def _headers(deliveries: Deliveries, roll_times: Int32) -> tuple[Column, Int32]:
-    """The request as headers. Partition and key stay: timers of a key keep their order."""
+    """Encodes the request as headers. Partition and key stay: timers of a key keep their order."""
     default = np.asarray(pc.equal(deliveries.timer_id, deliveries.source))
     default = default & (deliveries.origin_offset != NO_ORIGIN)
     return copy_headers(
@@ -94,7 +94,7 @@ def _headers(deliveries: Deliveries, roll_times: Int32) -> tuple[Column, Int32]:
 
 
 def _to_source(deliveries: Deliveries, rows: Bool, headers: Column, count: Int32) -> Deliveries:
-    """The deliveries with the given rows addressed to their timer partitions."""
+    """Addresses the given rows to their timer partitions."""
     topics = list(
         dict.fromkeys([*deliveries.targets, *(topic for topic, _ in deliveries.source_partitions)])
     )

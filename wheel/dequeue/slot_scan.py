@@ -33,11 +33,11 @@ class ScannedChunk:
     """Neighbouring rows in delivery order.
 
     Attributes:
-        hour: whose files hold their messages.
+        hour: of the files with their messages.
         slot: of each row.
         records: their log records.
-        delivered_after: last slot that is delivered in full once this chunk is.
-        slot_open: whether the last row's slot has more rows, so that it is half delivered then.
+        delivered_after: last slot that is delivered in full after this chunk.
+        slot_open: whether this chunk leaves the last row's slot half delivered.
         last: whether the scan ends with this chunk.
     """
 
@@ -96,7 +96,7 @@ class SlotScan:
         self._window: _Window | None = None
 
     def next_chunk(self, records_max: int, bytes_max: int) -> ScannedChunk | None:
-        """The next rows, one at least; None when every slot is used up.
+        """Returns the next rows, at least one; None behind the last slot.
 
         Raises:
             CorruptFile: log or wheel are damaged; nothing of the chunk was returned.
@@ -107,7 +107,7 @@ class SlotScan:
         window = self._window
         view = self._directory.log.view(window.hour, window.log_end)
         rows = window.rows(records_max)
-        # Of whole records, take is ten times as fast as indexing.
+        # For whole records, take is ten times as fast as indexing.
         records = view.take(window.positions(rows) // RECORD_BYTES)
         self._require_own(window, rows, records)
         sizes = np.cumsum(records["size_py"].astype(np.int64))
@@ -131,7 +131,7 @@ class SlotScan:
             )
 
     def _open_window(self) -> bool:
-        """Find the next slots with records; False if there are none up to `until`."""
+        """Finds the next slots with records; returns False if there are none up to `until`."""
         precision_ms = self._directory.config.precision_ms
         # After a long stop the closed range may be longer than the ring.
         slots_at_once = min(_SLOTS_AT_ONCE, self._directory.config.ring)
@@ -158,7 +158,7 @@ class SlotScan:
 
 
 class _Window:
-    """Runs in delivery order and how far they are used up; rows are numbered from 0."""
+    """Runs in delivery order, and the position in them; rows are numbered from 0."""
 
     def __init__(self, hour: int, stretches: Stretches, end: int) -> None:
         self.hour = hour
@@ -188,7 +188,7 @@ class _Window:
         return positions
 
     def take(self, rows: Int64, records: Records, until: int) -> ScannedChunk:
-        """Use up `rows`, which are the next ones."""
+        """Moves the position behind `rows`, which are the next ones."""
         self._next = int(rows[-1]) + 1
         slot = self.slots(rows)
         if self.exhausted:
@@ -201,7 +201,7 @@ class _Window:
         )
 
     def _run(self, rows: Int64) -> Int64:
-        """The run of each of neighbouring rows."""
+        """Returns the run of each of neighbouring rows."""
         first, last = np.searchsorted(self._ends, rows[[0, -1]], "right").tolist()
         ends = np.minimum(self._ends[first : last + 1], rows[-1] + 1)
         return np.repeat(np.arange(first, last + 1), np.diff(ends, prepend=rows[0]))

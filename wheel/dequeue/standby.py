@@ -67,13 +67,13 @@ from duewheel.wheel.storage.far_slots import Linker
 log = structlog.get_logger(__name__)
 
 POLL_S = 0.25  # between two readings of the progress
-_ASK_MS = 3_000  # of silence, before the coordinator is asked, and between two questions
+_ASK_MS = 3_000  # of silence before a request to the coordinator, and between two requests
 _LOG_MS = 10_000
-_AWAITED_MAX = 1_000  # closings remembered; beyond them the lag is known a little too low
+_AWAITED_MAX = 1_000  # closings in memory; beyond them the lag is a little too low
 
 
 class Verdict(Enum):
-    """Why a follower ends."""
+    """The reason why a follower ends."""
 
     OWNER = "the shard is this directory's own"
     PROMOTED = "the operator has requested a take-over"
@@ -114,7 +114,7 @@ class Follower:
         self._warning = Interval(clock, _LOG_MS)
 
     def run(self) -> Verdict | None:
-        """Follow until that has to end; None if stopped."""
+        """Follows until an outcome; None if stopped."""
         while not self._stopping():
             verdict = self.tick()
             if verdict is not None:
@@ -123,7 +123,7 @@ class Follower:
         return None
 
     def tick(self) -> Verdict | None:
-        """Read the progress once, and follow it.
+        """Reads the progress once, and follows it.
 
         Raises:
             RecoveryRefused: the progress cannot be read.
@@ -151,7 +151,7 @@ class Follower:
         return self._verdict()
 
     def _without_progress(self) -> Verdict | None:
-        """Wait for the first progress; or for the operator, if Kafka has lost it."""
+        """Waits for the first progress, or for the operator if Kafka has lost it."""
         if not self._directory.state.standby:
             self._warn("waiting for the first progress of the shard")
             return None
@@ -178,7 +178,7 @@ class Follower:
             raise RecoveryPending(f"not standing by yet: {refused}") from refused
 
     def _begin(self, seen: Seen) -> Verdict | None:
-        """Decide how much of the files is kept, and publish that to ingest."""
+        """Decides which files are kept, and publishes the decision to ingest."""
         progress = seen.progress
         self._require_same_settings(progress)
         state = self._directory.state
@@ -197,7 +197,7 @@ class Follower:
         return None
 
     def _follow(self, seen: Seen) -> None:
-        """Mirror and close page of the newest progress."""
+        """Writes mirror and close page of the newest progress."""
         assert self._seen is not None
         before, state = self._seen, self._directory.state
         if seen == before:
@@ -222,7 +222,7 @@ class Follower:
         self._seen, self._last_sign_ms = seen, self._clock.boottime_ms()
 
     def _link(self) -> None:
-        """Link the slots that the ring reaches, as the loop does."""
+        """Links the slots that the ring reaches, as the loop does."""
         state = self._directory.state
         if state.needs_recovery:
             return
@@ -239,10 +239,10 @@ class Follower:
         return Verdict.SILENT if self._is_silent() else None
 
     def _is_silent(self) -> bool:
-        """Whether the owner could have written for long enough, and has not.
+        """Returns whether the owner could have written for long enough, and has not.
 
-        A broker that is lost may take the coordinator of the owner's transactions with it, for some
-        10 s, and nothing else: that is no silence of the owner.
+        A lost broker may have been the coordinator of the owner's transactions, for some 10 s: that
+        is no silence of the owner.
         """
         now_ms, after_ms = self._clock.boottime_ms(), self._config.take_over_after_ms
         if now_ms - max(self._last_sign_ms, self._last_question_ms) > min(_ASK_MS, after_ms):
@@ -255,7 +255,7 @@ class Follower:
         return now_ms - self._last_sign_ms > after_ms
 
     def _beat(self) -> None:
-        """A sign of life, and how old the oldest closing is that ingest has not reached."""
+        """Writes a heartbeat, and the age of the oldest closing that ingest has not reached."""
         state, now_ms = self._directory.state, self._clock.boottime_ms()
         close, awaited = state.close(), self._awaited
         newest = awaited[-1][1] if awaited else None

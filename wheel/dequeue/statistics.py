@@ -26,22 +26,22 @@ class Statistics:
     Attributes:
         delivered: timers published to their topics.
         dead_letters: messages published to the dead-letter topic, by reason: REJECTED by ingest,
-            WAITED until that topic took them, or why they could not be published.
-        letters_kept: dead letters sent back to wait because that topic took nothing, counted each
+            WAITED until that topic took them, or the reason why they could not be published.
+        letters_kept: dead letters sent back to wait because that topic took no writes, counted each
             time.
         cancelled: timers that a cancel has suppressed.
         replies: to cancels and reschedules, by outcome.
         chases: cancels that were written again to the end of their partition.
         rolled: timers sent back to their timer topic, by that topic; not among `delivered`.
-        parked: the same because their target took no writes, by target.
-        spread: the same because they were in excess of their slot.
+        parked: timers sent back because their target took no writes, by target.
+        spread: timers sent back because they were in excess of their slot.
         hot_slots: slots with rows in excess.
         transactions: commits, those without messages included.
         doubts: transactions whose outcome had to be read back.
         held: copies that wait in the state topic for their timer partition to take writes.
         lateness_max_ms: greatest time of the acknowledgement − due time of accepted messages.
-        lateness_ms: the same of each, without rolled timers.
-        commit_ms: from handing a transaction over until it is certainly committed.
+        lateness_ms: that time of each, without rolled timers.
+        commit_ms: from the start of a transaction until it is certainly committed.
     """
 
     delivered: int = 0
@@ -62,32 +62,32 @@ class Statistics:
     commit_ms: Histogram = field(default_factory=Histogram)
 
     def after_doubt(self) -> Statistics:
-        """With one more transaction whose outcome had to be read back."""
+        """Returns these with one more transaction whose outcome had to be read back."""
         return replace(self, doubts=self.doubts + 1)
 
     def after_hot_slots(self, count: int) -> Statistics:
-        """With `count` more slots with rows in excess."""
+        """Returns these with `count` more slots with rows in excess."""
         return replace(self, hot_slots=self.hot_slots + count)
 
     def after_cancels(self, cancelled: int) -> Statistics:
-        """With `cancelled` more suppressed timers."""
+        """Returns these with `cancelled` more suppressed timers."""
         return replace(self, cancelled=self.cancelled + cancelled) if cancelled else self
 
     def after_replies(self, outcomes: Mapping[str, int], chases: int) -> Statistics:
-        """With more replies, by outcome, and chases."""
+        """Returns these with more replies, by outcome, and chases."""
         replies = Counter(self.replies) + Counter(outcomes)
         return replace(self, replies=replies, chases=self.chases + chases)
 
     def after_commit(
         self, deliveries: Deliveries | None, aside: Aside, committed_at_ms: int, took_ms: int
     ) -> Statistics:
-        """With one more committed transaction.
+        """Returns these with one more committed transaction.
 
         Args:
             deliveries: its rows, None if it had only the progress.
-            aside: those of its rows that went elsewhere than addressed.
+            aside: its rows that did not go to their target.
             committed_at_ms: when it was acknowledged.
-            took_ms: from handing it over until then.
+            took_ms: duration from its start until then.
         """
         counted = replace(
             self,
@@ -96,7 +96,7 @@ class Statistics:
             commit_ms=self.commit_ms.with_values(np.array([took_ms])),
         )
         if deliveries is None or not len(deliveries) or deliveries.answer.all():
-            return counted  # answers have a transaction of their own
+            return counted  # replies have a transaction of their own
         went = np.ones(len(deliveries), np.bool_)
         went[np.concatenate([aside.parked, aside.letters, aside.dead_lettered])] = False
         dead, rolled = went & deliveries.dead_letter, went & deliveries.is_copy
@@ -130,7 +130,7 @@ class Totals:
 
 
 def _with(counts: Mapping[str, int], deliveries: Deliveries, rows: Int64) -> Mapping[str, int]:
-    """Counts by topic, with these rows added."""
+    """Returns counts by topic, with these rows added."""
     if not len(rows):
         return counts
     total = Counter(counts)
