@@ -1,1 +1,1 @@
-"""What an operator changes of a shard: its settings, and losses that are accepted."""
+"""An operator's changes of a shard: changed settings, skipped records, accepted losses."""

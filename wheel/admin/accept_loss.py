@@ -1,8 +1,8 @@
 """Accepts losses of timer partitions: `duewheel reconfigure --accept-loss topic-partition`.
 
-Kafka no longer has what the marks of a lost partition point to. Ingest is refused, because it would
-take new messages for old ones; dequeue still delivers what is in the wheel. Accepting the loss
-treats the partition as one that was never read:
+Kafka no longer has the records behind the marks of a lost partition. Ingest refuses to start,
+because it would mistake new messages for old ones; dequeue still delivers the timers in the wheel.
+After the loss is accepted, the partition counts as one that was never read:
 
     deleted     dropped from the progress and from the marks
     recreated   marks and C become the log start; the new topic's id is recorded
@@ -57,7 +57,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KafkaTopics:
-    """The timer topics as Kafka has them now; what does not exist is left out.
+    """The existing timer topics in Kafka.
 
     Attributes:
         ids: by name.
@@ -75,9 +75,9 @@ class Loss:
 
     Attributes:
         kind: DELETED, RECREATED or CUT_SHORT.
-        was: next offset that would have been taken.
+        was: the next offset before the loss.
         start: next offset to take; None if the partition is deleted.
-        unread: how many offsets below C ingest would have to read again, and cannot.
+        unread: the number of offsets below C that ingest would have to read again, and cannot.
     """
 
     kind: str
@@ -96,17 +96,17 @@ def losses(
     config: DequeueConfig,
     topics: KafkaTopics,
 ) -> tuple[Progress, dict[TopicPartition, Loss]]:
-    """The loss of each partition that the operator has named; changes nothing.
+    """Determines the loss of each named partition; changes nothing.
 
     Args:
         named: those whose loss is accepted.
         committed: the newest progress in Kafka.
         local: the data directory.
         config: of the shard.
-        topics: what Kafka has.
+        topics: the existing ones in Kafka.
 
     Raises:
-        ConfigError: the shard knows no such partition, or another one of its topic is lost, too.
+        ConfigError: the shard has no such partition, or another one of its topic is lost, too.
         RecoveryRefused: nothing is lost; or it cannot be accepted now.
     """
     progress = _require_ready(committed, local, config)
@@ -153,7 +153,7 @@ def _loss(
     recorded_ids: Mapping[str, str],
     topics: KafkaTopics,
 ) -> Loss | None:
-    """What is lost of a partition; None if nothing is."""
+    """Determines the loss of a partition; None without one."""
     topic, mark = partition[0], local.commit.marks.get(partition)
     part, close = progress.partitions.get(partition), local.close
     closed = max(close.marks.get(partition, 0) if close else 0, part.delivered_mark if part else 0)
@@ -171,7 +171,7 @@ def _loss(
 
 
 def _require_whole_topics(accepted: Losses, progress: Progress, local: Local) -> None:
-    """A topic is recreated with all of its partitions."""
+    """Requires all partitions of a recreated topic: it is recreated as a whole."""
     for topic in _topics_lost(accepted):
         partitions = progress.partitions.keys() | local.commit.marks.keys()
         others = sorted(p for p in partitions if p[0] == topic and p not in accepted)
@@ -190,14 +190,14 @@ def accept(
     accepted: Losses,
     ids: Mapping[str, str],
 ) -> None:
-    """2. to 5. of the module's head.
+    """Runs 2. to 5. of the module's head.
 
     Args:
-        directory: started as DEQUEUE, while no process can be INGEST.
+        directory: started as DEQUEUE, while no process can start as INGEST.
         publisher: started; `committed` is what it has read.
         committed: the newest progress.
-        accepted: what `losses` has returned.
-        ids: of the timer topics as they are now.
+        accepted: the result of `losses`.
+        ids: of the present timer topics.
 
     Raises:
         RecoveryRefused: timers are pending from behind a cut, or cancelled from there.
@@ -226,10 +226,10 @@ def _topics_lost(accepted: Losses) -> set[str]:
 
 
 def _require_none_behind(directory: DataDirectory, cuts: Marks) -> None:
-    """Refuse a cut while timers from behind it are pending: new ones will have the same offsets.
+    """Refuses a cut while timers from behind it are pending: new ones will have the same offsets.
 
     Raises:
-        RecoveryRefused: how many, and until when.
+        RecoveryRefused: with their number, and the time of the last one.
     """
     snapshot, count, last = Snapshot.take(directory), 0, 0
     for hour, log_bytes in snapshot.log_bytes.items():
@@ -249,10 +249,10 @@ def _require_none_behind(directory: DataDirectory, cuts: Marks) -> None:
 
 
 def _require_none_cancelled(directory: DataDirectory, cuts: Marks, before: Commit) -> None:
-    """Refuse a cut while timers are pending that were cancelled from behind it: they would leave.
+    """Refuses a cut while timers are pending that were cancelled from behind it: they would leave.
 
     Raises:
-        RecoveryRefused: how many, and until when.
+        RecoveryRefused: with their number, and the time of the last one.
     """
     snapshot, precision_ms = Snapshot.take(directory), directory.config.precision_ms
     count, last = 0, 0
@@ -278,7 +278,7 @@ def _require_none_cancelled(directory: DataDirectory, cuts: Marks, before: Commi
 
 
 def _cut_off_cancels(directory: DataDirectory, cuts: Marks, before: Commit) -> None:
-    """Cancels from behind a cut get no replies: new records will have their offsets."""
+    """Removes the replies to cancels from behind a cut: new records will have their offsets."""
     for hour, (length, _) in before.cancels.items():
         if hour < directory.state.live.gc_cancels:
             continue
@@ -289,7 +289,7 @@ def _cut_off_cancels(directory: DataDirectory, cuts: Marks, before: Commit) -> N
 
 
 def _ends(directory: DataDirectory, prefix: Prefixes, cuts: Marks) -> Int64:
-    """Where the partition of each message is cut."""
+    """Returns the offset at which the partition of each message is cut."""
     sources, source = directory.topics.sources(prefix)
     ends: Int64 = np.array([cuts.get(p, _NEVER) for p in sources], np.int64)[source]
     return ends
@@ -318,12 +318,12 @@ def _accepted(committed: Progress, accepted: Losses, ids: Mapping[str, str]) -> 
         epochs=committed.epochs.cut({p: loss.start or 0 for p, loss in accepted.items()}),
         topic_ids=_ids_after(committed.topic_ids, accepted, ids),
         epoch=committed.epoch + 1,
-        assignment_epoch=committed.assignment_epoch + 1,  # a standby of the shard keeps nothing
+        assignment_epoch=committed.assignment_epoch + 1,  # a standby of the shard keeps no files
     )
 
 
 def _write_pages(directory: DataDirectory, accepted: Losses, ids: Mapping[str, str]) -> None:
-    """4. and 5. of the module's head."""
+    """Runs 4. and 5. of the module's head."""
     state = directory.state
     with directory.locked() as before:
         close = state.close()
@@ -332,7 +332,7 @@ def _write_pages(directory: DataDirectory, accepted: Losses, ids: Mapping[str, s
             _marks_after(each, accepted) for each in (close.marks_before, close.marks)
         )
         state.restart_close(Close(close.lower, marks_before, close.floor, marks))
-        # It has marks of the lost topic: a recovery would read from offsets that are gone.
+        # The checkpoint has marks of the lost topic: a recovery would read from lost offsets.
         directory.fs.remove(directory.path / durable_checkpoint.FILE_NAME)
         after = replace(
             before,
@@ -348,7 +348,7 @@ def _write_pages(directory: DataDirectory, accepted: Losses, ids: Mapping[str, s
 
 
 def _marks_after(marks: Marks, accepted: Losses) -> dict[TopicPartition, int]:
-    """Marks, of a commit or a close page, once the losses are accepted."""
+    """Returns marks of a commit or a close page after the losses."""
     after = {p: o for p, o in marks.items() if p not in accepted}
     for partition, loss in accepted.items():
         if loss.start is not None:

@@ -41,14 +41,14 @@ SKIPPED_MAX = 100  # each is in every commit of the progress
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A change of settings that is to be committed.
+    """A change of settings before its commit.
 
     Attributes:
-        committed: the progress that it follows from.
-        changes: old and new value of every setting that changes, by name; empty: none does.
-        since: where the new epoch begins.
-        dropped: how many old epochs go.
-        progress: with the new epoch; equal to `committed` if nothing changes.
+        committed: the progress before it.
+        changes: old and new value of every changed setting, by name; empty without a change.
+        since: the first offsets of the new epoch.
+        dropped: the number of dropped epochs.
+        progress: with the new epoch; equal to `committed` without a change.
     """
 
     committed: Progress
@@ -66,19 +66,19 @@ def plan(
     offsets_at: OffsetsAt,
     record_bytes_max: int = RECORD_BYTES_MAX,
 ) -> Plan:
-    """2. and 4. of the module's head; changes nothing.
+    """Plans 2. and 4. of the module's head; changes nothing.
 
     Args:
         committed: the newest progress in Kafka.
         local: the data directory.
-        wheel, config: the settings that are to hold.
+        wheel, config: the new settings.
         offsets_at: as of `apply_recovery` in wheel/recovery/rebuild.py.
         record_bytes_max: of the progress record.
 
     Raises:
-        RecoveryRefused: the shard must run first, or is another directory's; or there have been too
+        RecoveryRefused: the shard must run first, or is another directory's; or it has had too
             many changes.
-        ConfigError: what changes cannot be changed.
+        ConfigError: a setting does not permit this change.
     """
     progress = require_settled(committed, local, config)
     old, values = progress.epochs, config.slot_values(wheel)
@@ -101,10 +101,10 @@ def plan(
 
 
 def require_settled(committed: Progress | None, local: Local, config: DequeueConfig) -> Progress:
-    """The progress, if this directory is its owner's and lacks nothing.
+    """Returns the progress, if this directory is its owner's and whole.
 
     Raises:
-        RecoveryRefused: this is another directory, or one that has to recover.
+        RecoveryRefused: this is another directory, or one that must recover.
     """
     if committed is None:
         raise RecoveryRefused("Kafka has no progress for this shard: there is nothing to change")
@@ -121,10 +121,10 @@ def require_settled(committed: Progress | None, local: Local, config: DequeueCon
 
 
 def require_owned(committed: Progress, local: Local, config: DequeueConfig) -> None:
-    """Refuse a directory that is not the owner's.
+    """Refuses a directory that is not the owner's.
 
     Raises:
-        RecoveryRefused: naming the owner; or the progress is another shard's.
+        RecoveryRefused: with the owner; or the progress is another shard's.
     """
     require_same_shard(committed, shard=config.shard, shards=config.shards)
     if local.standby or not is_own(committed, local):
@@ -135,7 +135,7 @@ def require_owned(committed: Progress, local: Local, config: DequeueConfig) -> N
 
 
 def taken_until(progress: Progress, local: Local) -> dict[tuple[str, int], int]:
-    """For each partition the offset behind the last row that was ever placed."""
+    """Returns for each partition the offset behind the last placed row."""
     closed = local.close.marks if local.close else {}
     parts = progress.partitions
     return {
@@ -156,17 +156,17 @@ def take(
     offsets_at: OffsetsAt,
     record_bytes_max: int = RECORD_BYTES_MAX,
 ) -> Plan:
-    """All steps but the first; nothing is taken or committed if nothing changes.
+    """Runs all steps but the first; takes and commits nothing without a change.
 
     Args:
         directory: started as DEQUEUE, while no process can be INGEST.
         publisher: of the shard.
-        config: with the settings that are to hold.
+        config: with the new settings.
         offsets_at, record_bytes_max: as of `plan`.
 
     Raises:
         RecoveryRefused, ConfigError: as `plan`.
-        KafkaUnavailable: no answer in time; whether it was committed, the next run shows.
+        KafkaUnavailable: no answer in time; the next run shows whether it was committed.
         Fenced: another instance has taken the shard meanwhile.
     """
     wheel = directory.config
@@ -194,10 +194,10 @@ def skip(
     offsets_at: OffsetsAt,
     ends: Marks,
 ) -> Progress:
-    """The progress with these records among the skipped ones; changes nothing.
+    """Plans to skip these records; changes nothing.
 
-    Ingest need not have caught up: a row that was never placed may be skipped. A row that was
-    placed may be delivered already.
+    Ingest need not have caught up: only a row that was never placed can be skipped, because a
+    placed one may be delivered already.
 
     Args:
         named: partition and offset of each.
@@ -208,9 +208,9 @@ def skip(
         ends: of the timer partitions, in Kafka.
 
     Raises:
-        RecoveryRefused: one was taken already, or the shard is another directory's; or the progress
+        RecoveryRefused: ingest has taken one, or the shard is another directory's; or the progress
             has no room.
-        ConfigError: there is no such record yet, or there would be too many.
+        ConfigError: a record does not exist yet, or too many would be skipped.
     """
     if committed is None:
         raise RecoveryRefused("Kafka has no progress for this shard: there is nothing to skip in")
@@ -246,7 +246,7 @@ def _survey(directory: DataDirectory) -> Local:
 def commit(
     directory: DataDirectory, publisher: Publisher, committed: Progress, wanted: Progress
 ) -> None:
-    """Put `wanted` in the place of `committed`, in Kafka and then locally.
+    """Replaces `committed` by `wanted`, in Kafka and then locally.
 
     Raises:
         Fenced: another instance has committed a progress in between.

@@ -109,7 +109,7 @@ class Candidates:
 
 
 class _Part(NamedTuple):
-    """Records of one hour, what is needed of their messages, and where the records lie."""
+    """Records of one hour, the needed parts of their messages, and the records' positions."""
 
     records: Records
     prefix: Prefixes
@@ -118,7 +118,7 @@ class _Part(NamedTuple):
 
 
 class CancelLookup:
-    """Of one data directory. Not thread-safe: the engine owns it."""
+    """Looks up timers in one data directory. Not thread-safe: the engine owns it."""
 
     def __init__(self, directory: DataDirectory, limits: CancelLimits) -> None:
         self._directory = directory
@@ -126,12 +126,12 @@ class CancelLookup:
         self._index = IdIndex(directory, limits.index_rows_min, limits.chain_steps_max)
 
     def find(self, cancels: TimerBatch, batch: TimerBatch, commit: Commit) -> Candidates:
-        """The timers whose partition and id are those of any of the cancels.
+        """Finds the timers with the partition and id of any of the cancels.
 
         Args:
-            cancels: rows that cancel, one at least.
+            cancels: at least one row that cancels.
             batch: the timers of the same batch, with the same `partitions`.
-            commit: the newest: what counts of the log.
+            commit: the newest, with the lengths of the logs.
 
         Raises:
             CorruptFile: the log is damaged, or a message of a candidate.
@@ -201,7 +201,7 @@ class CancelLookup:
         )
 
     def _read(self, hour: int, log_bytes: int, positions: Int64) -> Iterator[_Part]:
-        """The records at these positions, a bounded number of messages at once."""
+        """Reads the records at these positions, a bounded number of messages at once."""
         records = self._directory.log.view(hour, log_bytes).take(positions // RECORD_BYTES)
         alive = records["magic"] != MAGIC_ABANDONED
         records, positions = records[alive], positions[alive]
@@ -213,8 +213,8 @@ class CancelLookup:
 
 
 def _decides_nothing(timers: LoggedTimers, group: Int64, rows_min: int) -> Bool:
-    """Rows on which the outcome of no new cancel of their id depends, of ids with many: their
-    timer's last copy is cancelled, and another timer of the id was written later.
+    """Selects rows, of ids with many, that do not affect the outcome of a new cancel: their timer's
+    last copy is cancelled, and another timer of the id was written later.
     """
     if len(timers) < rows_min:
         return np.zeros(len(timers), np.bool_)
@@ -230,7 +230,7 @@ def _decides_nothing(timers: LoggedTimers, group: Int64, rows_min: int) -> Bool:
 
 
 def _groups(partition: Int32, id_hash: Int64, timer_id: Column) -> Int64:
-    """A number for each row: equal where partition and id are."""
+    """Numbers the rows: equal for equal partition and id."""
     encoded: Any = pc.dictionary_encode(timer_id)
     same_id = np.asarray(encoded.indices, np.int64)
     key = id_hash << _PARTITION_BITS | partition

@@ -1,9 +1,9 @@
 """Resolves the cancels of a batch: which timers each one cancels, and its outcome.
 
-Pure: no file is touched here. A cancel at offset q *matches* a timer of its partition and id that
-lies below q and whose first copy lies below its request; or is the one that the cancel names. A
-user's cancel is its own request; a *chase* was written by dequeue for a request at a lower offset
-(cancel_replies.py).
+This module reads and writes no file. A cancel at offset q *matches* a timer of its partition and id
+that lies below q and whose first copy lies below its request; or only the timer that the cancel
+names. A user's cancel is its own request; a *chase* was written by dequeue for a request at a lower
+offset (cancel_replies.py).
 
 1. A cancel stops every matching timer in a slot above its *bound*. The bound is the floor. For a
    cancel that is read again after a loss, and in a standby, it is R, the last slot delivered in
@@ -55,14 +55,14 @@ class Cancels:
         group: equal where partition and id are.
         offset: of each.
         request: offset of the request.
-        named: first offset of the one timer that it is for, or ANY_OFFSET.
+        named: first offset of the only timer that it matches, or ANY_OFFSET.
         chase_slot: of a chase: last slot delivered in full when it was written.
-        has_cancelled: whether an earlier chase has cancelled something.
-        bound: timers in slots up to this one are not cancelled any more.
-        must_chase: no outcome can be proved. The log may lack originals of copies in flight (the
-            cancel lies below `blind`); or the cancel is read again, or by a standby: what the log
-            shows as pending may have been delivered by the owner of before.
-        blind: the log may lack timers that lie below this offset.
+        has_cancelled: whether an earlier chase has cancelled a timer.
+        bound: timers in slots up to this one can no longer be cancelled.
+        must_chase: whether no outcome can be proved: the log may lack originals of copies in flight
+            (the cancel lies below `blind`); or the cancel is read again, or by a standby, and an
+            earlier owner may have delivered a timer that is pending in the log.
+        blind: the log may lack timers below this offset.
     """
 
     group: Int64
@@ -116,7 +116,7 @@ class Resolved:
 def resolve(
     cancels: Cancels, timers: Timers, floor: int, pairs_at_once: int = PAIRS_AT_ONCE
 ) -> Resolved:
-    """See the module's head.
+    """Resolves the cancels of a batch by the rules of the module's head.
 
     Args:
         cancels: of a batch.
@@ -125,8 +125,8 @@ def resolve(
         pairs_at_once: cancels and timers compared at a time, unless one cancel has more.
     """
     by = np.full(len(timers), NO_CANCEL)
-    # Those of one group must have one bound: first those read again (R), then the others (the
-    # floor).
+    # `_cancel_plain` needs one bound per group: first the cancels read again (R), then the others
+    # (the floor).
     plain = (cancels.request == cancels.offset) & (cancels.named == ANY_OFFSET)
     for rows in (plain & (cancels.bound < floor), plain & (cancels.bound >= floor)):
         _cancel_by_next(cancels, np.flatnonzero(rows), timers, by)
@@ -148,11 +148,11 @@ def resolve(
 
 
 def _cancel_by_next(cancels: Cancels, rows: Int64, timers: Timers, by: Int64) -> None:
-    """Each timer is cancelled by the first of these cancels behind it, unless it is too late.
+    """Lets the first of these cancels behind a timer cancel it, unless its slot is closed.
 
     Args:
         cancels: all of them.
-        rows: plain ones; those of one group have one bound.
+        rows: users' cancels that name no timer; those of a group have one bound.
         timers: all of them.
         by: changed in place.
     """
@@ -170,7 +170,7 @@ def _cancel_by_next(cancels: Cancels, rows: Int64, timers: Timers, by: Int64) ->
 def _outcome_of_plain(
     cancels: Cancels, rows: Int64, timers: Timers, by: Int64, floor: int
 ) -> Int32:
-    """Rules 2 and 3 for users' cancels that name no timer; the caller applies `has_cancelled`."""
+    """Applies rules 2 and 3 to users' cancels that name no timer, without `has_cancelled`."""
     group, offset = cancels.group[rows], cancels.offset[rows]
     if not len(timers):
         return np.full(len(rows), UNKNOWN, np.int32)
@@ -179,8 +179,8 @@ def _outcome_of_plain(
     rank_order = np.lexsort((timers.offset, timers.first_offset, timers.group))
     rank = np.empty(len(timers), np.int64)
     rank[rank_order] = np.arange(len(timers))
-    # In a closed slot and not cancelled: only the next copy settles what became of it, so all
-    # cancels of the id up to that are undecided; without one, all.
+    # A timer in a closed slot that is not cancelled may have a copy in flight: all cancels of the
+    # id up to its next copy are undecided; without a next copy, all are.
     unsettled = np.flatnonzero(~is_cancelled & (timers.slot <= floor))
     until = np.full(int(max(timers.group.max(), group.max(initial=-1))) + 1, -1)
     np.maximum.at(until, timers.group[unsettled], _next_copy(timers, rank_order)[unsettled])
@@ -197,7 +197,7 @@ def _outcome_of_plain(
 
 
 def _next_copy(timers: Timers, rank_order: Int64) -> Int64:
-    """The offset of the next copy of each timer, or _NEVER."""
+    """Returns the offset of the next copy of each timer, or _NEVER."""
     following = np.full(len(timers), _NEVER)
     earlier, later = rank_order[:-1], rank_order[1:]
     same = timers.group[earlier] == timers.group[later]
@@ -207,7 +207,7 @@ def _next_copy(timers: Timers, rank_order: Int64) -> Int64:
 
 
 def _outcome_of_others(cancels: Cancels, rows: Int64, timers: Timers, by: Int64) -> Int32:
-    """Rules 2 and 3 for chases and cancels of one timer; the caller applies `has_cancelled`."""
+    """Applies rules 2 and 3 to chases and cancels of one timer, without `has_cancelled`."""
     cancel, timer = _matching(cancels, rows, timers)
     # The last copy of each timer, of those that a cancel matches.
     order = np.lexsort((timers.offset[timer], timers.first_offset[timer], cancel))
@@ -233,8 +233,8 @@ def _outcome_of_others(cancels: Cancels, rows: Int64, timers: Timers, by: Int64)
 def _by_newest(
     cancels: Cancels, cancel: Int64, timers: Timers, timer: Int64, is_cancelled: Bool
 ) -> Int32:
-    """The outcome of each of these cancels by the timer that was written last. If that was
-    cancelled before, a newer one may have been delivered whose record is gone.
+    """Decides the outcome of each of these cancels by the timer that was written last. If that was
+    cancelled before, a newer timer may have been delivered whose log is unlinked.
     """
     is_newest = timers.first_offset[timer] >= cancels.blind[cancel]
     is_newest |= cancels.named[cancel] != ANY_OFFSET
@@ -248,7 +248,7 @@ def _by_newest(
 def _pairs(
     cancels: Cancels, rows: Int64, timers: Timers, at_once: int
 ) -> Iterator[tuple[Int64, Int64]]:
-    """Cancels and the timers that they match, a bounded number of pairs at a time, unless one
+    """Yields pairs of cancels and timers that they match, a bounded number at a time, unless one
     cancel alone has more.
     """
     for part in _parts(cancels, rows, timers, at_once):
@@ -256,7 +256,7 @@ def _pairs(
 
 
 def _parts(cancels: Cancels, rows: Int64, timers: Timers, at_once: int) -> Iterator[Int64]:
-    """The cancels in parts that have a bounded number of timers to be compared with."""
+    """Splits the cancels into parts with a bounded number of timers to compare."""
     if not len(rows):
         return
     counts = np.bincount(timers.group, minlength=int(cancels.group.max()) + 1)
@@ -266,7 +266,7 @@ def _parts(cancels: Cancels, rows: Int64, timers: Timers, at_once: int) -> Itera
 
 
 def _matching(cancels: Cancels, rows: Int64, timers: Timers) -> tuple[Int64, Int64]:
-    """Every pair of one of these cancels and a timer that it matches."""
+    """Returns every pair of one of these cancels and a timer that it matches."""
     order = np.argsort(timers.group, kind="stable")
     groups = timers.group[order]
     first = np.searchsorted(groups, cancels.group[rows], "left")
@@ -284,7 +284,7 @@ def _matching(cancels: Cancels, rows: Int64, timers: Timers) -> tuple[Int64, Int
 def _count_before(
     group: Int64, at: Int64, wanted_group: Int64, wanted_at: Int64, *, ties: bool
 ) -> Int64:
-    """For each that is wanted, how many rows have a lower (group, at); `ties`: or the same."""
+    """Counts for each wanted key the rows with a lower (group, at); with `ties` also equal ones."""
     count = len(group)
     joint_group, joint_at = np.append(group, wanted_group), np.append(at, wanted_at)
     is_wanted = np.arange(len(joint_group)) >= count

@@ -24,7 +24,7 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 
 
 class CancelResolver:
-    """Of one data directory. Not thread-safe: the engine owns it."""
+    """Resolves the cancels of one data directory. Not thread-safe: the engine owns it."""
 
     def __init__(self, directory: DataDirectory, limits: CancelLimits) -> None:
         self._directory = directory
@@ -34,7 +34,7 @@ class CancelResolver:
     def load_candidates(
         self, cancels: TimerBatch, batch: TimerBatch, commit: Commit
     ) -> Candidates | None:
-        """The timers that the cancels may match; None without cancels.
+        """Loads the timers that the cancels may match; None without cancels.
 
         Args:
             cancels: rows of a batch that cancel.
@@ -54,14 +54,14 @@ class CancelResolver:
         staged: StagedBatch,
         rows: StagedRows,
     ) -> dict[int, Int64]:
-        """Under engine.lock: append outcomes and what is cancelled.
+        """Appends outcomes and cancelled records. Called under engine.lock.
 
         Args:
             cancels, batch: as for `load_candidates`; `candidates` is its result.
-            staged, rows: the batch's files, and where its timers lie now.
+            staged, rows: the batch's files, and the positions of its timers.
 
         Returns:
-            The positions of log records that are to be marked as cancelled, by hour.
+            The positions of the log records to mark as cancelled, by hour.
         """
         if candidates is None:
             return {}
@@ -70,8 +70,8 @@ class CancelResolver:
         bounds = CancelBounds.read(self._directory.path)
         in_log, in_batch = candidates.in_log, candidates.batch_rows
         slots = np.append(in_log.slot, rows.slot[in_batch])
-        # Without the file rows in closed slots prove nothing: with a log lost, a copy in flight
-        # would look delivered.
+        # Without the file rows in closed slots prove nothing: after the loss of a log, a timer with
+        # a copy in flight would seem delivered.
         since = close.floor if bounds is None else bounds.since
         kept = np.flatnonzero(slots > since)
         timers = Timers(
@@ -102,7 +102,7 @@ class CancelResolver:
     def _with_bounds(
         self, cancels: TimerBatch, candidates: Candidates, close: Close, bounds: CancelBounds | None
     ) -> Cancels:
-        """The cancels, each with its bound, and whether an outcome can be proved."""
+        """Makes the cancels, each with its bound, and whether an outcome can be proved."""
         partitions, state = cancels.partitions, self._directory.state
         c = np.array([close.marks.get(p, 0) for p in partitions], np.int64)[cancels.partition]
         again = (cancels.offset < c) | state.standby

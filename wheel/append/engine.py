@@ -55,9 +55,9 @@ class Appended:
     """The outcome of a batch.
 
     Attributes:
-        rows: how many of its timers are in the wheel.
-        ahead: in a standby, whether rows were held back because they lie at or above the owner's C.
-            The marks stop before the first of them; the rest is to be appended again later.
+        rows: the number of its timers in the wheel.
+        ahead: in a standby, whether rows were left out because they lie at or above the owner's C.
+            The marks stop before the first of them; the caller appends the others again later.
     """
 
     rows: int
@@ -77,7 +77,7 @@ class Engine:
         topic_ids: Mapping[str, str] | None = None,
         cancel_limits: CancelLimits | None = None,
     ) -> None:
-        """Take over the directory: redo an interrupted batch, cut what was never committed.
+        """Takes over the directory: redoes an interrupted batch, truncates uncommitted bytes.
 
         Args:
             directory: started as INGEST.
@@ -109,7 +109,7 @@ class Engine:
             raise directory.mark_damaged(error) from error
 
     def know_topics(self, topic_ids: Mapping[str, str]) -> None:
-        """Kafka's ids of the timer topics, of which some may have come since.
+        """Sets Kafka's ids of the timer topics, which may include new topics.
 
         Raises:
             RecoveryRefused: one was recreated.
@@ -119,16 +119,16 @@ class Engine:
 
     @property
     def epochs(self) -> Epochs:
-        """The settings under which rows are placed, as in dequeue's progress."""
+        """The settings epochs for the placement of rows, from dequeue's progress."""
         return self._epochs
 
     @property
     def marks(self) -> Marks:
-        """Next offset to take, per source partition."""
+        """The next offset to take, per source partition."""
         return self._directory.state.commit().marks
 
     def append(self, batch: TimerBatch, marks: Marks) -> Appended:
-        """Make `batch` part of the wheel, and `marks` the partitions' new marks.
+        """Appends `batch` to the wheel, and makes `marks` the partitions' new marks.
 
         Args:
             batch: only rows at or above the present marks, in offset order per partition.
@@ -136,9 +136,9 @@ class Engine:
 
         Raises:
             OSError: a write failed; nothing has changed.
-            Locked: engine.lock is held by a process that does not move; nothing has changed.
+            Locked: a stuck process has engine.lock; nothing has changed.
             RecoveryPending: dequeue has decided on a recovery, or must, because a file is damaged;
-                nothing of the batch has been taken.
+                no row of the batch was taken.
         """
         try:
             return self._append(batch, marks)
@@ -146,11 +146,11 @@ class Engine:
             raise self._directory.mark_damaged(error) from error
 
     def close_expired_files(self) -> None:
-        """See garbage_collection.py; while the disk is full, ingest calls it without a batch."""
+        """Closes files of expired hours; ingest calls it without a batch while the disk is full."""
         garbage_collection.close_expired_files(self._directory)
 
     def _append(self, batch: TimerBatch, ends: Marks) -> Appended:
-        # 1. Under the lock also for its redo: what follows reads the wheel.
+        # 1. Under the lock, whose holder redoes a batch: the next steps read the wheel.
         with self._directory.locked() as before:
             policy = self._policy(before)
         _require_new(batch, before.marks, ends)
@@ -186,7 +186,7 @@ class Engine:
     # ---- 1.: the policy --------------------------------------------------------------------
 
     def _policy(self, before: Commit) -> Policy:
-        """Under engine.lock: how rows are placed, by the pages of this moment.
+        """Returns the placement policy, by the present pages. Called under engine.lock.
 
         Raises:
             RecoveryPending: the settings that decide slots have changed.
@@ -208,10 +208,10 @@ class Engine:
         return mirror.progress
 
     def _require_same_epochs(self, progress: Progress | None) -> None:
-        """They change only while no owner runs: with a start of dequeue, or under a standby.
+        """Loads the settings epochs, which change only at a start of dequeue, or under a standby.
 
         Args:
-            progress: the newest, if it is known.
+            progress: the newest, if it is loaded already.
         """
         incarnations = self._directory.state.incarnations
         if progress is None and incarnations == self._incarnations:
@@ -223,11 +223,11 @@ class Engine:
     # ---- 2.: slots -------------------------------------------------------------------------
 
     def _place(self, batch: TimerBatch, policy: Policy) -> PlacedRows:
-        """The rows that are not done, with their slots by the close page of 1."""
+        """Places the rows that are not done, by the close page of 1."""
         window_ms = self._epochs.windows_ms(batch.partitions, batch.partition, batch.offset)
         requested, rolled = requested_slots(batch, self._directory.config.precision_ms, window_ms)
         pending, slot = policy.place(batch, requested)
-        if isinstance(policy, CatchUp):  # a standby does nothing else
+        if isinstance(policy, CatchUp):  # a standby only appends replayed rows
             log.info("rows are read again", rows=len(batch), done=int((~pending).sum()))
         rows = PlacedRows(batch, slot, rolled)
         return rows if pending.all() else rows.take(np.flatnonzero(pending))
@@ -241,10 +241,10 @@ class Engine:
 
 
 def require_same_topics(recorded: Mapping[str, str], current: Mapping[str, str]) -> None:
-    """Refuse a topic that was deleted and recreated under its old name.
+    """Refuses a topic that was deleted and recreated under its old name.
 
     Raises:
-        RecoveryRefused: naming the topic and both ids.
+        RecoveryRefused: with the topic and both ids.
     """
     for topic, topic_id in recorded.items():
         if current.get(topic, topic_id) != topic_id:
@@ -261,7 +261,7 @@ def _rows_below(batch: TimerBatch, marks: Marks) -> Int64:
 
 
 def _require_new(batch: TimerBatch, before: Marks, marks: Marks) -> None:
-    """Assert what callers owe: a row that is taken twice would be delivered twice."""
+    """Asserts the order of rows and marks: a row that is taken twice would be delivered twice."""
     for index, partition in enumerate(batch.partitions):
         offsets = batch.offset[batch.partition == index]
         if len(offsets):

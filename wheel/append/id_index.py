@@ -52,7 +52,7 @@ Positions = Iterator[tuple[int, Int64]]
 
 
 class IdIndex:
-    """Of one data directory; see the module's head."""
+    """The index of one data directory; see the module's head."""
 
     def __init__(
         self, directory: DataDirectory, rows_min: int = ROWS_MIN, steps_max: int = STEPS_MAX
@@ -67,17 +67,17 @@ class IdIndex:
         self._directory = directory
         self._table: _Table | None = None
         self._added: dict[int, int] = {}  # records of each hour
-        self._walked: _Rows | None = None  # when it was asked last
+        self._walked: _Rows | None = None  # rows of the last lookup
         self._partial: Int64 = np.empty(0, np.int64)  # hashes of which rows were forgotten
 
     def positions(self, hashes: Int64, whole: Int64, commit: Commit) -> Positions:
-        """The log positions of records with any of these hashes, hour by hour, abandoned ones too,
-        but for those that were to be forgotten. To be exhausted before `forget`, which works on the
-        rows of the last call.
+        """Yields the log positions of records with any of these hashes, hour by hour, including
+        abandoned and without forgotten ones. Exhaust it before `forget`, which uses the rows of the
+        last call.
 
         Args:
             hashes: rising, each once.
-            whole: those of them that also need the rows that were forgotten.
+            whole: those of them that also need forgotten rows.
             commit: the newest.
 
         Raises:
@@ -102,7 +102,7 @@ class IdIndex:
                 yield hour, numbers[hours == hour] * RECORD_BYTES
 
     def forget(self, hour: Int64, position: Int64) -> None:
-        """Take out these of the records returned last, and all records of expired hours."""
+        """Removes these of the last returned records, and all records of expired hours."""
         if self._table is None or self._walked is None:
             return
         over = np.isin(self._walked.address, hour << _HOUR_BITS | position // RECORD_BYTES)
@@ -119,7 +119,7 @@ class IdIndex:
         self._partial = np.empty(0, np.int64)
 
     def _add_new(self, commit: Commit) -> None:
-        """Add what has been appended since; in a new table, if this one has no room for it."""
+        """Adds the records that were appended since; in a new table if this one has no room."""
         new = self._new_records(commit)
         if self._table is None or self._table.left < new:
             self.close()
@@ -142,7 +142,7 @@ class IdIndex:
         return sum(end - first for _, first, end in self._new_ranges(commit))
 
     def _new_ranges(self, commit: Commit) -> Iterator[tuple[int, int, int]]:
-        """Records that are not in the index: hour, first and end, a bounded number at once."""
+        """Yields records outside the index: hour, first and end, a bounded number at once."""
         gc_hour = self._directory.state.live.gc_hour
         for hour, lengths in sorted(commit.hours.items()):
             records = lengths.log_bytes // RECORD_BYTES
@@ -151,7 +151,7 @@ class IdIndex:
                     yield hour, first, min(first + _RECORDS_AT_ONCE, records)
 
     def _scan(self, hashes: Int64, commit: Commit) -> Positions:
-        """The same positions from the logs alone."""
+        """Finds the same positions in the logs alone."""
         table = _lower_bits(hashes)
         for hour, lengths in sorted(commit.hours.items()):
             if hour < self._directory.state.live.gc_hour or not lengths.log_bytes:
@@ -188,7 +188,7 @@ class _Table:
     def __init__(self, directory: DataDirectory, rows_max: int) -> None:
         """
         Args:
-            directory: in which its file lies.
+            directory: of its file.
             rows_max: how many rows it can take.
 
         Raises:
@@ -212,11 +212,11 @@ class _Table:
 
     @property
     def left(self) -> int:
-        """How many rows more it can take."""
+        """Returns the number of free rows."""
         return len(self._addresses) - self._rows
 
     def add(self, hashes: Int64, addresses: Int64) -> None:
-        """Put rows into their buckets; later ones are newer."""
+        """Adds rows to their buckets; later ones are newer."""
         count, first = len(hashes), self._rows
         self._rows += count
         numbers = np.arange(first, first + count)
@@ -255,11 +255,11 @@ class _Table:
         return _Rows(bucket, number, hash_of, self._addresses[number])
 
     def take_out(self, rows: _Rows, over: Bool) -> None:
-        """Take rows out of their chains.
+        """Removes rows from their chains.
 
         Args:
-            rows: all of some chains, nothing having been added since.
-            over: which of them.
+            rows: all rows of some chains; none was added since.
+            over: the rows to remove.
         """
         self._heads[rows.bucket] = -1
         bucket, number = rows.bucket[~over], rows.number[~over]
@@ -271,7 +271,7 @@ class _Table:
 
 
 def _with_hashes(records: Records, hashes: Int64, table: Bool) -> Int64:
-    """Which records have one of these hashes.
+    """Selects the records with one of these hashes.
 
     Args:
         records: of a log, neighbours.
@@ -293,7 +293,7 @@ def _with_hashes(records: Records, hashes: Int64, table: Bool) -> Int64:
 
 
 def _lower_bits(hashes: Int64) -> Bool:
-    """Which lower bits occur; as many bits as leave few records to be compared in full."""
+    """Makes a table of the lower bits; so many bits that few records need a full comparison."""
     fewest, most = _TABLE_BITS
     bits = min(max((_PLACES_PER_HASH * len(hashes)).bit_length(), fewest), most)
     table = np.zeros(1 << bits, np.bool_)

@@ -1,7 +1,7 @@
-"""Which slot each row of a batch gets, and the rows in slot order.
+"""Places the rows of a batch: a slot for each row, and the rows in slot order.
 
-The slot that a row asks for follows from the record (wheel/roll_rule.py). The one that it gets is a
-matter of the policy, which follows from the pages of `state`. R, C and floor: docs/glossary.md.
+The slot that a row requests follows from the record (wheel/roll_rule.py). The slot that it gets
+follows from the policy, which depends on the pages of `state`. R, C and floor: docs/glossary.md.
 
     policy    rows           get                              if their slot is closed before step 4
     Owner     all            max(slot, floor + 1)             move to the earliest open slot
@@ -10,7 +10,7 @@ matter of the policy, which follows from the pages of `state`. R, C and floor: d
     Standby   below C        as the policy beneath it         stay, whatever its owner closes
               at or above C  nothing yet: they wait
 
-Pure: no file is touched here.
+This module reads and writes no file.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class PlacedRows:
 
     Attributes:
         batch: the rows.
-        slot: that each one gets.
-        rolled: those that leave the wheel to be written to Kafka again.
+        slot: of each row.
+        rolled: rows that roll.
     """
 
     batch: TimerBatch
@@ -48,65 +48,65 @@ class PlacedRows:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """All that lies below C is in the files: every row is new."""
+    """Places new rows: the files have all rows below C."""
 
     close: Close
 
     def marks_reached(self, before: Marks, ends: Marks) -> Marks:
-        """How far rows may be taken: marks after the batch."""
+        """Returns the marks up to which rows may be taken."""
         return ends
 
     def place(self, batch: TimerBatch, requested: Int64) -> tuple[Bool, Int64]:
-        """Which rows are not done, and every row's slot."""
+        """Returns which rows are not done, and every row's slot."""
         return np.ones(len(batch), np.bool_), np.maximum(requested, self.close.floor + 1)
 
     def must_move(self, floor: int) -> bool:
-        """Whether rows in slots up to `floor` are to move, now that these are closed."""
+        """Whether rows of the slots up to `floor`, now closed, must move."""
         return floor > self.close.floor
 
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """Rows below C are still to come, after a recovery: dequeue waits for them."""
+    """Places rows after a recovery, while rows below C are missing: dequeue waits for them."""
 
     close: Close
     progress: Progress
 
     def marks_reached(self, before: Marks, ends: Marks) -> Marks:
-        """As Owner has it."""
+        """As Owner."""
         return ends
 
     def place(self, batch: TimerBatch, requested: Int64) -> tuple[Bool, Int64]:
-        """As Owner has it."""
+        """As Owner."""
         return place_replayed(batch, requested, self.close, self.progress)
 
     def must_move(self, floor: int) -> bool:
-        """Never: a row that was there when its slot was closed must be found there."""
+        """Never: a row that was in its slot at the closing must lie there again."""
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class Standby:
-    """The files follow an owner: only what it had taken when it closed is taken."""
+    """Places the rows of a standby: only rows that its owner had taken at a closing."""
 
     beneath: Owner | CatchUp
 
     @property
     def close(self) -> Close:
-        """The close page, the owner's."""
+        """The owner's close page."""
         return self.beneath.close
 
     def marks_reached(self, before: Marks, ends: Marks) -> Marks:
-        """No further than C: where the owner places a row above it is not decided yet."""
+        """Returns C at most: the owner has not decided yet where it places rows above."""
         c = self.close.marks
         return {p: max(min(end, c.get(p, 0)), before.get(p, 0)) for p, end in ends.items()}
 
     def place(self, batch: TimerBatch, requested: Int64) -> tuple[Bool, Int64]:
-        """As Owner has it."""
+        """As Owner."""
         return self.beneath.place(batch, requested)
 
     def must_move(self, floor: int) -> bool:
-        """Never, whatever the owner has closed since: its rows were there."""
+        """Never, whatever the owner has closed since: its rows were in these slots."""
         return False
 
 
@@ -114,7 +114,7 @@ Policy = Owner | CatchUp | Standby
 
 
 def slot_order(slots: Int64) -> Int64:
-    """The rows by slot; rows of one slot stay in their order.
+    """Sorts rows by slot; rows of one slot keep their order.
 
     Slot and row in one number, sorted by value: ten times as fast as a stable argsort.
     """
@@ -139,18 +139,18 @@ def first_of_each(sorted_values: Int64) -> Int64:
 def place_replayed(
     batch: TimerBatch, slot: Int64, close: Close, progress: Progress
 ) -> tuple[Bool, Int64]:
-    """Judge rows that were there when slots were closed, or may have been.
+    """Places rows that were, or may have been, in the wheel when slots were closed.
 
     Args:
         batch: rows at or above the marks.
-        slot: that each row's due time means.
-        close: the close page; rows below its C come again, others are new.
-        progress: what has been delivered.
+        slot: the slot of each row's due time.
+        close: the close page; rows below its C are replayed, others are new.
+        progress: of the delivery.
 
     Returns:
-        Which rows are not done, and every row's slot: new ones go to an open slot, the others where
-        they were or earlier, closed or not, but behind what their partition has delivered in full.
-        Dequeue waits for them.
+        Which rows are not done, and every row's slot. New rows get an open slot; replayed rows
+        their old slot or an earlier one, closed or not, but above R of their partition. Dequeue
+        waits for them.
     """
     c = np.array([close.marks.get(p, 0) for p in batch.partitions], np.int64)[batch.partition]
     again = batch.offset < c

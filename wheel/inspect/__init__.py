@@ -1,1 +1,1 @@
-"""The wheel seen from beside the running processes, without a lock."""
+"""Reads the wheel beside the running processes, without a lock."""

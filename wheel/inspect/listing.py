@@ -35,17 +35,17 @@ _PLACE = re.compile(r"(\d{1,18})-(\d{1,18})")
 
 @dataclass(frozen=True, slots=True)
 class PendingTimer:
-    """One pending timer, as it is listed.
+    """One pending timer of the list.
 
     Attributes:
-        id: the given one, or the default: that of `source`.
+        id: the given id, or the default, which is `source`.
         source: "topic-partition@offset" of its first copy.
         due_ms: requested due time; None for a dead letter.
-        leaves_ms: end of its slot: when it is delivered, or rolled.
-        target: topic that it goes to in the end.
+        leaves_ms: end of its slot, when it is delivered or rolls.
+        target: its target topic.
         key: None for null.
         value_bytes: length of the value, None for null.
-        level: the delay level that it named, 0 for none.
+        level: the requested delay level, 0 for none.
         rolled: whether it rolls when it leaves.
         place: "slot-position": `Filter.after` of the next page.
     """
@@ -64,13 +64,13 @@ class PendingTimer:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which pending timers to list.
+    """Selects pending timers to list.
 
     Attributes:
         topic: only timers with this target.
         first_slot, last_slot: only timers that leave in these slots or between.
         after: place of the last timer of the page before.
-        level: only timers that named this delay level.
+        level: only timers that requested this delay level.
     """
 
     topic: str | None = None
@@ -81,10 +81,10 @@ class Filter:
 
 
 def list_pending(directory: DataDirectory, wanted: Filter, limit: int) -> Iterator[PendingTimer]:
-    """The first `limit` pending timers that `wanted` lets through.
+    """Lists the first `limit` pending timers that `wanted` selects.
 
     Raises:
-        ConfigError: `wanted.after` is no place.
+        ConfigError: `wanted.after` does not parse.
         CorruptFile: log or messages are damaged.
     """
     after = None
@@ -114,7 +114,7 @@ def _page_rows(
     after: tuple[int, int] | None,
     limit: int,
 ) -> list[tuple[int, Int64, Int64]]:
-    """Hour, slots and log positions of a page, in order; hours without any left out."""
+    """Yields hour, slots and log positions of a page, in order."""
     out = positions_out(directory, snapshot)
     half_slot = snapshot.delivered_slot + 1
     begin = (half_slot, -1)
@@ -151,7 +151,7 @@ def _page_rows(
 
 
 def _first(slots: Int64, limit: int) -> Int64:
-    """Rows of the first `limit` by slot, then as they stand."""
+    """Selects the first `limit` rows by slot, then by order."""
     rows: Int64 = np.arange(len(slots))
     if len(slots) > limit:
         bound = np.partition(slots, limit - 1)[limit - 1]
@@ -198,7 +198,7 @@ def _key_and_value_bytes(key_value: bytes) -> tuple[bytes | None, int | None]:
 
 
 def _sources(directory: DataDirectory, messages: StoredMessages) -> Sequence[bytes]:
-    """Source of each message."""
+    """Returns the source of each message."""
     prefix = messages.prefix
     partitions, index = directory.topics.sources(prefix)
     named = [(public_name(topic), number) for topic, number in partitions]

@@ -41,20 +41,19 @@ _NONE = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The pending timers of one shard, counted.
+    """Counts of the pending timers of one shard.
 
     Attributes:
-        total: timers that are pending.
-        by_topic: how many of them by target topic, or under OTHER; topics without any left out.
-        by_level: how many by the level that they named, levels without any left out; timers that
-            named none are not counted.
-        next_slot: of the same levels, the first slot with such timers.
-        within: how many leave up to each of the slots in `until`.
-        oldest_slot: the first slot with pending timers, None if there is none.
+        total: all pending timers.
+        by_topic: by target topic, or under OTHER; without empty topics.
+        by_level: by requested level, without empty levels; timers without a level do not count.
+        next_slot: the first slot with timers of each of these levels.
+        within: timers that leave up to each of the slots in `until`.
+        oldest_slot: the first slot with pending timers, None without one.
         slot_max: most timers of one slot.
-        beyond_ring: how many lie beyond the ring.
-        rolls: how many will roll.
-        rolls_ahead: how many of these up to the last slot in `ahead`.
+        beyond_ring: timers in slots beyond the ring.
+        rolls: timers that will roll.
+        rolls_ahead: those of them up to the last slot in `ahead`.
         rolls_per_second: the most in a second of these slots, or in a slot if those are longer.
         delivered_slot: R, -1 before the first start of dequeue.
     """
@@ -81,7 +80,7 @@ class _Out:
         slot: r + 1.
         hour: of that slot.
         kinds: rows by kind in that hour.
-        rolls: those that were rolled.
+        rolls: rows that roll.
     """
 
     slot: int
@@ -91,7 +90,7 @@ class _Out:
 
 
 class PendingTimers:
-    """Counts one shard's pending timers, again and again. Not thread-safe.
+    """Counts one shard's pending timers repeatedly. Not thread-safe.
 
     Args:
         directory: opened for this object alone; may be one that other processes work in.
@@ -103,7 +102,7 @@ class PendingTimers:
         self._hours: dict[int, _HourCounts] = {}
 
     def count(self, until: Sequence[int] = (), ahead: range = range(0)) -> Pending:
-        """Count what is pending now.
+        """Counts the timers that are pending now.
 
         Args:
             until: slots for `Pending.within`.
@@ -139,7 +138,7 @@ class PendingTimers:
         )
 
     def _update(self, snapshot: Snapshot) -> _Out:
-        """Add what was committed, drop what was delivered since the last count."""
+        """Adds committed records, and drops delivered ones, since the last count."""
         directory, current = self._directory, snapshot.current
         self._hours = {hour: counts for hour, counts in self._hours.items() if hour >= current}
         directory.log.forget_below(current)
@@ -166,14 +165,14 @@ class PendingTimers:
         return out
 
     def _next_slots(self, out: _Out) -> dict[int, int]:
-        """By level, the first slot with timers of it. The hours are in order."""
+        """Returns the first slot with timers of each level. The hours are in order."""
         first_slots: dict[int, int] = {}
         for hour in self._hours.values():
             first_slots = {**hour.first_of_levels(out), **first_slots}
         return dict(sorted(first_slots.items()))
 
     def _rolls(self, ahead: range, out: _Out) -> Int64:
-        """How many timers roll in each of these slots."""
+        """Counts the timers that roll in each of these slots."""
         rolls = np.zeros(len(ahead), np.int64)
         for hour in self._hours.values():
             hour.add_rolls(rolls, ahead.start)
@@ -202,9 +201,9 @@ class PendingTimers:
 
 
 class _Topics:
-    """Target topics of one hour, numbered from 1 in order of arrival; 0: the rest.
+    """Target topics of one hour, numbered from 1 in order of arrival; 0: all others.
 
-    Dropped with its hour: names that producers invent would fill the table for good.
+    Dropped with its hour: otherwise names that producers invent would fill it for good.
     """
 
     def __init__(self, hour: int) -> None:
@@ -213,7 +212,7 @@ class _Topics:
         self._hashes, self._numbers = np.empty(0, np.int64), np.empty(0, np.int64)  # rising hashes
 
     def add(self, directory: DataDirectory, records: Records) -> None:
-        """Number the topics that are new in these records, as long as there is room.
+        """Numbers the new topics in these records, as long as there is room.
 
         Raises:
             CorruptFile: the messages end before a name.
@@ -231,7 +230,7 @@ class _Topics:
         self._hashes, self._numbers = hashes[order], np.append(self._numbers, numbers)[order]
 
     def kinds(self, records: Records) -> Int64:
-        """Level and topic of records, as one number."""
+        """Combines level and topic of records to one number."""
         topic, hashes = np.zeros(len(records), np.int64), records["topic_hash"].astype(np.int64)
         if len(self._hashes):
             place = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
@@ -240,7 +239,7 @@ class _Topics:
         return kinds
 
     def name(self, kind: int) -> str:
-        """The topic of a kind."""
+        """Returns the topic of a kind."""
         return self._names[kind & ((1 << _TOPIC_BITS) - 1)]
 
 
@@ -248,11 +247,11 @@ class _HourCounts:
     """Counts of one hour's records.
 
     Attributes:
-        log_bytes: how far the hour's log has been read.
+        log_bytes: length of the part of the hour's log that was read.
         topics: numbers of its target topics.
         kinds: timers by kind.
-        rolls: of each slot, how many are to be rolled.
-        detailed: whether the kinds of each slot are known, so that slots can be dropped.
+        rolls: the number of rolls in each slot.
+        detailed: whether it has the kinds of each slot, so that slots can be dropped.
     """
 
     def __init__(self, hour: int, precision_ms: int, *, detailed: bool) -> None:
@@ -266,12 +265,12 @@ class _HourCounts:
         self.rolls = np.zeros(len(self._per_slot), np.int32)
         # By level: slots before the first one with such timers.
         self._first_of_level = np.full(LEVEL_MAX + 1, _NONE)
-        # Of a detailed hour: slots since the first, then kind, as one number; rising.
+        # In a detailed hour: slots since the first, then kind, as one number; rising.
         self._keys = np.empty(0, np.int64)
         self._counts = np.empty(0, np.int64)
 
     def add(self, slot: Int64, kind: Int64, is_roll: Bool) -> None:
-        """Count more records."""
+        """Counts more records."""
         place = slot - self._first
         for counts, places in ((self._per_slot, place), (self.rolls, place[is_roll])):
             used, more = np.unique(places, return_counts=True)
@@ -288,7 +287,7 @@ class _HourCounts:
         self._counts = merged
 
     def drop(self, r: int) -> None:
-        """Forget the slots up to `r`."""
+        """Drops the slots up to `r`."""
         place = r + 1 - self._first
         if place <= 0:
             return
@@ -300,19 +299,19 @@ class _HourCounts:
         self._keys, self._counts = self._keys[dropped:].copy(), self._counts[dropped:].copy()
 
     def count_until(self, slot: int) -> int:
-        """Timers up to `slot`."""
+        """Counts the timers up to `slot`."""
         return int(self._per_slot[: max(0, slot + 1 - self._first)].sum(dtype=np.int64))
 
     def count_after(self, slot: int) -> int:
-        """Timers behind `slot`."""
+        """Counts the timers behind `slot`."""
         return int(self._per_slot[max(0, slot + 1 - self._first) :].sum(dtype=np.int64))
 
     def rolls_until(self, slot: int) -> int:
-        """Rolls up to `slot`."""
+        """Counts the rolls up to `slot`."""
         return int(self.rolls[: max(0, slot + 1 - self._first)].sum(dtype=np.int64))
 
     def add_rolls(self, rolls: Int64, first: int) -> None:
-        """Add each slot's rolls to those from the slot `first` on."""
+        """Adds each slot's rolls to an array that begins with slot `first`."""
         begin = max(first, self._first)
         end = min(first + len(rolls), self._first + len(self.rolls))
         if begin < end:
@@ -321,12 +320,12 @@ class _HourCounts:
             ]
 
     def first(self) -> int | None:
-        """The first slot with timers."""
+        """Returns the first slot with timers."""
         filled = np.flatnonzero(self._per_slot)
         return self._first + int(filled[0]) if len(filled) else None
 
     def first_of_levels(self, out: _Out) -> dict[int, int]:
-        """The first slot with timers of each level, without those that are out."""
+        """Returns the first slot with timers of each level, without rows that are out."""
         if self.detailed:
             left = self._counts.copy()
             half = (out.slot - self._first) << _KIND_BITS
@@ -342,7 +341,7 @@ class _HourCounts:
         return {level: self._first + place for level, place in slots if level != NO_LEVEL}
 
     def fullest(self, half_slot: int, rows_out: int) -> int:
-        """Most timers of one slot, `rows_out` of `half_slot` left out."""
+        """Returns the most timers of one slot, without the `rows_out` of `half_slot`."""
         place = half_slot - self._first
         if not rows_out or not 0 <= place < len(self._per_slot):
             return int(self._per_slot.max())
@@ -362,7 +361,7 @@ def _is_roll(records: Records) -> Bool:
 
 
 def _counts(numbers: Int64, weights: Int64 | None = None) -> dict[int, int]:
-    """How often each number is there, or the sum of its weights."""
+    """Counts each number, or sums its weights."""
     if weights is None:
         values, sums = np.unique(numbers, return_counts=True)
     else:

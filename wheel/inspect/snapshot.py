@@ -1,12 +1,12 @@
 """Decides which records of the timer log are pending, beside the running processes.
 
-Pending are the timers of the newest commit page without those that are out by the mirror of the
-progress, read after it. `Snapshot` reads both once; committed records never change, so each record
-is decided by itself. The mirror is written right after Kafka's commit: it may be one transaction
+A timer is pending if it is in the newest commit page and not out by the mirror of the progress,
+read after that page. `Snapshot` reads both once; committed records never change, so each record is
+decided by itself. The mirror is written right after Kafka's commit: it may be one transaction
 behind Kafka, never ahead.
 
-In a half-delivered slot, partition and offset of the message decide. Positions would not do: the
-files of a standby, or of a new owner, may have the partitions of that slot in another order.
+In a half-delivered slot, partition and offset of the message decide, not positions: the files of a
+standby, or of a new owner, may have the partitions of that slot in another order.
 
 Takes no lock. A delivered hour may be unlinked at any moment: `consistently` starts again.
 """
@@ -34,13 +34,13 @@ ROWS_AT_ONCE = 20_000  # of a half-delivered slot
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What decides which records are pending.
+    """The state that decides which records are pending.
 
     Attributes:
         log_bytes: committed length of the log of every hour that can hold pending timers, in order.
         current: the first hour that can.
-        delivered_slot: last one delivered in full, -1 before the first start of dequeue.
-        half_below: D of the next slot, for the partitions that have it half delivered.
+        delivered_slot: the last slot delivered in full, -1 before the first start of dequeue.
+        half_below: D of the next slot, for partitions that have delivered half of it.
     """
 
     log_bytes: Mapping[int, int]
@@ -50,7 +50,7 @@ class Snapshot:
 
     @classmethod
     def take(cls, directory: DataDirectory) -> Snapshot:
-        """The present one. The commit page first: else rows might be out that it does not have."""
+        """Takes a snapshot. Reads the commit page first: else it might lack rows that are out."""
         commit, mirror = directory.state.commit(), directory.state.mirror()
         slot, half_below = -1, {}
         if mirror is not None:
@@ -66,7 +66,7 @@ class Snapshot:
 
 
 def consistently(directory: DataDirectory, work: Callable[[Snapshot], Result]) -> Result:
-    """`work` on a new snapshot; again if an hour of it was delivered and unlinked meanwhile.
+    """Runs `work` on a new snapshot; again if an hour of it was delivered and unlinked meanwhile.
 
     Raises:
         CorruptFile: a file is damaged.
@@ -81,7 +81,7 @@ def consistently(directory: DataDirectory, work: Callable[[Snapshot], Result]) -
 
 
 def positions_out(directory: DataDirectory, snapshot: Snapshot) -> Int64:
-    """Log positions of the rows of slot R + 1 that are out, rising.
+    """Returns the log positions of the rows of slot R + 1 that are out, rising.
 
     Raises:
         CorruptFile: log or messages are damaged.

@@ -1,7 +1,7 @@
 """Starts dequeue: takes the shard, decides how much of the files is kept, and informs ingest.
 
-    1. the newest progress is read without taking the shard: its owner may be alive
-    2. the shard is taken (which ends an open transaction of a predecessor) and the progress read
+    1. reads the newest progress without taking the shard: its owner may be alive
+    2. takes the shard (which ends an open transaction of a predecessor), and reads the progress
        again
     3. under engine.lock progress and files are compared (checkpoints/recovery_decision.py). Then,
        in this order: generation raised, unless nothing is to be recovered; recovery record;
@@ -57,7 +57,7 @@ class Started:
     Attributes:
         decision: about the files.
         committed: the progress as it is in Kafka.
-        progress: the same with this owner, incarnation and epoch: to be published first.
+        progress: the same with this owner, incarnation and epoch, which the loop publishes first.
         begun_s: when the start began, by `time.monotonic`.
     """
 
@@ -75,19 +75,19 @@ def start(
     *,
     take_over: bool,
 ) -> Started:
-    """Do the four steps of the module's head.
+    """Runs the four steps of the module's head.
 
     Args:
         directory: started as DEQUEUE.
         publisher: of the shard.
         config: of the loop.
-        first: progress of a shard that never had any; None where that is not known to be so.
-        take_over: the operator says that the owner is gone.
+        first: progress of a shard that never had any; None if it may have had some.
+        take_over: the operator has given --take-over.
 
     Raises:
         Fenced: the shard is another directory's; nothing has been changed.
-        RecoveryRefused: its progress and the files cannot both be right; nothing has been changed.
-        RecoveryPending: the shard may be another one's; try again later.
+        RecoveryRefused: its progress and the files contradict each other; nothing has been changed.
+        RecoveryPending: another instance may own the shard; try again later.
         KafkaUnavailable: no answer in time.
         PublishDoubt: the outcome of publishing `first` is unknown; start again.
     """
@@ -141,7 +141,7 @@ def _without_progress(
     *,
     take_over: bool,
 ) -> Progress:
-    """The progress to go on from if Kafka has none: the mirror, else that of a new shard."""
+    """Returns the progress to start from if Kafka has none: the mirror, else a new shard's."""
     mirror = directory.state.mirror()
     if directory.state.standby and not take_over:
         raise RecoveryRefused(
@@ -172,13 +172,13 @@ def publish_decision(
     *,
     follows: bool = False,
 ) -> Decision:
-    """3. of the module's head.
+    """Runs 3. of the module's head.
 
     Args:
         directory: started as DEQUEUE.
         committed: the newest progress.
         deciding: makes the decision.
-        follows: whether this is a standby from here on. Written under the same lock, so that
+        follows: whether the directory becomes a standby. Written under the same lock, so that
             ingest never sees one without the other.
     """
     state = directory.state
@@ -212,7 +212,7 @@ def first_progress(
     starts: Mapping[TopicPartition, int],
     now_ms: int,
 ) -> Progress:
-    """The progress of a shard that never had any: R is now, offsets below `starts` are done."""
+    """Makes the progress of a new shard: R is now, offsets below `starts` are done."""
     r = closable_slot(now_ms, directory.config.precision_ms)
     partitions = {
         partition: PartitionProgress(r, offset, replied_below=offset)

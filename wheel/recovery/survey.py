@@ -19,7 +19,7 @@ from duewheel.wheel.storage.cross_file_damage import has_all_files
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.timer_wheel import TimerWheel
 
-# Opening a directory that lacks one of them makes it.
+# Opening a directory makes those of these files that are missing.
 _MADE_WHEN_OPENED = (
     timer_log.FOLDER,
     message_store.FOLDER,
@@ -29,7 +29,7 @@ _MADE_WHEN_OPENED = (
 
 
 def survey(path: Path, config: WheelConfig, fs: FileSystem = HOST_FS) -> Local:
-    """The state of the data directory at `path`, with the damage that a start would note.
+    """Reads the state of the data directory at `path`, with the damage that a start would record.
 
     Raises:
         ConfigError: it was made with another geometry.
@@ -56,7 +56,7 @@ def _damage(path: Path, config: WheelConfig, state: State, fs: FileSystem) -> Da
         return Damage.FILES_LOST
     directory = DataDirectory(path, config, fs)
     try:
-        # Wheel before page: a batch that is committed in between would look like a lost page.
+        # Wheel before page: a batch that is committed in between would seem to be a lost page.
         newest_batch = directory.wheel.newest_batch(state.commit().batch)
         commit = state.commit()
         directory.require_whole_state(commit, newest_batch)
