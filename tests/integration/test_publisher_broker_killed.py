@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient
+from kafka.admin import TransactionState
 from tests.harness.launcher import wait_until
 from tests.harness.publishing import (
     Message,
@@ -30,6 +31,7 @@ from duewheel.dev.broker import DevBroker
 from duewheel.errors import PublishDoubt
 from duewheel.java.find import Java
 from duewheel.kafka import producer_internals
+from duewheel.kafka.clients import close
 from duewheel.kafka.publisher import KafkaPublisher
 
 pytestmark = pytest.mark.kafka
@@ -58,7 +60,7 @@ def test_a_broker_killed_while_publishing_costs_and_doubles_nothing(
             batch_bytes=64 * 1024,
         )
         publisher.start()
-        total, doubts = _publish_over_a_kill(broker, publisher, names.target)
+        total, doubts = _publish_over_a_kill(broker, publisher, names.target, f"{names.state}-0")
 
         assert doubts > 0, "the broker was never missed"
         # Soon after the failure partitions are not tried again: their rows become dead letters
@@ -73,7 +75,7 @@ def test_a_broker_killed_while_publishing_costs_and_doubles_nothing(
 
 
 def _publish_over_a_kill(
-    broker: DevBroker, publisher: KafkaPublisher, topic: str
+    broker: DevBroker, publisher: KafkaPublisher, topic: str, transactional_id: str
 ) -> tuple[int, int]:
     """Publish numbers, kill the broker inside a transaction; how many numbers, and doubts."""
     chunk, slots, slot, doubts = 20_000, 4, 0, 0
@@ -84,7 +86,7 @@ def _publish_over_a_kill(
         ]
         is_killed = slot == slots // 2 and not doubts
         try:
-            with _killed_in_transaction(broker, publisher) if is_killed else nullcontext():
+            with _killed_in_transaction(broker, transactional_id) if is_killed else nullcontext():
                 publish(publisher, rows, progress(slot))
             slot += 1
         except PublishDoubt:
@@ -97,20 +99,23 @@ def _publish_over_a_kill(
 
 
 @contextmanager
-def _killed_in_transaction(broker: DevBroker, publisher: KafkaPublisher) -> Iterator[None]:
+def _killed_in_transaction(broker: DevBroker, transactional_id: str) -> Iterator[None]:
     """Kill the broker while batches are under way; a commit is sent only after that, if at all.
 
     A broker alone in its cluster that dies between the commit and its markers forgets the markers
     (Kafka 4.3: partitions without a leader count as deleted); nothing a client does mends that.
     """
-    producer = publisher._producer._producer
-    assert producer is not None
-    partitions = producer._transaction_manager._partitions_in_transaction
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     commit = producer_internals.commit
 
+    def is_open() -> bool:
+        found = admin.describe_transactions([transactional_id])[transactional_id]
+        return bool(found.state == TransactionState.ONGOING)
+
     def kill() -> None:
-        wait_until(lambda: bool(partitions), "no transaction")
+        wait_until(is_open, "no transaction")
         broker.kill()
+        close(admin)
 
     def commit_late(*given: Any) -> None:
         killer.join()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
@@ -22,14 +23,13 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.serializer import Serializer
-from tests.harness.launcher import wait_until
 from tests.harness.reader import TopicReader, everything_in, read_topic
 from tests.harness.sparkless_shard import SparklessShard, until
 
 from duewheel.cli import send
 from duewheel.cli.send import NamedTimer
 from duewheel.client import Answer, Cancel, DelayProducer, Timer
-from duewheel.client import replies as answers
+from duewheel.client.replies import AnswerReader
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, DuewheelError, InvalidTimer
@@ -95,7 +95,9 @@ class Answerer:
         self._topics = topics
         self._producer = KafkaProducer(bootstrap_servers=topics.servers)
 
-    def answer(self, source: str, word: str, headers: Headers | None = None) -> None:
+    def answer(
+        self, source: str, word: str, headers: Headers | None = None, partition: int | None = None
+    ) -> None:
         value = {"answer": word, "id": "7", "source": source, "request": "cancel"}
         added = [
             ("TIMER_ANSWER", word.encode()),
@@ -103,7 +105,10 @@ class Answerer:
             ("TIMER_SOURCE", source.encode()),
         ]
         self._producer.send(
-            self._topics.replies, json.dumps(value).encode(), headers=[*(headers or []), *added]
+            self._topics.replies,
+            json.dumps(value).encode(),
+            headers=[*(headers or []), *added],
+            partition=partition,
         ).get(WITHIN_S)
 
     def close(self) -> None:
@@ -344,58 +349,54 @@ def test_an_answer_in_a_transaction_counts_once_that_is_committed(
     writer.close()
 
 
-def reader_of(topics: RecallTopics) -> answers.AnswerReader:
-    client = ClientSettings({"bootstrap_servers": topics.servers})
-    return answers.AnswerReader(client, topics.replies)
-
-
 def test_an_answer_may_come_before_the_acknowledgement(
-    topics: RecallTopics, answerer: Answerer, monkeypatch: pytest.MonkeyPatch
+    topics: RecallTopics, answerer: Answerer
 ) -> None:
     """And what is kept for that is bounded by the requests that are open."""
-    monkeypatch.setattr(answers, "_EARLY_MAX", 20)
-    monkeypatch.setattr(answers, "_POLL_RECORDS_MAX", 5)
-    reader = reader_of(topics)
-    answerer.answer("t-0@1", "unknown")  # before anything was expected: never read
-    older, open_ = reader.expect(), reader.expect()
-    answerer.answer("t-0@1", "cancelled")
-    wait_until(lambda: len(reader._early) == 1, "not read")
-    newer = reader.expect()
-    for number in range(40):
-        answerer.answer(f"t-0@{number + 2}", "unknown")
-    wait_until(lambda: len(reader._early) >= 20, "not read")
-    last = reader.expect()
-    time.sleep(0.3)  # in which all of them could be read
-    assert len(reader._early) < 20 + 5
-    waited = reader.written(last, "t-0@41")  # reading has paused before it
+    client = ClientSettings({"bootstrap_servers": topics.servers})
+    reader = AnswerReader(client, topics.replies, early_max=20, poll_records=5)
+
+    def answer(number: int, word: str = "unknown") -> None:
+        """In one partition, so that they are read in this order."""
+        answerer.answer(f"t-0@{number}", word, partition=0)
+
+    answer(1)  # before anything was expected: never read
+    older, open_, reads = (reader.expect() for _ in range(3))
+    answer(1, "cancelled")
+    answer(100)
+    assert reader.written(reads, "t-0@100").result(WITHIN_S) is Answer.UNKNOWN
+    newer, newest, last = (reader.expect() for _ in range(3))
+    for number in range(2, 42):
+        answer(number)
+    time.sleep(0.5)  # in which all of them could be read
+    waited = reader.written(last, "t-0@41")
+    assert not waited.done(), "reading pauses at twenty that nobody has claimed"
     reader.failed(older)
-    assert "t-0@1" in reader._early
-    reader.failed(open_)  # the first answer could have been theirs only
-    assert "t-0@1" not in reader._early
+    assert reader.written(open_, "t-0@1").result(0) is Answer.CANCELLED
+    # The first answer could have been theirs only.
+    assert not reader.written(newest, "t-0@1").done()
     assert reader.written(newer, "t-0@2").result(0) is Answer.UNKNOWN
     assert waited.result(WITHIN_S) is Answer.UNKNOWN
-    assert not reader._early
+    assert not reader.written(reader.expect(), "t-0@3").done(), "forgotten with the last request"
     del waited
     gc.collect()
-    wait_until(lambda: not reader._reading, "still read")  # nobody asks any more
-    answerer.answer("t-0@77", "unknown")
-    number = reader.expect()
-    answerer.answer("t-0@77", "cancelled")
-    assert reader.written(number, "t-0@77").result(WITHIN_S) is Answer.CANCELLED
+    time.sleep(1)  # ten polls, and nobody asks any more: nothing is read
+    answer(77)
+    asked = reader.expect()
+    answer(77, "cancelled")
+    assert reader.written(asked, "t-0@77").result(WITHIN_S) is Answer.CANCELLED
     reader.close()
 
 
 def test_answers_that_nobody_waits_for_are_forgotten(
     topics: RecallTopics, asking: DelayProducer, answerer: Answerer
 ) -> None:
-    reader = asking._answers
-    assert reader is not None
     cancels = [asking.cancel("7", key=b"%d" % n).result(WITHIN_S) for n in range(3)]
-    assert len(reader._waiting) == 3
+    replies = [weakref.ref(cancel.reply) for cancel in cancels if cancel.reply is not None]
     kept = cancels.pop()
     cancels.clear()
     gc.collect()
-    assert list(reader._waiting) == [source(kept)]
+    assert [reply() for reply in replies] == [None, None, kept.reply]
     asking.close()
     with pytest.raises(DuewheelError, match="closed before the answer came"):
         kept.answer(0)

@@ -180,11 +180,11 @@ class ChainEnds:
     since. The number of hours is bounded: an evicted hour is read again when it is next needed.
     """
 
-    def __init__(self, directory: DataDirectory) -> None:
+    def __init__(self, directory: DataDirectory, index_bytes: int = INDEX_BYTES) -> None:
         self._directory = directory
         self._precision_ms = directory.config.precision_ms
         slots = HOUR_MS // self._precision_ms + 1
-        self._hours_max = max(1, INDEX_BYTES // (8 * slots))
+        self._hours_max = max(1, index_bytes // (8 * slots))
         # Latest used last: how far the log was read, and the position of each slot.
         self._hours: dict[int, tuple[int, Int64]] = {}
 

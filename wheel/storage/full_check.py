@@ -45,7 +45,7 @@ from duewheel.wheel.storage.layout import (
     distance_of,
     is_cancelled,
 )
-from duewheel.wheel.storage.timer_log import Records, runs_in
+from duewheel.wheel.storage.timer_log import BLOCK_RECORDS, Records, runs_in
 from duewheel.wheel.storage.timer_wheel import Entries, Runs
 
 _FINDINGS_MAX = 1_000  # a destroyed file would give one per record
@@ -96,7 +96,7 @@ class Report:
         return not self.findings
 
 
-def check(path: Path, config: WheelConfig) -> Report:
+def check(path: Path, config: WheelConfig, block_records: int = BLOCK_RECORDS) -> Report:
     """Check the data directory at `path`.
 
     Raises:
@@ -116,7 +116,7 @@ def check(path: Path, config: WheelConfig) -> Report:
         _check_whole(directory, commit, wheel.entries, report)
         report.findings += _misplaced(wheel.entries)
         for hour in commit.hours:
-            _check_kept_hour(directory, hour, commit.hours[hour], wheel, report)
+            _check_kept_hour(directory, hour, commit.hours[hour], wheel, report, block_records)
         for hour, lengths in commit.cancels.items():
             _check_kept_segment(directory, hour, lengths, report)
         _check_placed(directory, commit, report)
@@ -146,12 +146,17 @@ def _check_whole(
 
 
 def _check_kept_hour(
-    directory: DataDirectory, hour: int, lengths: HourLengths, wheel: Wheel, report: Report
+    directory: DataDirectory,
+    hour: int,
+    lengths: HourLengths,
+    wheel: Wheel,
+    report: Report,
+    block_records: int,
 ) -> None:
     """Check an hour, unless dequeue has unlinked it, perhaps at this moment."""
     try:
         if hour >= directory.state.live.gc_hour:
-            found = check_hour(directory, hour, lengths, wheel)
+            found = check_hour(directory, hour, lengths, wheel, block_records)
             report.records += found.records
             report.findings += found.findings
     except CorruptFile:
@@ -188,7 +193,13 @@ def check_segment(directory: DataDirectory, hour: int, lengths: tuple[int, ...])
     return []
 
 
-def check_hour(directory: DataDirectory, hour: int, lengths: HourLengths, wheel: Wheel) -> Report:
+def check_hour(
+    directory: DataDirectory,
+    hour: int,
+    lengths: HourLengths,
+    wheel: Wheel,
+    block_records: int = BLOCK_RECORDS,
+) -> Report:
     """Check one hour's files, and the entries of its slots.
 
     Raises:
@@ -203,7 +214,7 @@ def check_hour(directory: DataDirectory, hour: int, lengths: HourLengths, wheel:
         return report
     chains, well_formed = _Chains.of_hour(hour, directory.config), True
     report.findings += _wrong_marks(directory, hour, lengths)
-    for start, records in directory.log.blocks(hour, lengths.log_bytes):
+    for start, records in directory.log.blocks(hour, lengths.log_bytes, block_records):
         alive = records["magic"] != MAGIC_ABANDONED
         report.records += int(alive.sum())
         findings = list(_malformed(directory, hour, records, start, log_name))

@@ -40,7 +40,7 @@ from duewheel.wheel.storage.timer_wheel import Entries, Runs
 FOLDER = "timerlog"
 
 # Records of one block of a whole log, unless a run is longer: 52 MB of them.
-_PIECE_RECORDS = 1_000_000
+BLOCK_RECORDS = 1_000_000
 
 # A generation takes as long as this many links one by one: 20 and 0.5 µs.
 _CHAINS_ALONE_MAX = 32
@@ -139,7 +139,9 @@ class TimerLog:
         """Copies of the records between two positions."""
         return np.frombuffer(self.files.read(hour, start, end - start), RECORD)
 
-    def blocks(self, hour: int, log_bytes: int) -> Iterator[tuple[int, Records]]:
+    def blocks(
+        self, hour: int, log_bytes: int, block_records: int = BLOCK_RECORDS
+    ) -> Iterator[tuple[int, Records]]:
         """Reads an hour's records in order, a bounded number of whole runs at a time.
 
         Yields:
@@ -148,7 +150,7 @@ class TimerLog:
         Raises:
             CorruptFile: the file is shorter than `log_bytes`.
         """
-        start, wanted = 0, _PIECE_RECORDS
+        start, wanted = 0, block_records
         while start < log_bytes:
             end = min(start + wanted * RECORD_BYTES, log_bytes)
             records = self.read(hour, start, end)
@@ -160,7 +162,7 @@ class TimerLog:
                 wanted *= 2
                 continue
             yield start, records
-            start, wanted = start + records.nbytes, _PIECE_RECORDS
+            start, wanted = start + records.nbytes, block_records
 
     def runs(self, hour: int, records: Records, start: int, precision_ms: int) -> Runs:
         """`runs_in` of an hour's records, to be linked.

@@ -50,15 +50,24 @@ class AnswerReader:
         reader.written(request, "orders-0@17").result(timeout=10)
     """
 
-    def __init__(self, client: ClientSettings, topic: str) -> None:
+    def __init__(
+        self,
+        client: ClientSettings,
+        topic: str,
+        early_max: int = _EARLY_MAX,
+        poll_records: int = _POLL_RECORDS_MAX,
+    ) -> None:
         """Connects nothing.
 
         Args:
             client: of the cluster.
             topic: the reply topic.
+            early_max: unclaimed answers at which reading pauses.
+            poll_records: the most records that are read at a time.
         """
         self._client = client
         self._topic = topic
+        self._early_max, self._poll_records = early_max, poll_records
         self._thread: Worker | None = None
         self._changed = threading.Condition()  # guards what follows
         self._closed = False
@@ -176,7 +185,7 @@ class AnswerReader:
         return open_reader(
             self._client,
             deadline,
-            max_poll_records=_POLL_RECORDS_MAX,
+            max_poll_records=self._poll_records,
             fetch_max_bytes=_FETCH_BYTES_MAX,
         )
 
@@ -204,7 +213,7 @@ class AnswerReader:
     def _goes_on(self) -> bool:
         """False, and no longer reading, once no request is open."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or len(self._early) < _EARLY_MAX)
+            self._changed.wait_for(lambda: self._closed or len(self._early) < self._early_max)
             if self._closed or not self._open():
                 self._reading = False
             return self._reading

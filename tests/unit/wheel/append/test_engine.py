@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from duewheel.testing import (
 )
 from duewheel.wheel.append.engine import Appended, Engine
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage import data_directory, timer_log
+from duewheel.wheel.storage import data_directory
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check
 from duewheel.wheel.storage.layout import ENTRY, MAGIC_ABANDONED, RECORD, hour_name
@@ -324,24 +325,22 @@ def test_the_engine_needs_a_floor(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_what_a_slot_holds_is_checked_over_all_pieces_of_its_log(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_slot_holds_is_checked_over_all_pieces_of_its_log(make_world: MakeWorld) -> None:
     world = make_world()
     for offset in range(0, 9, 3):
         world.append(timer(0, offset, 1), timer(0, offset + 1, 1), timer(0, offset + 2, 2))
-    monkeypatch.setattr(timer_log, "_PIECE_RECORDS", 2)
-    whole = check(world.shard.path, world.wheel)
+    check_in_pieces = partial(check, world.shard.path, world.wheel, block_records=2)
+    whole = check_in_pieces()
     assert (whole.records, whole.findings) == (9, [])
     (path,) = (world.shard.path / "timerlog").iterdir()
     records = np.memmap(path, RECORD, "r+")
     records["prev_pos"][5] = 0  # slot 2 in the second batch: its last record is at 2 * 52
-    chain, message = check(world.shard.path, world.wheel).findings
+    chain, message = check_in_pieces().findings
     assert (chain.code, chain.offset, message.code) == ("chain", 5 * 52, "message_checksum")
     records["prev_pos"][5] = 2 * 52
     entries = np.memmap(world.shard.path / "timerwheel", ENTRY, "r+")
     entries["num"][(SLOT + 1) % len(entries)] = 5
-    (finding,) = check(world.shard.path, world.wheel).findings
+    (finding,) = check_in_pieces().findings
     assert finding.code == "entry_num"
 
 

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 
 from duewheel.errors import CorruptFile
 from duewheel.wheel.slots import hour_of
-from duewheel.wheel.storage import timer_log
 from duewheel.wheel.storage.layout import (
     ENTRY,
     MAGIC_ABANDONED,
@@ -204,9 +203,7 @@ def test_a_whole_log_comes_in_pieces_that_cut_no_run(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[int]], wanted: int
 ) -> None:
     log, records, _ = write_log(tmp_path_factory.mktemp("log"), batches)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timer_log, "_PIECE_RECORDS", wanted)
-        blocks = list(log.blocks(HOUR, records.nbytes))
+    blocks = list(log.blocks(HOUR, records.nbytes, block_records=wanted))
     position = 0
     for start, block in blocks:
         assert start == position
