@@ -22,13 +22,13 @@ from duewheel.checkpoints.cancel_bounds import FILE_NAME as CANCEL_BOUNDS_FILE
 from duewheel.checkpoints.checksummed_pages import PagePair
 from duewheel.checkpoints.commit_and_close import Close, Commit, HourLengths, Marks
 from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.checkpoints.dlq_replay_position import ReplayPosition
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.fs import HOST_FS, checked_line
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import FILE_NAME as RECOVERY_FILE
 from duewheel.checkpoints.recovery_decision import Keep, Local, RecoveryRecord, decide
-from duewheel.checkpoints.replay_position import ReplayPosition
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import ConfigError, CorruptFile, DuewheelError, RecoveryRefused
 from duewheel.streaming.batch_attempt import FILE_NAME as BATCH_LIMIT_FILE

@@ -17,7 +17,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
 from duewheel.dev.broker import DevBroker
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.shard_records import all_shards
+from duewheel.kafka.all_shards_progress import all_shards
 from duewheel.ops import reshard
 from duewheel.testing import LocalShard
 

@@ -15,7 +15,7 @@ from duewheel.doctor.findings import Diagnosis, Severity, diagnose
 from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.shard_records import ShardRecord, all_shards, require_as_many
+from duewheel.kafka.all_shards_progress import ShardRecord, all_shards, require_as_many
 from duewheel.kafka.topic_requirements import TopicFinding, remedy_command
 
 _TRANSACTION_LOG = "__transaction_state"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from duewheel.checkpoints.replay_position import KEY, ReplayPosition
+from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.kafka.admin import KafkaAdmin

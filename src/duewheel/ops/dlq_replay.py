@@ -1,7 +1,7 @@
 """`duewheel dlq replay`: writes the messages of dead letters again, once their cause is removed.
 
 A replay reads the dead-letter topic up to its end at the start, one bounded chunk at a time. One
-Kafka transaction per chunk holds the messages and the position (replay_position.py), so a dead
+Kafka transaction per chunk holds the messages and the position (dlq_replay_position.py), so a dead
 letter is replayed once, whatever is killed and however often the command runs.
 
 Two concurrent replays share a transactional id: the later one fences the earlier. A run that
@@ -24,7 +24,7 @@ from typing import Any
 import structlog
 
 from duewheel import factory
-from duewheel.checkpoints.replay_position import KEY, ReplayPosition
+from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
 from duewheel.clock import Clock, SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, PublishDoubt

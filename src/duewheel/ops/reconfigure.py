@@ -19,8 +19,8 @@ from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.all_shards_progress import all_shards
 from duewheel.kafka.publisher import KafkaPublisher
-from duewheel.kafka.shard_records import all_shards
 from duewheel.osutil.signals import stop_signals
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition

@@ -52,9 +52,9 @@ from duewheel.errors import (
 )
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.all_shards_progress import ShardRecord, all_shards
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.shard_records import ShardRecord, all_shards
 from duewheel.kafka.state_topic import place_of
 from duewheel.kafka.transactional_producer import TransactionalProducer, is_fenced
 from duewheel.osutil.signals import stop_signals

@@ -24,8 +24,8 @@ from duewheel.config.settings import Settings
 from duewheel.errors import Fenced, KafkaUnavailable, RecoveryPending
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.all_shards_progress import all_shards, require_as_many
 from duewheel.kafka.publisher import KafkaPublisher
-from duewheel.kafka.shard_records import all_shards, require_as_many
 from duewheel.kafka.topic_discovery import timer_topics
 from duewheel.osutil.metrics_server import Together, served
 from duewheel.osutil.signals import ignore_kafka_errors_after_stop, stop_signals

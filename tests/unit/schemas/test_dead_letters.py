@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from kafka.record import MemoryRecords
 
-from duewheel.checkpoints.replay_position import ReplayPosition
+from duewheel.checkpoints.dlq_replay_position import ReplayPosition
 from duewheel.kafka import unpublishable_rows
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
