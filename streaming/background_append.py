@@ -16,7 +16,7 @@ from duewheel.threads import Worker
 
 
 class StoppedWaitingError(Exception):
-    """A stop request ended a wait of the sink; Spark will deliver the batch again."""
+    """A stop request ended a wait of the sink; the batch is read again."""
 
 
 class BackgroundAppend:

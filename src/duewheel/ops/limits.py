@@ -54,7 +54,7 @@ def _of_ingest(settings: Settings) -> dict[str, Bound]:
             "an eighth of " if by_heap else "",
         ),
         "driver_heap_bytes": _set(settings, "ingest.driver_memory", ingest.driver_memory_bytes),
-        "batches_in_flight": _fixed(1),
+        "batches_in_flight": _fixed(2),
         "partitions": _fixed(PARTITIONS_MAX, "fixed; fewer where names of topics are long"),
         "min_free": _set(settings, "storage.min_free", str(settings.storage.min_free)),
         "ring_slots": _set(settings, "timer.slots", 2 * timer.slots, "twice "),
