@@ -1,1 +1,1 @@
-"""Messages and timers as columns: what a request says, and bytes on the wire."""
+"""Messages and timers as columns: the headers of requests, and bytes on the wire."""

@@ -25,10 +25,10 @@ NO_KEY = -1  # key hash of a null key
 ACCEPTED = -1  # code of a row that is not rejected
 NO_LEVEL = 0  # a due time that was not requested by a level
 LEVEL_MAX = 255  # one byte on disk
-ANY_TIME = -(2**62)  # not_before_ms of what was not parked
+ANY_TIME = -(2**62)  # not_before_ms of a row that was not parked
 ANY_OFFSET = -1  # named_offset of a cancel that matches all timers of its id
 NO_SLOT = -(2**62)  # chase_slot of a user's cancel
-NEVER = 2**62  # not_before_ms of what may not go to its target at all
+NEVER = 2**62  # not_before_ms of a row that must not go to its target
 
 TopicPartition = tuple[str, int]
 OffsetRanges = Mapping[TopicPartition, tuple[int, int]]  # first offset, and one behind the last
@@ -37,7 +37,7 @@ RETIRED = "~"  # in the name of a deleted or recreated timer topic: Kafka forbid
 
 
 def is_retired(topic: str) -> bool:
-    """Whether rows of this name can only be leftovers of a deleted or recreated topic."""
+    """Returns whether rows under this name are of a deleted or recreated topic."""
     return RETIRED in topic
 
 
@@ -178,7 +178,7 @@ class Deliveries:
         key_hash: as in TimerBatch.
         due_ms: requested due time, epoch ms.
         source_partitions: the timer partitions that `source_partition` indexes.
-        source_partition: row → index in `source_partitions`: where the timer came from.
+        source_partition: row → index in `source_partitions`: the timer's partition.
         origin_offset: as in TimerBatch; NO_ORIGIN if the topic was deleted or recreated.
         source: large_binary "topic-partition@offset": source partition and origin offset.
         timer_id: large_binary, never empty: default ids are filled in.

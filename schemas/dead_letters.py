@@ -1,4 +1,4 @@
-"""Dead letters: their format, and the message that a replay makes of one.
+"""Dead letters: their format, and the message to which a replay converts one.
 
 Key and value are the message's own. The headers are, in this order:
 
@@ -38,7 +38,7 @@ _PARTITION = NAME_OF[Request.TARGET_PARTITION]
 _DELIVERED = (names.DUE_MS, names.TIMER_ID, names.ROLL_TIMES)  # beside TIMER_SOURCE
 _SOURCE = re.compile(r"(.+)-([0-9]{1,9})@([0-9]{1,19})")
 _NUMBER = re.compile(r"[0-9]{1,9}")
-# Never replayed: the new record has another offset, and might pass the rule by accident.
+# Never replayed: the new record has another offset, and could fulfil the rule by accident.
 _NEVER_AGAIN = "bad_origin"
 
 
@@ -70,7 +70,7 @@ class Outgoing:
     """The message of a dead letter, ready to be written again.
 
     Attributes:
-        topic: where it goes.
+        topic: of the new record.
         partition: the requested one, or NO_PARTITION.
         partition_needed: without it the message cannot be written; else it is only preferred.
         headers: all of them.
@@ -84,7 +84,7 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a dead letter cannot be replayed: a word for programs and a sentence for people."""
+    """The reason why a dead letter cannot be replayed: a code and a sentence."""
 
     code: str
     error: str
@@ -147,7 +147,7 @@ class DeadLetter:
         return self._added.get(names.SOURCE, "")
 
     def again(self, refusal: Refusal) -> tuple[Header, ...]:
-        """The headers of this dead letter with today's reason."""
+        """Returns the headers of this dead letter with the present reason."""
         rest = [
             header
             for header in self.headers[self._cut :]
@@ -169,7 +169,7 @@ class DeadLetter:
         """The message, ready to be written again.
 
         A message rejected at ingest goes to its timer topic, preferably to the same partition, and
-        ingest validates it again. A failed delivery goes to its real topic. `to_topic` overrides
+        ingest validates it again. A failed delivery goes to its target. `to_topic` overrides
         both. The reply topic is no target of timers, but takes replies.
 
         Args:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from enum import IntEnum, StrEnum, auto
 
-# Added to what is delivered.
+# Added to deliveries.
 SOURCE = "TIMER_SOURCE"  # topic-partition@offset of the timer
 DUE_MS = "TIMER_DUE_MS"  # requested due time, epoch ms
 TIMER_ID = "UNIQ_KEY"  # the timer's id, the given one or the default: that of SOURCE

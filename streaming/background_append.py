@@ -23,7 +23,7 @@ class BackgroundAppend:
     """Runs one job at a time, in the order of `put`. One thread puts; any may end or ask.
 
     Attributes:
-        error: what the last job raised, if it failed.
+        error: of the last job, if it failed.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class BackgroundAppend:
 
         Raises:
             StoppedWaitingError: `end` was called meanwhile; this one does not run.
-            BaseException: what the one before raised; this one does not run.
+            BaseException: the error of the job before; this one does not run.
         """
         self._join()
         if self.error is not None:
@@ -53,7 +53,7 @@ class BackgroundAppend:
                 raise StoppedWaitingError("stopped before the batch was appended")
             self._job = job
             worker = Worker("append", self._run)
-            worker.start()  # may fail: what has not begun cannot be waited for
+            worker.start()  # may fail: a wait for a thread that has not started would never end
             self._worker = worker
 
     def end(self) -> None:

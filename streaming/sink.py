@@ -143,7 +143,7 @@ class TimerSink:
 
         Raises:
             StoppedWaitingError: `stop` was called before, or during a wait.
-            BaseException: what the batch before has failed with.
+            BaseException: the error of the batch before.
         """
         self._fetching = True
         try:
@@ -165,7 +165,7 @@ class TimerSink:
 
     @property
     def append_error(self) -> BaseException | None:
-        """The same, of a batch that Spark takes as finished: no query ends by it at once."""
+        """That of a batch that Spark counts as finished: it ends no query at once."""
         return self._appending.error
 
     @property
@@ -189,7 +189,7 @@ class TimerSink:
         self._stopping.clear()
         self._appending.reset()
         self._fetch_error = None
-        # What stopped a wait need not hold any more when the batch comes again.
+        # A condition that stopped a wait may be gone when Spark delivers the batch again.
         self._statistics = replace(self._statistics, rows_held=0, rows_without_room=0, rows_ahead=0)
 
     @property
@@ -224,7 +224,7 @@ class TimerSink:
         marks = {p: max(end, marks_before.get(p, 0)) for p, end in ends.items()}
         self._wait_while_paused(len(batch))
         self._append_as_room_permits(batch, marks)
-        # Not before: a batch that is not taken may end elsewhere when it is read again.
+        # Only now: a batch that is not taken may have another end when it is read again.
         self._reached.update(ends)
         done = self._statistics
         self._statistics = replace(
@@ -263,7 +263,7 @@ class TimerSink:
     def _wait_while_paused(self, rows: int) -> None:
         if not self._paused():
             return
-        _log.warning("paused: nothing is taken", rows_held=rows)
+        _log.warning("paused: ingest takes no row", rows_held=rows)
         self._statistics = replace(self._statistics, rows_held=rows)
         while self._paused():
             self._wait("ingest was paused")
@@ -292,7 +292,7 @@ class TimerSink:
             if warning.is_over():
                 room = self._guard.room()
                 _log.error(
-                    "the disk is nearly full: nothing is taken, see storage.min_free",
+                    "the disk is nearly full: ingest takes no row, see storage.min_free",
                     rows_held=len(batch),
                     row_bytes=int(sizes[0]),
                     free_mib=room.free_bytes >> 20,

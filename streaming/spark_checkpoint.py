@@ -12,7 +12,7 @@ there is new, and is read from its beginning.
 
 Spark writes these files without fsync: after a power failure they may be empty. A file of another
 form raises CorruptFile. `settle_checkpoint` then sets the checkpoint aside, and the query starts
-from the engine's own marks; nothing is ever repaired.
+from the engine's own marks; no file is ever repaired.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def settle_checkpoint(
     ends: Marks,
     fs: FileSystem = HOST_FS,
 ) -> None:
-    """Set Spark's checkpoint aside if going on with it could skip messages.
+    """Sets Spark's checkpoint aside if a query on it could skip messages.
 
     Args:
         checkpoint: its directory; need not exist.
@@ -170,10 +170,10 @@ def _misfit(
         if mark is None and resume.batch_id > 0:
             return f"it has read {name}, of which the engine knows nothing"
         if mark is not None and offset > mark:
-            return f"it goes on at offset {offset} of {name}, the engine at {mark}"
+            return f"it continues at offset {offset} of {name}, the engine at {mark}"
     for (topic, number), until in resume.until.items():
         end = ends.get((topic, number), until)
-        if until > end:  # what is committed there later would count as read
+        if until > end:  # records committed there later would count as read
             return f"its next batch ends at offset {until} of {topic}-{number}, its log at {end}"
     missing = topics - {topic for topic, _ in resume.offsets}
     if missing:

@@ -22,14 +22,14 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})  # of an OSError: the disk, or
 
 
 class DuewheelError(Exception):
-    """Root of everything duewheel raises on purpose."""
+    """Root of all errors that duewheel raises on purpose."""
 
     exit_code = 1
     retriable = False
 
 
 class ConfigError(DuewheelError):
-    """A setting is unknown, impossible, or contradicts another; the message says which and why."""
+    """A setting is unknown, impossible, or contradicts another; the message has the reason."""
 
     exit_code = 2
 
@@ -58,7 +58,7 @@ class Fenced(DuewheelError):
 
 
 class RecoveryRefused(DuewheelError):
-    """Local files and the progress in Kafka do not fit together; the message gives both sides."""
+    """Local files and the progress in Kafka contradict each other; the message has both values."""
 
     exit_code = 5
 
@@ -68,8 +68,8 @@ class CorruptFile(DuewheelError):
 
     Attributes:
         path: the file.
-        offset: where in the file, in bytes.
-        detail: what is wrong.
+        offset: position in the file, in bytes.
+        detail: the damage.
     """
 
     exit_code = 5

@@ -56,9 +56,9 @@ def suite_parameters(**given: Any) -> dict[str, Any]:
 
 
 class ManualClock:
-    """A clock that moves only when told to. Not thread-safe.
+    """A clock that only the test moves. Not thread-safe.
 
-    Time passes (`sleep`, `set` to a later time) for the host and for everybody else; a step
+    Time passes (`sleep`, `set` to a later time) for the host and for the brokers; a step
     (`step`, `set` to an earlier time) is the host's own error.
     """
 
@@ -75,14 +75,14 @@ class ManualClock:
 
     @property
     def true_ms(self) -> int:
-        """What a clock says that was right at first and has not been stepped: the brokers'."""
+        """Returns the time without steps: that of the brokers."""
         return self._true_ms
 
     def sleep(self, seconds: float) -> None:
         self._true_ms += round(seconds * 1000)
 
     def set(self, now_ms: int) -> None:
-        """Let time pass until `now_ms`; step back if that is earlier."""
+        """Lets time pass until `now_ms`; steps back if that is earlier."""
         passed_ms = now_ms - self._true_ms - self._error_ms
         if passed_ms < 0:
             self.step(passed_ms)
@@ -90,21 +90,21 @@ class ManualClock:
             self._true_ms += passed_ms
 
     def step(self, ms: int) -> None:
-        """Set the host's clock forward or back by `ms`, in no time."""
+        """Sets the host's clock forward or back by `ms`, without time passing."""
         self._error_ms += ms
 
 
 class RecordingPublisher:
     """Keeps committed transactions in memory, as a state topic and real topics would. Also the
-    ProgressReader of what it keeps.
+    ProgressReader of its transactions.
 
     Attributes:
         aside: rows of the last transaction; none, for its targets always take writes.
         clock: the host's; the brokers' is the same without steps, and `broker_error_ms` off.
         committed: every committed transaction: its deliveries and its progress.
-        fate: asked before each transaction: "commit", "lose" (PublishDoubt, nothing committed) or
+        fate: called before each transaction: "commit", "lose" (PublishDoubt, not committed) or
             "doubt" (PublishDoubt, committed).
-        ends: of timer partitions; 0 where none is given: nothing is on its way there.
+        ends: of timer partitions, by default 0: no copy is in flight.
         silent_ms: how old the newest progress is.
     """
 
@@ -144,7 +144,7 @@ class RecordingPublisher:
         fate = self.fate()
         if fate != "lose":
             deliveries = None if prepared is None else prepared.deliveries
-            # Encoded and decoded: what is read back must be what was written.
+            # Encoded and decoded: a read must return the written value.
             self.committed.append((deliveries, Progress.decode(progress.encode())))
             self._written_ms = self.clock.true_ms
         if fate != "commit":
@@ -177,8 +177,8 @@ class Delivered:
         transaction: number of the one in which it left.
         source: of the timer, or of the cancel or reschedule that is answered.
         due_ms, published_ms: when it was due, and when it left.
-        dead_letter: whether that is what it is.
-        answer: the word, if it is an answer; else "".
+        dead_letter: whether it is a dead letter.
+        answer: the outcome in a reply, else "".
     """
 
     transaction: int
@@ -199,7 +199,7 @@ class JournalPublisher:
 
     Attributes:
         aside: rows of the last transaction; none, for its targets always take writes.
-        ends: of timer partitions; 0 where none is given: nothing is on its way there.
+        ends: of timer partitions, by default 0: no copy is in flight.
     """
 
     def __init__(self, path: Path, clock: Clock, fs: FileSystem = HOST_FS) -> None:
@@ -282,7 +282,7 @@ def _text(timer_id: bytes | None) -> str:
 
 
 def _words(deliveries: Deliveries) -> list[str]:
-    """What each row says as a reply; "" where it is none."""
+    """Returns the outcome in each row that is a reply, else ""."""
     words = [""] * len(deliveries)
     for row in np.flatnonzero(deliveries.answer & ~deliveries.is_copy).tolist():
         words[row] = answer_value(deliveries.key_value[row].as_py())[names.ANSWER_WORD]
@@ -290,7 +290,7 @@ def _words(deliveries: Deliveries) -> list[str]:
 
 
 def answer_value(key_value: bytes) -> dict[str, str]:
-    """The value of an answer, which is a JSON object, out of its framed key and value."""
+    """Extracts the value of a reply, a JSON object, from its framed key and value."""
     size, at = read_varint(key_value, 0)
     size, at = read_varint(key_value, at + max(size, 0))
     value: dict[str, str] = json.loads(key_value[at : at + size])
@@ -333,14 +333,14 @@ def chases_in(deliveries: Deliveries) -> list[TimerRow]:
 
 @dataclass(frozen=True, slots=True)
 class TimerRow:
-    """One row for `timer_batch`. What its message holds follows from its place in Kafka.
+    """One row for `timer_batch`. Its position in Kafka determines its message.
 
     Attributes:
-        partition, offset: where it lies.
+        partition, offset: its position.
         due_ms: its due time.
         rejected: whether it is a dead letter.
-        level: that it asks for, 0 for none.
-        timer_id: its id; None: it follows from its place, too.
+        level: requested delay level, 0 for none.
+        timer_id: its id; None: derived from its position, too.
         request: "cancel" or "reschedule" with this id, or "".
         origin: offset of its first copy, if it is another one.
         timestamp_ms: of its record; its due time if none is given.
@@ -457,7 +457,7 @@ class LocalShard:
         self._directories: dict[Role, DataDirectory] = {}
 
     def directory(self, role: Role) -> DataDirectory:
-        """The directory as a running process has it open."""
+        """The directory that a running process has opened."""
         return self._directories[role]
 
     def start_dequeue(
@@ -481,7 +481,7 @@ class LocalShard:
         return self.dequeue
 
     def start_ingest(self, topic_ids: Mapping[str, str] | None = None) -> Engine:
-        """Start the engine, having carried out what dequeue has decided at its last start."""
+        """Starts the engine, after applying the decision of dequeue's last start."""
         directory = self._directories[Role.INGEST] = DataDirectory.start(
             self.path, self._wheel, Role.INGEST, fs=self._fs
         )
@@ -492,7 +492,7 @@ class LocalShard:
         return self.ingest
 
     def append(self, timers: Sequence[TimerRow], ends: Mapping[TopicPartition, int]) -> Appended:
-        """Hand over a batch of Kafka's, of which the engine may have a part already."""
+        """Appends a batch of Kafka's, of which the engine may have a part already."""
         assert self.ingest is not None
         known = self.ingest.marks
         fresh = [t for t in timers if t.offset >= known.get((TIMER_TOPIC, t.partition), 0)]
@@ -500,14 +500,14 @@ class LocalShard:
         return self.ingest.append(timer_batch(fresh), marks)
 
     def kill(self, role: Role) -> None:
-        """End a process without a word; nothing happens if it does not run."""
+        """Kills a process; has no effect if it does not run."""
         self._forget(role)
         directory = self._directories.pop(role, None)
         if directory is not None:
             directory.close()
 
     def stop(self, role: Role) -> None:
-        """End a process as it ends itself."""
+        """Stops a process cleanly."""
         self._forget(role)
         self._directories.pop(role).stop()
 

@@ -28,11 +28,11 @@ class Worker(threading.Thread):
     def __init__(
         self, name: str, work: Callable[[], object], *, again_after_s: float | None = None
     ) -> None:
-        """It does not run yet.
+        """Starts nothing yet.
 
         Args:
             name: in logs and metrics.
-            work: what it does; the thread ends when it returns.
+            work: of the thread, which ends when it returns.
             again_after_s: pause after an error, before the work is started again; None: an error
                 ends the thread.
         """
@@ -43,7 +43,7 @@ class Worker(threading.Thread):
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """What the thread does."""
+        """Runs the work of the thread."""
         while True:
             try:
                 self._work()

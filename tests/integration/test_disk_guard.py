@@ -35,7 +35,7 @@ def test_ingest_holds_back_what_the_disk_must_not_take_and_says_so(shard: Ingest
     assert found["disk"]["free_bytes"] < found["disk"]["min_free_bytes"]
     assert found["bounds"]["min_free"]["from"] == f"storage.min_free ({shard.config})"
     assert shard.marks == {0: 0, 1: 0}
-    told = shard.events("the disk is nearly full: nothing is taken, see storage.min_free")
+    told = shard.events("the disk is nearly full: ingest takes no row, see storage.min_free")
     assert [line["rows_held"] for line in told] == [300]
     assert shard.end(signal.SIGTERM) == 0, shard.tail()
     shard.config.write_text(usual)

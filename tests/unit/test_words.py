@@ -36,7 +36,10 @@ ALLOWED_IN = {
     "streaming/session.py",
 }
 PHRASES = re.compile(
-    r"\b(anew|whoever|nobody knows|what is told|of which there is one)\b", re.IGNORECASE
+    r"\b(anew|whoever|nobody knows|what is told|of which there is one|signs? of life"
+    r"|what becomes of|knows of|those that there are|makes of (it|them)"
+    r"|is told|are told|what is left)\b",
+    re.IGNORECASE,
 )
 
 

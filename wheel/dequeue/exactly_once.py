@@ -189,7 +189,7 @@ class Committer:
         if found.incarnation == self.committed.incarnation != self._claimed.incarnation:
             # The last owner has taken the transactional id back and committed.
             raise Overtaken(
-                f"the last owner goes on: epoch {found.epoch}, slot {found.delivered_slot}"
+                f"the last owner continues: epoch {found.epoch}, slot {found.delivered_slot}"
             )
         if found.owner == NOBODY:
             raise Fenced(f"the partitions of shard {self._claimed.shard} have been reassigned")

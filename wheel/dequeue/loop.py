@@ -16,7 +16,7 @@ Each turn does what its `Phase` says (phase_and_position.py). lifecycle.py start
   with the same C.
 - After a kill between 3 and 4, or an unknown outcome of 3, the progress in Kafka decides.
 - A start (startup.py) first commits the unchanged progress in its own name: that fences the owner
-  before it, and a standby sees a sign of life. After a recovery nothing is closed or delivered
+  before it, and is a heartbeat for a standby. After a recovery no slot is closed or delivered
   until ingest has caught up.
 - No timer leaves early: a slot is closed when its last due time is past, and only closed slots are
   published. No slot is closed while this host's clock is ahead of the brokers' (clock_guard.py);
@@ -201,7 +201,7 @@ class Loop:
         paused = self._directory.state.live.paused(Role.DEQUEUE)
         if paused != self._was_paused:
             self._was_paused = paused
-            log.warning("paused: nothing is delivered" if paused else "goes on delivering")
+            log.warning("paused: no timer is delivered" if paused else "delivery continues")
         return paused
 
     # ---- 1. closing ------------------------------------------------------------------------

@@ -15,7 +15,7 @@ among many (3.), and 10 µs in sequence (1., 2.; measured on a virtual disk at 4
 messages lie in order of arrival, so that a page of them holds some of almost every minute: whole
 hours are read rather than parts wherever they fit.
 
-Nothing is read twice: later bytes are in the page cache because they were just written.
+No byte is read twice: later bytes are in the page cache because they were just written.
 """
 
 from __future__ import annotations

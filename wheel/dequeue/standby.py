@@ -106,7 +106,7 @@ class Follower:
         self._stopping = stopping
         self._linker = Linker(directory)
         self._seen: Seen | None = None  # followed so far
-        # By boottime: last sign of life of the owner; closings not reached, and when first seen.
+        # By boottime: the owner's last heartbeat; closings not reached, and when first read.
         self._last_sign_ms = self._last_question_ms = clock.boottime_ms()
         self._awaited: deque[tuple[int, Close]] = deque()
         self._collecting = Interval(clock, config.collect_interval_ms)
@@ -155,7 +155,7 @@ class Follower:
         if not self._directory.state.standby:
             self._warn("waiting for the first progress of the shard")
             return None
-        self._warn("the state topic has lost the progress: `duewheel promote` goes on from here")
+        self._warn("the state topic has lost the progress: `duewheel promote` continues from here")
         self._beat()
         return Verdict.PROMOTED if self._is_promoted() else None
 

@@ -102,7 +102,7 @@ def apply_recovery(
 
 
 def _kept(directory: DataDirectory, keep: Keep) -> Commit | None:
-    """The commit page of what is kept; None if nothing is."""
+    """Returns the commit page of the kept files; None if no file is kept."""
     if keep is Keep.ALL:
         return directory.state.commit()
     if keep is Keep.NOTHING:
@@ -221,7 +221,7 @@ def first_marks(config: WheelConfig, progress: Progress, offsets_at: OffsetsAt) 
     """For each partition an offset below which nothing is pending: rows below it are done, or older
     than any pending message can be.
 
-    Not below the first epoch that is kept: its settings decide what becomes of a row.
+    Not below the first epoch that is kept: its settings decide the outcome of a row.
     """
     epochs = progress.epochs
     reach_ms = epochs.longest_window_ms + config.margin_ms

@@ -4,7 +4,7 @@
     2. takes the shard (which ends an open transaction of a predecessor), and reads the progress
        again
     3. under engine.lock progress and files are compared (checkpoints/recovery_decision.py). Then,
-       in this order: generation raised, unless nothing is to be recovered; recovery record;
+       in this order: generation raised, unless no recovery is necessary; recovery record;
        mirror; close page. The decision was made from the last two, so the record comes before
        them. A running ingest sees the generation and stops; a starting one applies the record
     4. an incarnation is drawn and claimed locally; the caller publishes it with the progress,

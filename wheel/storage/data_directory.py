@@ -130,7 +130,7 @@ class DataDirectory:
         directory._note_damage(newest_batch)
         directory.state.begin()
         if role is Role.DEQUEUE:
-            # Before the first sign of life: ingest must not apply the recovery record of an
+            # Before the first heartbeat: ingest must not apply the recovery record of an
             # earlier start.
             directory.state.count_dequeue_start()
         return directory

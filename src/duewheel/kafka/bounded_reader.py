@@ -87,7 +87,7 @@ class BoundedReader:
 
         Args:
             settings: of the cluster.
-            records_max: of a chunk: what is in memory at a time.
+            records_max: of a chunk, which bounds the memory.
 
         Raises:
             KafkaUnavailable, ConfigError: as `ClientSettings.call`.
@@ -105,7 +105,7 @@ class BoundedReader:
         """The records within the bounds. The caller's time for a chunk does not count as delay.
 
         Raises:
-            KafkaUnavailable: no headway for long.
+            KafkaUnavailable: no progress for long.
         """
         left = {TopicPartition(*p): bound for p, bound in bounds.items() if bound[0] < bound[1]}
         self._consumer.assign(list(left))

@@ -34,7 +34,7 @@ class Deadline:
     Example:
         deadline = Deadline(10)
         within(deadline, "look up topics", lookup)      # may take all of the 10 s
-        within(deadline, "commit", commit)              # gets what is left of them
+        within(deadline, "commit", commit)              # gets the rest of them
     """
 
     def __init__(

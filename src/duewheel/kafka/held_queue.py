@@ -252,7 +252,7 @@ def split(
     partitions with held copies, which they would overtake.
 
     A batch that is too large for such a record goes to its partition at once. If the partition
-    takes no writes, the transaction fails and is repeated, which holds up the shard; later the
+    takes no writes, the transaction fails and is repeated, which delays the shard; later the
     batch may overtake held copies. A batch that large holds one copy of a timer, whose order is
     lost then; a chase is that large only if its request was.
 

@@ -1,9 +1,9 @@
-"""Decides what leaves as addressed, what is parked, and what becomes a dead letter.
+"""Decides which rows go to their target, which are parked, and which become dead letters.
 
     never publishable                 dead letter (unpublishable_rows.py)
     its partition takes no writes     parked: a copy waits in its timer topic (requeue.py). If that
                                       refuses the copy: dead letter, which can be replayed; waiting
-                                      for the target would hold up every other row
+                                      for the target would delay every other row
     in excess of its slot             spread: parked until a later slot (slot_overflow.py)
     dead letter, topic takes nothing  waits in its timer topic
 
@@ -33,7 +33,7 @@ TopicLookup = Callable[[Sequence[str]], Mapping[str, EncodingTarget]]
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """Where the rows of a transaction go.
+    """The destinations of the rows of a transaction.
 
     Attributes:
         deliveries: in the order in which they came.
@@ -57,10 +57,10 @@ def route(
 
     Args:
         deliveries: the rows.
-        lookup: asked for the topics that rows name and, only if they are needed, for timer
+        lookup: called for the topics that rows name and, only if they are needed, for timer
             topics and for `dead_letter_topic`.
         refused: sources of records that the broker has refused.
-        dead_letter_topic: where unpublishable rows go.
+        dead_letter_topic: of unpublishable rows.
         now_ms: from which parked rows wait.
 
     Raises:

@@ -3,7 +3,7 @@
 - The requested one; else by the key's hash; else, for all such rows of a call, one at random of
   those that take writes.
 - A dead letter whose key's partition takes no writes goes to another one.
-- `without_target` finds the rows whose partition takes no writes for now; what becomes of them:
+- `without_target` finds the rows whose partition takes no writes for now; their outcome:
   park_or_dead_letter.py.
 
 Pure functions over columns: no client, any thread.

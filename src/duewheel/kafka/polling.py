@@ -35,7 +35,7 @@ def next_records(
         consumer: assigned, and at its position.
         left: for each partition that is read, its position and its end.
         deadline: for the call.
-        why: for the error, what it means if no position moves.
+        why: the meaning of no progress, for the error.
 
     Returns:
         Records, some perhaps beyond the end; and the position of each partition.

@@ -89,7 +89,7 @@ from duewheel.wheel.publisher_protocol import Prepared
 # How far records' timestamps, which this host's clock gives, may be from the brokers' clock. Topics
 # may refuse others (message.timestamp.before.max.ms, message.timestamp.after.max.ms).
 _OFF_MAX_MS = 1_000
-# A `reshard` that has died leaves its notice: progress that goes on for so long overrules it.
+# A dead `reshard` leaves its notice: progress for so long overrules it.
 _NOTICE_AGE_MS = 60_000
 _OUT_OF_TIME = (DeadlineExceeded, KafkaTimeoutError, RequestTimedOutError)
 _EXPECTED = (KafkaError, DeadlineExceeded, DuewheelError, internals.NoAnswer)
@@ -117,7 +117,7 @@ class PublishAttempt:
     """What one transaction writes: 1 and 2 of the module's head.
 
     Attributes:
-        progress: says what is held once it is committed.
+        progress: with the held copies after the commit.
         parts: go to partitions of topics.
         records: of the state topic, beside the progress.
         aside: the rows that do not go where they were addressed.

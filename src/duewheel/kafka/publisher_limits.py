@@ -19,7 +19,7 @@ class PublisherLimits:
             gives up first.
         transaction_timeout_ms: after it the broker aborts an abandoned transaction. Until
             then read_committed consumers of the same partitions wait.
-        batch_bytes: what a batch should hold; one partition sends one batch at a time.
+        batch_bytes: the intended size of a batch; one partition sends one batch at a time.
         batch_bytes_max: the largest batch, whatever a topic allows. Below the broker's
             socket.request.max.bytes (100 MB unless set).
         stop_s: how long to wait for a dropped producer's thread.

@@ -76,7 +76,7 @@ def newest_record(
     past_open: bool = True,
     search_steps: Sequence[int] = SEARCH_STEPS,
 ) -> StateRecord | None:
-    """The newest committed record with this key; None if there is none.
+    """Reads the newest committed record with this key; None before the first.
 
     Args:
         place: the partition to look in.
@@ -120,7 +120,7 @@ def newest_records(
     """The newest committed record of every key; each key lies in one partition. Reads the whole
     topic: slow.
 
-    The arguments, and what is raised, are those of `newest_record`.
+    The arguments and the errors are those of `newest_record`.
     """
 
     def read(
@@ -282,7 +282,7 @@ class KafkaProgressReader:
     def require_coordinator(self) -> None:
         """See ProgressReader."""
         deadline = Deadline(_COORDINATOR_S, self._stopping)
-        # A client of its own: after the coordinator has moved, a client that is kept goes on asking
+        # A client of its own: after the coordinator has moved, a cached client keeps asking
         # the former one, which refuses.
         admin = open_admin(self._settings, deadline)
         try:

@@ -6,9 +6,9 @@ Two sources:
                 says otherwise
     failures    a transaction failed because of the partition while others were acknowledged. For
                 some seconds its rows are parked, then one transaction tries it. Each further
-                failure doubles that time, because a trial holds up all other rows
+                failure doubles that time, because a trial delays all other rows
 
-What becomes of the rows is decided by `route` (park_or_dead_letter.py).
+`route` decides the outcome of the rows (park_or_dead_letter.py).
 Each change is logged once, however many rows it affects.
 """
 

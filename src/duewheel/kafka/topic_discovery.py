@@ -139,7 +139,7 @@ _UNREADABLE = "its settings cannot be checked: the right DescribeConfigs is miss
 
 
 def _faulty(settings: Settings, admin: KafkaAdmin, topics: Sequence[str]) -> dict[str, str]:
-    """What the start check would refuse or warn of, by topic."""
+    """Returns the problems that a start would refuse or warn of, by topic."""
     found = admin.timer_topic_findings(settings, topics)
     return {
         topic: "; ".join(_sentence(settings, finding) for finding in findings)
@@ -159,7 +159,7 @@ def require_some(settings: Settings, topic_set: TopicSet) -> Sequence[str]:
     """The topics that are read.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: no timer topic exists.
     """
     if not topic_set.topics:
         wrong = "".join(f"\n  {topic}: {why}" for topic, why in topic_set.left_out.items())
@@ -174,7 +174,7 @@ def timer_topics(settings: Settings, admin: KafkaAdmin) -> Sequence[str]:
     """The timer topics of a shard that has taken nothing yet.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: no timer topic exists.
         KafkaUnavailable: no answer in time.
     """
     return require_some(settings, discover(settings, admin))

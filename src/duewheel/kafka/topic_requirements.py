@@ -8,7 +8,7 @@
                     library for the codec
     state topic     a partition for each shard, compacted only, LogAppendTime. Small segments keep
                     the uncompacted part small; with others some starts and commands take longer
-    reply topic     optional; takes what the dead-letter topic takes, because a reply holds the
+    reply topic     optional; must take as large messages as the dead-letter topic: a reply has the
                     headers of its request; retention of a day
 
 Missing topics are created with these settings; existing ones are only compared. An advisory setting
@@ -44,7 +44,7 @@ _READ_WHOLE = (
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One setting of a topic: what it is created with, and what is accepted where it exists.
+    """One setting of a topic: its value at creation, and the accepted values of an existing one.
 
     `relation` compares with `bound`; as a retention, -1 (unlimited) exceeds every bound. The values
     `also` are accepted like `value`. An `advisory` setting that differs only costs time.
@@ -102,7 +102,7 @@ class TopicPlan:
         return any(r.advisory for r in self.requirements)
 
     def without_advice(self) -> TopicPlan:
-        """The topic with only what it must have."""
+        """Returns the topic without advisory settings."""
         return replace(self, requirements=tuple(r for r in self.requirements if not r.advisory))
 
 
@@ -207,7 +207,7 @@ def reply_plan(reply_topic: str, timer_configs: Iterable[Mapping[str, str]]) -> 
 
 
 def room_plans(settings: Settings, timer_config: Mapping[str, str]) -> list[TopicPlan]:
-    """What the other topics must be for the messages of one timer topic."""
+    """Makes the requirements of the messages of one timer topic on the other topics."""
     rooms = {settings.dead_letter_topic: _room([timer_config], "the error")}
     if settings.timer.reply_topic is not None:
         rooms[settings.timer.reply_topic] = _room([timer_config], "the answer")
@@ -215,7 +215,7 @@ def room_plans(settings: Settings, timer_config: Mapping[str, str]) -> list[Topi
 
 
 def _room(timer_configs: Iterable[Mapping[str, str]], added: str) -> Requirement:
-    """For the largest timer message, and what is added to it."""
+    """Makes the requirement for the largest timer message with its added headers."""
     timer_max = max((int(config.get(_BYTES_MAX, 0)) for config in timer_configs), default=0)
     bytes_max = timer_max + ERROR_HEADERS_BYTES_MAX
     reason = f"that is the timer topics' {timer_max} and {ERROR_HEADERS_BYTES_MAX} for {added}"

@@ -1,1 +1,1 @@
-"""What the operator's commands do, one module a command."""
+"""The operations behind the operator's commands, one module per command."""

@@ -63,7 +63,7 @@ def promote(settings: Settings, clock: Clock, wait_ms: int = PROMOTION_MS) -> di
 def _require_standby(state: State) -> None:
     directory = state.path.parent
     if not state.standby:
-        raise ConfigError(f"{directory} follows nobody: `duewheel standby` makes it a standby")
+        raise ConfigError(f"{directory} is no standby: `duewheel standby` makes it one")
     if not fs.lock_is_held(directory / Role.DEQUEUE.lock_name):
         raise ConfigError(
             f"no standby runs in {directory}: `duewheel run --take-over` starts it as the owner"

@@ -117,7 +117,7 @@ def accept_loss(settings: Settings, named: Sequence[str], *, dry_run: bool) -> d
     Raises:
         Locked, KafkaUnavailable: as `reconfigure`.
         ConfigError: a partition does not exist, or other partitions of its topic are lost, too.
-        RecoveryRefused: nothing is lost, or that cannot be accepted yet.
+        RecoveryRefused: a partition has no loss, or it cannot be accepted yet.
     """
     partitions = [_partition(name) for name in named]
     config = factory.dequeue_config(settings)

@@ -54,7 +54,7 @@ class Child:
             stdout, stderr: as for subprocess.Popen; inherited by default.
             env: its environment; that of this process by default.
             pass_fds: descriptors that it inherits.
-            on_parent_death: what the kernel sends it when this process has ended.
+            on_parent_death: the kernel's signal to it when this process has ended.
 
         Raises:
             ConfigError: the program is missing, or not executable.

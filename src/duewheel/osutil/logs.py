@@ -177,7 +177,7 @@ def _logger_name(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 
 def _exception_in_one_line(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """`exc_info` becomes `error` and `at`: what was raised, and the innermost frames."""
+    """Replaces `exc_info` by `error`, the exception, and `at`, the innermost frames."""
     given = event.pop("exc_info", None)
     error = given[1] if isinstance(given, tuple) else given
     if given is True:

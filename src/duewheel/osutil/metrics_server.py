@@ -86,7 +86,7 @@ def served(source: Source, host: str, port: int | None) -> Iterator[None]:
     Args:
         source: not used any more after the block.
         host: to listen on.
-        port: 0 for a free one, which the log names; None: nothing is served.
+        port: 0 for a free one, which the log names; None: no endpoint.
 
     Raises:
         ConfigError: the address cannot be listened on.

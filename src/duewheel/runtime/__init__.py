@@ -1,1 +1,1 @@
-"""The processes of a shard, what they measure, and what keeps them alive."""
+"""The processes of a shard, their metrics, and their supervisor."""

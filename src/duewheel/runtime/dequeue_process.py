@@ -50,9 +50,9 @@ def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = 
 
     Args:
         settings: of the shard.
-        take_over: the operator says that no other instance serves the shard any more.
+        take_over: the operator has given --take-over.
         standby: follow the shard's owner first, unless that is this directory; deliver once it is
-            silent, or the operator says so.
+            silent, or on `duewheel promote`.
 
     Raises:
         ConfigError: a topic is not as it must be.
@@ -180,7 +180,7 @@ def _first_if_new(
     clock: factory.StoppableClock,
     publisher: KafkaPublisher,
 ) -> Progress | None:
-    """The first progress of a shard, if its timer topics have never held a message.
+    """Returns the first progress of a shard, if its timer topics have never had a message.
 
     If they hold messages, only an operator knows that none was scheduled: `duewheel init`.
     """

@@ -25,8 +25,8 @@ class IngestMetrics:
         state: of the data directory, opened for this object alone.
         clock: this host's.
         statistics: the sink's newest snapshot.
-        min_free: of the file system, below which nothing is taken.
-        audits: of which the newest one is shown.
+        min_free: free bytes of the file system below which ingest takes no row.
+        audits: of the shard; the newest one is exported.
 
     Attributes:
         progress: the query's newest; ingest's tick sets it.

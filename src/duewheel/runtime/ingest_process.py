@@ -1,15 +1,15 @@
-"""The ingest process: Spark reads the timer topics, the engine takes what is new.
+"""The ingest process: Spark reads the timer topics, the engine takes the new rows.
 
 Start, in this order:
 
     1. the data directory is taken (ingest.lock), the timer topics' settings are checked
     2. Spark's JVM starts: it takes longest, and dequeue may be starting beside it
-    3. the engine, once dequeue has decided how this start goes on
+    3. the engine, once dequeue has decided how this start continues
        (checkpoints/recovery_decision.py) and that has been carried out (wheel/recovery/rebuild.py)
     4. Spark's checkpoint is compared with the engine's marks
     5. the query runs, until SIGTERM or an error; the supervisor restarts the process, not the query
 
-The engine's marks decide what is new. A checkpoint below them costs a second reading; one above
+The engine's marks decide which rows are new. A checkpoint below them costs a second read; one above
 them, or one that cannot be read, would lose messages: it is set aside, and the query starts from
 the marks. So is one whose batch was too large for the memory (streaming/batch_size.py).
 """
@@ -128,7 +128,7 @@ class IngestRun:
             settings: of the shard.
             directory: started as ingest's.
             spark: with the Kafka connector.
-            admin: asks about the timer topics.
+            admin: reads the timer topics.
             clock: for waiting.
             stopping: ends `run`.
 
@@ -191,7 +191,7 @@ class IngestRun:
             )
 
     def _source(self) -> SourceOptions:
-        """What the next query reads, and from where."""
+        """Returns the topics and offsets of the next query."""
         settings = self._settings
         starts = self._watch.starts(self._admin)
         ends = self._admin.stable_offsets(sorted({topic for topic, _ in starts}))
@@ -222,7 +222,7 @@ class IngestRun:
                 yield metrics
 
     def _tick(self, metrics: IngestMetrics, progress: QueryProgress) -> bool:
-        """What is done about twice a second beside the query; whether another one is to begin."""
+        """Runs twice a second beside the query; returns whether another query must replace it."""
         state = self._directory.state
         if state.needs_recovery:
             raise RecoveryPending("dequeue has decided on a recovery: restarting")
@@ -237,7 +237,7 @@ class IngestRun:
 
 
 def _parser(epochs: Epochs, dead_letter_topic: str) -> Parse:
-    """Records to timers, as each one's epoch has it."""
+    """Parses records to timers, each under its epoch."""
     judges = contracts(epochs, dead_letter_topic)
     parsers = [partial(parse, contract=contract) for contract in judges]
     return partial(
@@ -286,7 +286,7 @@ def _persist_exit(limit: RowLimit) -> Iterator[None]:
 
 
 def _require_same_settings(settings: Settings, state: State, engine: Engine) -> None:
-    """Dequeue has refused other settings than the progress's; but its own may be others again."""
+    """Requires the settings of the progress: dequeue's own may differ from this process's."""
     mirror, shard = state.mirror(), settings.shard
     assert mirror is not None, "the engine has read it"
     require_same_shard(mirror.progress, shard=shard.index, shards=shard.count)

@@ -32,7 +32,7 @@ from duewheel.threads import Worker
 _INTERVAL_S = 1.0
 _SHARE = 20  # a poll may take a twentieth of the time: many partitions are polled less often
 _CALL_S = 10.0
-_STOP_S = 1.0  # a thread that does not end by then holds nothing that others need
+_STOP_S = 1.0  # a thread that does not end by then has no resource that others need
 _REMIND_MS = 60_000
 _NOTES_MAX = 8  # so the age is at most about a seventh too low
 

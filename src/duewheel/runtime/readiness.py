@@ -89,7 +89,7 @@ def not_ready(state: State, settings: Settings, now_ms: int) -> dict[str, str]:
         if how not in ALIVE:
             found[f"{name}_not_running"] = f"{name} is {how}"
         elif silent_ms > bounds.silence_ms:
-            found[f"{name}_silent"] = f"no sign of life of {name} for {_s(silent_ms)}"
+            found[f"{name}_silent"] = f"no heartbeat of {name} for {_s(silent_ms)}"
         known = supervised.get(name)
         if known is not None and known.is_failing:
             tried = known.next_try_ms
@@ -118,7 +118,7 @@ def _late(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
     if not state.live.paused(Role.DEQUEUE):
         behind_ms = behind_now_ms(state, now_ms)
         if behind_ms > bounds.behind_ms:
-            found["dequeue_behind"] = f"what was due {_s(behind_ms)} ago is not delivered"
+            found["dequeue_behind"] = f"a slot that ended {_s(behind_ms)} ago is not delivered"
     return found
 
 

@@ -1,6 +1,6 @@
 """`duewheel run` and `duewheel standby`: keep ingest and dequeue of one shard alive.
 
-- A process that ends is restarted with back-off; the other one goes on without it
+- A process that ends is restarted with back-off; the other one continues without it
   (process_restart.py). The log, `status` and metrics show the reason (run_file.py).
 - `run` ends on a signal, or when dequeue ends for good. Its exit code is for the supervisor of
   `run`: 4 (another instance owns the shard) must not be restarted; any other may be.
@@ -55,7 +55,7 @@ def run(
     Args:
         settings: for the data directory.
         flags: of the command line, which give both processes the same settings.
-        take_over: the operator says that no other instance serves the shard any more.
+        take_over: the operator has given --take-over.
         standby: dequeue begins as a follower.
 
     Returns:

@@ -309,7 +309,7 @@ def test_what_a_reader_of_committed_records_has_seen(seen: set[bytes], errors: l
     [
         (-2, 5, "ok", "to within 5 ms"),
         (900, 1_000, "ok", "ahead by 900 to 1000 ms"),
-        (1_001, 1_010, "error", "nothing is delivered beyond 1000"),
+        (1_001, 1_010, "error", "no slot is closed beyond 1000"),
         (-1_010, -1_001, "warning", "behind by 1001 to 1010 ms"),
         (-1_010, -999, "ok", "behind by 999"),
         (-5_000, 5_000, "ok", "to within 5000 ms"),
