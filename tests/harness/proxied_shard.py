@@ -13,22 +13,19 @@ from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from tests.harness.fault_judge import GIVE_UP_S, FaultTopics
+from tests.harness.kafka_shard import CLOCK, KafkaShard
 from tests.harness.launcher import wait_until
 from tests.harness.reader import consumer, poll, read_topic
 from tests.harness.source_table import as_table
 
 from duewheel.checkpoints.role import Role
-from duewheel.clock import SystemClock
 from duewheel.dev.broker import DevBroker
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
-from duewheel.testing import LocalShard, suite_parameters
+from duewheel.testing import suite_parameters
 from duewheel.wheel.admin import accept_loss as accepting
-from duewheel.wheel.dequeue.lifecycle import Dequeue
-from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.slot_overflow import HotSlots
@@ -36,12 +33,11 @@ from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 WHEEL = WheelConfig(precision_ms=50, slots=10_000, window_ms=400_000, margin_ms=100_000)
-CLOCK = SystemClock()
 DUE_IN_MS = 1_000  # longer than writing and reading the timers takes
 QUICKLY = PublisherLimits(quiet_s=0.5, unavailable_target_age_s=0.5)
 
 
-class ProxiedShard:
+class ProxiedShard(KafkaShard):
     """A shard whose ingest is a consumer here, and whose dequeue reaches the broker by a proxy."""
 
     def __init__(
@@ -54,19 +50,10 @@ class ProxiedShard:
         wheel: WheelConfig = WHEEL,
         limits: PublisherLimits = QUICKLY,
     ) -> None:
-        self.topics, self._servers = topics, broker.bootstrap_servers
-        self._homes = [TopicPartition(topics.timers, number) for number in range(2)]
-        self.publisher = KafkaPublisher(
-            {"bootstrap_servers": servers},
-            transactional_id=f"{topics.state}-0",
-            state_topic=topics.state,
-            dead_letter_topic=topics.dead_letters,
-            shard=0,
-            clock=CLOCK,
-            limits=limits,
-        )
         self._config = DequeueConfig(0, 1, {}, hot_slots=hot_slots or HotSlots())
-        self._local = LocalShard(path, wheel, self.publisher, CLOCK, self._config)
+        super().__init__(path, servers, topics, wheel, self._config, limits)
+        self._servers = broker.bootstrap_servers
+        self._homes = [TopicPartition(topics.timers, number) for number in range(2)]
         self._wheel = wheel
         forbidden = [topics.timers, topics.dead_letters, topics.state]
         parameters = suite_parameters(max_delay_ms=3_600_000, forbidden_targets=forbidden)
@@ -78,8 +65,8 @@ class ProxiedShard:
         self._reader.seek_to_beginning()
 
     def start(self) -> None:
-        self._local.start_dequeue({(p.topic, p.partition): 0 for p in self._homes})
-        self._local.start_ingest(self._topic_ids())
+        self.local.start_dequeue({(p.topic, p.partition): 0 for p in self._homes})
+        self.local.start_ingest(self._topic_ids())
 
     def _topic_ids(self) -> dict[str, str]:
         with KafkaAdmin({"bootstrap_servers": self._servers}) as admin:
@@ -100,38 +87,27 @@ class ProxiedShard:
     def accept_loss(self) -> None:
         """`reconfigure --accept-loss`, then a start."""
         for role in Role:
-            self._local.kill(role)
+            self.local.kill(role)
         places = [(p.topic, p.partition) for p in self._homes]
         starts, ids = dict.fromkeys(places, 0), self._topic_ids()
         found = self.publisher.start()
         now = accepting.KafkaTopics(ids, starts, self.publisher.log_ends(places))
-        with closing(DataDirectory.start(self._local.path, self._wheel, Role.DEQUEUE)) as directory:
-            local = survey(self._local.path, self._wheel)
+        with closing(DataDirectory.start(self.local.path, self._wheel, Role.DEQUEUE)) as directory:
+            local = survey(self.local.path, self._wheel)
             progress, told = accepting.losses(places, found, local, self._config, now)
             accepting.accept(directory, self.publisher, progress, told, ids)
         self._reader.seek_to_beginning()
-        self._local.start_dequeue()
-        self._local.start_ingest(ids)
+        self.local.start_dequeue()
+        self.local.start_ingest(ids)
 
     def restart_dequeue(self) -> None:
         """As after a kill -9."""
-        self._local.kill(Role.DEQUEUE)
-        self._local.start_dequeue()
+        self.local.kill(Role.DEQUEUE)
+        self.local.start_dequeue()
 
     def stop(self) -> None:
         self._stack.close()
-        for role in Role:
-            self._local.kill(role)
-        self.publisher.close()
-
-    @property
-    def statistics(self) -> Statistics:
-        return self.dequeue.statistics
-
-    @property
-    def dequeue(self) -> Dequeue:
-        assert self._local.dequeue is not None
-        return self._local.dequeue
+        super().stop()
 
     def write(
         self,
@@ -169,19 +145,16 @@ class ProxiedShard:
     def turn(self) -> None:
         """Ingest takes what has come, dequeue delivers what is due."""
         found = poll(self._reader, 10)
-        engine = self._local.ingest
-        assert engine is not None
         if found:
             marks = {(p.topic, p.partition): self._reader.position(p) for p in self._homes}
-            engine.append(parse(as_table(found), self._contract), {**engine.marks, **marks})
+            batch = parse(as_table(found), self._contract)
+            self.engine.append(batch, {**self.engine.marks, **marks})
         while self.dequeue.tick():
             pass
 
     def has_read(self, count: int) -> bool:
         """Whether ingest has that many messages of the first timer partition."""
-        engine = self._local.ingest
-        assert engine is not None
-        return engine.marks.get((self.topics.timers, 0), 0) == count
+        return self.engine.marks.get((self.topics.timers, 0), 0) == count
 
     def turn_until(self, condition: Callable[[], bool], what: str) -> None:
         give_up = time.monotonic() + GIVE_UP_S

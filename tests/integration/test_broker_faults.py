@@ -25,22 +25,19 @@ from tests.harness.fault_judge import (
     in_a_while,
 )
 from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
+from tests.harness.kafka_shard import CLOCK, KafkaShard
 from tests.harness.launcher import wait_until
 from tests.harness.publishing import own_threads
 from tests.harness.reader import consumer, read_committed
 
 from duewheel.checkpoints.role import Role
-from duewheel.clock import SystemClock
 from duewheel.dev.broker import DevBroker
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.transactional_producer import open_producer, transact, warm_metadata
 from duewheel.schemas.wire.single_record import single
-from duewheel.testing import LocalShard
-from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 
@@ -53,12 +50,11 @@ WHEEL = WheelConfig(precision_ms=50, slots=10_000, window_ms=200_000, margin_ms=
 SHORT = PublisherLimits(
     start_deadline_s=2, publish_deadline_s=1, transaction_timeout_ms=1_500, quiet_s=GIVE_UP_S
 )
-CLOCK = SystemClock()
 
 Make = Callable[..., "JudgedShard"]
 
 
-class JudgedShard:
+class JudgedShard(KafkaShard):
     """A shard without Spark whose dequeue reaches the broker through the proxy only."""
 
     def __init__(
@@ -70,42 +66,19 @@ class JudgedShard:
         limits: PublisherLimits,
     ) -> None:
         shard = next(_numbers)  # each a shard of its own in the same state topic
-        self.publisher = KafkaPublisher(
-            {"bootstrap_servers": servers},
-            transactional_id=f"{topics.state}-{shard}",
-            state_topic=topics.state,
-            dead_letter_topic=topics.dead_letters,
-            shard=shard,
-            clock=CLOCK,
-            limits=limits,
-        )
         # Several transactions for what `deliver` puts in.
         config = DequeueConfig(shard, 1_000, {}, chunk_records=40)
-        self._local = LocalShard(path, WHEEL, self.publisher, CLOCK, config)
+        super().__init__(path, servers, topics, WHEEL, config, limits)
         self._judge = Judge(broker.bootstrap_servers, topics, shard, CLOCK)
         self._starts = {(topics.timers, partition): 0 for partition in range(PARTITIONS)}
 
     def start(self) -> None:
-        self._local.start_dequeue(self._starts)
-        self._local.start_ingest()
-
-    def stop(self) -> None:
-        for role in Role:
-            self._local.kill(role)
-        self.publisher.close()
-
-    @property
-    def doubts(self) -> int:
-        return self._dequeue.statistics.doubts
+        self.local.start_dequeue(self._starts)
+        self.local.start_ingest()
 
     def condemned(self, reason: str) -> int:
         """Dead letters for this reason."""
-        return self._dequeue.statistics.dead_letters.get(reason, 0)
-
-    @property
-    def _dequeue(self) -> Dequeue:
-        assert self._local.dequeue is not None
-        return self._local.dequeue
+        return self.statistics.dead_letters.get(reason, 0)
 
     def deliver_over(self, fault: Fault) -> None:
         """Deliver, and more while the fault has not hit as often as it is to."""
@@ -115,16 +88,15 @@ class JudgedShard:
 
     def deliver(self) -> None:
         """Have more timers delivered, in several transactions."""
-        assert self._local.ingest is not None
-        last = self._judge.append(self._local.ingest, WHEEL.precision_ms)
+        last = self._judge.append(self.engine, WHEEL.precision_ms)
         give_up = time.monotonic() + GIVE_UP_S
-        while self._dequeue.delivered_slot < last:
+        while self.dequeue.delivered_slot < last:
             assert time.monotonic() < give_up, "not delivered in time"
-            if not self._dequeue.tick():
+            if not self.dequeue.tick():
                 CLOCK.sleep(0.01)
 
     def judge(self, condemned: int = 0) -> None:
-        self._judge.judge(self._local.directory(Role.DEQUEUE), condemned)
+        self._judge.judge(self.local.directory(Role.DEQUEUE), condemned)
 
 
 _numbers = itertools.count()
@@ -216,7 +188,7 @@ def test_what_the_client_tries_again_costs_no_transaction(
     for fault in RETRIED[api]:
         placed = proxy.inject(fault)
         shard.deliver_over(placed)
-        assert (shard.doubts, placed.hits) == (0, fault.times), fault
+        assert (shard.statistics.doubts, placed.hits) == (0, fault.times), fault
     shard.judge()
 
 
@@ -229,7 +201,7 @@ def test_what_is_in_doubt_is_settled_by_the_progress(
     for number, fault in enumerate(DOUBTED[api]):
         placed = proxy.inject(fault)
         shard.deliver_over(placed)
-        assert (shard.doubts, placed.hits) == (number + 1, 1), fault
+        assert (shard.statistics.doubts, placed.hits) == (number + 1, 1), fault
     shard.judge()
 
 
@@ -239,7 +211,8 @@ def test_a_start_that_goes_wrong_is_tried_again(make: Make, proxy: FaultProxy) -
     for number, faults in enumerate(STARTING):
         placed = [proxy.inject(fault) for fault in faults]
         shard.deliver_over(proxy.inject(Fault("EndTxn", Action.REFUSE, 90)))
-        assert (shard.doubts, {fault.hits for fault in placed}) == (number + 1, {1}), faults
+        assert {fault.hits for fault in placed} == {1}, faults
+        assert shard.statistics.doubts == number + 1, faults
     shard.judge()
 
 
@@ -250,7 +223,7 @@ def test_records_called_too_large_become_dead_letters(
     shard = make()
     shard.start()
     shard.deliver_over(proxy.inject(Fault("Produce", action, 10, times=3)))
-    assert shard.doubts == 3
+    assert shard.statistics.doubts == 3
     shard.judge(condemned=shard.condemned("record_too_large"))
 
 
@@ -262,7 +235,7 @@ def test_a_refused_progress_record_keeps_its_messages_back(
     shard.deliver_over(
         proxy.inject(Fault("Produce", Action.REFUSE, 10, topic=topics.state, times=2))
     )
-    assert shard.doubts == 2
+    assert shard.statistics.doubts == 2
     shard.judge()
 
 
@@ -283,7 +256,7 @@ def test_a_slow_broker_costs_no_transaction(make: Make, proxy: FaultProxy) -> No
     apis = ("AddPartitionsToTxn", "Produce", "EndTxn")
     slow = [proxy.inject(Fault(api, Action.HOLD_ANSWER, seconds=0.7)) for api in apis]
     shard.deliver()
-    assert (shard.doubts, [fault.hits for fault in slow]) == (0, [1, 1, 1])
+    assert (shard.statistics.doubts, [fault.hits for fault in slow]) == (0, [1, 1, 1])
     shard.judge()
 
 
@@ -292,12 +265,12 @@ def test_a_request_that_comes_late_changes_nothing(make: Make, proxy: FaultProxy
     shard = make(SHORT)
     shard.start()
     for api in ("InitProducerId", "Produce", "EndTxn"):
-        before = shard.doubts
+        before = shard.statistics.doubts
         if api == "InitProducerId":
             proxy.inject(Fault("EndTxn", Action.REFUSE, 90))
         late = proxy.inject(Fault(api, Action.HOLD, seconds=GIVE_UP_S))
         shard.deliver_over(late)
-        assert (shard.doubts > before, late.done) == (True, 0), api
+        assert (shard.statistics.doubts > before, late.done) == (True, 0), api
         proxy.clear()
         await_answer(late)
         shard.deliver()
@@ -309,7 +282,7 @@ def test_a_commit_whose_answer_is_not_awaited_is_found_done(make: Make, proxy: F
     shard.start()
     proxy.inject(Fault("EndTxn", Action.HOLD_ANSWER, seconds=GIVE_UP_S))
     shard.deliver()
-    assert shard.doubts >= 1
+    assert shard.statistics.doubts >= 1
     shard.judge()
 
 
@@ -323,7 +296,7 @@ def test_a_partition_without_success_takes_the_others_with_it(
     with in_a_while(2, proxy.clear):
         shard.deliver()
     assert placed.hits > 10
-    assert shard.doubts >= 1
+    assert shard.statistics.doubts >= 1
     shard.judge()
 
 
@@ -383,7 +356,7 @@ def test_delivery_goes_on_once_the_broker_is_back(
     shard.start()
     with in_a_while(3, trouble(proxy)):
         shard.deliver()
-    assert shard.doubts >= 1
+    assert shard.statistics.doubts >= 1
     shard.judge()
     shard.stop()
     wait_until(lambda: own_threads() <= before, "abandoned clients left threads")

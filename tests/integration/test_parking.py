@@ -18,9 +18,9 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from tests.harness.fault_judge import FaultTopics
 from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
+from tests.harness.kafka_shard import CLOCK
 from tests.harness.launcher import wait_until
 from tests.harness.proxied_shard import (
-    CLOCK,
     QUICKLY,
     WHEEL,
     ProxiedShard,

@@ -1,0 +1,74 @@
+"""A shard without Spark, in this process, whose dequeue publishes to a real Kafka."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.harness.fault_judge import FaultTopics
+
+from duewheel.checkpoints.role import Role
+from duewheel.clock import SystemClock
+from duewheel.kafka.publisher import KafkaPublisher
+from duewheel.kafka.publisher_limits import PublisherLimits
+from duewheel.testing import LocalShard
+from duewheel.wheel.append.engine import Engine
+from duewheel.wheel.dequeue.lifecycle import Dequeue
+from duewheel.wheel.dequeue.statistics import Statistics
+from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.slots import WheelConfig
+
+CLOCK = SystemClock()
+
+
+class KafkaShard:
+    """Not started; what ingest takes is up to the class that derives from it.
+
+    Attributes:
+        local: its processes.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        servers: str,
+        topics: FaultTopics,
+        wheel: WheelConfig,
+        config: DequeueConfig,
+        limits: PublisherLimits,
+    ) -> None:
+        """
+        Args:
+            path: of the data directory.
+            servers: where dequeue reaches Kafka.
+            topics, wheel, config, limits: of the shard.
+        """
+        self.topics = topics
+        self.publisher = KafkaPublisher(
+            {"bootstrap_servers": servers},
+            transactional_id=f"{topics.state}-{config.shard}",
+            state_topic=topics.state,
+            dead_letter_topic=topics.dead_letters,
+            shard=config.shard,
+            clock=CLOCK,
+            limits=limits,
+        )
+        self.local = LocalShard(path, wheel, self.publisher, CLOCK, config)
+
+    @property
+    def engine(self) -> Engine:
+        assert self.local.ingest is not None, "ingest does not run"
+        return self.local.ingest
+
+    @property
+    def dequeue(self) -> Dequeue:
+        assert self.local.dequeue is not None, "dequeue does not run"
+        return self.local.dequeue
+
+    @property
+    def statistics(self) -> Statistics:
+        return self.dequeue.statistics
+
+    def stop(self) -> None:
+        for role in Role:
+            self.local.kill(role)
+        self.publisher.close()
