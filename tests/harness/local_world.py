@@ -50,6 +50,7 @@ class LocalWorld:
     """A started shard, and the clock and the Kafka that outlive it.
 
     Attributes:
+        stopping: whether dequeue is to end.
         next_offset: the one of the first partition's next timer that `put` writes.
     """
 
@@ -62,7 +63,6 @@ class LocalWorld:
         *,
         starts: Mapping[TopicPartition, int] = STARTS,
         publisher: Callable[[ManualClock], RecordingPublisher] = RecordingPublisher,
-        stopping: Callable[[], bool] = lambda: False,
         now_ms: int = NOW_MS,
         **settings: Any,
     ) -> None:
@@ -72,7 +72,6 @@ class LocalWorld:
             wheel: a ring of 64 slots by default.
             starts: the first offset of each of its partitions.
             publisher: a class that remembers more than its base.
-            stopping: whether dequeue is to end.
             now_ms: when it starts.
             settings: of DequeueConfig.
         """
@@ -80,7 +79,10 @@ class LocalWorld:
         self.config = DequeueConfig(**{"shard": 0, "shards": 1, "slot_config": {}, **settings})
         self.clock = BusyClock(now_ms)
         self.publisher = publisher(self.clock)
-        self.shard = LocalShard(path, self.wheel, self.publisher, self.clock, self.config, stopping)
+        self.stopping = False
+        self.shard = LocalShard(
+            path, self.wheel, self.publisher, self.clock, self.config, lambda: self.stopping
+        )
         self._start_ms, self.next_offset = now_ms, 0
         self.shard.start_dequeue(starts)
         self.shard.start_ingest()

@@ -235,33 +235,34 @@ def test_the_statistics_tell_them_from_what_is_parked() -> None:
 HOT = HotSlots("spread", 4, 300)
 
 
-class HotWorld(LocalWorld):
+def hot_world(path: Path, chunk_records: int, **settings: Any) -> LocalWorld:
     """A shard with a slot of many timers of two partitions."""
+    return LocalWorld(path, chunk_records=chunk_records, **{"hot_slots": HOT, **settings})
 
-    def __init__(self, path: Path, chunk_records: int, **settings: Any) -> None:
-        super().__init__(path, chunk_records=chunk_records, **{"hot_slots": HOT, **settings})
 
-    def fill(self, order: Sequence[tuple[int, int]], slot: int = 1) -> None:
-        self.append(*(timer(partition, offset, slot) for partition, offset in order))
+def fill(world: LocalWorld, order: Sequence[tuple[int, int]], slot: int = 1) -> None:
+    world.append(*(timer(partition, offset, slot) for partition, offset in order))
 
-    def deliver(self, *, killed: Callable[[int], bool]) -> None:
-        """Everything closed, with kills of dequeue behind some of the transactions."""
-        while self.tick():
-            if killed(len(self.publisher.committed)):
-                self.restart(Role.DEQUEUE)
 
-    def left(self) -> list[tuple[str, int, int]]:
-        """Source, key hash, and until when each row is held back, in the order of leaving."""
-        found: list[tuple[str, int, int]] = []
-        for deliveries, _ in self.publisher.committed:
-            if deliveries is not None:
-                found += zip(
-                    [(source or b"").decode() for source in deliveries.source.to_pylist()],
-                    deliveries.key_hash.tolist(),
-                    deliveries.not_before_ms.tolist(),
-                    strict=True,
-                )
-        return found
+def deliver(world: LocalWorld, *, killed: Callable[[int], bool]) -> None:
+    """Everything closed, with kills of dequeue behind some of the transactions."""
+    while world.tick():
+        if killed(len(world.publisher.committed)):
+            world.restart(Role.DEQUEUE)
+
+
+def left(world: LocalWorld) -> list[tuple[str, int, int]]:
+    """Source, key hash, and until when each row is held back, in the order of leaving."""
+    found: list[tuple[str, int, int]] = []
+    for deliveries, _ in world.publisher.committed:
+        if deliveries is not None:
+            found += zip(
+                [(source or b"").decode() for source in deliveries.source.to_pylist()],
+                deliveries.key_hash.tolist(),
+                deliveries.not_before_ms.tolist(),
+                strict=True,
+            )
+    return found
 
 
 ORDER = [(number, offset) for offset in range(14) for number in range(2)]
@@ -269,8 +270,8 @@ ORDER = [(number, offset) for offset in range(14) for number in range(2)]
 
 def test_where_many_are_spread_transactions_are_short(tmp_path: Path) -> None:
     """As where many roll: what comes behind them in their timer topic is not read meanwhile."""
-    world = HotWorld(tmp_path, 100, chunk_rolls=3)
-    world.fill(ORDER)
+    world = hot_world(tmp_path, 100, chunk_rolls=3)
+    fill(world, ORDER)
     world.at_slot(1)
     spread = [
         int(spread_rows(deliveries).sum())
@@ -291,16 +292,16 @@ def test_where_many_are_spread_transactions_are_short(tmp_path: Path) -> None:
 def test_chunks_and_kills_within_the_slot_change_nothing(
     tmp_path: Path, chunk_records: int, kills: int
 ) -> None:
-    whole = HotWorld(tmp_path / "whole", 100)
-    cut = HotWorld(tmp_path / "cut", chunk_records)
+    whole = hot_world(tmp_path / "whole", 100)
+    cut = hot_world(tmp_path / "cut", chunk_records)
     for world in (whole, cut):
-        world.fill(ORDER)
-        world.fill(ORDER[:2], slot=2)
+        fill(world, ORDER)
+        fill(world, ORDER[:2], slot=2)
         world.set_slot(2)
     whole.drain()
-    cut.deliver(killed=lambda count: count in range(4, 4 + 4 * kills, 4))
-    assert cut.left() == whole.left()
-    held = [until for _, _, until in whole.left()]
+    deliver(cut, killed=lambda count: count in range(4, 4 + 4 * kills, 4))
+    assert left(cut) == left(whole)
+    held = [until for _, _, until in left(whole)]
     assert all(until == ANY_TIME for until in held[:5]), "up to the limit all leave"
     assert all(until > NOW_MS + 2 * PRECISION_MS - 1 for until in held[8:28])
     assert kills or cut.dequeue.statistics.hot_slots == 1
@@ -312,32 +313,32 @@ def test_a_slot_that_was_half_out_when_the_directory_was_lost_goes_on_at_its_pla
     """What is read again lies in another order, and what was out is not there: without a count of
     that the limit would begin anew, and later rows of a key overtake those that were spread.
     """
-    world = HotWorld(tmp_path / "first", 2)
-    world.fill(ORDER)
+    world = hot_world(tmp_path / "first", 2)
+    fill(world, ORDER)
     world.set_slot(1)
     for _ in range(5):
         world.tick()
-    spread = {key for _, key, until in world.left() if until != ANY_TIME}
+    spread = {key for _, key, until in left(world) if until != ANY_TIME}
     assert spread, "some are in excess already"
     world.kill()
     other = world.beside(tmp_path / "second", replace(world.config, chunk_records=3))
     other.start_dequeue(take_over=True)
     other.start_ingest()
-    world.shard, before = other, len(world.left())
+    world.shard, before = other, len(left(world))
     for number in range(2):
-        world.fill([(number, offset) for offset in range(14)])
+        fill(world, [(number, offset) for offset in range(14)])
     world.drain()
-    rest = world.left()[before:]
-    assert sorted(source for source, _, _ in world.left()) == sorted(
+    rest = left(world)[before:]
+    assert sorted(source for source, _, _ in left(world)) == sorted(
         f"{TIMER_TOPIC}-{number}@{offset}" for number, offset in ORDER
     )
     assert all(until != ANY_TIME for _, _, until in rest), "the tenth row and those behind it"
 
 
 def test_each_hot_slot_is_told_once(tmp_path: Path) -> None:
-    world = HotWorld(tmp_path, 3, hot_slots=HotSlots("dead-letter", 4))
+    world = hot_world(tmp_path, 3, hot_slots=HotSlots("dead-letter", 4))
     for slot in (1, 2):
-        world.fill([(number, offset + 20 * slot) for number, offset in ORDER], slot)
+        fill(world, [(number, offset + 20 * slot) for number, offset in ORDER], slot)
     world.set_slot(2)
     with structlog.testing.capture_logs() as lines:
         world.drain()
@@ -349,4 +350,4 @@ def test_each_hot_slot_is_told_once(tmp_path: Path) -> None:
     assert {(line["limit"], line["policy"]) for line in told} == {(4, "dead-letter")}
     counted = world.dequeue.statistics
     assert counted.hot_slots == 2
-    assert sum(until == NEVER for _, _, until in world.left()) >= 2 * (28 - 9)
+    assert sum(until == NEVER for _, _, until in left(world)) >= 2 * (28 - 9)

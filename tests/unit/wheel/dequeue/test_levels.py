@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.source_table import SourceRow, as_table
-from tests.harness.timer_rows import P0
+from tests.harness.timer_rows import P0, P1
 
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError
@@ -52,31 +52,31 @@ def batch_of(rows: Sequence[Asked], firsts: Sequence[int], levels: Sequence[int]
     return parse(as_table(records), Contract(tuple(levels), {}, "dead", RULES))
 
 
-class LeveledWorld(LocalWorld):
-    """A shard whose timers ask for levels, and every timer in the order in which it left."""
+@pytest.fixture
+def world(tmp_path: Path) -> LocalWorld:
+    return LocalWorld(tmp_path / "data", WHEEL, chunk_records=3)
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, WHEEL, chunk_records=3)
-        self.ends = [0, 0]
 
-    def take(self, rows: Sequence[Asked], levels: Sequence[int] = LEVELS) -> None:
-        batch = batch_of(rows, self.ends, levels)
-        assert not batch.rejected.any()
-        for _, partition, _ in rows:
-            self.ends[partition] += 1
-        self.engine.append(batch, {(TIMER_TOPIC, p): end for p, end in enumerate(self.ends)})
+def take(world: LocalWorld, rows: Sequence[Asked], levels: Sequence[int] = LEVELS) -> None:
+    ends = dict(world.engine.marks)
+    batch = batch_of(rows, [ends[P0], ends[P1]], levels)
+    assert not batch.rejected.any()
+    for _, partition, _ in rows:
+        ends[TIMER_TOPIC, partition] += 1
+    world.engine.append(batch, ends)
 
-    def left(self) -> list[Leaving]:
-        rows: list[Leaving] = []
-        for deliveries, _ in self.publisher.committed:
-            if deliveries is not None:
-                partition = [
-                    deliveries.source_partitions[home][1]
-                    for home in deliveries.source_partition.tolist()
-                ]
-                level, offset = deliveries.level.tolist(), deliveries.origin_offset.tolist()
-                rows += zip(partition, level, offset, strict=True)
-        return rows
+
+def left(world: LocalWorld) -> list[Leaving]:
+    rows: list[Leaving] = []
+    for deliveries, _ in world.publisher.committed:
+        if deliveries is not None:
+            partition = [
+                deliveries.source_partitions[home][1]
+                for home in deliveries.source_partition.tolist()
+            ]
+            level, offset = deliveries.level.tolist(), deliveries.origin_offset.tolist()
+            rows += zip(partition, level, offset, strict=True)
+    return rows
 
 
 @settings(max_examples=8)
@@ -85,35 +85,34 @@ def test_timers_of_a_level_leave_in_the_order_written(
     tmp_path_factory: pytest.TempPathFactory, chance: random.Random
 ) -> None:
     """Whatever is written and delivered in between, ingest and dequeue being late now and then."""
-    world = LeveledWorld(tmp_path_factory.mktemp("shard") / "data")
+    world = LocalWorld(tmp_path_factory.mktemp("shard") / "data", WHEEL, chunk_records=3)
     written_ms = NOW_MS
     for _ in range(8):
         rows = []
         for _ in range(1 + chance.randrange(12)):
             written_ms += chance.choice([0, 0, 7, 400])  # LogAppendTime: it never falls
             rows.append((written_ms, chance.randrange(2), str(chance.randrange(1, 6))))
-        world.take(rows)
+        take(world, rows)
         world.clock.set(max(world.clock.now_ms(), written_ms + chance.choice([-2_000, 0, 900])))
         world.drain()
     world.clock.sleep(3_600)
     world.drain()
-    found = world.left()
+    found, marks = left(world), world.engine.marks
     world.kill()
-    assert len(found) == sum(world.ends)
+    assert len(found) == sum(marks.values())
     for partition in (0, 1):
         for level in range(1, len(LEVELS) + 1):
             offsets = [row[2] for row in found if row[:2] == (partition, level)]
             assert offsets == sorted(offsets)
 
 
-def test_a_changed_table_may_let_a_level_overtake_itself(tmp_path: Path) -> None:
+def test_a_changed_table_may_let_a_level_overtake_itself(world: LocalWorld) -> None:
     """A message keeps the delay that its level had: another one holds for new messages only."""
-    world = LeveledWorld(tmp_path)
-    world.take([(NOW_MS, 0, "4")])
-    world.take([(NOW_MS + 10, 0, "4")], levels=(*LEVELS[:3], 2_000))
+    take(world, [(NOW_MS, 0, "4")])
+    take(world, [(NOW_MS + 10, 0, "4")], levels=(*LEVELS[:3], 2_000))
     world.clock.sleep(3_600)
     world.drain()
-    assert world.left() == [(0, 4, 1), (0, 4, 0)]
+    assert left(world) == [(0, 4, 1), (0, 4, 0)]
     world.kill()
 
 

@@ -30,38 +30,35 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import MAGIC_ABANDONED, RECORD_BYTES
 
 
-class LoopWorld(LocalWorld):
-    """A started shard that may be told to stop."""
-
-    def __init__(self, path: Path, slots: int, **bounds: Any) -> None:
-        self.stopping = False
-        config = {"slot_config": {"precision": PRECISION_MS}, **bounds}
-        super().__init__(path, ring(slots), stopping=lambda: self.stopping, **config)
-
-    def mirror(self) -> tuple[int, int]:
-        """R (from SLOT) and the timers delivered, as mirrored."""
-        mirror = self.state.mirror()
-        assert mirror is not None
-        return mirror.delivered_slot - SLOT, mirror.delivered_rows
-
-    def progress(self) -> dict[int, tuple[int, int, int | None, int | None]]:
-        """Per partition: R (from SLOT), C, C1, D as last committed."""
-        return {
-            number: (p.delivered_slot - SLOT, p.delivered_mark, p.half_mark, p.half_below)
-            for (_, number), p in self.publisher.committed[-1][1].partitions.items()
-        }
+def mirrored(world: LocalWorld) -> tuple[int, int]:
+    """R (from SLOT) and the timers delivered, as mirrored."""
+    mirror = world.state.mirror()
+    assert mirror is not None
+    return mirror.delivered_slot - SLOT, mirror.delivered_rows
 
 
-MakeWorld = Callable[..., LoopWorld]
+def committed(world: LocalWorld) -> dict[int, tuple[int, int, int | None, int | None]]:
+    """Per partition: R (from SLOT), C, C1, D as last committed."""
+    return {
+        number: (p.delivered_slot - SLOT, p.delivered_mark, p.half_mark, p.half_below)
+        for (_, number), p in world.publisher.committed[-1][1].partitions.items()
+    }
+
+
+MakeWorld = Callable[..., LocalWorld]
 
 
 @pytest.fixture
 def make_world(tmp_path: Path) -> MakeWorld:
     numbers = itertools.count()
 
-    def make(slots: int = 64, chunk_records: int = 100, **bounds: Any) -> LoopWorld:
-        return LoopWorld(
-            tmp_path / str(next(numbers)), slots, chunk_records=chunk_records, **bounds
+    def make(slots: int = 64, chunk_records: int = 100, **bounds: Any) -> LocalWorld:
+        return LocalWorld(
+            tmp_path / str(next(numbers)),
+            ring(slots),
+            slot_config={"precision": PRECISION_MS},
+            chunk_records=chunk_records,
+            **bounds,
         )
 
     return make
@@ -92,12 +89,12 @@ def test_a_kill_in_the_middle_of_a_slot_loses_and_doubles_nothing(make_world: Ma
     world.append(*(timer(offset % 2, offset, 1) for offset in range(7)))
     world.set_slot(1)
     assert world.tick() and world.tick()
-    assert world.progress() == {0: (0, 0, 7, 3), 1: (0, 0, 6, 4)}
+    assert committed(world) == {0: (0, 0, 7, 3), 1: (0, 0, 6, 4)}
     world.restart(Role.DEQUEUE)
     world.drain()
     assert world.sources() == [f"timers-{offset % 2}@{offset}" for offset in range(7)]
-    assert world.progress() == {0: (1, 7, None, None), 1: (1, 6, None, None)}
-    assert world.mirror() == (1, world.state.commit().placed)
+    assert committed(world) == {0: (1, 7, None, None), 1: (1, 6, None, None)}
+    assert mirrored(world) == (1, world.state.commit().placed)
 
 
 def test_a_full_disk_keeps_the_mirror_of_before(
@@ -105,7 +102,7 @@ def test_a_full_disk_keeps_the_mirror_of_before(
 ) -> None:
     world = make_world()
     world.append(timer(0, 0, 1), timer(0, 1, 2))
-    before = world.mirror()
+    before = mirrored(world)
 
     def full(_: FileSystem, path: Path, data: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -114,9 +111,9 @@ def test_a_full_disk_keeps_the_mirror_of_before(
         patched.setattr(FileSystem, "swap_file", full)
         world.at_slot(1)
     assert world.sources() == ["timers-0@0"]
-    assert world.mirror() == before
+    assert mirrored(world) == before
     world.at_slot(2)
-    assert world.mirror() == (2, 2)
+    assert mirrored(world) == (2, 2)
 
 
 def test_an_entry_that_names_another_slot_s_record_is_damage(make_world: MakeWorld) -> None:
@@ -142,9 +139,9 @@ def test_an_abandoned_record_in_a_chain_is_damage(make_world: MakeWorld) -> None
     records = log.read(hour, 0, 2 * RECORD_BYTES).copy()
     records["magic"][1] = MAGIC_ABANDONED
     log.files.write(hour, records.tobytes(), 0)
-    world.at_slot(1)
+    world.set_slot(1)
     with pytest.raises(RecoveryPending, match=f"slot {SLOT + 1} leads to .*magic 0xab0000"):
-        world.dequeue.tick()
+        world.tick()
     assert world.sources() == []
 
 
@@ -205,11 +202,11 @@ def test_an_idle_range_keeps_its_own_marks(make_world: MakeWorld) -> None:
     world.set_slot(4)
     assert world.tick()
     # Slot 2 is the lower end: its marks are those of the range before, in which offset 1 was not.
-    assert world.progress() == {0: (2, 1, 3, 2), 1: (2, 0, 1, 0)}
+    assert committed(world) == {0: (2, 1, 3, 2), 1: (2, 0, 1, 0)}
     assert world.tick()
-    assert world.progress() == {0: (3, 3, None, None), 1: (3, 1, None, None)}
+    assert committed(world) == {0: (3, 3, None, None), 1: (3, 1, None, None)}
     assert world.tick()
-    assert world.progress() == {0: (4, 3, None, None), 1: (4, 1, None, None)}
+    assert committed(world) == {0: (4, 3, None, None), 1: (4, 1, None, None)}
 
 
 def test_the_next_range_is_closed_when_this_one_is_delivered(make_world: MakeWorld) -> None:
@@ -234,8 +231,8 @@ def test_the_progress_is_told_now_and_then_when_nothing_is_due(make_world: MakeW
     assert len(world.publisher.committed) == before
     world.at_slot(200)
     assert len(world.publisher.committed) == before + 1
-    assert world.progress()[0][0] == 200
-    assert world.mirror() == (200, 0)
+    assert committed(world)[0][0] == 200
+    assert mirrored(world) == (200, 0)
 
 
 # ---- chunks --------------------------------------------------------------------------------------
@@ -269,7 +266,7 @@ def test_a_window_is_bounded_and_a_slot_may_be_larger(make_world: MakeWorld) -> 
     world.append(*(timer(offset % 2, offset, slot) for offset, slot in enumerate(slots)))
     world.at_slot(9)
     assert world.sources() == [f"timers-{offset % 2}@{offset}" for offset in range(len(slots))]
-    assert world.mirror() == (9, len(slots))
+    assert mirrored(world) == (9, len(slots))
 
 
 # ---- doubts --------------------------------------------------------------------------------------
@@ -328,7 +325,7 @@ def test_the_local_copy_of_the_progress_is_never_ahead(make_world: MakeWorld) ->
     seen = []
 
     def look() -> str:
-        seen.append(world.mirror())
+        seen.append(mirrored(world))
         return "commit"
 
     world.publisher.fate = look
@@ -445,7 +442,7 @@ def test_a_kill_between_the_transaction_and_its_local_copy_doubles_nothing(
     world.restart(Role.DEQUEUE)
     world.drain()
     assert world.sources() == [f"timers-0@{offset}" for offset in range(5)]
-    assert world.mirror() == (1, 5)
+    assert mirrored(world) == (1, 5)
 
 
 def test_other_settings_are_refused_at_the_start(make_world: MakeWorld) -> None:
@@ -505,7 +502,7 @@ def test_a_paused_dequeue_closes_and_delivers_nothing_and_says_that_it_lives(
     world.append(*(timer(0, offset, 1) for offset in range(5)), timer(0, 5, 2))
     world.set_slot(1)
     assert world.tick()
-    before = world.progress()
+    before = committed(world)
     world.state.live.pause(Role.DEQUEUE, on=True)
     world.set_slot(2)
     for restart in (False, True):
@@ -515,7 +512,7 @@ def test_a_paused_dequeue_closes_and_delivers_nothing_and_says_that_it_lives(
         world.clock.sleep(world.config.progress_interval_ms / 1000)
         assert not world.tick()
         assert len(world.publisher.committed) == commits + 1
-        assert world.progress() == before == {0: (0, 0, 6, 2), 1: (0, 0, 0, 0)}
+        assert committed(world) == before == {0: (0, 0, 6, 2), 1: (0, 0, 0, 0)}
         assert world.state.live.heartbeat(Role.DEQUEUE).at_ms == world.clock.now_ms()
     assert len(world.sources()) == 2
     world.state.live.pause(Role.DEQUEUE, on=False)

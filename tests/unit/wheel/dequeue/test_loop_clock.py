@@ -22,58 +22,54 @@ PRECISION_MS = 50
 WHEEL = WheelConfig(PRECISION_MS, 100_000, window_ms=HOUR_MS, margin_ms=0)
 
 
-class ClockedWorld(LocalWorld):
-    """A shard whose host's clock is not always the brokers'."""
+def deliver(world: LocalWorld) -> list[int]:
+    """All that leaves now; offsets of what has left so far."""
+    world.drain()
+    return world.offsets()
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, WHEEL, starts={P0: 0}, chunk_records=2)
 
-    def deliver(self) -> list[int]:
-        """All that leaves now; offsets of what has left so far."""
-        self.drain()
-        return self.offsets()
+def floor_ms(world: LocalWorld) -> int:
+    """End of the last closed slot, from the start."""
+    return world.floor * PRECISION_MS - NOW_MS
 
-    @property
-    def floor_ms(self) -> int:
-        """End of the last closed slot, from the start."""
-        return self.floor * PRECISION_MS - NOW_MS
 
-    def floor_ahead_s(self) -> float:
-        """As the metric says it."""
-        beside = DataDirectory(self.path, WHEEL)
-        source = DequeueMetrics(beside, self.clock, Statistics, bool)
-        found = {each.name: each.samples for each in source.families()}
-        beside.close()
-        (sample,) = found["duewheel_floor_ahead_seconds"]
-        return float(sample.value)
+def floor_ahead_s(world: LocalWorld) -> float:
+    """As the metric says it."""
+    beside = DataDirectory(world.path, WHEEL)
+    source = DequeueMetrics(beside, world.clock, Statistics, bool)
+    found = {each.name: each.samples for each in source.families()}
+    beside.close()
+    (sample,) = found["duewheel_floor_ahead_seconds"]
+    return float(sample.value)
 
-    def host_clock(self) -> tuple[int, bool]:
-        return self.shard.directory(Role.DEQUEUE).state.live.host_clock
+
+def host_clock(world: LocalWorld) -> tuple[int, bool]:
+    return world.shard.directory(Role.DEQUEUE).state.live.host_clock
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> ClockedWorld:
-    return ClockedWorld(tmp_path / "data")
+def world(tmp_path: Path) -> LocalWorld:
+    return LocalWorld(tmp_path / "data", WHEEL, starts={P0: 0}, chunk_records=2)
 
 
-def test_a_step_forward_delivers_nothing_early(world: ClockedWorld) -> None:
+def test_a_step_forward_delivers_nothing_early(world: LocalWorld) -> None:
     """Neither before the next commit nor after it; once the clock is right, it goes on alone."""
     world.put(4_000, 10_000, HOUR_MS - 100_000)
     world.drain()
     world.clock.step(HOUR_MS)
     for second in range(1, 8):
         world.clock.sleep(1)
-        assert world.deliver() == []
-        assert world.floor_ms == 0
-        assert world.host_clock() == (HOUR_MS, second > 1), "told at the beginning of a tick"
+        assert deliver(world) == []
+        assert floor_ms(world) == 0
+        assert host_clock(world) == (HOUR_MS, second > 1), "told at the beginning of a tick"
     world.clock.step(-HOUR_MS)
-    assert world.deliver() == [0]
+    assert deliver(world) == [0]
     world.clock.sleep(3)
-    assert world.deliver() == [0, 1]
-    assert world.host_clock() == (0, False)
+    assert deliver(world) == [0, 1]
+    assert host_clock(world) == (0, False)
 
 
-def test_the_progress_is_told_every_second_while_closing_is_held(world: ClockedWorld) -> None:
+def test_the_progress_is_told_every_second_while_closing_is_held(world: LocalWorld) -> None:
     world.drain()
     world.clock.step(HOUR_MS)
     before = len(world.publisher.committed)
@@ -85,7 +81,7 @@ def test_the_progress_is_told_every_second_while_closing_is_held(world: ClockedW
     assert progress.delivered_slot == NOW_MS // PRECISION_MS
 
 
-def test_what_is_closed_already_is_delivered_while_closing_is_held(world: ClockedWorld) -> None:
+def test_what_is_closed_already_is_delivered_while_closing_is_held(world: LocalWorld) -> None:
     world.put(50, 50, 50, 50, 100)
     world.clock.sleep(0.05)
     assert world.tick()
@@ -95,11 +91,11 @@ def test_what_is_closed_already_is_delivered_while_closing_is_held(world: Clocke
     assert world.offsets() == [0, 1, 2, 3]
     world.clock.step(HOUR_MS)
     world.clock.sleep(0.05)
-    assert world.deliver() == [0, 1, 2, 3, 4]
+    assert deliver(world) == [0, 1, 2, 3, 4]
 
 
 def test_clocks_that_were_ahead_together_make_timers_late_and_that_is_told(
-    world: ClockedWorld,
+    world: LocalWorld,
 ) -> None:
     """Slots that were closed too early stay closed; what comes then leaves behind them."""
     world.put(HOUR_MS - 1_000, HOUR_MS + 9_000)
@@ -108,46 +104,46 @@ def test_clocks_that_were_ahead_together_make_timers_late_and_that_is_told(
     for _ in range(2):  # held until the brokers' clock has been read again
         world.clock.sleep(1)
         world.drain()
-    assert world.deliver() == [0], "an hour early: both clocks said that it was due"
-    assert (world.floor_ms, world.floor_ahead_s()) == (HOUR_MS + 2_000, 0)
+    assert deliver(world) == [0], "an hour early: both clocks said that it was due"
+    assert (floor_ms(world), floor_ahead_s(world)) == (HOUR_MS + 2_000, 0)
     world.clock.step(-HOUR_MS)
     world.publisher.broker_error_ms = 0
     with capture_logs() as logs:
-        assert world.deliver() == [0]
+        assert deliver(world) == [0]
         world.put(3_000)
         for _ in range(120):
             world.clock.sleep(1)
-            assert world.deliver() == [0]
+            assert deliver(world) == [0]
     told = [line for line in logs if "closed slots lie ahead" in line["event"]]
     first_ms, second_ms = (line["floor_ahead_ms"] for line in told)
     assert 0 <= HOUR_MS - first_ms < 5_000 and first_ms - second_ms == 60_000
-    assert world.floor_ahead_s() == (HOUR_MS - 120_000) / 1000
+    assert floor_ahead_s(world) == (HOUR_MS - 120_000) / 1000
     world.clock.sleep(HOUR_MS / 1000 - 120)
-    assert world.deliver() == [0]
+    assert deliver(world) == [0]
     world.clock.sleep(PRECISION_MS / 1000)
-    assert world.deliver() == [0, 2]
-    assert world.floor_ahead_s() == 0
+    assert deliver(world) == [0, 2]
+    assert floor_ahead_s(world) == 0
     world.clock.sleep(9)
-    assert world.deliver() == [0, 2, 1]
+    assert deliver(world) == [0, 2, 1]
 
 
 @pytest.mark.parametrize(("ahead_ms", "delivered"), [(1_000, [0]), (1_001, []), (HOUR_MS, [])])
 def test_a_clock_that_is_ahead_at_boot(
-    world: ClockedWorld, ahead_ms: int, delivered: list[int]
+    world: LocalWorld, ahead_ms: int, delivered: list[int]
 ) -> None:
     """As far as the bound allows, timers are early by the brokers' clock; no further."""
     world.put(1_000, 1_050)
     world.shard.kill(Role.DEQUEUE)
     world.clock.step(ahead_ms)
     world.shard.start_dequeue()
-    assert world.deliver() == delivered
+    assert deliver(world) == delivered
     world.clock.step(-ahead_ms)
     world.clock.sleep(1.05)
-    assert world.deliver() == [0, 1]
+    assert deliver(world) == [0, 1]
 
 
 def test_a_clock_that_is_behind_at_boot_delivers_late_and_reopens_nothing(
-    world: ClockedWorld,
+    world: LocalWorld,
 ) -> None:
     world.clock.sleep(1)
     world.drain()
@@ -156,43 +152,43 @@ def test_a_clock_that_is_behind_at_boot_delivers_late_and_reopens_nothing(
     world.shard.start_dequeue()
     world.put(500, 1_100)
     world.clock.sleep(2)
-    assert world.deliver() == []
-    assert world.floor_ms == 1_000
+    assert deliver(world) == []
+    assert floor_ms(world) == 1_000
     world.clock.step(HOUR_MS)
-    assert world.deliver() == [0, 1]
-    assert world.floor_ms == 3_000
+    assert deliver(world) == [0, 1]
+    assert floor_ms(world) == 3_000
 
 
-def test_after_a_suspend_the_brokers_clock_is_read_first(world: ClockedWorld) -> None:
+def test_after_a_suspend_the_brokers_clock_is_read_first(world: LocalWorld) -> None:
     world.put(HOUR_MS - 1_000)
     world.drain()
     world.clock.sleep(HOUR_MS / 1000)
     # Both of the host's clocks were woken up wrong: by the brokers' it is earlier.
     world.publisher.broker_error_ms = -2_000
-    assert world.deliver() == []
+    assert deliver(world) == []
     world.publisher.broker_error_ms = 0
     world.clock.sleep(1)
     world.drain()
-    assert world.deliver() == [0]
+    assert deliver(world) == [0]
 
 
 def test_a_first_commit_in_doubt_leaves_the_clock_to_the_next(tmp_path: Path) -> None:
     """Nothing was read from the brokers yet: nothing is closed."""
-    world = ClockedWorld(tmp_path / "data")
+    world = LocalWorld(tmp_path / "data", WHEEL, starts={P0: 0}, chunk_records=2)
     world.put(50)
     world.shard.kill(Role.DEQUEUE)
     fates = ["doubt"]
     world.publisher.fate = lambda: fates.pop() if fates else "commit"
     world.clock.step(HOUR_MS)
     world.shard.start_dequeue()
-    assert world.deliver() == []
+    assert deliver(world) == []
     world.clock.step(-HOUR_MS)
     world.clock.sleep(1)
-    assert world.deliver() == [0]
+    assert deliver(world) == [0]
 
 
 def test_brokers_that_do_not_tell_their_clock_are_asked_again_in_measure(
-    world: ClockedWorld, monkeypatch: pytest.MonkeyPatch
+    world: LocalWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is closed, and the brokers are not flooded with commits."""
     world.put(50)
@@ -208,28 +204,28 @@ def test_brokers_that_do_not_tell_their_clock_are_asked_again_in_measure(
         before = len(world.publisher.committed)
         for _ in range(100):
             world.clock.sleep(0.1)
-            assert world.deliver() == []
+            assert deliver(world) == []
     assert 10 <= len(world.publisher.committed) - before <= 20
     world.clock.sleep(1)
-    assert world.deliver() == [0]
+    assert deliver(world) == [0]
 
 
 @pytest.mark.parametrize("step_ms", [-HOUR_MS, HOUR_MS])
-def test_intervals_survive_a_step(world: ClockedWorld, step_ms: int) -> None:
+def test_intervals_survive_a_step(world: LocalWorld, step_ms: int) -> None:
     """Of signs of life and of idle progress; collecting has its own tests."""
     world.drain()
     world.clock.step(step_ms)
     world.shard.directory(Role.DEQUEUE).state.live.note_host_clock(0, blocks_closing=False)
     world.clock.sleep(0.5)
     world.tick()
-    assert world.host_clock()[0] == step_ms
+    assert host_clock(world)[0] == step_ms
     before = len(world.publisher.committed)
     world.clock.sleep(5)
     world.tick()
     assert len(world.publisher.committed) == before + 1
 
 
-def test_metrics_show_the_clock(world: ClockedWorld) -> None:
+def test_metrics_show_the_clock(world: LocalWorld) -> None:
     world.drain()
     world.clock.step(90_000)
     for _ in range(2):
