@@ -15,6 +15,7 @@ from tests.simulation.settings import MAPPING, mapped, mapped_to
 from tests.simulation.shard_model import SimulatedPublisher, offsets_at, offsets_of
 from tests.simulation.timers import TOPIC
 from tests.simulation.watched_files import WatchedFileSystem
+from tests.simulation.watched_parts import WatchedDirectory
 from tests.simulation.world import TOPIC_IDS, World
 
 from duewheel.checkpoints.config_epochs import WINDOW
@@ -23,7 +24,7 @@ from duewheel.errors import CorruptFile, RecoveryRefused
 from duewheel.wheel.admin.accept_loss import KafkaTopics, accept, losses
 from duewheel.wheel.admin.change_settings import plan, take
 from duewheel.wheel.recovery.survey import survey
-from duewheel.wheel.storage.data_directory import DataDirectory, hold_role
+from duewheel.wheel.storage.data_directory import hold_role
 
 _ATTEMPTS = 20  # at a command, while Kafka is away
 
@@ -84,7 +85,7 @@ def _change(world: World, setup: Setup, fs: WatchedFileSystem) -> None:
         local = survey(world.path, setup.wheel, fs)
         if not plan(publisher.peek(), local, setup.wheel, setup.config, at).changes:
             return
-        directory = DataDirectory.start(world.path, setup.wheel, Role.DEQUEUE, fs=fs)
+        directory = WatchedDirectory.start(world.path, setup.wheel, Role.DEQUEUE, fs=fs)
         ingest = hold_role(world.path, Role.INGEST, fs)
         try:
             planned = take(directory, publisher, setup.config, at)
@@ -175,7 +176,7 @@ def _accept(world: World, partition: Partition, fs: WatchedFileSystem) -> bool:
     """Returns whether it could be."""
     setup, name = world.setup, (TOPIC, partition.number)
     publisher = SimulatedPublisher(world.shard, world.chances.fate, lambda: None)
-    directory = DataDirectory.start(world.path, setup.wheel, Role.DEQUEUE, fs=fs)
+    directory = WatchedDirectory.start(world.path, setup.wheel, Role.DEQUEUE, fs=fs)
     ingest = hold_role(world.path, Role.INGEST, fs)
     try:
         topics = KafkaTopics(

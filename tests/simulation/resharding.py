@@ -25,6 +25,7 @@ from tests.simulation.host import Host
 from tests.simulation.seam import SEAM, Actor, die
 from tests.simulation.shard_model import TIMEOUT_MS, Shard, SimulatedPublisher
 from tests.simulation.watched_files import WatchedFileSystem
+from tests.simulation.watched_parts import WatchedDirectory
 from tests.simulation.world import World
 
 from duewheel.backoff import Backoff
@@ -35,7 +36,6 @@ from duewheel.errors import Fenced, KafkaUnavailable, RecoveryRefused
 from duewheel.kafka.all_shards_progress import ShardRecord
 from duewheel.ops.reshard import BACKOFF_MS, Reassignment
 from duewheel.wheel.dequeue.lifecycle import Dequeue
-from duewheel.wheel.storage.data_directory import DataDirectory
 
 _SHARDS_MAX = 3
 _FAULTY = 0.15  # of the command's calls: there are many of them
@@ -389,7 +389,7 @@ class Resharding:
         host.history.counts["directories"] += 1
         path = host.root / f"untold{host.history.counts['directories']}"
         with SEAM.acting(actor), suppress(KafkaUnavailable, OSError):
-            directory = DataDirectory.start(
+            directory = WatchedDirectory.start(
                 path, world.setup.wheel, Role.DEQUEUE, fs=WatchedFileSystem(actor)
             )
             publisher = SimulatedPublisher(shard, lambda: "commit", lambda: None)

@@ -52,9 +52,7 @@ def prepare() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     # The last place to look for modules: a folder called `wheel` lies there.
     sys.path.append(str(ROOT))
-    # First everything that is to be watched.
     importlib.import_module("tests.simulation.schedule")
-    importlib.import_module("tests.simulation.watching").install()
 
 
 @dataclass

@@ -13,13 +13,13 @@ from tests.simulation.processes import Following, Standby
 from tests.simulation.seam import Actor, Plan
 from tests.simulation.shard_model import SimulatedReader
 from tests.simulation.watched_files import WatchedFileSystem
+from tests.simulation.watched_parts import WatchedDirectory
 from tests.simulation.world import World
 
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.wheel.dequeue.standby import Follower, Verdict
-from duewheel.wheel.storage.data_directory import DataDirectory
 
 
 def stand_by(world: World) -> None:
@@ -68,7 +68,7 @@ def step_follower(world: World, standby: Standby, plan: Plan) -> None:
 
 def _start(world: World, standby: Standby, actor: Actor) -> None:
     setup, path = world.setup, world.root / standby.name
-    directory = DataDirectory.start(path, setup.wheel, Role.DEQUEUE, fs=WatchedFileSystem(actor))
+    directory = WatchedDirectory.start(path, setup.wheel, Role.DEQUEUE, fs=WatchedFileSystem(actor))
     reader = SimulatedReader(world.shard)
     follower = Follower(directory, reader, world.clock, setup.config)
     standby.follower = Following(actor, directory, follower)

@@ -26,6 +26,7 @@ from tests.simulation.sinks import sink_of
 from tests.simulation.spark_model import CHECKPOINT, Query
 from tests.simulation.timers import TOPIC, Records
 from tests.simulation.watched_files import WatchedFileSystem
+from tests.simulation.watched_parts import WatchedDirectory, WatchedEngine
 
 from duewheel.checkpoints.fs import lock_is_held
 from duewheel.checkpoints.progress import NOBODY, Progress
@@ -37,12 +38,11 @@ from duewheel.errors import CorruptFile, Fenced, RecoveryRefused
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.streaming.background_append import StoppedWaitingError
 from duewheel.streaming.spark_checkpoint import settle_checkpoint
-from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.recovery.startup import first_progress
 from duewheel.wheel.storage.creation import WHEEL_LOCK
-from duewheel.wheel.storage.data_directory import ENGINE_LOCK, DataDirectory
+from duewheel.wheel.storage.data_directory import ENGINE_LOCK
 from duewheel.wheel.storage.full_check import check
 from duewheel.wheel.storage.timer_wheel import Runs
 
@@ -322,7 +322,7 @@ class World:
             pass
 
     def _start_dequeue(self, actor: Actor) -> None:
-        directory = DataDirectory.start(
+        directory = WatchedDirectory.start(
             self.path, self.setup.wheel, Role.DEQUEUE, fs=WatchedFileSystem(actor)
         )
         publisher = SimulatedPublisher(self.shard, self._fate, self._in_transaction)
@@ -405,7 +405,7 @@ class World:
 
     def _begin_ingest(self, instance: World | Standby, actor: Actor) -> None:
         path = self.root / instance.name
-        directory = DataDirectory.start(
+        directory = WatchedDirectory.start(
             path, self.setup.wheel, Role.INGEST, fs=WatchedFileSystem(actor)
         )
         instance.ingest = Ingest(actor, directory)
@@ -420,7 +420,7 @@ class World:
         if recovered is not None:
             self.history.say(f"  {record.case}: {recovered}")
             self.history.counts[f"{record.case}, keeps {recovered.keep.name}"] += 1
-        engine = ingest.engine = Engine(
+        engine = ingest.engine = WatchedEngine(
             ingest.directory, self.clock, TOPIC_IDS, self.setup.cancel_limits
         )
         ends = offsets_of(self.shard, "end")

@@ -48,7 +48,12 @@ ENGINE_LOCK = "engine.lock"
 
 
 class DataDirectory:
-    """The opened files. Not thread-safe: one thread of one process owns an instance."""
+    """The opened files. Not thread-safe: one thread of one process owns an instance.
+
+    A subclass may give other classes for the mapped files: a simulation counts their stores.
+    """
+
+    state_class, wheel_class, log_class = State, TimerWheel, TimerLog
 
     def __init__(self, path: Path, config: WheelConfig, fs: FileSystem = HOST_FS) -> None:
         """Opens the files of an existing directory to read them (status, check).
@@ -61,10 +66,10 @@ class DataDirectory:
         self.path = path
         self.config = config
         self.fs = fs
-        self.state = State.open(path, fs)
+        self.state = self.state_class.open(path, fs)
         self.state.require(config.precision_ms, config.slots)
-        self.wheel = TimerWheel(path / timer_wheel.FILE_NAME, config.ring, fs)
-        self.log = TimerLog(path, fs)
+        self.wheel = self.wheel_class(path / timer_wheel.FILE_NAME, config.ring, fs)
+        self.log = self.log_class(path, fs)
         self.messages = MessageStore(path, fs)
         self.cancelled = CancelledRecords(path, fs)
         self.cancels = CancelLog(path, fs)
