@@ -13,8 +13,9 @@ from tests.simulation.clocks import WorldClock
 from tests.simulation.disk import Disk
 from tests.simulation.history import History, waits_of
 from tests.simulation.kafka_model import Kafka, Partition
-from tests.simulation.seam import SEAM, Actor
+from tests.simulation.seam import Actor, Seam
 from tests.simulation.stages import InTurn
+from tests.simulation.watched_files import WatchedFileSystem
 from tests.simulation.witness import Witness
 
 from duewheel.checkpoints.commit_and_close import Close
@@ -91,19 +92,23 @@ class Host:
         self.clock = WorldClock(self._slept, config.clock_skew_max_ms)
         self.history = History(self.setup.wheel, self.clock, config)
         partitions = [Partition(number) for number in range(self.setup.partitions)]
-        self.kafka = Kafka(self.clock, self.history, partitions)
         self.disk = Disk(self.root)
         self.disk.clear()
         self.history.cancels.witness = self._witness
         requeue.WAIT_MS = waits_of(self.setup.wheel)
-        SEAM.disk = self.disk
-        SEAM.rng, SEAM.meanwhile, SEAM.applied = self.rng, self._meanwhile, self._applied
-        SEAM.place_replayed, SEAM.linked = self._put_back, self._linked
+        self.seam = Seam(
+            self.disk, self.rng, self._meanwhile, self._applied, self._linked, self._put_back
+        )
+        self.kafka = Kafka(self.clock, self.history, partitions, self.seam.die)
         self.boot()
 
     def boot(self) -> None:
         """The host has another boot id from here on."""
-        SEAM.boot_id = str(uuid.UUID(int=self.rng.getrandbits(128)))
+        self.seam.boot_id = str(uuid.UUID(int=self.rng.getrandbits(128)))
+
+    def files(self, actor: Actor | None) -> WatchedFileSystem:
+        """As a process has them; None: as the simulation has."""
+        return WatchedFileSystem(self.seam, actor)
 
     def end(self) -> None:
         """All processes end, without a word."""
@@ -145,12 +150,15 @@ class Host:
         self.shards[0].floors.place_replayed(batch, slots, close)
 
     def _linked(self, count: int) -> None:
-        if SEAM.actor is not None and not SEAM.actor.name.startswith("ingest"):
+        actor = self.seam.actor
+        if actor is not None and not actor.name.startswith("ingest"):
             self.history.counts["linked later"] += count
 
     def _witness(self) -> Witness | None:
         """What the dequeue in whose turn this comes has on disk; None: nothing that proves."""
         if not self.whole:
             return None
-        (found,) = (shop for shard in self.shards for shop in shard.shops() if shop.acts)
+        (found,) = (
+            shop for shard in self.shards for shop in shard.shops() if shop.actor is self.seam.actor
+        )
         return Witness.of(found.directory.path, found.directory.config)

@@ -12,8 +12,9 @@ then a transaction fails first.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from tests.simulation.clocks import WorldClock
 from tests.simulation.history import History
@@ -168,11 +169,13 @@ class Kafka:
         refusing: target partitions that take no writes, and metadata says nothing of it.
         rows_max: transactions with more rows run out of time; 0: none does for that.
         history: hears what is committed.
+        die: ends the process in whose step this comes.
     """
 
     clock: WorldClock
     history: History
     partitions: list[Partition]
+    die: Callable[[], NoReturn]
     lanes: defaultdict[int, Lane] = field(default_factory=lambda: defaultdict(Lane))
     lock: int = 0
     deals: int = 0

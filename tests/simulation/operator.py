@@ -10,7 +10,7 @@ from random import Random
 
 from tests.simulation.host import Setup
 from tests.simulation.kafka_model import Partition
-from tests.simulation.seam import SEAM, Actor, Plan
+from tests.simulation.seam import Actor, Plan
 from tests.simulation.settings import MAPPING, mapped, mapped_to
 from tests.simulation.shard_model import SimulatedPublisher, offsets_at, offsets_of
 from tests.simulation.timers import TOPIC
@@ -39,7 +39,7 @@ def reconfigure(world: World, plan_of: Plan) -> None:
         world.stop(name, "for other settings", {})
     setup, actor = _other(world), Actor("operator")
     try:
-        world.run(actor, lambda: _change(world, setup, WatchedFileSystem(actor)), plan_of)
+        world.run(actor, lambda: _change(world, setup, world.host.files(actor)), plan_of)
     finally:
         world.release(actor)
         _go_by_what_holds(world, setup)
@@ -147,7 +147,7 @@ def _accept_cut(world: World, partition: Partition, plan_of: Plan) -> None:
             ended = _run_accept(world, partition, {} if attempt else kills)
     if len(world.shard.progress) > told:
         # Its transaction is what accepts the loss: the rest is done once disk and Kafka work again.
-        SEAM.failing, kafka.away = 0, 0
+        world.host.seam.failing, kafka.away = 0, 0
         for _ in range(_ATTEMPTS):
             if _mark(world, partition.number) > partition.end and not world.history.violations:
                 _run_accept(world, partition, {})
@@ -159,7 +159,7 @@ def _run_accept(world: World, partition: Partition, plan_of: Plan) -> bool:
     try:
         world.run(
             actor,
-            lambda: ended.append(_accept(world, partition, WatchedFileSystem(actor))),
+            lambda: ended.append(_accept(world, partition, world.host.files(actor))),
             plan_of,
         )
     finally:

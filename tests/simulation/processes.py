@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.simulation.seam import SEAM, Actor
+from tests.simulation.seam import Actor
 from tests.simulation.spark_model import Query
 
 from duewheel.runtime.checkpointer import DurableCheckpoints
@@ -42,11 +42,6 @@ class Shop:
     dequeue: Dequeue
     deals: int
     ingest: Ingest | None = None
-
-    @property
-    def acts(self) -> bool:
-        """Whether this is its turn."""
-        return SEAM.actor is self.actor
 
     def tick(self) -> bool:
         """A turn of its loop; returns whether it has done anything."""

@@ -22,9 +22,8 @@ from random import Random
 
 from tests.simulation import operator
 from tests.simulation.host import Host
-from tests.simulation.seam import SEAM, Actor, die
+from tests.simulation.seam import Actor
 from tests.simulation.shard_model import TIMEOUT_MS, Shard, SimulatedPublisher
-from tests.simulation.watched_files import WatchedFileSystem
 from tests.simulation.watched_parts import WatchedDirectory
 from tests.simulation.world import World
 
@@ -97,11 +96,11 @@ class SimulatedCluster:
         keys = sorted({key.decode() for records in values.values() for key in records})
         self._host.history.say(f"  {', '.join(keys)}: {fate}")
         if fate in {"die before", "die open"}:
-            die()
+            self._kafka.die()
         if fate in {"commit", "doubt", "die after"}:
             self._commit(values)
         if fate == "die after":
-            die()
+            self._kafka.die()
         if fate != "commit":
             raise KafkaUnavailable(fate)
         return self._host.clock.true_ms
@@ -317,7 +316,7 @@ class Resharding:
         """Of the command: it may be killed; others may do something."""
         host, rng = self._host, self._rng
         if rng.random() < _FAULTY and self._dies():
-            die()
+            host.seam.die()
         if self._calm or self._is_second or rng.random() >= self._busy:
             return
         if rng.random() < 0.1:
@@ -388,9 +387,9 @@ class Resharding:
         shard = Shard(host.kafka, config.shard, count)
         host.history.counts["directories"] += 1
         path = host.root / f"untold{host.history.counts['directories']}"
-        with SEAM.acting(actor), suppress(KafkaUnavailable, OSError):
+        with host.seam.acting(actor), suppress(KafkaUnavailable, OSError):
             directory = WatchedDirectory.start(
-                path, world.setup.wheel, Role.DEQUEUE, fs=WatchedFileSystem(actor)
+                path, world.setup.wheel, Role.DEQUEUE, fs=host.files(actor)
             )
             publisher = SimulatedPublisher(shard, lambda: "commit", lambda: None)
             dequeue = Dequeue(directory, publisher, host.clock, config)

@@ -21,7 +21,7 @@ from tests.simulation.kafka_model import Partition
 from tests.simulation.refusals import Refusals
 from tests.simulation.requests import NOTHING, Requests
 from tests.simulation.resharding import Resharding, happens
-from tests.simulation.seam import SEAM, Plan, PowerLost
+from tests.simulation.seam import Plan, PowerLost
 from tests.simulation.settings import mapped_to
 from tests.simulation.shard_model import FATES, Shard
 from tests.simulation.spark_model import CHECKPOINT
@@ -345,7 +345,8 @@ class Schedule:
             self.world.disk.write_back(self.rng)
 
     def _disk_errors(self) -> None:
-        SEAM.failing = 0 if SEAM.failing else self.rng.choice((seam.DISK_FULL, seam.BAD_DISK))
+        at = self.host.seam
+        at.failing = 0 if at.failing else self.rng.choice((seam.DISK_FULL, seam.BAD_DISK))
 
     def _spoil_checkpoint(self) -> None:
         checkpoint = self.world.path / CHECKPOINT
@@ -364,7 +365,7 @@ class Schedule:
         """No more faults: everything is run until nothing is left to do."""
         world, self.calm = self.world, True
         world.history.say("calm from here on")
-        SEAM.failing, world.kafka.away = 0, 0
+        self.host.seam.failing, world.kafka.away = 0, 0
         world.clock.step(-world.clock.error_ms)
         world.kafka.down = frozenset(each for each in world.kafka.down if each[0] == REPLIES)
         self._requests.quiet_down()

@@ -69,40 +69,36 @@ class Actor:
         self.plan, self.stores = dict(plan), Counter()
 
 
-def _nothing(*_: object) -> None:
-    pass
-
-
+@dataclass(eq=False)
 class Seam:
-    """The one seam of this Python process; a simulation sets `disk` and `actor` and what follows.
+    """The one seam of a host.
 
     Attributes:
-        disk: whose folder is watched; None: nothing is.
-        actor: whose stores these are; None: the simulation's own, which pass.
+        disk: whose files its processes have.
+        rng: of the simulation.
         meanwhile: called for what is planned as such.
         applied: called when the wheel of a directory takes runs.
         linked: called when runs of many batches are linked.
         place_replayed: called when rows of a catch-up have got their slots.
+        boot_id: of the host.
+        actor: in whose step this comes; None: in the simulation's own.
         failing: the errno that stores get at present, 0 for none.
         failed: how many stores have got one.
-        boot_id: of the simulated host.
-        rng: of the simulation.
     """
 
-    def __init__(self) -> None:
-        self.disk: Disk | None = None
-        self.actor: Actor | None = None
-        self.meanwhile: Callable[[Actor], None] = _nothing
-        self.applied: Callable[[Path, Runs], None] = _nothing
-        self.linked: Callable[[int], None] = _nothing
-        self.place_replayed: Callable[[TimerBatch, Int64, Close], None] = _nothing
-        self.failing = 0
-        self.failed = 0
-        self.boot_id = ""
-        self.rng = Random()
+    disk: Disk
+    rng: Random
+    meanwhile: Callable[[Actor], None]
+    applied: Callable[[Path, Runs], None]
+    linked: Callable[[int], None]
+    place_replayed: Callable[[TimerBatch, Int64, Close], None]
+    boot_id: str = ""
+    actor: Actor | None = None
+    failing: int = 0
+    failed: int = 0
 
     @contextmanager
-    def acting(self, actor: Actor | None) -> Iterator[None]:
+    def acting(self, actor: Actor) -> Iterator[None]:
         """What happens within is the actor's doing."""
         before, self.actor = self.actor, actor
         try:
@@ -112,15 +108,13 @@ class Seam:
 
     def store(
         self,
-        actor: Actor | None,
+        actor: Actor,
         kind: str,
         half: Callable[[], object] | None = None,
         *,
         fails: bool = True,
     ) -> None:
         """Called before a store. `half` makes a part of it; `fails`: the disk may refuse it."""
-        if actor is None:
-            return
         if actor.dead:
             raise Killed
         what = None
@@ -140,12 +134,8 @@ class Seam:
                 half()
             raise OSError(self.failing, os.strerror(self.failing))
 
-
-SEAM = Seam()
-
-
-def die() -> NoReturn:
-    """Kill the actor here, between its stores."""
-    assert SEAM.actor is not None
-    SEAM.actor.dead = True
-    raise Killed
+    def die(self) -> NoReturn:
+        """Kill the actor here, between its stores."""
+        assert self.actor is not None
+        self.actor.dead = True
+        raise Killed

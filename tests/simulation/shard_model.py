@@ -19,7 +19,6 @@ from random import Random
 
 from tests.simulation.contract_check import decoded
 from tests.simulation.kafka_model import Kafka, Lane, Partition, Sent, Transaction
-from tests.simulation.seam import die
 from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Copy, Timer
 
 from duewheel.checkpoints.held_copies import Held
@@ -265,11 +264,11 @@ class SimulatedPublisher:
             deliveries, sent, held = self._addressed(deliveries)
             progress = replace(progress, held=self.aside.held)
         if fate == "die before":
-            die()
+            kafka.die()
         shard.begin(deliveries, progress, self._down, sent, held)
         stamp_ms = kafka.clock.true_ms
         if fate == "die open":
-            die()
+            kafka.die()
         self._meanwhile()
         if shard.transaction is None or self._epoch != shard.lane.epoch:
             self.close()
@@ -277,7 +276,7 @@ class SimulatedPublisher:
         if fate != "open":
             shard.finish(commit=fate != "lost")
         if fate == "die after":
-            die()
+            kafka.die()
         if fate != "commit":
             self.close()
             if deliveries is not None and len(deliveries) > 1 and fate in {"open", "lost"}:

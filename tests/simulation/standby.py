@@ -12,7 +12,6 @@ from __future__ import annotations
 from tests.simulation.processes import Following, Standby
 from tests.simulation.seam import Actor, Plan
 from tests.simulation.shard_model import SimulatedReader
-from tests.simulation.watched_files import WatchedFileSystem
 from tests.simulation.watched_parts import WatchedDirectory
 from tests.simulation.world import World
 
@@ -37,7 +36,7 @@ def want_promotion(world: World) -> None:
     if standby is None or standby.follower is None:
         return
     if standby.ingest is not None or world.rng.random() < 0.2:
-        with State.open(world.root / standby.name, WatchedFileSystem(None)) as state:
+        with State.open(world.root / standby.name, world.host.files(None)) as state:
             state.live.want_promotion(world.clock.now_ms())
 
 
@@ -68,7 +67,7 @@ def step_follower(world: World, standby: Standby, plan: Plan) -> None:
 
 def _start(world: World, standby: Standby, actor: Actor) -> None:
     setup, path = world.setup, world.root / standby.name
-    directory = WatchedDirectory.start(path, setup.wheel, Role.DEQUEUE, fs=WatchedFileSystem(actor))
+    directory = WatchedDirectory.start(path, setup.wheel, Role.DEQUEUE, fs=world.host.files(actor))
     reader = SimulatedReader(world.shard)
     follower = Follower(directory, reader, world.clock, setup.config)
     standby.follower = Following(actor, directory, follower)

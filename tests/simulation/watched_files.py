@@ -16,10 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.simulation.disk import Disk
-from tests.simulation.seam import SEAM, Actor
+import numpy as np
+from tests.simulation.seam import Actor, Seam
 
 from duewheel.checkpoints.fs import Bytes, FileSystem
+from duewheel.schemas.arrays import Bool
 
 
 class WatchedMap(mmap.mmap):
@@ -49,9 +50,8 @@ class WatchedMap(mmap.mmap):
 class WatchedFileSystem(FileSystem):
     """The files as one process sees them; without an actor those of the simulation itself."""
 
-    def __init__(self, actor: Actor | None) -> None:
-        assert SEAM.disk is not None
-        self.disk: Disk = SEAM.disk
+    def __init__(self, seam: Seam, actor: Actor | None) -> None:
+        self.seam, self.disk = seam, seam.disk
         self._fds = {} if actor is None else actor.fds
         self._actor = actor
 
@@ -60,7 +60,11 @@ class WatchedFileSystem(FileSystem):
     ) -> None:
         """Called before a store: see Seam.store."""
         if self._actor is not None:
-            SEAM.store(self._actor, kind, half, fails=fails)
+            self.seam.store(self._actor, kind, half, fails=fails)
+
+    def some_of(self, count: int) -> Bool:
+        """Which of so many rows are stored by a process that dies meanwhile."""
+        return np.array([self.seam.rng.random() < 0.5 for _ in range(count)], np.bool_)
 
     def open(self, path: Path, flags: int, mode: int = 0o644) -> int:
         is_new = bool(flags & os.O_CREAT) and not _is_lock(path) and not path.exists()
@@ -125,10 +129,10 @@ class WatchedFileSystem(FileSystem):
             path.rmdir()
 
     def boot_id(self) -> str:
-        return SEAM.boot_id
+        return self.seam.boot_id
 
     def random_bits(self, count: int) -> int:
-        return SEAM.rng.getrandbits(count)
+        return self.seam.rng.getrandbits(count)
 
 
 def _is_lock(path: Path) -> bool:

@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-from tests.simulation.seam import SEAM
 from tests.simulation.watched_files import WatchedFileSystem
 
 from duewheel.checkpoints.commit_and_close import Commit
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock
-from duewheel.schemas.arrays import Bool, Int64
+from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.wheel.append.cancel_lookup import CancelLimits, Candidates
 from duewheel.wheel.append.cancel_resolver import CancelResolver
@@ -43,17 +41,17 @@ class _WatchedWheel(TimerWheel):
 
     def apply(self, runs: Runs, batch: int) -> None:
         def some() -> None:
-            super(_WatchedWheel, self).apply(runs.where(_some_of(len(runs))), batch)
+            super(_WatchedWheel, self).apply(runs.where(self._fs.some_of(len(runs))), batch)
 
-        SEAM.applied(self.path.parent, runs)
+        self._fs.seam.applied(self.path.parent, runs)
         self._fs.store("wheel", some, fails=False)
         super().apply(runs, batch)
 
     def link(self, runs: Runs, batch: int) -> None:
         def some() -> None:
-            super(_WatchedWheel, self).link(runs.where(_some_of(len(runs))), batch)
+            super(_WatchedWheel, self).link(runs.where(self._fs.some_of(len(runs))), batch)
 
-        SEAM.linked(len(runs))
+        self._fs.seam.linked(len(runs))
         self._fs.store("wheel", some, fails=False)
         super().link(runs, batch)
 
@@ -66,11 +64,13 @@ class _WatchedLog(TimerLog):
     def mark_cancelled(
         self, hour: int, log_bytes: int, positions: Int64, *, alone: bool = False
     ) -> None:
+        fs = _watched(self._fs)
+
         def some() -> None:
-            marked = positions[_some_of(len(positions))]
+            marked = positions[fs.some_of(len(positions))]
             super(_WatchedLog, self).mark_cancelled(hour, log_bytes, marked, alone=alone)
 
-        _watched(self._fs).store("mark", some, fails=False)
+        fs.store("mark", some, fails=False)
         super().mark_cancelled(hour, log_bytes, positions, alone=alone)
 
 
@@ -111,14 +111,10 @@ class WatchedEngine(Engine):
         rows = super()._place(batch, policy)
         beneath = policy.beneath if isinstance(policy, Standby) else policy
         if isinstance(beneath, CatchUp):
-            SEAM.place_replayed(rows.batch, rows.slot, beneath.close)
+            _watched(self._directory.fs).seam.place_replayed(rows.batch, rows.slot, beneath.close)
         return rows
 
 
 def _watched(fs: FileSystem) -> WatchedFileSystem:
     assert isinstance(fs, WatchedFileSystem)
     return fs
-
-
-def _some_of(count: int) -> Bool:
-    return np.array([SEAM.rng.random() < 0.5 for _ in range(count)], np.bool_)

@@ -20,12 +20,11 @@ from pathlib import Path
 from tests.simulation.floors import FloorWatch
 from tests.simulation.host import Host, Setup
 from tests.simulation.processes import Ingest, Process, Shop, Standby
-from tests.simulation.seam import SEAM, Actor, Killed, Plan
+from tests.simulation.seam import Actor, Killed, Plan
 from tests.simulation.shard_model import Shard, SimulatedPublisher, offsets_at, offsets_of
 from tests.simulation.sinks import sink_of
 from tests.simulation.spark_model import CHECKPOINT, Query
 from tests.simulation.timers import TOPIC, Records
-from tests.simulation.watched_files import WatchedFileSystem
 from tests.simulation.watched_parts import WatchedDirectory, WatchedEngine
 
 from duewheel.checkpoints.fs import lock_is_held
@@ -105,10 +104,10 @@ class World:
     def run(self, actor: Actor, step: Callable[[], None], plan: Plan) -> None:
         """A step of a process, in which it may die as planned."""
         actor.planned(plan)
-        failed = SEAM.failed
+        failed = self.host.seam.failed
         self._busy.append(actor)
         try:
-            with SEAM.acting(actor):
+            with self.host.seam.acting(actor):
                 step()
         except Killed:
             self.history.say(f"  {actor.name} is killed")
@@ -117,7 +116,7 @@ class World:
             self.history.counts["standby waits"] += 1
             self._stop(actor, "something had to wait", {})
         except Exception as error:  # noqa: BLE001 - what the code does not mean to raise, too
-            expected = SEAM.failed > failed or self._is_expected(error, actor)
+            expected = self.host.seam.failed > failed or self._is_expected(error, actor)
             text = str(error).replace(f"{self.root}/", "")
             self._stop(actor, f"{type(error).__name__}: {text}", {})
             if not expected:
@@ -178,7 +177,7 @@ class World:
         self._busy.append(actor)
         actor.planned(plan)
         try:
-            with SEAM.acting(actor), suppress(Killed, OSError):
+            with self.host.seam.acting(actor), suppress(Killed, OSError):
                 process.directory.stop()
         finally:
             self._busy.pop()
@@ -249,7 +248,7 @@ class World:
     def slept(self) -> None:
         """Whoever acts has slept: an ingest that waits may be told to stop."""
         for process in self._processes():
-            if isinstance(process, Ingest) and process.actor is SEAM.actor:
+            if isinstance(process, Ingest) and process.actor is self.host.seam.actor:
                 process.waits += 1
                 if process.waits >= WAITS_MAX and process.sink is not None:
                     process.sink.stop()
@@ -323,7 +322,7 @@ class World:
 
     def _start_dequeue(self, actor: Actor) -> None:
         directory = WatchedDirectory.start(
-            self.path, self.setup.wheel, Role.DEQUEUE, fs=WatchedFileSystem(actor)
+            self.path, self.setup.wheel, Role.DEQUEUE, fs=self.host.files(actor)
         )
         publisher = SimulatedPublisher(self.shard, self._fate, self._in_transaction)
         dequeue = Dequeue(
@@ -357,7 +356,7 @@ class World:
         return self.chances.fate()
 
     def _in_transaction(self) -> None:
-        if self.shop is None or SEAM.actor is not self.shop.actor:
+        if self.shop is None or self.host.seam.actor is not self.shop.actor:
             return
         self.chances.clock()
         if self.chances.meanwhile():
@@ -394,19 +393,19 @@ class World:
             durable = ingest.durable
 
             def write() -> None:
-                failed = SEAM.failed
+                failed = self.host.seam.failed
                 try:
                     durable.write()
                 except OSError:
                     # Its thread tries again.
-                    assert SEAM.failed > failed
+                    assert self.host.seam.failed > failed
 
             self.run(ingest.actor, write, plan)
 
     def _begin_ingest(self, instance: World | Standby, actor: Actor) -> None:
         path = self.root / instance.name
         directory = WatchedDirectory.start(
-            path, self.setup.wheel, Role.INGEST, fs=WatchedFileSystem(actor)
+            path, self.setup.wheel, Role.INGEST, fs=self.host.files(actor)
         )
         instance.ingest = Ingest(actor, directory)
         self._go_on(instance.ingest)
