@@ -1,4 +1,4 @@
-"""The verdict on timers and cancels after kills, from what is in the topics and nothing else.
+"""Checks timers and cancels after kills, by the records in the topics alone.
 
 A cancel *meets* the timers of its partition with its id that were written before it.
 

@@ -1,4 +1,4 @@
-"""What the tests of test_engine_kill.py work on: a data directory with its Kafka, and who kills."""
+"""The cases of test_engine_kill.py: a data directory with its Kafka, and the killed process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named places at which a process of a shard can be made to kill itself, and the script that does.
+"""Named points at which a process of a shard can kill itself, and the script that does so.
 
     fault_points.py --point ingest.applied --mark FILE -- ingest --config duewheel.toml
 

@@ -1,4 +1,4 @@
-"""A shard on real Kafka and Spark whose processes can be told where to die, and its verdict.
+"""A shard on real Kafka and Spark whose processes die at chosen points, and its verdict.
 
 What is sent are timers of all kinds, and cancels and reschedules of some of them: at once, and with
 the next load, when most have left. A read_committed consumer that knows nothing of the processes

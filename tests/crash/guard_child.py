@@ -1,4 +1,4 @@
-"""A shard on a real file system that is too small for what comes, but not for what is pending.
+"""A shard on a real file system with room for the pending timers, but not for new ones.
 
 Batches come until they would leave less than MIN_FREE bytes; while one waits, hours pass, and what
 was due in them is delivered and unlinked. A batch may be larger than the disk: it comes in parts.

@@ -1,4 +1,4 @@
-"""The verdict sees what it is there for."""
+"""The verdict finds the violations that it checks for."""
 
 from __future__ import annotations
 

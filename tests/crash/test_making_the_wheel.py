@@ -1,4 +1,4 @@
-"""The first start of a data directory, whose wheel may be gigabytes: real processes, killed."""
+"""The first start of a data directory with a wheel of gigabytes: real processes, killed."""
 
 from __future__ import annotations
 

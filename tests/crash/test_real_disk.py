@@ -1,4 +1,4 @@
-"""A real file system that is full, or may not be written to: loud, nothing lost, over by itself.
+"""A real file system that is full or read-only: logged, no timer lost, and over by itself.
 
 The same through the one file seam, with EIO and half-made stores at any moment: the simulation.
 """

@@ -1,4 +1,4 @@
-"""Starts a data directory and reports how far its wheel is; may die on the way.
+"""Starts a data directory and reports the progress of its wheel; may die meanwhile.
 
     python -P wheel_child.py FOLDER SLOTS ROLE [DIE_AT_MIB]
 

@@ -1,4 +1,4 @@
-"""What the fuzz tests share: valid bytes, changed in the ways that disks, tools and people do."""
+"""Shared by the fuzz tests: valid bytes, changed as disks, tools and people change them."""
 
 from __future__ import annotations
 

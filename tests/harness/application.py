@@ -1,4 +1,4 @@
-"""An application of several shards, and what Kafka knows of them."""
+"""An application of several shards, and their records in Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shard on real files whose timers are cancelled, and what comes of it."""
+"""A shard on real files whose timers are cancelled, and the outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliveries of a few rows: what encodes, routes and reads them back."""
+"""Deliveries of a few rows, for tests that encode, route and read them."""
 
 from __future__ import annotations
 

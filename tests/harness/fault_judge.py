@@ -1,4 +1,4 @@
-"""Timers for a shard under faults, and an independent consumer that says what became of them."""
+"""Timers for a shard under faults, and an independent consumer that checks their deliveries."""
 
 from __future__ import annotations
 

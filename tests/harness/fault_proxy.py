@@ -1,14 +1,14 @@
-"""A proxy between Kafka clients and one broker that can go wrong on request.
+"""A proxy between Kafka clients and one broker that injects faults on request.
 
-It listens on a port of 127.0.0.1 and hands every request on to the broker, and every answer back.
-The addresses in the answers are replaced by its own, so that clients stay on it. What it is told to
-do to a request is a `Fault`:
+It listens on a port of 127.0.0.1 and forwards every request to the broker, and every answer back.
+It replaces the addresses in the answers by its own, so that clients stay connected to it. The test
+chooses a `Fault` for a request:
 
-    REFUSE        answered with an error code; the broker never hears of it
-    MISREPORT     done by the broker, and then answered with an error code: known to nobody
+    REFUSE        answered with an error code; the broker never gets it
+    MISREPORT     done by the broker, and then answered with an error code: the client cannot know
     CUT           the connection ends before the request is handed on
     CUT_DONE      done by the broker; the connection ends before the answer
-    HOLD          handed on after a while, even if the client has gone meanwhile: a late packet
+    HOLD          forwarded after a while, even if the client has disconnected: a late packet
     HOLD_ANSWER   done by the broker; the answer comes after a while
     LEADERLESS    of Metadata: done by the broker; the answer says that a partition has no leader
     WITHHOLD      of ApiVersions: done by the broker; the answer lacks an API

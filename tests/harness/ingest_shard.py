@@ -1,6 +1,6 @@
 """The ingest process, and a data directory whose dequeue is the test.
 
-Nothing is delivered, so all that was taken stays in the files and can be counted."""
+No timer is delivered, so every taken row stays in the files and can be counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kill in the middle of a call: what is patched with `die` ends its process there, for a test."""
+"""A kill in the middle of a call: a function patched with `die` ends its process there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts duewheel as a program, waits for what it does, and shows its log where it does not.
+"""Starts duewheel as a program, waits for conditions, and shows its log if one does not come true.
 
 Every program dies with the test process, however that ends: see `Child`. A test that launches one
 ends it, too, or the next test shares the processors with it.

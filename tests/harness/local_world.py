@@ -1,7 +1,7 @@
 """The small world of the tests of `wheel`: a shard on real files, without Kafka and Spark.
 
-Its clock is turned by hand; its publisher keeps in memory what Kafka would hold. Tests that need
-more state derive a class from it; what differs in figures only is given as a parameter.
+The test moves its clock; its publisher keeps Kafka's records in memory. Tests that need more state
+derive a class from it; figures are parameters.
 """
 
 from __future__ import annotations

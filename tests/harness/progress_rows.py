@@ -1,4 +1,4 @@
-"""Progress of so many partitions that it is as large as it may be."""
+"""Progress of the most partitions that its record has room for."""
 
 from __future__ import annotations
 

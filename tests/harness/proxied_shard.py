@@ -1,6 +1,6 @@
 """A shard whose ingest is a Kafka consumer in the test; its dequeue may go through a proxy.
 
-Without Spark, and in one process: what is parked or rolled comes in again within milliseconds.
+Without Spark, and in one process: a parked or rolled copy is taken again within milliseconds.
 """
 
 from __future__ import annotations

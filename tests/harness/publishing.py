@@ -1,4 +1,4 @@
-"""Publishers on a real broker, what they are given, and an independent read_committed reader."""
+"""Publishers on a real broker, deliveries for them, and an independent read_committed reader."""
 
 from __future__ import annotations
 

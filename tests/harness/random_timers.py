@@ -1,4 +1,4 @@
-"""Timers of all kinds for end-to-end tests, and what must become of each."""
+"""Timers of all kinds for end-to-end tests, and the expected outcome of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shard that loses what a test takes from it, and starts again: files real, Kafka recorded."""
+"""A shard that loses files or progress in a test, and starts again: files real, Kafka recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`duewheel run` on topics of its own, and a consumer that knows nothing of it."""
+"""`duewheel run` on topics of its own, and a consumer that shares no code with it."""
 
 from __future__ import annotations
 

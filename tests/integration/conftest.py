@@ -1,4 +1,4 @@
-"""What integration tests share: a shard of real processes, and a proxy in front of the broker."""
+"""Shared by integration tests: a shard of real processes, and a proxy in front of the broker."""
 
 from __future__ import annotations
 

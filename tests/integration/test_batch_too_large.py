@@ -1,4 +1,4 @@
-"""A batch that the memory does not bear: ingest fails, takes fewer rows, and gets everything in."""
+"""A batch that exceeds the memory: ingest fails, then takes fewer rows, until it has all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shard's delivery makes of a broker that errs, cuts, stalls or is away.
+"""Delivery with a broker that returns errors, drops connections, stalls or is down.
 
 The real dequeue loop and the real publisher work through a proxy that spoils single requests
 (fault_proxy.py). Afterwards an independent read_committed consumer counts, straight at the broker:

@@ -1,4 +1,4 @@
-"""DelayProducer and `duewheel send` on a real broker: what lies in which topic afterwards."""
+"""DelayProducer and `duewheel send` on a real broker: the records in each topic afterwards."""
 
 from __future__ import annotations
 

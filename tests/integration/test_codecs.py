@@ -1,4 +1,4 @@
-"""Topics whose records producers or brokers compress: everything of duewheel's still reads them."""
+"""Topics whose records producers or brokers compress: all parts of duewheel can read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`init` and `status` as deployments call them: again and again, also beside running processes."""
+"""`init` and `status` as deployments call them: repeatedly, also beside running processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The development broker: starts on anything, survives a crash, outlives nobody."""
+"""The development broker: starts on any data, survives a crash, never outlives its starter."""
 
 from __future__ import annotations
 

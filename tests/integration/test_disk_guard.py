@@ -1,4 +1,4 @@
-"""The ingest process where less would stay free of the disk than is asked for."""
+"""The ingest process on a disk with less free space than `storage.min_free`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`duewheel doctor` on real brokers: whole ones, and such as are set wrongly."""
+"""`duewheel doctor` on real brokers: sound ones, and some with wrong settings."""
 
 from __future__ import annotations
 

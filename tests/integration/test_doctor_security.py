@@ -1,4 +1,4 @@
-"""`duewheel doctor` where Kafka asks who one is: rights that are missing, or just enough.
+"""`duewheel doctor` with authentication: missing rights, and exactly the required ones.
 
 One broker, whose operator comes by a listener without security, and duewheel by SASL. A third
 listener tells its clients an address at which nobody listens.

@@ -1,4 +1,4 @@
-"""`duewheel run` as a user has it: real Kafka and Spark, processes killed, a stranger counting."""
+"""`duewheel run` end to end: real Kafka and Spark, killed processes, an independent consumer."""
 
 from __future__ import annotations
 

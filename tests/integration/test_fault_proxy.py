@@ -1,4 +1,4 @@
-"""The proxy itself: what a plain client hears, in every kind of answer that it makes up."""
+"""The proxy itself: the answers that a plain client gets for each kind of fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of needed Kafka APIs is what the clients really send: recorded anew, through a proxy."""
+"""The list of required Kafka APIs equals the clients' requests, recorded through a proxy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Targets that take no writes for a while, on a real broker: the others go on, nobody helps.
+"""Targets that take no writes for a while, on a real broker: the others continue by themselves.
 
 Timers are written to their topic by a producer, and read from it as ingest reads them, but without
 Spark: what is parked comes in again that way. Delivery goes through a proxy (fault_proxy.py) that

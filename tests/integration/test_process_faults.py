@@ -1,4 +1,4 @@
-"""The dequeue process, `dlq replay` and DelayProducer before a broker that errs, cuts or is away.
+"""The dequeue process, `dlq replay` and DelayProducer with a broker that fails or is down.
 
 As in test_broker_faults.py, through a proxy; here where a fault meets the life of a process: one
 that is killed, stands still, or starts while the broker is away.

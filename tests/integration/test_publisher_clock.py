@@ -1,4 +1,4 @@
-"""What the publisher reads of the brokers' clock, and the timestamps that it gives to records."""
+"""The publisher's readings of the brokers' clock, and the timestamps of its records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses of all kinds, on the real processes, under load; a stranger counts what arrives.
+"""Losses of all kinds, on the real processes, under load, with an independent consumer.
 
 One shard serves all tests of this module, one after the other; each leaves it running.
 """

@@ -1,4 +1,4 @@
-"""`duewheel reshard` on a real Kafka, without Spark: its records, and who is fenced or refused."""
+"""`duewheel reshard` on a real Kafka, without Spark: its records, fenced and refused processes."""
 
 from __future__ import annotations
 

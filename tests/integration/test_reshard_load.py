@@ -1,4 +1,4 @@
-"""1 → 2 → 4 → 2 shards of real processes, under load, with pending timers; a stranger counts."""
+"""1 → 2 → 4 → 2 shards of real processes, under load, with an independent consumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes told to stop while Kafka is away, and `run` with one that does not move or start."""
+"""Stops while Kafka is down, and `run` with a process that is stuck or does not start."""
 
 from __future__ import annotations
 

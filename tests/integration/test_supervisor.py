@@ -1,4 +1,4 @@
-"""`run` over what passes: a lock that is held, a host without room, a login that is refused."""
+"""`run` over temporary faults: a lock that is held, a host without room, a refused login."""
 
 from __future__ import annotations
 

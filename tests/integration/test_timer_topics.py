@@ -1,4 +1,4 @@
-"""Which topics that match a pattern are read, on a real Kafka; and the watch over them."""
+"""The topics that match a pattern and are read, on a real Kafka; and the watch over them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `status` and the metrics say while ingest stands still, in whatever way: the lag, not 0."""
+"""`status` and the metrics while ingest is stuck, for any reason: the true lag, not 0."""
 
 from __future__ import annotations
 

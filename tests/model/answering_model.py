@@ -1,4 +1,4 @@
-"""The model's cancels in dequeue: answers and chases, in the transactions that say how far it is.
+"""The model's cancels in dequeue: replies and chases, in the transactions with the progress.
 
 Once a progress has C above a cancel, nothing that the cancel flagged can come back: a process that
 reads those rows again reads the cancel again, too, and flags them before they leave. From there on

@@ -1,4 +1,4 @@
-"""The model's dequeue: closes slots, delivers chunks, says in Kafka how far it is."""
+"""The model's dequeue: closes slots, delivers chunks, commits the progress in Kafka."""
 
 from __future__ import annotations
 

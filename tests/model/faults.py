@@ -1,4 +1,4 @@
-"""A run of the model: everything that may go wrong, or that an operator may do."""
+"""A run of the model: all faults, and all actions of an operator."""
 
 from __future__ import annotations
 

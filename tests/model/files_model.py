@@ -1,4 +1,4 @@
-"""The model's data directory: what is synced, what a loss of power leaves of the rest."""
+"""The model's data directory: its synced bytes, and the effect of a loss of power on the others."""
 
 from __future__ import annotations
 

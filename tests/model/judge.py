@@ -1,4 +1,4 @@
-"""Judges a run of the model by what Kafka holds, and by nothing that a process believes.
+"""Judges a run of the model by the records in Kafka, and by no state of a process.
 
 After each commit: a row has left its slot if and only if the progress calls it done; nothing leaves
 twice, early, or before an earlier row of its partition and slot.

@@ -1,4 +1,4 @@
-"""A run of the model: the processes of its shards, and how a step of one of them is made."""
+"""A run of the model: the processes of its shards, and their steps."""
 
 from __future__ import annotations
 

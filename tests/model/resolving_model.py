@@ -1,4 +1,4 @@
-"""The model's cancels at ingest: a batch's cancels are carried out in the commit of the batch.
+"""The model's cancels at ingest: a batch's cancels are resolved in the commit of the batch.
 
 A cancel *matches* rows of its partition and id that lie before it in Kafka and whose first copy
 lies before the user's cancel. It flags those of them that cannot have left. It is *undecided* if a

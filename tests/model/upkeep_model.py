@@ -1,4 +1,4 @@
-"""What happens to the model's files now and then: hours go, a loss in Kafka is accepted."""
+"""Maintenance of the model's files: hours are unlinked, a loss in Kafka is accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of the model: processes, disks and Kafka, and everything that may go wrong with them.
+"""A run of the model: processes, disks and Kafka, and their faults.
 
 A seed chooses what may go wrong, how often, and then every step. At the end faults cease, and all
 must be settled.

@@ -1,4 +1,4 @@
-"""A plain reading of the message contract, one record at a time: what `parse` is compared with."""
+"""A plain implementation of the message contract, one record at a time, to compare with `parse`."""
 
 from __future__ import annotations
 

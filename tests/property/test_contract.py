@@ -1,4 +1,4 @@
-"""Any records, hostile ones included, against a plain reading of the contract, row by row."""
+"""Any records, hostile ones included, against a plain implementation of the contract."""
 
 from __future__ import annotations
 

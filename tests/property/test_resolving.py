@@ -1,4 +1,4 @@
-"""What cancels cancel, and their outcomes, against the rules taken one cancel at a time."""
+"""The timers that cancels stop, and their outcomes, against the rules, one cancel at a time."""
 
 from __future__ import annotations
 

@@ -1,23 +1,22 @@
-"""Judges cancels and reschedules: what they keep from leaving, and what they are replied.
+"""Judges cancels and reschedules: the timers that they stop, and their replies.
 
 A *request* is a cancel or a reschedule. It matches the timers of its partition and id with a lower
-first offset; one that names a timer matches that one alone. Dequeue may write a request again to
-the end of its partition, a *chase*; the newest of these records is the one that is decided on. A
-request is *settled* once it has a reply or, without a reply topic, once `a` lies behind its newest
-record.
+first offset; a request that names a timer matches only that one. Dequeue may write a request again
+to the end of its partition, a *chase*; the newest of these records is decided. A request is
+*settled* once it has a reply or, without a reply topic, once `a` lies behind its newest record.
 
-- Nothing that a settled request matches leaves any more: not delivered, rolled or parked. Nor is
-  anything else lost: what never leaves was matched by a request that is settled.
-- Each request gets one reply, in the order of the newest records, with a progress of which C and
-  `a` lie behind it. `a` never falls, and passes over no request that is not settled.
-- `cancelled`: the newest timer that it matches never leaves; or another one never does that no
-  request before it had cancelled for certain.
-- `already_delivered`: the newest one has been delivered, and none was cancelled by this request.
-- `unknown`: nothing matches, or the files of dequeue do not prove the newest one (witness.py): that
-  it is there, and, if another request had stopped it, that no newer one was.
+- No timer that a settled request matches leaves any more: it is not delivered, rolled or parked. No
+  other timer is lost: a timer that never leaves was matched by a settled request.
+- Each request gets one reply, in the order of the newest records, with a progress whose C and `a`
+  lie behind it. `a` never falls, and skips no request that is not settled.
+- `cancelled`: the newest matching timer never leaves; or another one never does that no earlier
+  request had certainly cancelled.
+- `already_delivered`: the newest matching timer was delivered, and this request cancelled none.
+- `unknown`: no timer matches, or the files of dequeue do not prove the newest one (witness.py): its
+  presence, and, if another request had stopped it, that no newer one existed.
 
-Behind a cut all that ends: requests from there, and those of which the newest record was there, get
-no reply, and what they match may leave or not.
+The rules end behind a cut: requests from there, and those whose newest record was there, get no
+reply, and the timers that they match may leave or not.
 """
 
 from __future__ import annotations

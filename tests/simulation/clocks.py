@@ -1,4 +1,4 @@
-"""The clocks of a simulation: the brokers' is right, the host's may be set, boottime goes on."""
+"""The clocks of a simulation: the brokers' is right, the host's is set, boottime only advances."""
 
 from __future__ import annotations
 

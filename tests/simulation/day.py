@@ -1,15 +1,15 @@
-"""A day of a shard in minutes: the engine's two halves under a clock that is moved by hand.
+"""A day of a shard in minutes: ingest and dequeue under a clock that the simulation moves.
 
 The wheel is small beside the day: a ring is a sixth of it, the roll window a sixteenth. Producers
-write all the time; of their timers some are due soon, some within the window, some far beyond it
-(they roll, several times), some in the past, some are rejected, and at times very many are due in
-one instant. Now and then a process is killed or stopped, anywhere; an outcome of a transaction is
-in doubt; a batch meets slots that are closed under it. Twice dequeue is away, once for longer than
-a ring, and twice ingest.
+write continuously. Some timers are due soon, some within the window, some far beyond it (they roll
+several times), some in the past, some are rejected, and at times very many are due in one instant.
+Occasionally a process is killed or stopped at any point, the outcome of a transaction is in doubt,
+or slots close under a batch. Dequeue is stopped twice, once for longer than a ring, and so is
+ingest.
 
 The timer topic is simulated: columns by offset, with gaps where transactions end; copies of rolled
 timers are written to it by the transaction that delivers them. A few copies go through the real
-contract. Everything that is published is judged, by columns: exactly once, never early, in order,
+contract. All published rows are judged, by columns: exactly once, never early, in order,
 byte for byte. Prints a line of JSON; fails with an AssertionError.
 """
 

@@ -1,4 +1,4 @@
-"""Kafka of a simulated day (day.py): the timer topic as columns; judges what is delivered."""
+"""Kafka of a simulated day (day.py): the timer topic as columns; judges the deliveries."""
 
 from __future__ import annotations
 

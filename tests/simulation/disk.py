@@ -1,14 +1,14 @@
-"""What a loss of power leaves of a folder: a shadow of what has been synced, and chance.
+"""Simulates a loss of power: the state of a folder from a shadow of its last syncs, and chance.
 
-The files are real ones. Beside them stands, for every file, its content at its last sync, and for
-every folder, its entries at its last sync. A loss of power replaces the folder's files by
+The files are real. The shadow has every file's content, and every folder's entries, at the last
+sync. A loss of power replaces the folder's files by
 
-    entries    each name that has changed since: as it was, or as it is, by chance
-    content    each piece (512 or 4096 bytes) that has changed since: old or new, by chance
-    length     old, new, or in between; what was never written there is zeros
+    entries    each name that has changed since: old or new, by chance
+    content    each block (512 or 4096 bytes) that has changed since: old or new, by chance
+    length     old, new, or in between; bytes that were never written are zeros
 
-Renames are atomic, pieces are not torn, nothing else is promised: not even the order of writes.
-In between, `write_back` does what the kernel does unasked: some of it becomes durable earlier.
+Renames are atomic and blocks are not torn; no other property holds, not even the order of writes.
+In between, `write_back` makes some changes durable earlier, as the kernel does.
 """
 
 from __future__ import annotations

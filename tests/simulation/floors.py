@@ -1,8 +1,8 @@
-"""Invariant 7 in one directory's files: what is closed stays closed, and takes nothing.
+"""Checks invariant 7 in one directory's files: a closed slot stays closed, and takes no rows.
 
-The floor never falls, but for a recovery: that begins a new count, at R or above it. A closed slot
-takes timers only in the catch-up after a recovery: rows that were there when it was closed (they
-lie below C), and never below R + 1.
+The floor never falls, except in a recovery, which begins a new count at R or above. A closed slot
+takes timers only in the catch-up after a recovery: rows that it had when it was closed (they lie
+below C), and never below R + 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What has happened, and whether it may have: the judge of a simulation.
+"""The judge of a simulation: records all events, and checks the invariants on them.
 
 Timers are counted by their origin; each copy leaves the wheel once: delivered, rolled or parked.
 
@@ -10,13 +10,13 @@ Timers are counted by their origin; each copy leaves the wheel once: delivered, 
                  earlier one; of two timers of a key the later one overtakes one that was in excess
                  of the same slot
     5 memory     a transaction larger than a chunk may be
-    6 held up    parked though its target takes writes; written to one that takes none; held back
-                 or dead-lettered for a hot slot where none can be (hot_slot_judge.py)
-    7 floor      the floor, or the progress, moves back; a closed slot takes something
+    6 delayed    parked though its target takes writes; written to one that takes none; spread
+                 or dead-lettered for a slot that cannot be hot (hot_slot_judge.py)
+    7 floor      the floor, or the progress, moves back; a closed slot takes a row
     8 cancelled  leaves, though a request that it matches is settled
     9 answers    not one to each request, in order, and true (cancel_judge.py)
-    moved        a partition is not dealt as it stood, or to the wrong shard
-    bytes        a delivery is not what was asked for
+    moved        a partition is not reassigned unchanged, or to the wrong shard
+    bytes        a delivery differs from its request
 
 From others than this module: `refused` (an error that nothing explains), `check` (of the files),
 `ownership` (an owner that may be alive was followed, or a shard is served that is none), `fenced`

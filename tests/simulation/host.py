@@ -1,4 +1,4 @@
-"""What the shards of a simulation share: host, clock, disk, Kafka, and who looks on."""
+"""The parts that the shards of a simulation share: host, clock, disk, Kafka, and judges."""
 
 from __future__ import annotations
 

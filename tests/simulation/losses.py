@@ -1,4 +1,4 @@
-"""What befalls single files of a data directory that nobody uses at the moment."""
+"""Losses and damage of single files of a data directory without running processes."""
 
 from __future__ import annotations
 

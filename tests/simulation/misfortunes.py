@@ -1,6 +1,4 @@
-"""What befalls a shard as a whole, its host and disk with all that are there: its directory, its
-place, its progress.
-"""
+"""Faults of a whole shard, its host and its disk: losses of directory, host and progress."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""An operator who changes the settings of the shard, or goes on without what a partition has lost,
-as `duewheel reconfigure` does.
-"""
+"""An operator who changes settings or accepts the loss of a partition: `duewheel reconfigure`."""
 
 from __future__ import annotations
 

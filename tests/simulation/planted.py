@@ -1,19 +1,19 @@
-"""Whether the simulation finds what it is for: faults planted one at a time in a copy of the code.
+"""Checks that the simulation finds faults: plants them one at a time in a copy of the code.
 
     python -P tests/simulation/planted.py [--seeds 300] [name …]
 
-Prints a line per fault: what it is, and what found it: a seed, or a test. Those with a `test` come
-up too rarely in random histories, or not at all. `make crash-matrix` looks for all of them.
+Prints a line per fault: its description, and the seed or the test that found it. Faults with a
+`test` show too rarely in random histories, or never. `make crash-matrix` searches for all of them.
 
 Not planted, because a second line of defence makes them harmless:
 
-    file of topic names not missed by dequeue    ingest misses it at its start, and has it recovered
-    an hour's files not missed by dequeue        whoever reads them first has them recovered
-    close page of the state file, not of the     any of the two is exact: what lies below its C is
-    durable checkpoint, after a loss of power    read again, and dequeue waits for it
+    loss of topic names undetected by dequeue    ingest detects it at its start, and recovers
+    loss of an hour's files undetected           their first reader detects it
+    close page of the state file, not of the     either is exact: rows below its C are read again,
+    durable checkpoint, after a loss of power    and dequeue waits for them
     descriptors kept over a recovery             dequeue reads no hour before the files are whole,
                                                  and decides on the next recovery in a new start
-    files of which nothing is kept not unlinked  the engine cuts them to nothing at its start
+    files not unlinked if none is kept           the engine truncates them to nothing at its start
 """
 
 from __future__ import annotations

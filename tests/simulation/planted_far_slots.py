@@ -1,4 +1,4 @@
-"""Faults to be planted in how slots beyond the ring are linked; see planted.py."""
+"""Faults of planted.py in the linking of slots beyond the ring."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FAR_SLOTS = {
     ),
     "far-committed-meanwhile": Planted(
         "2",
-        "what was committed while a stretch was read is not linked",
+        "rows committed while a range of slots was read are not linked",
         FAR_SLOTS_PY,
         "            slot_range.read_up_to(commit)\n",
         "",

@@ -1,4 +1,4 @@
-"""Faults of planted.py in what becomes of slots with more timers than should leave at once."""
+"""Faults of planted.py in the policies for hot slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of planted.py in dead letters that wait because their topic takes nothing."""
+"""Faults of planted.py in dead letters that wait because their topic takes no writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of planted.py in what becomes of partitions that are dealt to other shards.
+"""Faults of planted.py in the reassignment of partitions to other shards.
 
 Not planted, because few seeds notice; those of unit/wheel/recovery/test_resharding.py in `make
 crash-matrix` do:

@@ -1,4 +1,4 @@
-"""Faults of planted.py in what settings that change must keep apart."""
+"""Faults of planted.py in the epochs of changed settings."""
 
 from __future__ import annotations
 

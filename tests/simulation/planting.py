@@ -1,4 +1,4 @@
-"""Plants one fault in a copy of the code, and lets the simulation look for it."""
+"""Plants one fault in a copy of the code, and runs the simulation on it."""
 
 from __future__ import annotations
 

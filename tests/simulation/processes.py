@@ -1,4 +1,4 @@
-"""What a simulation knows of each process, and which of them make an instance."""
+"""The processes of a simulation, and the instances that they form."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What brokers refuse for a while, in some runs: dead letters, and batches of healthy partitions.
+"""Temporary refusals of brokers, in some runs: dead letters, and batches of healthy partitions.
 
-Their chance is their own: a seed without them is what it would be if there were none.
+They draw from a generator of their own: a seed without them runs as if they did not exist.
 
     dead letters    the topic does not exist, or some or all of its partitions take no writes: where
                     all do, dead letters wait in their timer topic

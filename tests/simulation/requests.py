@@ -1,9 +1,9 @@
-"""Cancels and reschedules of a run, and what befalls them alone.
+"""Cancels and reschedules of a run, and the faults that affect only them.
 
-Their chance is their own: a seed without them is what it would be if there were none.
+They draw from a generator of their own: a seed without them runs as if they did not exist.
 
-    asked again and again    very many requests of one id, and timers of it between them
-    reply topic away         for a while it does not exist, or some of its partitions take no writes
+    repeated requests        very many requests of one id, and timers of it between them
+    reply topic missing      for a while it does not exist, or some of its partitions take no writes
     cut short                a timer partition loses its end, and that is accepted
     settings outlived        answers wait for a user's transaction for so long that the settings
                              which held before are forgotten, and then the directory is lost

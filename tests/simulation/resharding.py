@@ -1,16 +1,15 @@
-"""The partitions are dealt to another number of shards, as `duewheel reshard` does it.
+"""Reassigns the partitions to another number of shards, as `duewheel reshard` does.
 
-The command's own steps, with Kafka as shard_model.py has it. Before each of its calls it may be
-killed, or others get a turn: whoever serves a shard, with settings of before, runs on, dies and is
-started again; an operator changes the settings of a shard that is not sealed yet; or somebody runs
-the command a second time, with another number. What was begun is finished, or undone, some steps
-later: until then nobody may own a shard that is sealed.
+It runs the command's own steps, with the Kafka of shard_model.py. Before each call the command may
+be killed, or other processes get a turn: an owner with old settings continues, dies and is
+restarted; an operator changes the settings of a shard that is not sealed yet; or a second run of
+the command starts with another number. A reshard is finished, or undone, some steps later: until
+then no directory may own a sealed shard.
 
-Whoever served a shard when all is dealt goes on beside those that follow, until it finds out; and
-somebody may start a process with the settings of before. A new shard begins in a directory of
-before, or in an empty one.
+After the reassignment an old owner continues beside the new ones until it is fenced, and a process
+with old settings may start. A new shard begins in an old directory, or in an empty one.
 
-Its chance is its own: a seed without it is what it would be if there were none.
+It draws from a generator of its own: a seed without it runs as if it did not exist.
 """
 
 from __future__ import annotations

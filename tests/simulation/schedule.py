@@ -1,8 +1,8 @@
-"""From a seed to a schedule: what is done, in which order, and what goes wrong meanwhile.
+"""Derives a schedule from a seed: the actions, their order, and the faults.
 
-Each seed draws its own kinds of faults and how often they come, so that some runs are all kills,
-some all doubts, some quiet but for one thing: what hides behind noise shows there. In the end all
-faults stop, everything is run until nothing is left to do, and the history is judged.
+Each seed draws its own kinds of faults and their rates: some runs have only kills, some only
+doubts, some a single kind of fault, so that other faults cannot hide its effects. At the end all
+faults stop, all processes run until they are idle, and the history is judged.
 """
 
 from __future__ import annotations

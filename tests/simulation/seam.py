@@ -1,4 +1,4 @@
-"""Between the code and the operating system: where processes die, disks fail, others get a turn.
+"""The seam between the code and the operating system, where processes die and disks fail.
 
 Every store that the code makes below the simulated folder passes through here: writes, cuts,
 renames, unlinks, syncs, assignments to mapped pages, entries of the wheel. A process of the

@@ -1,4 +1,4 @@
-"""Settings that change during a run, and which of them each record is judged by."""
+"""Settings that change during a run, and the epoch of each record."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@
     make simulate SEEDS=1 FIRST=4711 VERBOSE=1      the schedule of one seed, as it was
     make simulate-nightly                           from seeds that nobody has chosen
 
-A seed is the same run wherever and whenever it is run. Of each seed that violates something, how to
-run it again is printed. A seed that takes far more of the processor than any other has `no end`: a
-process goes round in the middle of a step, and nothing but time could tell.
+A seed is the same run on every host at any time. For each seed with a violation the command to
+repeat it is printed. A seed that takes far more processor time than any other has `no end`: a
+process loops in the middle of a step, which only time can show.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sink of a simulated ingest: the real one, but for what it reads and where that is."""
+"""The sink of a simulated ingest: the real one with simulated input."""
 
 from __future__ import annotations
 

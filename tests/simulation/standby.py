@@ -4,7 +4,7 @@ The real Follower, Engine and sink. It begins in an empty directory, or in one w
 lost the shard, and may be killed at any store. Once it is promoted, or its owner has been silent
 for too long, its ingest becomes the shard's, and a dequeue starts in its directory.
 
-    warm    a standby that had its files whole takes over with something to be carried out
+    warm    a standby with whole files needs a recovery to take over
 """
 
 from __future__ import annotations

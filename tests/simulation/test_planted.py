@@ -1,4 +1,4 @@
-"""The faults to be planted fit the code as it is: what they break is there, once."""
+"""The planted faults fit the present code: each text to replace occurs once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The timers of a simulation: what a record of the timer topic holds, and what ingest makes of it.
+"""The timers of a simulation: their records in the timer topic, and their rows at ingest.
 
-Everything in a timer follows from its partition and the offset of its first copy, so whoever sees
-one delivered knows what it must look like.
+All content of a timer follows from its partition and the offset of its first copy, so a judge can
+check each delivery.
 """
 
 from __future__ import annotations

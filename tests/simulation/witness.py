@@ -1,4 +1,4 @@
-"""What the files of the dequeue that replies prove: read at the moment of a reply."""
+"""Reads the evidence for a reply from the files of its dequeue, at the moment of the reply."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""One shard of the simulation: its two processes, and what may befall them (host.py: where).
+"""One shard of the simulation: its two processes, and their faults (host.py has the host).
 
 The processes are the real ones but for their shells: Engine, sink and durable checkpoints here,
 Dequeue there, each in a DataDirectory of its own, over the same files. They run in this thread, one
 step at a time; in the middle of a step another one's may come between (seam.py).
 
-When an instance elsewhere takes the shard over, that is the shard from then on; the former dequeue
-goes on beside it until it finds out.
+When an instance elsewhere takes the shard over, it is the shard from then on; the old dequeue
+continues beside it until it is fenced.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 day.py's shard with the default roll window, a wheel of 25 hours, kills, doubtful transactions and
 outages of up to a day. All timers are written in the first hours, due from a day to the whole time
-later; some share one due time. Besides what day.py judges (each delivered exactly once, never
-early, in order, byte for byte): as long as nothing disturbs the shard each leaves at its time, and
-is rolled before its record is older than the window. Prints a line of JSON.
+later; some share one due time. Beside the checks of day.py (each delivered exactly once, never
+early, in order, byte for byte): without a fault each timer leaves at its time, and rolls before its
+record is older than the window. Prints a line of JSON.
 
-`--traffic n` measures something else, without a shard: how the rolls of n timers that were all
-written in one second lie in time. RocketMQ puts those of one second into one second again.
+`--traffic n` measures, without a shard, the distribution of the rolls of n timers that were written
+in one second. RocketMQ rolls timers of one second in one second again.
 """
 
 from __future__ import annotations

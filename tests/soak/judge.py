@@ -1,4 +1,4 @@
-"""The verdict on a soak; nothing of duewheel decides it but the names of headers.
+"""The verdict on a soak, which shares only the names of headers with duewheel.
 
 What should arrive stands in the timer topic; what its producer was told is held against that, too.
 The timestamps of target and reply topic are the broker's, on the same host: they say when a record

@@ -1,4 +1,4 @@
-"""Who hears what is delivered and answered: a read_committed consumer on its own."""
+"""A read_committed consumer of its own, for deliveries and replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A steady load: timers with random delays and contents, written by a producer that is on its own.
+"""A steady load: timers with random delays and contents, written by an independent producer.
 
 Some are due at once, so that the moment shows from which on deliveries flow again; some lie behind
 the roll window and go round through the timer topic; some are rejected. Each fifth has an id, under

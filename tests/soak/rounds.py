@@ -1,4 +1,4 @@
-"""The rounds of a soak: misfortunes of the real processes under load, one after another.
+"""The rounds of a soak: faults of the real processes under load, one after another.
 
 A round is over when a timer has been delivered, and a cancel or reschedule answered, from every
 partition of the timer topic that was written after its misfortune.

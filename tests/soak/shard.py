@@ -1,4 +1,4 @@
-"""The shard of a soak: its topics, and its two processes, which are kept alive.
+"""The shard of a soak: its topics, and its two processes, which it restarts.
 
 Whatever dies is started again a moment later, however often: figures of recovery are those of the
 processes, without the back-off of `duewheel run`.

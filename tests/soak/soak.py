@@ -1,4 +1,4 @@
-"""Runs a soak (rounds.py) and prints what came of it: a line of JSON.
+"""Runs a soak (rounds.py) and prints the result: a line of JSON.
 
     make soak ROUNDS=100 SEED=1              one broker
     make soak ROUNDS=100 SEED=1 BROKERS=3    three, of which one is killed at a time

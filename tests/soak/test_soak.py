@@ -1,4 +1,4 @@
-"""A short soak, and that its judge sees what it is there for."""
+"""A short soak, and tests that its judge finds violations."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ PRODUCT = ("wheel", "checkpoints", "schemas", "streaming", "src/duewheel")
 DROPPED = re.compile(
     "told|tells?|telling|said|word|known|found|gone|there|asks|asked|learn|learns|learned|looks?"
     "|met|meets?|passed|meant|anew|deal|dealt|lineage|patience|believed|outages|condemned|judged?"
-    "|homes?|excess|stretch|places|uncommitted|restored|pieces|let|give|carry|forgiven|heard|hears"
+    "|homes?|excess|stretch|stretches|places|uncommitted|restored|pieces|let|give|carry|forgiven|heard|hears"
     "|origin|away|back"
 )
 # Also as names of locals.

@@ -198,15 +198,15 @@ class ReadAhead:
 
         The messages of a run are neighbours: its first and last record have the bounds.
         """
-        stretches = self._log.walk(hour, entries)
-        first = stretches.first_pos // RECORD_BYTES
-        last = first + stretches.count - 1
+        runs = self._log.walk(hour, entries)
+        first = runs.first_pos // RECORD_BYTES
+        last = first + runs.count - 1
         view = self._log.view(hour, int(last.max() + 1) * RECORD_BYTES)
         begin = view["offset_py"][first].astype(np.int64) // _PAGE
         end = (view["offset_py"][last].astype(np.int64) + view["size_py"][last] - 1) // _PAGE + 1
         counts = end - begin
         within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        pages, slots = np.repeat(begin, counts) + within, np.repeat(stretches.slot, counts)
+        pages, slots = np.repeat(begin, counts) + within, np.repeat(runs.slot, counts)
         _, firsts = np.unique(pages, return_index=True)
         firsts.sort()
         return pages[firsts], slots[firsts]

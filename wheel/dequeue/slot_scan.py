@@ -22,7 +22,7 @@ from duewheel.wheel.slots import hour_of, last_slot_of_hour
 from duewheel.wheel.storage.cross_file_damage import require_entries
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.layout import MAGIC_ROLL, RECORD_BYTES, is_timer
-from duewheel.wheel.storage.timer_log import Records, Stretches
+from duewheel.wheel.storage.timer_log import Records, SlotRuns
 
 # Entries read in one go: 2 MiB of the wheel.
 _SLOTS_AT_ONCE = 1 << 16
@@ -149,8 +149,8 @@ class SlotScan:
                 count = max(1, int(within.sum()))
                 if count < len(entries):
                     end = int(entries["time"][count]) - 1
-                stretches = self._directory.log.walk(hour, entries[:count])
-                self._window = _Window(hour, stretches, end)
+                runs = self._directory.log.walk(hour, entries[:count])
+                self._window = _Window(hour, runs, end)
                 self._scanned = end
                 return True
             self._scanned = end
@@ -160,12 +160,12 @@ class SlotScan:
 class _Window:
     """Runs in delivery order, and the position in them; rows are numbered from 0."""
 
-    def __init__(self, hour: int, stretches: Stretches, end: int) -> None:
+    def __init__(self, hour: int, runs: SlotRuns, end: int) -> None:
         self.hour = hour
-        self.stretches = stretches
-        self.log_end = int((stretches.first_pos + stretches.count * RECORD_BYTES).max())
+        self.runs = runs
+        self.log_end = int((runs.first_pos + runs.count * RECORD_BYTES).max())
         self._end = end
-        self._ends = np.cumsum(stretches.count)
+        self._ends = np.cumsum(runs.count)
         self._next = 0
 
     @property
@@ -178,13 +178,13 @@ class _Window:
 
     def slots(self, rows: Int64) -> Int64:
         """Slots of rows."""
-        return self.stretches.slot[self._run(rows)]
+        return self.runs.slot[self._run(rows)]
 
     def positions(self, rows: Int64) -> Int64:
         """Log positions of rows."""
         run = self._run(rows)
-        in_run = rows - (self._ends[run] - self.stretches.count[run])
-        positions: Int64 = self.stretches.first_pos[run] + in_run * RECORD_BYTES
+        in_run = rows - (self._ends[run] - self.runs.count[run])
+        positions: Int64 = self.runs.first_pos[run] + in_run * RECORD_BYTES
         return positions
 
     def take(self, rows: Int64, records: Records, until: int) -> ScannedChunk:

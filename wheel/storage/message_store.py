@@ -188,8 +188,8 @@ class MessageStore:
         view, fd, path = memoryview(data), self.files.fd(hour), self.files.path(hour)
         for source, target, count in zip(begin.tolist(), at.tolist(), length.tolist(), strict=True):
             read_into(fd, view[target : target + count], source, path)
-        stretch = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(offset))))
-        return data, offset - begin[stretch] + at[stretch]
+        span = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(offset))))
+        return data, offset - begin[span] + at[span]
 
     def close(self) -> None:
         """Close every file."""

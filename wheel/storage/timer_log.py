@@ -51,13 +51,13 @@ Records = npt.NDArray[np.void]  # of dtype RECORD
 
 
 @dataclass(frozen=True, slots=True)
-class Stretches:
+class SlotRuns:
     """Runs of several slots of one hour, in delivery order: by slot, then oldest first.
 
     Attributes:
-        slot: whose records they are.
+        slot: of each run.
         first_pos: log position of the run's first record.
-        count: records in the run.
+        count: number of its records.
     """
 
     slot: Int64
@@ -209,7 +209,7 @@ class TimerLog:
         self.forget_below(hour)
         self.files.unlink_below(hour)
 
-    def walk(self, hour: int, entries: Entries, *, alone_max: int = _CHAINS_ALONE_MAX) -> Stretches:
+    def walk(self, hour: int, entries: Entries, *, alone_max: int = _CHAINS_ALONE_MAX) -> SlotRuns:
         """Walks the chains of the given slots of one hour, from the wheel's entries.
 
         Args:
@@ -253,7 +253,7 @@ class TimerLog:
             )
         order = np.lexsort((first, found))
         slots = entries["time"].astype(np.int64)
-        return Stretches(slots[found[order]], first[order], count[order])
+        return SlotRuns(slots[found[order]], first[order], count[order])
 
     def _one_generation(self, hour: int, view: Records, last: Int64) -> tuple[Int64, Int64, Int64]:
         """Returns first position, length and predecessor of the runs that end at `last`."""

@@ -75,11 +75,11 @@ class ColdFiles(LocalWorld):
         dequeue = self.shard.start_dequeue()
         directory = self.shard.directory(Role.DEQUEUE)
         entries = directory.wheel.range(SLOT, until_ms // WHEEL.precision_ms)
-        stretches = directory.log.walk(HOUR, entries)
+        runs = directory.log.walk(HOUR, entries)
         view = directory.log.view(HOUR, self.log.stat().st_size)
         offsets = [
             int(view["offset_py"][at])
-            for first, count in zip(stretches.first_pos // 52, stretches.count, strict=True)
+            for first, count in zip(runs.first_pos // 52, runs.count, strict=True)
             for at in range(first, first + count)
         ]
         del view

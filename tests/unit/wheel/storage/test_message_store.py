@@ -1,4 +1,4 @@
-"""Stored messages read back in any order, in stretches, each one verified."""
+"""Stored messages read back in any order, a few calls for neighbours, each one verified."""
 
 from __future__ import annotations
 
