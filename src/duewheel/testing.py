@@ -104,6 +104,7 @@ class RecordingPublisher:
         committed: every committed transaction: its deliveries and its progress.
         fate: called before each transaction: "commit", "lose" (PublishDoubt, not committed) or
             "doubt" (PublishDoubt, committed).
+        stamps: whether transactions return the brokers' time.
         ends: of timer partitions, by default 0: no copy is in flight.
         silent_ms: how old the newest progress is.
     """
@@ -116,6 +117,7 @@ class RecordingPublisher:
         self.silent_ms = 0
         self.aside, self.letters_wait = Aside(), False
         self.fate = fate
+        self.stamps = True
         self.ends: dict[TopicPartition, int] = {}
 
     def peek(self) -> Progress | None:
@@ -140,7 +142,7 @@ class RecordingPublisher:
     def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {partition: self.ends.get(partition, 0) for partition in partitions}
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
         fate = self.fate()
         if fate != "lose":
             deliveries = None if prepared is None else prepared.deliveries
@@ -149,7 +151,7 @@ class RecordingPublisher:
             self._written_ms = self.clock.true_ms
         if fate != "commit":
             raise PublishDoubt(fate)
-        return self.clock.true_ms + self.broker_error_ms
+        return self.clock.true_ms + self.broker_error_ms if self.stamps else None
 
     def close(self) -> None:
         pass

@@ -84,7 +84,7 @@ class Publisher(RecordingPublisher):
             self.found = dict(sample.delivered)
             self.chased = set(sample.chased)
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
         deliveries = None if prepared is None else prepared.deliveries
         if deliveries is not None:
             now = self.clock.now_ms()

@@ -6,7 +6,8 @@ derive a class from it; figures are parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,16 @@ STARTS: Mapping[TopicPartition, int] = {P0: 0, P1: 0}
 def ring(slots: int) -> WheelConfig:
     """A wheel whose window is its ring."""
     return WheelConfig(PRECISION_MS, slots, window_ms=slots * PRECISION_MS, margin_ms=0)
+
+
+@contextmanager
+def fated(publisher: RecordingPublisher, fate: Callable[[], str]) -> Iterator[None]:
+    """Meanwhile `fate` decides what becomes of transactions: see RecordingPublisher."""
+    before, publisher.fate = publisher.fate, fate
+    try:
+        yield
+    finally:
+        publisher.fate = before
 
 
 class BusyClock(ManualClock):

@@ -73,7 +73,7 @@ class JudgingPublisher(RecordingPublisher):
         self._fate = "commit"
         self.fates: list[str] = []
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
         self._machine.require_mirror_behind(self)
         fate = self.fates.pop(0) if self.fates else "commit"
         if fate == "die before":

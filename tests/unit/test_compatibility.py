@@ -51,7 +51,7 @@ class StampingPublisher(RecordingPublisher):
         super().__init__(clock)
         self.left_ms: dict[str, int] = {}
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
         answer = super().publish(prepared, progress)
         if prepared is not None:
             for source in prepared.deliveries.source.to_pylist():

@@ -251,7 +251,7 @@ def test_a_shard_with_copies_that_wait_is_given_back_but_not_dealt() -> None:
 class HoldingPublisher(RecordingPublisher):
     """As if a timer partition took no writes: what it holds is said in the progress."""
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
         return super().publish(prepared, replace(progress, held=self.aside.held))
 
 

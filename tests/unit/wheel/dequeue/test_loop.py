@@ -365,22 +365,21 @@ def test_a_vanished_progress_after_a_doubt_ends_the_loop(make_world: MakeWorld) 
         world.tick()
 
 
-def test_kafka_is_waited_for_after_a_doubt_until_told_to_stop(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = make_world(slots=1_000)
+def test_kafka_is_waited_for_after_a_doubt_until_told_to_stop(make_world: MakeWorld) -> None:
+    away: list[KafkaUnavailable] = []
+
+    class AwayPublisher(RecordingPublisher):
+        def start(self) -> Progress | None:
+            if away:
+                raise away.pop()
+            return super().start()
+
+    world = make_world(slots=1_000, publisher=AwayPublisher)
     world.append(timer(0, 0, 1))
     world.set_slot(1)
     fates = ["lose"]
     world.publisher.fate = lambda: fates.pop() if fates else "commit"
-    start, away = world.publisher.start, [KafkaUnavailable("away")] * 7
-
-    def come_back() -> Progress | None:
-        if away:
-            raise away.pop()
-        return start()
-
-    monkeypatch.setattr(world.publisher, "start", come_back)
+    away += [KafkaUnavailable("away")] * 7
     before_ms = world.clock.now_ms()
     world.drain()
     assert world.sources() == ["timers-0@0"]

@@ -39,7 +39,7 @@ class WatchedPublisher(RecordingPublisher):
         self.prepared.append([(source or b"").decode() for source in deliveries.source.to_pylist()])
         return super().prepare(deliveries)
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
         if prepared is not None:
             self.meanwhile()
         return super().publish(prepared, progress)
@@ -56,7 +56,7 @@ class SlowPublisher(WatchedPublisher):
         self.committed_though = False
         self.tried: list[int] = []
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
         rows = 0 if prepared is None else len(prepared.deliveries)
         self.tried += [rows] if rows else []
         in_time = rows <= self.rows_max
@@ -245,7 +245,7 @@ def test_one_row_that_runs_out_of_time_is_tried_again(make_world: MakeWorld) -> 
 
     publish = world.publisher.publish
 
-    def watched(prepared: Prepared | None, progress: Progress) -> int:
+    def watched(prepared: Prepared | None, progress: Progress) -> int | None:
         look()
         return publish(prepared, progress)
 

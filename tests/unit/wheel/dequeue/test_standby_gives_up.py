@@ -6,9 +6,11 @@ On real files, as standbys.py has them.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from tests.harness.killed import Killed, die
+from tests.harness.local_world import fated
 from tests.harness.recovery_world import RecoveryWorld, half_delivered
 from tests.harness.standbys import Standby, half_way, world
 
@@ -128,22 +130,20 @@ def test_a_standby_is_promoted_though_the_state_topic_is_lost(
 
 
 def test_a_standby_that_was_not_the_quickest_follows_the_one_that_was(
-    world: RecoveryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: RecoveryWorld, tmp_path: Path
 ) -> None:
     first, second = (Standby(world, tmp_path / name) for name in ("first", "second"))
     half_delivered(world)
     for standby in (first, second):
         standby.follower.tick()
         standby.ingest()
-    publish = world.publisher.publish
 
-    def beaten(*args: object) -> None:
-        monkeypatch.setattr(world.publisher, "publish", publish)
-        first.take_over()
+    def beaten() -> NoReturn:
+        with fated(world.publisher, lambda: "commit"):
+            first.take_over()
         raise Fenced("another instance has the shard")
 
-    monkeypatch.setattr(world.publisher, "publish", beaten)
-    with pytest.raises(Fenced):
+    with fated(world.publisher, beaten), pytest.raises(Fenced):
         second.take_over()
     second.shard.kill(Role.DEQUEUE)
     second.follow()

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 from tests.harness.killed import Killed, die
+from tests.harness.local_world import fated
 from tests.harness.recovery_world import PARTITIONS, RecoveryWorld, half_delivered
 from tests.harness.standbys import Standby, half_way, world
 
@@ -64,16 +65,15 @@ def test_its_owner_may_change(world: RecoveryWorld, tmp_path: Path) -> None:
     world.finish()
 
 
-def test_the_owner_before_is_fenced(
-    world: RecoveryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_owner_before_is_fenced(world: RecoveryWorld, tmp_path: Path) -> None:
     standby = Standby(world, tmp_path / "standby")
     half_delivered(world)
     standby.take_over()
-    with monkeypatch.context() as patch:
-        patch.setattr(world.publisher, "fate", lambda: "lose")
-        with pytest.raises(Fenced, match="now belongs to the data directory"):
-            world.at_slot(9)
+    with (
+        fated(world.publisher, lambda: "lose"),
+        pytest.raises(Fenced, match="now belongs to the data directory"),
+    ):
+        world.at_slot(9)
     world.kill()
     # Its own directory can follow: with other files than those it had.
     old = world.path
@@ -106,7 +106,7 @@ def test_a_take_over_of_progress_that_has_fallen_is_refused(
 
 
 def test_a_take_over_that_is_killed_before_it_is_told_follows_on(
-    world: RecoveryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: RecoveryWorld, tmp_path: Path
 ) -> None:
     """Until Kafka knows of it, nothing is taken that the owner may still place."""
     standby = Standby(world, tmp_path / "standby")
@@ -114,10 +114,8 @@ def test_a_take_over_that_is_killed_before_it_is_told_follows_on(
     half_delivered(world)
     world.write(0, 4, 4)
     standby.follower.tick()
-    with monkeypatch.context() as patch:
-        patch.setattr(world.publisher, "publish", die)
-        with pytest.raises(Killed):
-            standby.take_over()
+    with fated(world.publisher, die), pytest.raises(Killed):
+        standby.take_over()
     standby.shard.kill(Role.DEQUEUE)
     assert standby.ingest()
     world.ingest()

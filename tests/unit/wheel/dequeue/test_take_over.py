@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.harness.local_world import fated
 from tests.harness.recovery_world import RecoveryWorld, half_delivered
 
-from duewheel.checkpoints.progress import Progress
-from duewheel.errors import Fenced, PublishDoubt
-from duewheel.wheel.publisher_protocol import Prepared
+from duewheel.checkpoints.role import Role
+from duewheel.errors import Fenced
 
 
 @pytest.mark.parametrize("empty", [True, False])
@@ -27,28 +27,27 @@ def test_an_owner_that_goes_on_is_overcome(
     if not empty:
         shutil.copytree(world.path, other)
     second = world.beside(other)
-    publish, incarnations, left = world.publisher.publish, [], rounds
+    incarnations, left = [], rounds
 
-    def taken_back(prepared: Prepared | None, progress: Progress) -> int | None:
+    def taken_back() -> str:
         nonlocal left
         if not left:
-            return publish(prepared, progress)
+            return "commit"
         left -= 1
-        incarnations.append(progress.incarnation)
-        with monkeypatch.context() as undone:
-            undone.setattr(world.publisher, "publish", publish)
+        incarnations.append(second.directory(Role.DEQUEUE).state.incarnations[1])
+        with fated(world.publisher, lambda: "commit"):
             world.at_slot(12 + rounds, ticks=1)
-        raise PublishDoubt("fenced")
+        return "lose"
 
-    monkeypatch.setattr(world.publisher, "publish", taken_back)
-    second.start_dequeue(take_over=True)
-    monkeypatch.setattr(world.publisher, "publish", publish)
+    with fated(world.publisher, taken_back):
+        second.start_dequeue(take_over=True)
     assert len(set(incarnations)) == rounds
     # The first one is fenced at its next transaction, and reads why.
-    with monkeypatch.context() as patch:
-        patch.setattr(world.publisher, "fate", lambda: "lose")
-        with pytest.raises(Fenced, match="now belongs to the data directory"):
-            world.at_slot(14 + rounds)
+    with (
+        fated(world.publisher, lambda: "lose"),
+        pytest.raises(Fenced, match="now belongs to the data directory"),
+    ):
+        world.at_slot(14 + rounds)
     world.kill()
     second.start_ingest()
     world.shard = second

@@ -8,6 +8,8 @@ import uuid
 from pathlib import Path
 
 import pytest
+from tests.harness.killed import Killed, die
+from tests.harness.local_world import fated
 from tests.harness.recovery_world import RecoveryWorld, half_delivered
 from tests.harness.state_pages import COMMIT, damage_newest_commit
 
@@ -102,14 +104,8 @@ def test_a_take_over_that_was_killed_need_not_be_told_again(
     half_delivered(world)
     world.kill()
     shutil.rmtree(world.path)
-
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(world.publisher, "publish", die)
-        with pytest.raises(KeyboardInterrupt):
-            world.start(take_over=True)
+    with fated(world.publisher, die), pytest.raises(Killed):
+        world.start(take_over=True)
     world.kill()
     assert world.start() == "taken over"
     world.finish()
