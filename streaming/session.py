@@ -30,6 +30,9 @@ from duewheel.errors import ConfigError, DuewheelError
 
 # Without the larger stack, stopping a query overflows it in one of Spark's regular expressions.
 _JAVA_OPTIONS = "-Xss8m"
+# Rows live for one batch. This collector takes less CPU time for them than G1, and two thirds of
+# the memory; its pauses delay no delivery.
+_COLLECTOR = "-XX:+UseParallelGC"
 
 _DEFAULTS = {
     "spark.master": "local[*]",
@@ -156,6 +159,8 @@ def _conf(options: SessionOptions, scratch: Path, log4j2: Path) -> dict[str, str
         f'{_JAVA_OPTIONS} "-Djava.io.tmpdir={scratch}" -Dlog4j2.configurationFile={log4j2.as_uri()}'
     )
     own_java_options = options.conf.get("spark.driver.extraJavaOptions", "")
+    if "GC" not in own_java_options:  # the JVM does not start with two collectors
+        java_options = f"{java_options} {_COLLECTOR}"
     conf = {
         **_DEFAULTS,
         "spark.app.name": options.app_name,

@@ -191,8 +191,8 @@ class IngestSection(Section):
     trigger_ms: Annotated[Millis, Field(ge=0)] = 100
     """The shortest time between the starts of two batches; 0: a batch starts when the last one has
     ended."""
-    max_offsets_per_trigger: Annotated[int, Field(ge=1)] = 50_000
-    """The most rows of a batch."""
+    max_offsets_per_trigger: Annotated[int, Field(ge=1)] = 150_000
+    """The most rows of a batch; two batches are in memory behind a backlog."""
     max_bytes_per_trigger: Annotated[Size, Field(ge=1)] | None = None
     """The most bytes of a batch; by default an eighth of `driver_memory`."""
     driver_memory: DriverMemory = "2g"

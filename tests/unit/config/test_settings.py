@@ -42,7 +42,7 @@ def test_defaults_are_the_documented_ones(tmp_path: Path) -> None:
     assert settings.wheel.window_ms == 86_400_000
     assert settings.wheel.margin_ms == 3_600_000
     assert settings.ingest.trigger_ms == 100
-    assert settings.ingest.max_offsets_per_trigger == 50_000
+    assert settings.ingest.max_offsets_per_trigger == 150_000
     assert len(settings.timer.levels_ms) == 18
     assert settings.timer.levels_ms[0] == 1_000
     assert settings.timer.levels_ms[13:] == (600_000, 1_200_000, 1_800_000, 3_600_000, 7_200_000)

@@ -60,12 +60,12 @@ def test_bytes_per_trigger_can_be_set() -> None:
 
 def test_rows_per_trigger_tell_of_batches_that_were_too_large(tmp_path: Path) -> None:
     settings = load(None, {"timer": {"topics": "a"}, "storage": {"data_dir": tmp_path}})
-    assert bounds(settings)["rows_per_trigger_now"]["value"] == 50_000
+    assert bounds(settings)["rows_per_trigger_now"]["value"] == 150_000
     (tmp_path / SPARK_DIR).mkdir()
     Attempt({}, 12_500).write(tmp_path / SPARK_DIR)
     found = bounds(settings)
     assert found["rows_per_trigger_now"]["value"] == 12_500
-    assert found["rows_per_trigger"]["value"] == 50_000
+    assert found["rows_per_trigger"]["value"] == 150_000
 
 
 def test_without_a_limit_no_slot_is_hot() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,3 +31,24 @@ def test_a_kill_while_the_jvm_starts_leaves_nothing_outside_the_work_directory(
     (folder,) = made
     assert folder.parent == tmp_path / "scratch"
     assert Path(tempfile.gettempdir()) != tmp_path / "scratch"
+
+
+@pytest.mark.parametrize(
+    ("own", "collectors"),
+    [("", ["UseParallelGC"]), ("-Xmn1g", ["UseParallelGC"]), ("-XX:+UseG1GC", ["UseG1GC"])],
+)
+def test_the_jvm_has_one_collector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, collectors: list[str]
+) -> None:
+    settings = []
+
+    class Started:
+        def getOrCreate(self) -> SimpleNamespace:  # noqa: N802
+            settings.append((tmp_path / "properties").read_text())
+            return SimpleNamespace(_jvm=None)
+
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    monkeypatch.setattr(SparkSession, "builder", Started())
+    conf = {"spark.driver.extraJavaOptions": own}
+    start_session(SessionOptions("test", tmp_path, Path("java"), [], conf=conf))
+    assert re.findall(r"Use\w+GC", settings[0]) == collectors
