@@ -120,8 +120,8 @@ class State:
             )
             raise ConfigError(
                 f"{self.path.parent} was made with precision_ms={made[0]}, slots={made[1]}; the "
-                f"configuration says precision_ms={precision_ms}, slots={slots}. Every place in "
-                f"the wheel would mean another time: restore the old values, or {way_out}"
+                f"configuration says precision_ms={precision_ms}, slots={slots}. Every entry of "
+                f"the wheel would be of another time: restore the old values, or {way_out}"
             )
 
     @property

@@ -80,7 +80,7 @@ def _section(name: str, section: type[BaseModel]) -> Iterator[str]:
     text = inspect.getdoc(section) or ""
     first = text.split("\n\n")[0].partition("]: ")[2].partition("; see ")[0].rstrip(".")
     yield from [f"## [{name}]\n", f"{first[0].upper()}{first[1:]}.\n"]
-    yield "| key | default | kind | what it says |\n| --- | --- | --- | --- |"
+    yield "| key | default | kind | meaning |\n| --- | --- | --- | --- |"
     hints = get_type_hints(section, include_extras=True)
     shown = section.model_construct().model_dump(mode="json")
     for key, field in section.model_fields.items():

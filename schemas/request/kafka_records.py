@@ -1,4 +1,4 @@
-"""A batch of records as Spark's Kafka source gives them: an Arrow table, column by column."""
+"""A batch of records of Spark's Kafka source: an Arrow table, column by column."""
 
 from __future__ import annotations
 

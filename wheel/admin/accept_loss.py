@@ -130,7 +130,7 @@ def losses(
 
 def _require_ready(committed: Progress | None, local: Local, config: DequeueConfig) -> Progress:
     if committed is None:
-        raise RecoveryRefused("Kafka has no progress for this shard: there is nothing to give up")
+        raise RecoveryRefused("Kafka has no progress for this shard: there is no loss to accept")
     require_owned(committed, local, config)
     if not decide(committed, local).is_whole:
         raise RecoveryRefused(

@@ -213,7 +213,7 @@ def skip(
         ConfigError: a record does not exist yet, or too many would be skipped.
     """
     if committed is None:
-        raise RecoveryRefused("Kafka has no progress for this shard: there is nothing to skip in")
+        raise RecoveryRefused("Kafka has no progress for this shard: there is no record to skip")
     require_owned(committed, local, config)
     taken_below = taken_until(committed, local)
     for partition, offset in sorted(named):

@@ -208,7 +208,7 @@ class Follower:
                 was=before.progress.delivered_slot,
                 found=seen.progress.delivered_slot,
             )
-            raise RecoveryPending("the progress has fallen: starting again, keeping nothing")
+            raise RecoveryPending("the progress has fallen: the next start keeps no files")
         reassigned = seen.progress.assignment_epoch != before.progress.assignment_epoch
         if reassigned or seen.progress.sealed_for:
             raise RecoveryPending("partitions change their shards, or are given up: starting again")

@@ -150,7 +150,7 @@ def _without_progress(
         )
     if mirror is not None:
         log.error(
-            "the state topic has lost the progress: going on from the local copy, which may lack "
+            "the state topic has lost the progress: continuing from the mirror, which may lack "
             "the last transaction",
             slot=mirror.delivered_slot,
         )

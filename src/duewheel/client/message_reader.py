@@ -1,4 +1,4 @@
-"""Reading a timer's message back from the timer topic, by its recall handle, to write it again.
+"""Reads a timer's message back from the timer topic, by its recall handle, to write it again.
 
 A handle names an acknowledged record outside any transaction. The reader never waits: the record is
 at its offset, or deleted. Its bytes have passed the producer's serializers once; `RawBytes` carries

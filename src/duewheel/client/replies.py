@@ -1,4 +1,4 @@
-"""Reads the answers to cancels and reschedules from the reply topic.
+"""Reads the replies to cancels and reschedules from the reply topic.
 
 One reader serves all requests of a producer, in a thread of its own and without a consumer group:
 

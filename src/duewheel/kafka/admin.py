@@ -260,7 +260,7 @@ class KafkaAdmin:
         for finding in findings:
             if finding.state == "withheld":
                 log.warning(
-                    "a topic setting cannot be checked: the broker does not disclose it",
+                    "a topic setting cannot be checked: the broker hides it",
                     topic=finding.topic,
                     setting=finding.setting,
                     wanted=finding.wanted,

@@ -5,7 +5,7 @@
                                       refuses the copy: dead letter, which can be replayed; waiting
                                       for the target would delay every other row
     in excess of its slot             spread: parked until a later slot (slot_overflow.py)
-    dead letter, topic takes nothing  waits in its timer topic
+    dead letter, topic takes none     waits in its timer topic
 
 The result depends only on the rows, the time and their targets' metadata. Pure functions: no
 client, any thread.

@@ -290,7 +290,7 @@ class KafkaPublisher:
             if not self._was_started:
                 raise
             log.error(  # noqa: TRY400 - its text says it all
-                "kafka no longer has a topic, or no longer grants a right, that it did",
+                "kafka no longer has a topic, or no longer grants a right",
                 transactional_id=self._transactional_id,
                 reason=str(error),
             )

@@ -1,4 +1,4 @@
-"""Reading a shard's newest progress record back from its partition of the state topic.
+"""Reads a shard's newest progress record from its partition of the state topic.
 
 Each shard has a partition of its own, the one of its index: an open transaction holds back the
 stable offset of every partition that it has written to, and would hide another shard's records. A

@@ -23,7 +23,7 @@ class TargetEncoder:
     may run in another thread.
 
     Attributes:
-        letters_wait: whether the dead-letter topic took nothing when it was last needed.
+        letters_wait: whether the dead-letter topic took no writes when it was last needed.
     """
 
     def __init__(

@@ -1,12 +1,12 @@
 """Decides which timer topics are read: the listed ones, and those that match the pattern.
 
-A listed topic that is missing, or not as it must be, keeps both processes from starting. A topic
+A listed topic that is missing, or has wrong settings, keeps both processes from starting. A topic
 that only matches the pattern never does:
 
-    as it must be                  read, from its beginning if it is new
+    right settings                 read, from its beginning if it is new
     beyond the shard's room        left out; a listed one is refused
                                    (checkpoints/partition_limit.py)
-    not as it must be              left out until it is; but read on if timers were taken from it
+    wrong settings                 left out until corrected; still read if timers were taken from it
                                    before: its pending messages would be lost
     deleted                        left out; timers taken from it are delivered. If the files were
                                    lost and its messages must be read again, ingest waits until an
@@ -71,7 +71,7 @@ def discover(
     taken: TakenTopics | None = None,
     room_bytes: int = ROOM_BYTES,
 ) -> TopicSet:
-    """The timer topics as Kafka has them now; see the module's head.
+    """Discovers the present timer topics in Kafka; see the module's head.
 
     Args:
         settings: with their names and pattern.

@@ -59,7 +59,7 @@ class Requirement:
     also: tuple[str, ...] = ()
 
     def holds(self, actual: str) -> bool:
-        """Whether an existing topic's value will do."""
+        """Returns whether an existing topic's value is accepted."""
         if self.relation == "=":
             return actual == self.value or actual in self.also
         number = float(actual)
@@ -75,7 +75,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """A topic as it must be.
+    """The requirements on a topic.
 
     Attributes:
         name: the topic.
@@ -133,12 +133,12 @@ class TopicFinding:
 
 
 def timer_topic_plans(settings: Settings, partitions: int | None) -> list[TopicPlan]:
-    """The listed timer topics as they must be."""
+    """Makes the requirements on the listed timer topics."""
     return [timer_topic_plan(settings, topic, partitions) for topic in settings.timer.topics]
 
 
 def timer_topic_plan(settings: Settings, topic: str, partitions: int | None = None) -> TopicPlan:
-    """A timer topic as it must be."""
+    """Makes the requirements on a timer topic."""
     timer = settings.timer
     margin_ms = as_millis(timer.margin)
     parts = {
@@ -166,7 +166,7 @@ def timer_topic_plan(settings: Settings, topic: str, partitions: int | None = No
 def service_plans(
     settings: Settings, timer_configs: Iterable[Mapping[str, str]]
 ) -> list[TopicPlan]:
-    """The other topics as they must be, given the timer topics' readable settings."""
+    """Makes the requirements on the other topics from the timer topics' readable settings."""
     timer_configs = list(timer_configs)
     plans = [dead_letter_plan(settings, timer_configs), state_plan(settings)]
     if settings.timer.reply_topic is not None:
@@ -175,7 +175,7 @@ def service_plans(
 
 
 def dead_letter_plan(settings: Settings, timer_configs: Iterable[Mapping[str, str]]) -> TopicPlan:
-    """The dead-letter topic as it must be, given the timer topics' readable settings."""
+    """Makes the requirements on the dead-letter topic from the timer topics' settings."""
     kept_ms = as_millis(settings.timer.longest_outage)
     return TopicPlan(
         settings.dead_letter_topic,
@@ -192,7 +192,7 @@ def dead_letter_plan(settings: Settings, timer_configs: Iterable[Mapping[str, st
 
 
 def reply_plan(reply_topic: str, timer_configs: Iterable[Mapping[str, str]]) -> TopicPlan:
-    """The reply topic as it must be, given the timer topics' readable settings."""
+    """Makes the requirements on the reply topic from the timer topics' settings."""
     kept = "who asked may be away for a day"
     return TopicPlan(
         reply_topic,
@@ -223,7 +223,7 @@ def _room(timer_configs: Iterable[Mapping[str, str]], added: str) -> Requirement
 
 
 def state_plan(settings: Settings) -> TopicPlan:
-    """The state topic as it must be."""
+    """Makes the requirements on the state topic."""
     return TopicPlan(
         settings.state_topic,
         settings.shard.count,

@@ -187,7 +187,7 @@ def _classify_rows(
         start = starts.get(partition, 0)
         if start < min(first, end):
             log.error(
-                "the timer topic no longer has messages that would be read again",
+                "the timer topic no longer has messages that must be read again",
                 partition=f"{partition[0]}-{partition[1]}",
                 offsets=min(first, end) - start,
             )

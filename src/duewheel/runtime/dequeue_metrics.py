@@ -30,7 +30,7 @@ class DequeueMetrics:
         directory: opened for this object alone.
         clock: this host's.
         statistics: the loop's newest snapshot.
-        letters_wait: whether the dead-letter topic takes nothing.
+        letters_wait: whether the dead-letter topic takes no writes.
     """
 
     def __init__(
@@ -73,19 +73,19 @@ class DequeueMetrics:
         yield counters(
             "dead_letters",
             "Messages written to the dead-letter topic; `rejected`: never accepted; `waited`: "
-            "written to their timer topic before, because the dead-letter topic took nothing.",
+            "written to their timer topic before, because the dead-letter topic took no writes.",
             "reason",
             {REJECTED: 0, **statistics.dead_letters},
         )
         yield counter(
             "dead_letters_kept",
-            "Dead letters written to their timer topic because the dead-letter topic took nothing; "
+            "Dead letters written to their timer topic because their own took no writes; "
             "counted each time.",
             statistics.letters_kept,
         )
         yield gauge(
             "dead_letters_wait",
-            "1 while the dead-letter topic takes nothing: it is missing, or has no leader.",
+            "1 while the dead-letter topic takes no writes: it is missing, or has no leader.",
             int(self._letters_wait()),
         )
 
@@ -115,7 +115,7 @@ class DequeueMetrics:
         )
         yield counters(
             "hot_slot_excess",
-            "Timers beyond `dequeue.hot_slot_limit`, by what was done with them.",
+            "Timers in excess of their hot slot, by the policy applied to them.",
             "policy",
             {
                 "spread": statistics.spread,
@@ -190,7 +190,7 @@ class DequeueMetrics:
         )
         yield gauge(
             "recovering",
-            "1 while files are recovered or messages are read again: nothing is delivered.",
+            "1 while files are recovered or messages are read again: no timer is delivered.",
             int(state.needs_recovery if follows else recovering(state) is not None),
         )
         yield gauge(
@@ -254,7 +254,7 @@ def pending_families(
     )
     yield gauge(
         "pending_rolls",
-        "Pending timers to be rolled: due beyond the roll window.",
+        "Pending timers that will roll: due beyond the roll window.",
         pending.rolls,
     )
     yield gauge("rolls_next_hour", "Pending rolls within an hour.", pending.rolls_ahead)

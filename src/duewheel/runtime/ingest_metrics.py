@@ -78,7 +78,7 @@ class IngestMetrics:
         )
         yield gauge(
             "disk_min_free_bytes",
-            "Free bytes below which ingest takes nothing.",
+            "Free bytes below which ingest takes no messages.",
             self._min_free.of(space.total_bytes),
         )
         yield gauge(
@@ -91,7 +91,7 @@ class IngestMetrics:
         yield gauge("paused_waiting", "Messages read that wait for a resume.", statistics.rows_held)
         yield gauge(
             "standby_waiting",
-            "Messages read that a standby holds back until the owner has closed as far.",
+            "Messages read that wait in a standby until its owner has closed as far.",
             statistics.rows_ahead,
         )
 
