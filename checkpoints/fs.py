@@ -1,4 +1,4 @@
-"""The one seam to the file system: whole writes, exact reads, atomic replacement, locks.
+"""The one seam to the file system: whole writes, exact reads, atomic replacement.
 
 All files of duewheel go through this module. Writes go to the page cache: they survive the death of
 this process, not a loss of power. The caller syncs bytes that must survive that.
@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import mmap
 import os
 import secrets
 import shutil
-import time
 import zlib
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from duewheel.errors import CorruptFile, Locked
+from duewheel.errors import CorruptFile
 
 Bytes = bytes | bytearray | memoryview
 
@@ -333,100 +331,3 @@ def checked_text(line: bytes) -> bytes | None:
     """Returns the text of a `checked_line`, with or without its newline; None if it is damaged."""
     crc, _, text = line.removesuffix(b"\n").partition(b" ")
     return text if crc == b"%08x" % zlib.crc32(text) else None
-
-
-class FileLock:
-    """An exclusive flock on a file with its holder's id. The kernel frees it when the holder dies.
-
-    Not thread-safe: one instance belongs to one thread.
-    """
-
-    _POLL_S = 0.0005
-
-    def __init__(self, path: Path, fs: FileSystem = HOST_FS) -> None:
-        self.path = path
-        self._fs = fs
-        self._fd = fs.open_file(path)
-
-    @classmethod
-    def taken(
-        cls, path: Path, deadline_s: float, refusal: str, fs: FileSystem = HOST_FS
-    ) -> FileLock:
-        """Takes the lock at `path`.
-
-        Raises:
-            Locked: another process kept it for `deadline_s`; the message is `refusal` and its id.
-        """
-        lock = cls(path, fs)
-        try:
-            lock.acquire(deadline_s)
-        except Locked:
-            holder = lock.holder()
-            lock.close()
-            raise Locked(f"{refusal}, as process {holder}") from None
-        return lock
-
-    def try_acquire(self) -> bool:
-        """Take the lock if it is free."""
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        self._fs.write_at(self._fd, b"%-10d\n" % os.getpid(), 0)
-        return True
-
-    def acquire(self, deadline_s: float) -> None:
-        """Takes the lock, waiting `deadline_s` at most.
-
-        Raises:
-            Locked: another process kept it; the message names the holder.
-        """
-        end = time.monotonic() + deadline_s
-        while not self.try_acquire():
-            if time.monotonic() >= end:
-                raise Locked(f"{self.path} is held by process {self.holder()}")
-            time.sleep(self._POLL_S)
-
-    def release(self) -> None:
-        """Free the lock."""
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
-
-    @contextmanager
-    def held(self, deadline_s: float) -> Iterator[None]:
-        """The lock for the length of a with block."""
-        self.acquire(deadline_s)
-        try:
-            yield
-        finally:
-            self.release()
-
-    def is_free(self) -> bool:
-        """Returns whether the lock is free. The check itself takes it for a moment."""
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        self.release()
-        return True
-
-    def holder(self) -> int:
-        """Returns the process id of the last holder, 0 before the first."""
-        text = os.pread(self._fd, 16, 0).strip()
-        return int(text) if text.isdigit() else 0
-
-    def close(self) -> None:
-        """Free the lock and the descriptor."""
-        self._fs.close(self._fd)
-
-
-def holder_of(path: Path) -> int | None:
-    """Process id of the holder of the lock at `path`, None if it is free."""
-    if not path.exists():
-        return None
-    with closing(FileLock(path)) as lock:
-        return None if lock.is_free() else lock.holder()
-
-
-def lock_is_held(path: Path) -> bool:
-    """Whether another process holds the lock at `path`."""
-    return holder_of(path) is not None

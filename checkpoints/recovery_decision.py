@@ -40,7 +40,8 @@ from pathlib import Path
 
 from duewheel.checkpoints.commit_and_close import NO_COMMIT, Close, Commit, Marks
 from duewheel.checkpoints.durable_checkpoint import Durable
-from duewheel.checkpoints.fs import FileSystem, lock_is_held
+from duewheel.checkpoints.file_lock import lock_is_held
+from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name, read_json, write_json
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.role import Role

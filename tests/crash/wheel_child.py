@@ -13,7 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
-from duewheel.checkpoints import fs
+from duewheel.checkpoints.file_lock import lock_is_held
 from duewheel.checkpoints.role import Role
 from duewheel.errors import DiskFull
 from duewheel.wheel.slots import WheelConfig
@@ -26,7 +26,7 @@ def main(folder: Path, slots: int, role: Role, die_at_mib: int) -> None:
             print("makes", flush=True)
         if done >> 20 == die_at_mib:
             os.kill(os.getpid(), signal.SIGKILL)
-        if fs.lock_is_held(folder / ENGINE_LOCK):
+        if lock_is_held(folder / ENGINE_LOCK):
             print("held", flush=True)
 
     try:

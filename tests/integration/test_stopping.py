@@ -14,7 +14,7 @@ import pytest
 from tests.harness.launcher import events, launch, wait_until
 from tests.harness.world import write_config
 
-from duewheel.checkpoints.fs import holder_of
+from duewheel.checkpoints.file_lock import holder_of
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import load

@@ -20,7 +20,7 @@ from kafka.admin import (
 )
 from tests.harness.whole_shard import WholeShard
 
-from duewheel.checkpoints.fs import FileLock
+from duewheel.checkpoints.file_lock import FileLock
 from duewheel.dev.broker import HOST, DevBroker, free_ports
 from duewheel.errors import Locked
 from duewheel.java.find import Java

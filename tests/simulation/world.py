@@ -27,7 +27,7 @@ from tests.simulation.spark_model import CHECKPOINT, Query
 from tests.simulation.timers import TOPIC, Records
 from tests.simulation.watched_parts import WatchedDirectory, WatchedEngine
 
-from duewheel.checkpoints.fs import lock_is_held
+from duewheel.checkpoints.file_lock import lock_is_held
 from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.recovery_decision import dequeue_has_decided
 from duewheel.checkpoints.reshard_records import is_unfinished_notice

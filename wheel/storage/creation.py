@@ -22,7 +22,8 @@ from typing import TypeVar
 import structlog
 
 from duewheel.checkpoints import state_file
-from duewheel.checkpoints.fs import FileLock, FileSystem
+from duewheel.checkpoints.file_lock import FileLock
+from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile
 from duewheel.wheel.slots import WheelConfig

@@ -23,7 +23,8 @@ import numpy as np
 import structlog
 
 from duewheel.checkpoints.commit_and_close import Commit, HourLengths
-from duewheel.checkpoints.fs import HOST_FS, FileLock, FileSystem, lock_is_held
+from duewheel.checkpoints.file_lock import FileLock, lock_is_held
+from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile, RecoveryPending

@@ -21,7 +21,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from duewheel.checkpoints.fs import HOST_FS, FileLock
+from duewheel.checkpoints.file_lock import FileLock
+from duewheel.checkpoints.fs import HOST_FS
 from duewheel.errors import ConfigError, Locked
 
 RESULT = "result.json"

@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from duewheel.checkpoints import fs
+from duewheel.checkpoints.file_lock import FileLock
 from duewheel.config.settings import Settings
 from duewheel.doctor.findings import Diagnosis, diagnose
 from duewheel.errors import ConfigError
@@ -117,7 +118,7 @@ def _trial(data_dir: Path) -> Diagnosis:
                 whole = os.fstat(fd).st_blocks * _BLOCK_BYTES >= _TRIAL_BYTES
             finally:
                 fs.HOST_FS.close(fd)
-            with closing(fs.FileLock(path)) as lock, closing(fs.FileLock(path)) as other:
+            with closing(FileLock(path)) as lock, closing(FileLock(path)) as other:
                 exclusive = lock.try_acquire() and not other.try_acquire()
     except OSError as error:
         remedy = f"give user {os.getuid()} the right to write there, or set storage.data_dir"

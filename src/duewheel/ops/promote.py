@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from duewheel.checkpoints import fs
+from duewheel.checkpoints.file_lock import lock_is_held
 from duewheel.checkpoints.live_fields import PROMOTION_MS
 from duewheel.checkpoints.recovery_decision import recovering
 from duewheel.checkpoints.role import Role
@@ -64,7 +64,7 @@ def _require_standby(state: State) -> None:
     directory = state.path.parent
     if not state.standby:
         raise ConfigError(f"{directory} is no standby: `duewheel standby` makes it one")
-    if not fs.lock_is_held(directory / Role.DEQUEUE.lock_name):
+    if not lock_is_held(directory / Role.DEQUEUE.lock_name):
         raise ConfigError(
             f"no standby runs in {directory}: `duewheel run --take-over` starts it as the owner"
         )

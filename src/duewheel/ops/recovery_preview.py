@@ -22,8 +22,8 @@ import pyarrow as pa
 import structlog
 
 from duewheel import factory
-from duewheel.checkpoints import fs
 from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.file_lock import lock_is_held
 from duewheel.checkpoints.ownership import require_same_settings
 from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.recovery_decision import Decision, Keep, Local, decide, is_own
@@ -120,7 +120,7 @@ def _read_state(settings: Settings) -> tuple[Progress | None, Local]:
     if progress is None:
         return local.mirror, local
     # A running dequeue has committed more since; its copy is never ahead of Kafka.
-    runs = fs.lock_is_held(settings.storage.data_dir / Role.DEQUEUE.lock_name)
+    runs = lock_is_held(settings.storage.data_dir / Role.DEQUEUE.lock_name)
     if runs and local.mirror and local.mirror.incarnation == progress.incarnation:
         progress = max(progress, local.mirror, key=_reached)
     return progress, local

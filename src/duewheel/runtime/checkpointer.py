@@ -15,7 +15,8 @@ from pathlib import Path
 import structlog
 
 from duewheel.checkpoints.durable_checkpoint import Durable, take_durable
-from duewheel.checkpoints.fs import HOST_FS, FileLock, FileSystem
+from duewheel.checkpoints.file_lock import FileLock
+from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile, Locked
 from duewheel.threads import Worker

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from duewheel.checkpoints import fs
+from duewheel.checkpoints.file_lock import holder_of
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import Settings
@@ -65,7 +65,7 @@ def process_state(state: State, settings: Settings, name: str) -> tuple[int | No
     request.
     """
     role = PROCESSES[name]
-    holder = fs.holder_of(settings.storage.data_dir / role.lock_name)
+    holder = holder_of(settings.storage.data_dir / role.lock_name)
     if holder is None:
         return None, "stopped"
     if state.live.heartbeat(role).pid != holder:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from duewheel.checkpoints import fs
+from duewheel.checkpoints.file_lock import lock_is_held
 from duewheel.checkpoints.json_fields import MISSHAPEN
 
 FILE_NAME, LOCK_NAME = "run", "run.lock"
@@ -62,7 +63,7 @@ def write(fd: int, processes: Mapping[str, Supervised]) -> None:
 
 def read(data_dir: Path) -> dict[str, Supervised] | None:
     """The processes by name; None while no `run` works in the directory."""
-    if not fs.lock_is_held(data_dir / LOCK_NAME):
+    if not lock_is_held(data_dir / LOCK_NAME):
         return None
     for _ in range(_READS):
         try:

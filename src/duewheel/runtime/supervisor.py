@@ -27,7 +27,7 @@ import structlog
 
 from duewheel.audit.schedule import AuditSchedule, start_audit
 from duewheel.checkpoints import fs
-from duewheel.checkpoints.fs import FileLock
+from duewheel.checkpoints.file_lock import FileLock
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import SystemClock

@@ -1,24 +1,14 @@
-"""The seam to the file system: whole writes, exact reads, replacement, locks."""
+"""The seam to the file system: whole writes, exact reads, replacement."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from duewheel.checkpoints.fs import (
-    HOST_FS,
-    Bytes,
-    FileLock,
-    FileSystem,
-    NewFile,
-    lock_is_held,
-    read_into,
-)
-from duewheel.errors import CorruptFile, Locked
+from duewheel.checkpoints.fs import HOST_FS, Bytes, FileSystem, NewFile, read_into
+from duewheel.errors import CorruptFile
 
 
 def read(path: Path, offset: int, size: int) -> bytes:
@@ -119,50 +109,3 @@ def test_syncing_a_tree_passes_over_what_vanishes_meanwhile(tmp_path: Path) -> N
     # Listed, and not there when it is opened: as another process's temporary file.
     (tmp_path / "folder" / ".recovery.4711").symlink_to("renamed away")
     HOST_FS.sync_tree(tmp_path)
-
-
-def test_a_lock_is_held_by_one_and_names_it(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    assert not lock_is_held(path)
-    one, two = FileLock(path), FileLock(path)
-    assert one.holder() == 0
-    assert one.try_acquire()
-    assert not two.try_acquire()
-    assert lock_is_held(path)
-    with pytest.raises(Locked, match=f"held by process {os.getpid()}"):
-        two.acquire(0.01)
-    one.release()
-    assert not lock_is_held(path)
-    with two.held(0.01):
-        assert not one.try_acquire()
-    assert one.try_acquire()
-    one.close()
-    assert two.try_acquire()
-    two.close()
-
-
-def test_the_kernel_frees_the_lock_of_a_killed_process(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    script = (
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from duewheel.checkpoints.fs import FileLock\n"
-        "assert FileLock(Path(sys.argv[1])).try_acquire()\n"
-        "print('held', flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    holder = subprocess.Popen(
-        [sys.executable, "-P", "-c", script, str(path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    with holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        lock = FileLock(path)
-        assert not lock.try_acquire()
-        assert lock.holder() == holder.pid
-        holder.kill()
-        holder.wait()
-        assert lock.try_acquire()
-        lock.close()

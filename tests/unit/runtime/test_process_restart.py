@@ -12,7 +12,8 @@ from random import Random
 import pytest
 
 from duewheel.backoff import Backoff
-from duewheel.checkpoints.fs import HOST_FS, FileLock
+from duewheel.checkpoints.file_lock import FileLock
+from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import SystemClock

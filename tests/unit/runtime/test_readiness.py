@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from duewheel.checkpoints.fs import HOST_FS, FileLock
+from duewheel.checkpoints.file_lock import FileLock
+from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.live_fields import Lag
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State

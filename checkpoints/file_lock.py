@@ -1,0 +1,114 @@
+"""Locks between processes: an flock on a file that names its holder.
+
+The kernel frees a lock with its holder, however that dies; so a lock that is held has a living
+process behind it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from duewheel.checkpoints.fs import HOST_FS, FileSystem
+from duewheel.errors import Locked
+
+
+class FileLock:
+    """An exclusive flock on a file with its holder's id. The kernel frees it when the holder dies.
+
+    Not thread-safe: one instance belongs to one thread.
+    """
+
+    _POLL_S = 0.0005
+
+    def __init__(self, path: Path, fs: FileSystem = HOST_FS) -> None:
+        self.path = path
+        self._fs = fs
+        self._fd = fs.open_file(path)
+
+    @classmethod
+    def taken(
+        cls, path: Path, deadline_s: float, refusal: str, fs: FileSystem = HOST_FS
+    ) -> FileLock:
+        """Takes the lock at `path`.
+
+        Raises:
+            Locked: another process kept it for `deadline_s`; the message is `refusal` and its id.
+        """
+        lock = cls(path, fs)
+        try:
+            lock.acquire(deadline_s)
+        except Locked:
+            holder = lock.holder()
+            lock.close()
+            raise Locked(f"{refusal}, as process {holder}") from None
+        return lock
+
+    def try_acquire(self) -> bool:
+        """Take the lock if it is free."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        self._fs.write_at(self._fd, b"%-10d\n" % os.getpid(), 0)
+        return True
+
+    def acquire(self, deadline_s: float) -> None:
+        """Takes the lock, waiting `deadline_s` at most.
+
+        Raises:
+            Locked: another process kept it; the message names the holder.
+        """
+        end = time.monotonic() + deadline_s
+        while not self.try_acquire():
+            if time.monotonic() >= end:
+                raise Locked(f"{self.path} is held by process {self.holder()}")
+            time.sleep(self._POLL_S)
+
+    def release(self) -> None:
+        """Free the lock."""
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    @contextmanager
+    def held(self, deadline_s: float) -> Iterator[None]:
+        """The lock for the length of a with block."""
+        self.acquire(deadline_s)
+        try:
+            yield
+        finally:
+            self.release()
+
+    def is_free(self) -> bool:
+        """Returns whether the lock is free. The check itself takes it for a moment."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        self.release()
+        return True
+
+    def holder(self) -> int:
+        """Returns the process id of the last holder, 0 before the first."""
+        text = os.pread(self._fd, 16, 0).strip()
+        return int(text) if text.isdigit() else 0
+
+    def close(self) -> None:
+        """Free the lock and the descriptor."""
+        self._fs.close(self._fd)
+
+
+def holder_of(path: Path) -> int | None:
+    """Process id of the holder of the lock at `path`, None if it is free."""
+    if not path.exists():
+        return None
+    with closing(FileLock(path)) as lock:
+        return None if lock.is_free() else lock.holder()
+
+
+def lock_is_held(path: Path) -> bool:
+    """Whether another process holds the lock at `path`."""
+    return holder_of(path) is not None
