@@ -60,6 +60,10 @@ class FileSystem:
         """Make a file's content durable, or the entries of a directory."""
         os.fsync(fd)
 
+    def msync(self, mapped: mmap.mmap) -> None:
+        """Make the content of a mapped file durable."""
+        mapped.flush()
+
     def map(self, fd: int, size: int, *, writable: bool) -> mmap.mmap:
         """Map the first `size` bytes, shared with every other process that maps them."""
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ

@@ -341,7 +341,7 @@ class State:
 
     def sync(self) -> None:
         """Make the file durable, and the mirror."""
-        self._mapped.flush()
+        self._fs.msync(self._mapped)
         progress_mirror.sync(self._mirror, self._fs)
 
     def __enter__(self) -> Self:

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 from tests.crash.cancel_verdict import Asked, Came, judge
+from tests.harness.file_systems import Unsynced
 from tests.harness.timer_rows import ends_of
 
 from duewheel.checkpoints.role import Role
@@ -122,7 +123,7 @@ class CaseShard:
     def __init__(self, case: Case) -> None:
         self.clock = ManualClock(case.now_ms)
         self.journal = JournalPublisher(case.journal, self.clock)
-        self.shard = LocalShard(case.path, WHEEL, self.journal, self.clock, CONFIG)
+        self.shard = LocalShard(case.path, WHEEL, self.journal, self.clock, CONFIG, fs=Unsynced())
         self.chases = case.chases
 
     def chase(self, ends: list[int]) -> bool:

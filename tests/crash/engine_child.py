@@ -75,9 +75,6 @@ class KillingMap(mmap.mmap):
         before_store(None if small else half)
         super().__setitem__(key, value)
 
-    def flush(self, *_: int, **__: int) -> None:
-        pass
-
 
 class KillingArray(np.ndarray[Any, Any]):
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -98,9 +95,13 @@ def counted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class KillingFiles(FileSystem):
-    """Counts the stores of this process. What a kill leaves is in the page cache: nothing is
-    synced.
-    """
+    """Counts the stores of this process. Syncs nothing: what a kill leaves is in the page cache."""
+
+    def fsync(self, fd: int) -> None:
+        pass
+
+    def msync(self, mapped: mmap.mmap) -> None:
+        pass
 
     def pwrite(self, fd: int, data: Bytes, offset: int) -> int:
         if len(data) > HOLDER_BYTES:
@@ -122,9 +123,6 @@ class KillingFiles(FileSystem):
     def unlink(self, path: Path) -> None:
         before_store()
         super().unlink(path)
-
-    def fsync(self, fd: int) -> None:
-        pass
 
     def map(self, fd: int, size: int, *, writable: bool) -> mmap.mmap:
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ

@@ -5,7 +5,6 @@ nothing doubled, everything on disk is whole. Real processes, real files; Kafka 
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
@@ -38,7 +37,6 @@ from tests.crash.engine_child import accept_cut
 from tests.harness.timer_rows import ends_of
 
 from duewheel.checkpoints.role import Role
-from duewheel.checkpoints.state_file import State
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.header_names import Answer
 from duewheel.testing import (
@@ -129,13 +127,6 @@ def finish(case: Case, world: CaseShard, new: list[list[TimerRow]]) -> None:
     assert mirror is not None and mirror.delivered_rows == state.commit().placed == placed
     assert check(case.path, WHEEL).findings == []
     world.kill()
-
-
-@pytest.fixture(autouse=True)
-def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
-    # What a kill leaves is in the page cache, synced or not.
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(State, "sync", lambda _: None)
 
 
 def cases(template: Case, root: Path) -> Iterator[Case]:

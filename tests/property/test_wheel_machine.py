@@ -7,7 +7,6 @@ as Spark would. Every transaction is judged when it happens, everything else whe
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import tempfile
 from contextlib import suppress
@@ -27,6 +26,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from tests.crash.cancel_verdict import Asked, Came, judge
+from tests.harness.file_systems import Unsynced
 from tests.harness.killed import Killed, die
 from tests.harness.local_world import BusyClock
 
@@ -134,7 +134,9 @@ class WheelMachine(RuleBasedStateMachine):
             reply_topic="replies",
             chunk_replies=replies_max,
         )
-        self.shard = LocalShard(self.root / "data", self.wheel, self.publisher, self.clock, config)
+        self.shard = LocalShard(
+            self.root / "data", self.wheel, self.publisher, self.clock, config, fs=Unsynced()
+        )
         self.shard.cancel_limits = CancelLimits(index_rows_min=rows_min)
         # The last partition is added later.
         self.shard.start_dequeue({(TIMER_TOPIC, p): 0 for p in range(PARTITIONS - 1)})
@@ -452,10 +454,7 @@ def is_done(p: PartitionProgress, offset: int, slot: int) -> bool:
     return half and offset < p.half_below
 
 
-def test_wheel_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    # What a kill leaves is in the page cache, synced or not.
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(State, "sync", lambda _: None)
+def test_wheel_machine() -> None:
     run_state_machine_as_test(
         WheelMachine, settings=settings(max_examples=70, stateful_step_count=40, deadline=None)
     )

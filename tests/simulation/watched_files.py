@@ -42,10 +42,6 @@ class WatchedMap(mmap.mmap):
         )
         super().__setitem__(key, value)
 
-    def flush(self, *args: int, **keywords: int) -> None:
-        self.fs.store("sync")
-        self.fs.disk.synced(self.path)
-
 
 class WatchedFileSystem(FileSystem):
     """The files as one process sees them; without an actor those of the simulation itself."""
@@ -100,6 +96,11 @@ class WatchedFileSystem(FileSystem):
         # The name may be another file's by now, or nobody's.
         if path.exists() and path.stat().st_ino == os.fstat(fd).st_ino:
             self.disk.synced(path)
+
+    def msync(self, mapped: mmap.mmap) -> None:
+        assert isinstance(mapped, WatchedMap)
+        self.store("sync")
+        self.disk.synced(mapped.path)
 
     def map(self, fd: int, size: int, *, writable: bool) -> mmap.mmap:
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
