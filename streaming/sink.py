@@ -136,6 +136,7 @@ class TimerSink:
         self._fetch_error: BaseException | None = None
         self._appending = BackgroundAppend()
         self._reached: dict[TopicPartition, int] = {}
+        self._noted: dict[TopicPartition, int] = {}  # behind the last gap
         self._statistics = SinkStatistics()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -256,9 +257,11 @@ class TimerSink:
         first_row = _first_offsets(batch)
         for partition, end in ends.items():
             first = min(first_row.get(partition, end), end)
-            mark = marks_before.get(partition, first)
+            # A batch that was not taken is read again, and has noted its gaps.
+            mark = max(marks_before.get(partition, first), self._noted.get(partition, 0))
             if first > mark:
                 self._gaps.note(partition, mark, first)
+                self._noted[partition] = first
 
     def _wait_while_paused(self, rows: int) -> None:
         if not self._paused():

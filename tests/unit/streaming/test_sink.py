@@ -477,6 +477,18 @@ def test_a_gap_below_the_log_start_is_a_loss() -> None:
     assert bench.sink.statistics.rows_lost == (25 - 10) + (8 - 5)
 
 
+def test_a_loss_counts_once_though_its_batch_is_read_again() -> None:
+    bench = SinkBench({A0: 10})
+    bench.starts.starts = {A0: 25}
+    bench.pauses = 2
+    bench.sink.stop()
+    with pytest.raises(StoppedWaitingError):
+        bench.sink.take(table((A0, 30)), {A0: 31})
+    bench.sink.resume()
+    bench.sink.take(table((A0, 30)), {A0: 31})
+    assert bench.sink.statistics.rows_lost == 25 - 10
+
+
 def test_a_partition_without_a_mark_has_no_gap() -> None:
     bench = SinkBench({})
     bench.starts.starts = {A0: 30}
