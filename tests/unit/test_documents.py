@@ -1,4 +1,4 @@
-"""README.md, CHANGELOG.md and docs/: what they link to and name is there."""
+"""README.md, CHANGELOG.md and docs/: their links and names are valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine and the commands drag in when imported: neither Spark, Kafka nor pandas.
+"""The imports of the engine and of the commands: neither Spark, Kafka nor pandas.
 
 import-linter reads the sources; this looks at what really happens, imports inside functions and
 those of libraries included.

@@ -1,4 +1,4 @@
-"""What docs/ says of settings, metrics and commands is what the code has: scripts/reference.py."""
+"""The reference of settings, metrics and commands in docs/ fits the code: scripts/reference.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no tool checks: how long functions and modules get, and what no file may contain."""
+"""Checks without a tool: the length of functions and modules, and forbidden text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Around an audit: the range that it reads, what is kept of it, its metrics, and when it is due."""
+"""Around an audit: its range, its files, its metrics, and its schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The durable checkpoint: what has its checksum and still cannot be is refused."""
+"""The durable checkpoint: impossible content with a valid checksum is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shard with all the partitions that it has room for, and what is beyond."""
+"""A shard with the most partitions that it has room for, and with more."""
 
 from __future__ import annotations
 

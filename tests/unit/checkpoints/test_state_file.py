@@ -1,4 +1,4 @@
-"""The state file and its alternating pages: what a kill at any store leaves, what is refused."""
+"""The state file and its alternating pages: after a kill at any store, and with refused content."""
 
 from __future__ import annotations
 

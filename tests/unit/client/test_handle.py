@@ -1,4 +1,4 @@
-"""Recall handles without a broker: what they carry, and what is refused as none."""
+"""Recall handles without a broker: their content, and refused texts."""
 
 from __future__ import annotations
 

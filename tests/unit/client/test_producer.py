@@ -1,4 +1,4 @@
-"""The client without a broker: what it imports, how it reads due times, which headers it routes."""
+"""The client without a broker: its imports, its due times, and the headers that it routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoding ahead of the transaction: what it asks for, what it makes, what it says it relied on."""
+"""Encoding ahead of the transaction: the metadata that it requests, its batches, their sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deadlines, and what a request to stop does to them."""
+"""Deadlines, and their end after a request to stop."""
 
 from __future__ import annotations
 

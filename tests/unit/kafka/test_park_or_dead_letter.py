@@ -1,4 +1,4 @@
-"""What leaves, what waits, what becomes a dead letter: of the rows of one slot."""
+"""The rows of a slot that leave, that are parked, and that become dead letters."""
 
 from __future__ import annotations
 

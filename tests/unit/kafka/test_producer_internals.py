@@ -1,4 +1,4 @@
-"""What the publisher relies on inside kafka-python; no broker is needed."""
+"""The internals of kafka-python on which the publisher depends; without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of the answers about topics, also of those that no single broker gives."""
+"""Metadata from answers about topics, including answers that no single broker gives."""
 
 from __future__ import annotations
 

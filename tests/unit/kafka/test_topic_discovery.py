@@ -1,4 +1,4 @@
-"""What a shard knows of timer topics before it asks Kafka which there are."""
+"""A shard's timer topics from its files, before the topics in Kafka are listed."""
 
 from __future__ import annotations
 

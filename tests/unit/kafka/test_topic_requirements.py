@@ -1,4 +1,4 @@
-"""What of a topic is not as planned, for brokers that do not tell all of it."""
+"""Differences of a topic from its requirements, with brokers that hide some settings."""
 
 from __future__ import annotations
 

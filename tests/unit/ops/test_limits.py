@@ -1,4 +1,4 @@
-"""What is shown of the bounds: all of them, as they are in force, and what has set them."""
+"""The list of bounds: complete, with the values in effect, and their sources."""
 
 from __future__ import annotations
 

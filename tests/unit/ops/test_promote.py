@@ -1,4 +1,4 @@
-"""What a standby says of itself, and how it is told to take over; no Kafka, no Spark."""
+"""The status of a standby, and its promotion; no Kafka, no Spark."""
 
 from __future__ import annotations
 

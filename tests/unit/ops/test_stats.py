@@ -1,4 +1,4 @@
-"""What stats and list say of a shard whose processes do not run."""
+"""`stats` and `list` for a shard whose processes do not run."""
 
 from __future__ import annotations
 

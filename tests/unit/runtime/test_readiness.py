@@ -1,4 +1,4 @@
-"""How far ingest is behind as somebody else sees it, and what makes a shard not ready."""
+"""The lag of ingest as dequeue measures it, and the reasons why a shard is not ready."""
 
 from __future__ import annotations
 

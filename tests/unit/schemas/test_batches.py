@@ -1,4 +1,4 @@
-"""Batches of timers: what is kept of the rows when two become one."""
+"""Batches of timers: the rows of two joined batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What dead letters keep, what a replay makes of them, and how far it has come."""
+"""The content of dead letters, their replay, and its position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patterns over topic names: what they match, the same in every engine, and what is refused."""
+"""Patterns over topic names: equal matches in every engine, and refused patterns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of the error that has ended a query; the query is a stand-in for Spark's."""
+"""The error of a query that has ended; the query is a stand-in for Spark's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process leaves behind that is killed while Spark's JVM starts."""
+"""The files that a process leaves if it is killed while Spark's JVM starts."""
 
 from __future__ import annotations
 

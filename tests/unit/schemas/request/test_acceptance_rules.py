@@ -1,4 +1,4 @@
-"""The compiled suite: same verdicts as Great Expectations, and what it refuses to compile."""
+"""The compiled suite: same verdicts as Great Expectations, and suites that it cannot compile."""
 
 from __future__ import annotations
 

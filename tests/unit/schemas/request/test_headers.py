@@ -1,4 +1,4 @@
-"""Header values, precedence, and what becomes of a list of headers."""
+"""Header values, precedence, and the columns made of a list of headers."""
 
 from __future__ import annotations
 

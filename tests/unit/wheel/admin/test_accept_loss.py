@@ -1,4 +1,4 @@
-"""Timer partitions that are gone, recreated or cut short, and an operator who goes on without."""
+"""Timer partitions that are deleted, recreated or cut short, and accepted losses."""
 
 from __future__ import annotations
 

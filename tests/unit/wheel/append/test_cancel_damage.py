@@ -1,4 +1,4 @@
-"""Damage to what is written of cancels, and its loss: noticed by who reads it, and mended."""
+"""Damage and loss of the files of cancels: detected by their readers, and repaired."""
 
 from __future__ import annotations
 

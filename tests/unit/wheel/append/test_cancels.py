@@ -1,4 +1,4 @@
-"""Cancels and reschedules: what they cancel, and what they are replied."""
+"""Cancels and reschedules: the timers that they stop, and their replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cancels after a loss, behind a cut and in a standby: what is read again, set again and kept."""
+"""Cancels after a loss, behind a cut and in a standby: rows that are read, marked and kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cancels take of the disk: room that unlinked files keep, and what a batch may write."""
+"""The disk space of cancels: the blocks of unlinked files, and the bytes of a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ingest's side of the wheel: what goes where, what waits, what dequeue may do meanwhile."""
+"""Ingest's side of the wheel: placement, waiting rows, and concurrent steps of dequeue."""
 
 from __future__ import annotations
 

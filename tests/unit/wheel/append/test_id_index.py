@@ -1,4 +1,4 @@
-"""The index of ids: it finds what a scan of the logs finds, whatever it was asked before."""
+"""The index of ids: it finds the same as a scan of the logs, after any earlier lookups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When slots may be closed, by what is known of the brokers' clock."""
+"""The closing of slots, by the readings of the brokers' clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delay levels: what is known of a timer's level, and that timers of one level keep their order.
+"""Delay levels: the counts by level, and the order of the timers of a level.
 
 Equal delays from timestamps that never fall give due times that never fall: that, and the order
 inside a slot, is all that first in, first out takes, in each partition of the timer topic.

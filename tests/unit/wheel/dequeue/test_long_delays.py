@@ -1,4 +1,4 @@
-"""Delays beyond the roll window: how long they may be, what they cost, and when."""
+"""Delays beyond the roll window: their limit, their rolls, and the cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dequeue loop: what is closed, what is delivered and told, and where a start goes on."""
+"""The dequeue loop: closings, deliveries, logs, and the position after a start."""
 
 from __future__ import annotations
 

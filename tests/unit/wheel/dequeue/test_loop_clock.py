@@ -1,4 +1,4 @@
-"""The dequeue loop on a host whose clock is set, wrong or asleep: what is closed and delivered."""
+"""The dequeue loop on a host whose clock is set, wrong or suspended: closings and deliveries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timers whose target takes no writes: who is parked, what the copy says, when it leaves."""
+"""Timers whose target takes no writes: the parked rows, their copies, and when these leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a shard has delivered, as a value: what follows a chunk, and what cannot be."""
+"""The position of a shard as a value: after a chunk, and impossible ones."""
 
 from __future__ import annotations
 

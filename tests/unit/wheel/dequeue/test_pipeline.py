@@ -1,4 +1,4 @@
-"""The stages before a transaction: what they do ahead, how they fail, how they end."""
+"""The stages before a transaction: their work ahead, their errors, their end."""
 
 from __future__ import annotations
 

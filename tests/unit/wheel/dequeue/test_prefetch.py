@@ -1,4 +1,4 @@
-"""What is due soon is in the page cache before it is asked for, within the budget."""
+"""Timers due soon are in the page cache before they are read, within the budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timers beyond the roll window: when they roll, what the copy says, what comes of it."""
+"""Timers beyond the roll window: the roll instant, the copy, and its delivery."""
 
 from __future__ import annotations
 

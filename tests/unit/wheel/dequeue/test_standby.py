@@ -1,4 +1,4 @@
-"""A standby, on real files: it holds what the owner holds, and no more."""
+"""A standby, on real files: it has the rows that its owner has closed, and no others."""
 
 from __future__ import annotations
 

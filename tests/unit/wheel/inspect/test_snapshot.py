@@ -1,4 +1,4 @@
-"""Pending timers of a slot that is half delivered, seen from beside, whatever its order on disk.
+"""Pending timers of a half-delivered slot, by a snapshot, for any order on disk.
 
 An owner takes both partitions in one batch: its slot has all of one, then all of the other. Its
 standby takes them in turns, so what the owner has delivered is no prefix of the standby's slot.

@@ -1,4 +1,4 @@
-"""Recoveries, end to end on real files: whatever is lost, every timer leaves exactly once."""
+"""Recoveries, end to end on real files: after any loss every timer leaves exactly once."""
 
 from __future__ import annotations
 

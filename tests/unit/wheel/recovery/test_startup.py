@@ -1,4 +1,4 @@
-"""Starts and stops: who may work in a data directory, and where delivery goes on."""
+"""Starts and stops: the right to work in a data directory, and where delivery continues."""
 
 from __future__ import annotations
 

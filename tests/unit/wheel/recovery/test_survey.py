@@ -1,4 +1,4 @@
-"""What `recover --dry-run` sees is what the next start sees, and looking changes nothing."""
+"""`recover --dry-run` reads the same as the next start, and changes nothing."""
 
 from __future__ import annotations
 

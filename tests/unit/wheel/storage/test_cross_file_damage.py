@@ -1,4 +1,4 @@
-"""Damaged bytes: found before they could do harm, and what is pending is read again from Kafka."""
+"""Damaged bytes: detected before a wrong delivery, and pending timers are read again."""
 
 from __future__ import annotations
 

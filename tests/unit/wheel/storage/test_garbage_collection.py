@@ -1,4 +1,4 @@
-"""The durable checkpoint, and hours that are unlinked because nothing in them is pending."""
+"""The durable checkpoint, and the unlinking of hours without pending timers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ring: what is linked, what redo leaves alone, what a lap later is somebody else's."""
+"""The ring: linked runs, a redo, and entries of a later lap."""
 
 from __future__ import annotations
 
