@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.harness.timer_rows import P0, P1, ends_of
 
+from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.schemas.batches import TopicPartition
@@ -75,6 +76,7 @@ class LocalWorld:
         starts: Mapping[TopicPartition, int] = STARTS,
         publisher: Callable[[ManualClock], RecordingPublisher] = RecordingPublisher,
         now_ms: int = NOW_MS,
+        fs: FileSystem = HOST_FS,
         **settings: Any,
     ) -> None:
         """
@@ -84,6 +86,7 @@ class LocalWorld:
             starts: the first offset of each of its partitions.
             publisher: a class that remembers more than its base.
             now_ms: when it starts.
+            fs: where its files are.
             settings: of DequeueConfig.
         """
         self.wheel = wheel or ring(64)
@@ -92,7 +95,7 @@ class LocalWorld:
         self.publisher = publisher(self.clock)
         self.stopping = False
         self.shard = LocalShard(
-            path, self.wheel, self.publisher, self.clock, self.config, lambda: self.stopping
+            path, self.wheel, self.publisher, self.clock, self.config, lambda: self.stopping, fs
         )
         self._start_ms, self.next_offset = now_ms, 0
         self.shard.start_dequeue(starts)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import mmap
-import uuid
 from pathlib import Path
 
 import pytest
 from tests.harness.killed import Killed
+from tests.harness.manual_host import ManualHost
 
 from duewheel.checkpoints import state_file as state_module
 from duewheel.checkpoints.checksummed_pages import Page, PagePair
 from duewheel.checkpoints.commit_and_close import NO_COMMIT, Close, Commit, HourLengths
-from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.live_fields import Heartbeat
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.role import Role
@@ -104,13 +103,13 @@ def test_a_page_that_does_not_fit_is_refused_and_the_old_one_stays(mapped: Dying
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> State:
-    return State.create(tmp_path, precision_ms=50, slots=1000)
+def host() -> ManualHost:
+    return ManualHost()
 
 
-def other_boot(monkeypatch: pytest.MonkeyPatch) -> None:
-    boot = str(uuid.uuid4())
-    monkeypatch.setattr(FileSystem, "boot_id", lambda _: boot)
+@pytest.fixture
+def state(tmp_path: Path, host: ManualHost) -> State:
+    return State.create(tmp_path, precision_ms=50, slots=1000, fs=host)
 
 
 def test_a_new_file_says_nothing_yet(state: State) -> None:
@@ -185,20 +184,18 @@ def test_damage_is_named_not_read(state: State, tmp_path: Path) -> None:
 
 
 def test_the_page_cache_is_lost_at_a_boot_without_a_clean_stop(
-    state: State, monkeypatch: pytest.MonkeyPatch
+    state: State, host: ManualHost
 ) -> None:
     state.begin()
     assert not state.needs_recovery
-    other_boot(monkeypatch)
+    host.boot()
     assert state.damage is Damage.CACHE_LOST
 
 
-def test_nothing_is_lost_at_a_boot_after_a_clean_stop(
-    state: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_lost_at_a_boot_after_a_clean_stop(state: State, host: ManualHost) -> None:
     state.begin()
     state.set_stopped_cleanly()
-    other_boot(monkeypatch)
+    host.boot()
     assert state.stopped_cleanly
     assert state.damage is Damage.NONE
     state.begin()
@@ -207,7 +204,11 @@ def test_nothing_is_lost_at_a_boot_after_a_clean_stop(
 
 @pytest.mark.parametrize("stopped_before", [False, True])
 def test_a_start_is_on_the_disk_before_anything_else_is_done(
-    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped_before: bool
+    state: State,
+    host: ManualHost,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stopped_before: bool,
 ) -> None:
     if stopped_before:
         state.begin()
@@ -219,17 +220,17 @@ def test_a_start_is_on_the_disk_before_anything_else_is_done(
         State, "sync", lambda _: (disk / "state").write_bytes((tmp_path / "state").read_bytes())
     )
     state.begin()
-    other_boot(monkeypatch)
-    assert State.open(disk).damage is Damage.CACHE_LOST
+    host.boot()
+    assert State.open(disk, host).damage is Damage.CACHE_LOST
 
 
 def test_damage_stays_until_the_files_are_recovered(
-    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    state: State, host: ManualHost, tmp_path: Path
 ) -> None:
     state.begin()
-    other_boot(monkeypatch)
+    host.boot()
     state.begin()  # forgets the boot before
-    assert State.open(tmp_path).damage is Damage.CACHE_LOST
+    assert State.open(tmp_path, host).damage is Damage.CACHE_LOST
     state.note_damage(Damage.FILES_LOST)
     state.note_damage(Damage.CACHE_LOST)
     assert state.damage is Damage.FILES_LOST

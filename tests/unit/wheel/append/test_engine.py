@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -11,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.harness.local_world import NOW_MS, PRECISION_MS, SLOT, LocalWorld, ring, timer
+from tests.harness.manual_host import ManualHost
 from tests.harness.timer_rows import P0, P1
 
 from duewheel.checkpoints.commit_and_close import Commit
+from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import Locked, RecoveryPending, RecoveryRefused
@@ -39,10 +40,11 @@ MakeWorld = Callable[..., LocalWorld]
 
 @pytest.fixture
 def make_world(tmp_path: Path) -> MakeWorld:
-    def make(slots: int = 64, chunk_records: int = 100) -> LocalWorld:
+    def make(slots: int = 64, chunk_records: int = 100, fs: FileSystem = HOST_FS) -> LocalWorld:
         return LocalWorld(
             tmp_path / "data",
             ring(slots),
+            fs=fs,
             chunk_records=chunk_records,
             progress_interval_ms=PRECISION_MS,
         )
@@ -166,26 +168,19 @@ def test_what_the_engine_s_caller_must_not_do_is_asserted(make_world: MakeWorld)
 def test_a_failed_write_changes_nothing(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = make_world()
+    host = ManualHost()
+    world = make_world(fs=host)
     world.append(timer(0, 0, 1), timer(0, 1, 5))
     before = world.state.commit()
-    pwrite = os.pwrite
+    host.in_halves = True
     for writes in range(100):
-        left = [writes]
-
-        def full(fd: int, data: bytes, at: int, left: list[int] = left) -> int:
-            left[0] -= 1
-            if left[0] < 0:
-                raise OSError(28, "No space left on device")
-            return pwrite(fd, data[: len(data) // 2 + 1], at)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "pwrite", full)
-            try:
-                world.append(timer(0, 2, 1), timer(0, 3, 3), timer(0, 4, 5))
-                break
-            except OSError:
-                assert world.state.commit() == before
+        host.writes_left = writes
+        try:
+            world.append(timer(0, 2, 1), timer(0, 3, 3), timer(0, 4, 5))
+            break
+        except OSError:
+            assert world.state.commit() == before
+    host.writes_left = None
     assert writes > 4
     world.at_slot(5)
     assert world.offsets() == [0, 2, 3, 1, 4]

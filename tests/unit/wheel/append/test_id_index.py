@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +9,9 @@ import numpy as np
 import pytest
 from tests.harness.cancel_world import CancelWorld, cancel, timer
 from tests.harness.local_world import NOW_MS
+from tests.harness.manual_host import ManualHost
 from tests.harness.timer_rows import P0
 
-from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.arrays import Int64
 from duewheel.testing import TimerRow, timer_batch
@@ -102,16 +101,12 @@ def test_what_is_forgotten_is_found_no_more_and_nothing_else_is(world: CancelWor
     assert found(index, known, directory, known[:5]) == by_reading(known, directory), "scanned"
 
 
-def test_without_room_for_it_logs_are_scanned(
-    world: CancelWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_room_for_it_logs_are_scanned(tmp_path: Path) -> None:
+    host = ManualHost()
+    world = CancelWorld(tmp_path / "data", fs=host)
     append(world, 0, 100, np.random.default_rng(3))
     directory = world.shard.directory(Role.INGEST)
-
-    def full(_: FileSystem, fd: int, size: int) -> None:
-        raise OSError(errno.ENOSPC, "no space left on device")
-
-    monkeypatch.setattr(FileSystem, "allocate", full)
+    host.writes_left = 0
     known = hashes_in(directory)
     assert found(IdIndex(directory), known, directory) == by_reading(known, directory)
 

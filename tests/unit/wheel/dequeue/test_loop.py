@@ -97,19 +97,23 @@ def test_a_kill_in_the_middle_of_a_slot_loses_and_doubles_nothing(make_world: Ma
     assert mirrored(world) == (1, world.state.commit().placed)
 
 
-def test_a_full_disk_keeps_the_mirror_of_before(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = make_world()
+def test_a_full_disk_keeps_the_mirror_of_before(make_world: MakeWorld) -> None:
+    class FullDisk(FileSystem):
+        is_full = False
+
+        def swap_file(self, path: Path, data: bytes) -> None:
+            if self.is_full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            super().swap_file(path, data)
+
+    disk = FullDisk()
+    world = make_world(fs=disk)
     world.append(timer(0, 0, 1), timer(0, 1, 2))
     before = mirrored(world)
 
-    def full(_: FileSystem, path: Path, data: bytes) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(FileSystem, "swap_file", full)
-        world.at_slot(1)
+    disk.is_full = True
+    world.at_slot(1)
+    disk.is_full = False
     assert world.sources() == ["timers-0@0"]
     assert mirrored(world) == before
     world.at_slot(2)

@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from hypothesis import given
+from tests.harness.manual_host import ManualHost
 
 from duewheel.checkpoints.commit_and_close import NO_COMMIT, Close, Commit
 from duewheel.checkpoints.config_epochs import Epochs
@@ -73,18 +74,15 @@ def test_the_process_that_stops_last_declares_a_clean_stop(tmp_path: Path) -> No
     assert not State.open(tmp_path).stopped_cleanly
 
 
-def test_a_start_while_the_last_one_syncs_forbids_the_clean_stop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ingest = DataDirectory.start(tmp_path, WHEEL, Role.INGEST)
-    sync_tree = FileSystem.sync_tree
+def test_a_start_while_the_last_one_syncs_forbids_the_clean_stop(tmp_path: Path) -> None:
     started: list[DataDirectory] = []
 
-    def start_another(fs: FileSystem, path: Path) -> None:
-        sync_tree(fs, path)
-        started.append(DataDirectory.start(path, WHEEL, Role.INGEST))
+    class SlowDisk(FileSystem):
+        def sync_tree(self, directory: Path) -> None:
+            super().sync_tree(directory)
+            started.append(DataDirectory.start(directory, WHEEL, Role.INGEST))
 
-    monkeypatch.setattr(FileSystem, "sync_tree", start_another)
+    ingest = DataDirectory.start(tmp_path, WHEEL, Role.INGEST, fs=SlowDisk())
     ingest.stop()
     assert not State.open(tmp_path).stopped_cleanly
     started[0].close()
@@ -103,18 +101,16 @@ def test_a_clean_stop_can_be_declared_for_those_that_were_killed(tmp_path: Path)
     assert open_locks(tmp_path) == []
 
 
-def test_no_clean_stop_is_declared_for_what_a_boot_has_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    DataDirectory.start(tmp_path, WHEEL, Role.INGEST).close()
-    boot = str(uuid.uuid4())
-    monkeypatch.setattr(FileSystem, "boot_id", lambda _: boot)
-    assert not declare_stopped(tmp_path)
-    ingest = DataDirectory.start(tmp_path, WHEEL, Role.INGEST)
+def test_no_clean_stop_is_declared_for_what_a_boot_has_taken(tmp_path: Path) -> None:
+    host = ManualHost()
+    DataDirectory.start(tmp_path, WHEEL, Role.INGEST, fs=host).close()
+    host.boot()
+    assert not declare_stopped(tmp_path, host)
+    ingest = DataDirectory.start(tmp_path, WHEEL, Role.INGEST, fs=host)
     with pytest.raises(RecoveryPending), ingest.locked():
         pass
     ingest.stop()
-    assert not State.open(tmp_path).stopped_cleanly
+    assert not State.open(tmp_path, host).stopped_cleanly
 
 
 def test_a_start_and_an_end_leave_no_lock_open(tmp_path: Path) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import uuid
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +9,10 @@ import pytest
 from tests.harness.cancel_world import CancelWorld
 from tests.harness.killed import Killed
 from tests.harness.local_world import PRECISION_MS, SLOT, LocalWorld, ring, timer
+from tests.harness.manual_host import ManualHost
 from tests.harness.timer_rows import P0, P1
 
-from duewheel.checkpoints.fs import FileSystem
+from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import RecoveryPending
@@ -34,9 +32,9 @@ HOUR = 3_600_000 // PRECISION_MS  # slots
 YEARS = 10 * 365 * 24 * HOUR
 
 
-def started(tmp_path: Path, slots: int) -> LocalWorld:
+def started(tmp_path: Path, slots: int, fs: FileSystem = HOST_FS) -> LocalWorld:
     return LocalWorld(
-        tmp_path / "data", ring(slots), chunk_records=7, progress_interval_ms=PRECISION_MS
+        tmp_path / "data", ring(slots), fs=fs, chunk_records=7, progress_interval_ms=PRECISION_MS
     )
 
 
@@ -283,23 +281,14 @@ def test_positions_beyond_the_ring_are_read_from_what_was_committed(world: Local
     assert ends.last_positions(slots, directory.state.commit()).tolist() == [104, 156, 0]
 
 
-def test_a_failed_write_leaves_no_position_behind(
-    world: LocalWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_no_position_behind(tmp_path: Path) -> None:
+    host = ManualHost()
+    world = started(tmp_path, 64, fs=host)
     world.append(timer(0, 0, 1_000))
-    pwrite = os.pwrite
-    calls = []
-
-    def full(fd: int, data: bytes, at: int) -> int:
-        calls.append(at)
-        if len(calls) > 1:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return pwrite(fd, data, at)
-
-    monkeypatch.setattr(os, "pwrite", full)
+    host.writes_left = 1
     with pytest.raises(OSError, match="No space"):
         world.append(timer(0, 1, 1_000), timer(0, 2, 1_001))
-    monkeypatch.undo()
+    host.writes_left = None
     world.append(timer(0, 1, 1_000), timer(0, 2, 1_001))
     assert come_to(world, 1_001) == [0, 1, 2]
     assert check(world.shard.path, world.wheel).findings == []
@@ -314,18 +303,17 @@ def test_the_reach_of_the_ring() -> None:
             assert wheel.reach(lower + 1) >= reach
 
 
-def test_a_close_page_of_before_the_ring_moved_takes_back_no_delivery(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_close_page_of_before_the_ring_moved_takes_back_no_delivery(tmp_path: Path) -> None:
     """Power is lost behind the delivery, and the clock of the next boot closes no slot."""
-    world = CancelWorld(tmp_path / "data", clock_skew_max_ms=1_000)
+    host = ManualHost()
+    world = CancelWorld(tmp_path / "data", clock_skew_max_ms=1_000, fs=host)
     floor, start_ms = 384, world.clock.now_ms()
     world.append(TimerRow(0, 0, start_ms + 300 * PRECISION_MS))
     world.shard.kill(Role.DEQUEUE)
     world.clock.set(start_ms + floor * PRECISION_MS)
     dequeue = world.shard.start_dequeue()
     dequeue.tick()
-    checkpoints = DurableCheckpoints(world.path)
+    checkpoints = DurableCheckpoints(world.path, host)
     checkpoints.write()
     checkpoints.close()
     world.drain()
@@ -335,7 +323,7 @@ def test_a_close_page_of_before_the_ring_moved_takes_back_no_delivery(
     delivered = dequeue.delivered_slot
     for role in Role:
         world.shard.kill(role)
-    monkeypatch.setattr(FileSystem, "boot_id", lambda _: str(uuid.UUID(int=1)))
+    host.boot()
     world.shard.start_dequeue()
     world.shard.start_ingest()
     world.drain()
