@@ -22,9 +22,9 @@ from typing import Any
 
 from kafka import KafkaProducer
 from tests.crash.cancel_verdict import Asked, Came, Fault, Place, judge
+from tests.harness.config_file import write_config
 from tests.harness.reader import TopicReader
 from tests.harness.topics import alter
-from tests.harness.world import write_config
 
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.state_file import State

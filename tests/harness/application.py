@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.harness.world import write_config
+from tests.harness.config_file import write_config
 
 from duewheel import factory
 from duewheel.checkpoints.config_epochs import Epochs

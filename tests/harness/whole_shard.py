@@ -15,10 +15,10 @@ from typing import Any
 
 from kafka import KafkaProducer
 from prometheus_client.parser import text_string_to_metric_families
+from tests.harness.config_file import write_config
 from tests.harness.launcher import events, launch, run, tail, wait_until
 from tests.harness.random_timers import PARTITIONS, Headers, Sent, a_timer
 from tests.harness.reader import TopicReader
-from tests.harness.world import write_config
 
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load

@@ -8,9 +8,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.harness.config_file import write_config
 from tests.harness.fault_proxy import FaultProxy
 from tests.harness.whole_shard import WholeShard
-from tests.harness.world import write_config
 
 from duewheel.dev.broker import DevBroker
 

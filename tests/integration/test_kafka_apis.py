@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer
+from tests.harness.config_file import write_config
 from tests.harness.examining import settings_for
 from tests.harness.fault_proxy import FaultProxy
 from tests.harness.launcher import launch, run, tail, wait_until
-from tests.harness.world import write_config
 
 from duewheel.config.settings import Settings
 from duewheel.dev.broker import DevBroker

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer, TopicPartition
+from tests.harness.config_file import write_config
 from tests.harness.fault_judge import (
     GIVE_UP_S,
     PARTITIONS,
@@ -24,7 +25,6 @@ from tests.harness.fault_judge import (
 from tests.harness.fault_proxy import Action, Fault, FaultProxy
 from tests.harness.launcher import launch, tail, wait_until
 from tests.harness.reader import read_committed
-from tests.harness.world import write_config
 
 from duewheel.checkpoints.recovery_decision import dequeue_has_decided
 from duewheel.checkpoints.role import Role

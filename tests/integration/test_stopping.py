@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.harness.config_file import write_config
 from tests.harness.launcher import events, launch, wait_until
-from tests.harness.world import write_config
 
 from duewheel.checkpoints.file_lock import holder_of
 from duewheel.checkpoints.role import Role

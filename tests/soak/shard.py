@@ -15,8 +15,8 @@ from pathlib import Path
 
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource
+from tests.harness.config_file import write_config
 from tests.harness.launcher import launch
-from tests.harness.world import write_config
 from tests.soak.judge import Rules
 from tests.soak.listener import PARTITIONS
 
