@@ -23,6 +23,7 @@ from typing import Any
 from kafka import KafkaProducer
 from tests.crash.cancel_verdict import Asked, Came, Fault, Place, judge
 from tests.harness.config_file import write_config
+from tests.harness.launcher import tail
 from tests.harness.reader import TopicReader
 from tests.harness.topics import alter
 
@@ -259,7 +260,7 @@ class FaultShard:
         self.dies_at(point)
 
     def log(self, name: str) -> str:
-        return (self.path / f"{name}.log").read_text()[-6000:]
+        return tail(self.path / f"{name}.log")
 
     def close(self) -> None:
         for name in list(self.processes):

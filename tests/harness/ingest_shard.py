@@ -4,9 +4,7 @@ No timer is delivered, so every taken row stays in the files and can be counted.
 
 from __future__ import annotations
 
-import json
 import signal
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
-from tests.harness.launcher import launch, wait_until
+from tests.harness.launcher import events, launch, tail, wait_until
 
 from duewheel import factory
 from duewheel.checkpoints.commit_and_close import Close, Commit
@@ -166,12 +164,16 @@ class IngestShard:
 
     def wait_for(self, what: str, reached: Callable[[], bool]) -> None:
         """Until it is so; the process must live meanwhile."""
-        deadline = time.monotonic() + DEADLINE_S
-        while not reached():
-            assert self._process is not None
-            assert self._process.exit_code is None, f"ingest has ended:\n{self.tail()}"
-            assert time.monotonic() < deadline, f"{what}: marks {self.marks}\n{self.tail()}"
-            time.sleep(0.1)
+
+        def alive_and_reached() -> bool:
+            if reached():
+                return True
+            assert self.is_running, f"ingest has ended:\n{self.tail()}"
+            return False
+
+        wait_until(
+            alive_and_reached, lambda: f"{what}: marks {self.marks}\n{self.tail()}", DEADLINE_S
+        )
 
     def wait_for_marks(self, marks: dict[int, int]) -> None:
         self.wait_for(f"marks {marks}", lambda: self.marks == marks)
@@ -213,11 +215,10 @@ class IngestShard:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Log lines with this text."""
-        lines = [line for line in self.log.read_text().splitlines() if line.startswith("{")]
-        return [event for event in map(json.loads, lines) if event["event"] == name]
+        return events(self.log, name)
 
     def tail(self) -> str:
-        return "\n".join(self.log.read_text().splitlines()[-20:])
+        return tail(self.log)
 
     def close(self) -> None:
         self.end(signal.SIGKILL)
