@@ -37,7 +37,7 @@ from duewheel.wheel.storage.timer_wheel import Runs
 
 
 class HourExtent(NamedTuple):
-    """Rows of one hour, which lie together in its files.
+    """Rows of one hour, which are neighbours in its files.
 
     Attributes:
         hour: of their slots.
@@ -58,7 +58,7 @@ class StagedRows(NamedTuple):
     """The final positions of a batch's rows.
 
     Attributes:
-        runs: to be linked.
+        runs: of the rows, to link.
         slot, position: of each row: its slot, and its record in the log of the slot's hour.
     """
 
@@ -72,11 +72,11 @@ class Written:
     """Rows appended to log and messages, in slot order.
 
     Attributes:
-        order: row of the batch that each one is.
+        order: index of each row in the batch.
         slot, position: of each: its slot, and its record in the log of the slot's hour.
         records: their log records.
         extents: one per hour.
-        runs: to be linked.
+        runs: of the rows, to link.
     """
 
     order: Int64
@@ -87,7 +87,7 @@ class Written:
     runs: Runs
 
     def staged(self) -> StagedRows:
-        """The same in the order of the batch."""
+        """Returns slots and positions in the order of the batch."""
         slot, position = np.empty_like(self.slot), np.empty_like(self.position)
         slot[self.order], position[self.order] = self.slot, self.position
         return StagedRows(self.runs, slot, position)
@@ -104,7 +104,7 @@ class StagedBatch:
             directory: ingest's.
             before: the newest commit.
             clock: for the write time of records.
-            chain_ends: of the slots that the wheel does not have yet.
+            chain_ends: of slots beyond the ring.
         """
         self._directory = directory
         self._before = before
@@ -117,7 +117,7 @@ class StagedBatch:
     # ---- rows ------------------------------------------------------------------------------
 
     def write(self, rows: PlacedRows) -> Written:
-        """Append the rows, in slot order."""
+        """Appends the rows, in slot order."""
         directory, precision_ms = self._directory, self._directory.config.precision_ms
         order = slot_order(rows.slot)
         rows = rows.take(order)
@@ -139,7 +139,7 @@ class StagedBatch:
         return Written(order, slot, positions.log_position, records, extents, positions.runs())
 
     def _allocate(self, slot: Int64, size: Int64) -> tuple[RowPositions, list[HourExtent]]:
-        """Positions behind the present lengths, which grow by these rows."""
+        """Returns positions behind the present lengths, which grow by these rows."""
         hour = hour_of(slot, self._directory.config.precision_ms)
         bounds = [*first_of_each(hour).tolist(), len(slot)]
         log_position, message_position = np.empty_like(slot), np.empty_like(slot)
@@ -159,7 +159,7 @@ class StagedBatch:
         return RowPositions(slot, log_position, message_position, previous, starts), extents
 
     def _last_positions(self, slots: Int64, before: Int64) -> Int64:
-        """Newest committed record of each slot, which lies before that position; `slots` rise."""
+        """Returns the newest committed record of each slot, before that position; `slots` rise."""
         directory = self._directory
         linked = int(np.searchsorted(slots, directory.state.linked, "right"))
         require_entries(directory, slots[:linked])
@@ -171,7 +171,7 @@ class StagedBatch:
         )
 
     def abandon(self, written: Written, count: int) -> None:
-        """Mark the first `count` records as abandoned in the log."""
+        """Marks the first `count` records as abandoned in the log."""
         for hour, first, end, log_position in written.extents:
             if first < count:
                 left = written.records[first : min(end, count)].copy()
@@ -179,15 +179,15 @@ class StagedBatch:
                 self._directory.log.files.write(hour, left.tobytes(), log_position)
 
     def move_closed(self, rows: PlacedRows, written: Written, floor: int) -> StagedRows:
-        """Under the lock: rows whose slot was closed meanwhile go to the earliest open one.
+        """Moves rows whose slot was closed meanwhile to the earliest open one. Under the lock.
 
-        Together with the batch's rows that are there already, as one run in batch order: that
+        They and the batch's rows of that slot become one run in batch order, which
         keeps a partition's rows in offset order within the slot.
 
         Args:
             rows: of the batch.
-            written: as `write` has returned it.
-            floor: last closed slot, by now.
+            written: the result of `write`.
+            floor: the present last closed slot.
         """
         staged = written.staged()
         if not len(written.slot) or written.slot[0] > floor:
@@ -204,7 +204,7 @@ class StagedBatch:
     # ---- cancels ---------------------------------------------------------------------------
 
     def write_cancels(self, cancels: TimerBatch, outcome: Int32, floor: int) -> None:
-        """Under the lock: append to the segment of the earliest open slot, the one behind `floor`.
+        """Appends to the segment of the earliest open slot, behind `floor`. Under the lock.
 
         Args:
             cancels: rows that cancel.
@@ -220,7 +220,7 @@ class StagedBatch:
         )
 
     def write_cancelled(self, hour: int, offset: Int64, position: Int64) -> None:
-        """Under the lock: list records of an hour's log as cancelled.
+        """Lists records of an hour's log as cancelled. Under the lock.
 
         Args:
             hour: not expired.
@@ -234,12 +234,12 @@ class StagedBatch:
     # ---- lengths ---------------------------------------------------------------------------
 
     def commit(self, marks: Marks, rows: int, topic_ids: Mapping[str, str]) -> Commit:
-        """Under the lock: the batch's commit page.
+        """Makes the batch's commit page. Under the lock.
 
         Args:
             marks: of the partitions whose marks move.
-            rows: how many timers the batch places.
-            topic_ids: Kafka's ids of the timer topics, as far as they are known.
+            rows: the number of timers in the batch.
+            topic_ids: Kafka's ids of the timer topics; a topic may be missing.
         """
         before, state = self._before, self._directory.state
         return Commit(
@@ -258,7 +258,7 @@ class StagedBatch:
 
 
 def cut_to_committed(directory: DataDirectory, commit: Commit) -> None:
-    """Under the lock: drop bytes that belong to no batch.
+    """Truncates bytes that belong to no batch. Under the lock.
 
     Args:
         directory: ingest's.

@@ -1,36 +1,37 @@
 """Follows the owner of a shard, so that the files are always ready for a take-over: a warm standby.
 
 Instead of the dequeue loop a *follower* runs, which never publishes. It reads the newest committed
-progress, and under engine.lock writes the mirror, then the close page that follows from it
+progress, and under engine.lock writes the mirror, then the close page derived from it
 (`close_at` in checkpoints/recovery_decision.py): Close(R, C_R, R or R + 1, C_R or C_{R+1}).
 
 Ingest runs as usual. While `state` says *standby*, the engine takes only rows below C of that page,
 all of them as replayed rows (`place_replayed`): done ones are dropped, the others are placed at
 max(slot, R + 1). Rows at or above C wait: the owner may still place them anywhere.
 
-Why that is exact, for a row at offset o < C with slot s, whatever R was when it was taken:
+This is exact for a row at offset o < C with slot s, for any R at the moment when it was taken:
 
-- o < C_R, s <= R: done, and dropped.
-- o < C_R, s > R: the owner has it at s: it came before slot R was closed. So have these files.
-- C_R <= o < C_{R+1}, slot R + 1 half delivered: the owner has it at max(s, R + 1): what came late
-  went to the earliest open slot, and that was R + 1. So have these files; D says whether it is out.
+- o < C_R, s <= R: it is done, and dropped.
+- o < C_R, s > R: the owner has it at s, because it came before slot R was closed. So have these
+  files.
+- C_R <= o < C_{R+1}, slot R + 1 half delivered: the owner has it at max(s, R + 1), because a late
+  row went to the earliest open slot, which was R + 1. So have these files; D decides whether it is
+  out.
 
-So a row lies where the owner has it, or is done, under the progress by which it was judged. As R
-rises the place does not change: either R passes it, and then it is done, with C of that slot above
-o; or it does not. Slots up to R hold only what is done, slot R + 1 is judged by D, as in any start,
-and nothing is ever moved: not while a batch is being placed and R passes its slots meanwhile, nor
-when the standby takes over.
+So under each progress a row is done, or lies where the owner has it. Its slot stays the same as R
+rises: once R passes the slot the row is done, with C of that slot above o. All rows in slots up to
+R are done, D decides about slot R + 1, as in any start, and no row ever moves: neither when R
+passes the slots of a batch that is being placed, nor when the standby takes over.
 
-- Progress may jump: empty slots leave no trace, and no step in between is needed.
+- Progress may jump: empty slots leave no trace, so no intermediate step is necessary.
 - Any owner may write the progress, as long as it only rises. If it falls, Kafka has lost some, and
-  rows that were dropped as done may be pending: the next start keeps nothing.
+  rows that were dropped as done may be pending: the next start keeps no files.
 - Mirror before close page: a kill in between leaves a lower C, so fewer rows are taken.
 - Hours below R + 1 are deleted as by the owner.
 
 A take-over is a start of dequeue (startup.py) on these files. It follows once more, and delivers
-from that close page. No recovery is needed, ingest keeps running, and dequeue is ready once the
-marks have reached C. `state` says *standby* until the progress is this directory's own; only then
-are rows above C taken.
+from that close page. No recovery is necessary, ingest keeps running, and dequeue is ready once the
+marks have reached C. `state` has *standby* until the progress is this directory's own; only then
+does ingest take rows above C.
 """
 
 from __future__ import annotations

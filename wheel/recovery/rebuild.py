@@ -1,15 +1,16 @@
 """Ingest's part of a recovery: applies the decision of dequeue before Spark starts.
 
-    1. names of topics behind a damaged line are dropped
-    2. keeping something: the files of other hours are unlinked, the wheel is rebuilt from the logs
-       as far as the ring reaches, and everything is verified. Bytes behind the lengths kept belong
-       to no batch then: the engine cuts them at its start, as after any kill (staged_batch.py)
-    3. keeping nothing, or if 2 fails: the durable checkpoint goes first, then every hour; the marks
-       fall to where the oldest pending message may lie
-    4. a new commit page, then `state.set_recovered`: the files are whole
+    1. drops the names of topics behind a damaged line
+    2. if files are kept: unlinks the files of other hours, rebuilds the wheel from the logs up to
+       the reach of the ring, and verifies all records and messages. Bytes behind the kept lengths
+       belong to no batch: the engine truncates them at its start, as after any kill
+           (staged_batch.py)
+    3. if no files are kept, or 2 fails: removes the durable checkpoint first, then every hour;
+       lowers the marks to an offset at or below the oldest pending message
+    4. writes a new commit page, then `state.set_recovered`: the files are whole
 
-A kill leaves the recovery undone, and the next start repeats all of it: no step changes what the
-decision was made from. `place_replayed` places the rows that are read again.
+A kill leaves the recovery undone, and the next start repeats all of it: no step changes the input
+of the decision. `place_replayed` places the rows that are read again.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Recovered:
     """The outcome of a recovery.
 
     Attributes:
-        keep: how much was kept; less than decided if the files were damaged.
+        keep: the files that were kept; fewer than decided if they were damaged.
         records: log records kept.
         marks: per partition the next offset to read.
     """
@@ -54,19 +55,19 @@ class Recovered:
 def apply_recovery(
     directory: DataDirectory, record: RecoveryRecord, offsets_at: OffsetsAt
 ) -> Recovered | None:
-    """Apply the record, unless that was done before.
+    """Applies the record, unless it was applied before.
 
     Args:
         directory: started as INGEST.
         record: of the running dequeue.
-        offsets_at: the first offset of each timer partition whose timestamp is that time, in epoch
-            milliseconds, or later; partitions without any may be left out.
+        offsets_at: the first offset of each timer partition whose timestamp is a time, in epoch
+            milliseconds, or later; it may lack partitions without one.
 
     Returns:
-        None if there was nothing to do.
+        None if no recovery was necessary.
 
     Raises:
-        RecoveryPending: that dequeue has ended, perhaps before it had written everything.
+        RecoveryPending: that dequeue has ended, perhaps before its decision was complete.
     """
     state, begun_s = directory.state, time.monotonic()
     with directory.engine_lock.held(LOCK_DEADLINE_S):
@@ -130,7 +131,7 @@ def _kept(directory: DataDirectory, keep: Keep) -> Commit | None:
 
 
 def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
-    """Make files and wheel hold what `kept` has; returns how many records, None if damaged."""
+    """Reduces files and wheel to `kept`; returns the number of records, None if damaged."""
     state = directory.state
     first = hour_of(r + 1, directory.config.precision_ms)
     hours = {h: lengths for h, lengths in kept.hours.items() if h >= first}
@@ -145,8 +146,8 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
             directory.restore_cancelled(hour, lengths)
         findings = _verify(directory, hours, segments, r)
     except (CorruptFile, ValueError, IndexError, AssertionError) as error:
-        # Damaged bytes may decode to anything, so they raise more than CorruptFile. What passes
-        # here ends this start, and each one after it, although Kafka still has every message.
+        # Damaged bytes may decode to anything, so they raise more than CorruptFile. An error that
+        # passes here ends this and every later start, although Kafka still has every message.
         log.error("files are damaged: reading everything again", reason=repr(error))  # noqa: TRY400
         return None
     if findings:
@@ -168,8 +169,8 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
 
 
 def _next_batch(directory: DataDirectory, kept: int) -> int:
-    """A batch number above those of both commit pages. With a lower one, damage to the new page
-    would restore the old page unnoticed: no entry of the wheel would name a later batch.
+    """Returns a batch number above those of both commit pages. With a lower one, damage to the new
+    page would restore the old page unnoticed: no entry of the wheel would name a later batch.
     """
     try:
         return max(kept, directory.state.commit().batch) + 1
@@ -180,8 +181,8 @@ def _next_batch(directory: DataDirectory, kept: int) -> int:
 def _unlink_others(
     directory: DataDirectory, hours: Container[int], segments: Container[int]
 ) -> None:
-    """Unlink all hours and segments except these. Were they left for the engine to cut to nothing,
-    a `check` that has mapped them would be killed (SIGBUS): unlinked, they last until it has ended.
+    """Unlinks all hours and segments except these. If the engine truncated them to nothing instead,
+    a `check` that has mapped them would be killed (SIGBUS); unlinked, they last until it has ended.
     """
     for folders, kept in ((directory.hour_folders, hours), (directory.cancels.folders, segments)):
         for folder in folders:
@@ -191,7 +192,7 @@ def _unlink_others(
 
 
 def _link_hour(directory: DataDirectory, hour: int, log_bytes: int, batch: int) -> None:
-    """Enter an hour's runs into the wheel, as far as the ring reaches."""
+    """Links an hour's runs into the wheel, up to the reach of the ring."""
     for start, records in directory.log.blocks(hour, log_bytes):
         runs = directory.log.runs(hour, records, start, directory.config.precision_ms)
         directory.wheel.link(runs.where(runs.slot <= directory.state.linked), batch)
@@ -218,7 +219,7 @@ def _verify(
 
 
 def first_marks(config: WheelConfig, progress: Progress, offsets_at: OffsetsAt) -> Marks:
-    """For each partition an offset below which nothing is pending: rows below it are done, or older
+    """Returns for each partition an offset without pending rows below: these are done, or older
     than any pending message can be.
 
     Not below the first epoch that is kept: its settings decide the outcome of a row.
@@ -242,7 +243,7 @@ def first_marks(config: WheelConfig, progress: Progress, offsets_at: OffsetsAt) 
 
 
 def _discard_all(directory: DataDirectory, marks: Marks, r: int, progress: Progress) -> None:
-    # First: after a kill, a later loss of power would keep files that it names and that are gone.
+    # First: otherwise, after a kill and a loss of power, a start would keep unlinked files.
     directory.fs.remove(directory.path / durable_checkpoint.FILE_NAME)
     _unlink_others(directory, (), ())
     directory.wheel.clear()

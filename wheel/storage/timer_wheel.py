@@ -3,9 +3,8 @@
 Invariants:
 
 - Slot s has entry s mod ring; an entry that names an earlier lap's slot is empty for s. An entry
-that
-  was never used names the lap before the first, a number below 0, and has num 0: any other content,
-  all zero included, is damage (`require_sound`).
+  that was never used names the lap before the first, a number below 0, and has num 0: any other
+  content, all zero included, is damage (`require_sound`).
 - Half of the ring is for the future, half for the past while delivery lags. No undelivered slot is
   ever overwritten: slots beyond the ring are linked later (far_slots.py).
 - (num, magic) is stored last, as one aligned 8-byte store. `magic` names the batch, so the redo of
