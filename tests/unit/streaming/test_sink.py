@@ -342,6 +342,7 @@ class Batches:
         self.offsets.mkdir(parents=True)
         self.fetched: list[int] = []
         self.newest: Callable[[], pa.Table | None] = lambda: None
+        self.meanwhile: Callable[[], None] = lambda: None
 
     def frame(self, number: int) -> DataFrame:
         ends = json.dumps({"a": {"0": number + 1}})
@@ -350,6 +351,7 @@ class Batches:
         class Frame:
             def toArrow(_) -> pa.Table:  # noqa: N802, N805 - as in Spark
                 self.fetched.append(number)
+                self.meanwhile()
                 rows = table((A0, number))
                 self.newest = weakref.ref(rows)
                 return rows
@@ -403,28 +405,18 @@ def test_nothing_is_appended_behind_a_batch_that_has_failed(tmp_path: Path) -> N
 
 def test_no_append_begins_behind_the_end_of_a_query(tmp_path: Path) -> None:
     """Spark's JVM has died: nothing but the sink holds its last call up, and the files close."""
-    bench, batches, may_append = SinkBench({A0: 0}, checkpoint=tmp_path), Batches(tmp_path), Event()
-    bench.engine.appended = partial(wait_until, may_append.is_set, "nobody lets it append")
-    raised: list[BaseException] = []
-
-    def second_call() -> None:
-        try:
-            bench.sink(batches.frame(1), 1)
-        except StoppedWaitingError as error:
-            raised.append(error)
-
+    bench, batches = SinkBench({A0: 0}, checkpoint=tmp_path), Batches(tmp_path)
     bench.sink(batches.frame(0), 0)
-    second, end = Thread(target=second_call), Thread(target=bench.sink.drain)
-    second.start()
-    wait_until(lambda: batches.fetched == [0, 1], "the second batch is not fetched")
-    bench.sink.stop()
-    end.start()
-    may_append.set()
-    end.join()
-    second.join()
+
+    def ended() -> None:
+        bench.sink.stop()
+        bench.sink.drain()
+
+    batches.meanwhile = ended
+    with pytest.raises(StoppedWaitingError, match="appended"):
+        bench.sink(batches.frame(1), 1)
     bench.sink.drain()
     assert bench.engine.taken == [(A0, 0)]
-    assert len(raised) == 1
 
 
 def test_a_batch_that_is_appended_is_not_kept(tmp_path: Path) -> None:
