@@ -103,6 +103,7 @@ class History:
         copies: the rolled and parked ones, and their headers as they were written.
         lines: the schedule, for who wants to read it.
         settings: those that have held, and since when.
+        waits_ms: of parked timers.
     """
 
     def __init__(self, wheel: WheelConfig, clock: Clock, config: DequeueConfig) -> None:
@@ -112,7 +113,7 @@ class History:
         self.counts: Counter[str] = Counter()
         self.copies: list[tuple[Copy, bytes]] = []
         self.settings = Settings(wheel)
-        self._waits = waits_of(wheel)
+        self.waits_ms = waits_of(wheel)
         self._clock = clock
         self._config = config
         self._newest: dict[bytes, Copy] = {}
@@ -242,7 +243,7 @@ class History:
 
     def _judge_waiting(self, copy: Copy, parked_ms: int) -> None:
         """From the first wait, doubling to the longest, less a quarter at most."""
-        first_ms, last_ms = self._waits
+        first_ms, last_ms = self.waits_ms
         longest_ms = min(first_ms * 2 ** (copy.retries - 1), last_ms)
         waits_ms = copy.not_before_ms - parked_ms
         if not 3 * longest_ms // 4 < waits_ms <= longest_ms:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.clocks import WorldClock
 from tests.simulation.disk import Disk
-from tests.simulation.history import History, waits_of
+from tests.simulation.history import History
 from tests.simulation.kafka_model import Kafka, Partition
 from tests.simulation.seam import Actor, Seam
 from tests.simulation.stages import InTurn
@@ -22,7 +22,6 @@ from duewheel.checkpoints.commit_and_close import Close
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.wheel.append.cancel_lookup import CancelLimits
-from duewheel.wheel.dequeue import requeue
 from duewheel.wheel.dequeue.pipeline import Threads
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
@@ -95,7 +94,6 @@ class Host:
         self.disk = Disk(self.root)
         self.disk.clear()
         self.history.cancels.witness = self._witness
-        requeue.WAIT_MS = waits_of(self.setup.wheel)
         self.seam = Seam(
             self.disk, self.rng, self._meanwhile, self._applied, self._linked, self._put_back
         )

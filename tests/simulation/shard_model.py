@@ -290,7 +290,8 @@ class SimulatedPublisher:
         aside = Aside()
         if len(deliveries):
             parked_ms = self._kafka.parked_ms
-            routed = route(deliveries, self._known, frozenset(), TARGETS[DEAD], parked_ms)
+            waits_ms = self._kafka.history.waits_ms
+            routed = route(deliveries, self._known, frozenset(), TARGETS[DEAD], parked_ms, waits_ms)
             deliveries, aside = routed.deliveries, routed.aside
             self._require_taken(routed)
         sent, held = self._shard.sorted_out(deliveries, self._down)

@@ -55,9 +55,11 @@ def parked(deliveries: Deliveries, rows: Bool, not_before_ms: Int64) -> Deliveri
     return _to_source(deliveries, rows, join(headers, parking), count + 2)
 
 
-def waiting_letters(deliveries: Deliveries, rows: Bool, now_ms: int) -> Deliveries:
+def waiting_letters(
+    deliveries: Deliveries, rows: Bool, now_ms: int, wait_ms: tuple[int, int]
+) -> Deliveries:
     """Makes copies of the given dead letters, which wait for the dead-letter topic."""
-    not_before_ms = now_ms + waits_ms(deliveries)
+    not_before_ms = now_ms + waits_ms(deliveries, wait_ms)
     headers = letter_headers(deliveries.origin_offset, not_before_ms, _retries(deliveries))
     count = np.full(len(deliveries), len(LETTER_END), np.int32)
     return _to_source(deliveries, rows, headers, count)
@@ -67,14 +69,14 @@ def _retries(deliveries: Deliveries) -> Int32:
     return np.minimum(deliveries.retries + 1, COUNT_MAX).astype(np.int32)
 
 
-def waits_ms(deliveries: Deliveries) -> Int64:
+def waits_ms(deliveries: Deliveries, wait_ms: tuple[int, int] = WAIT_MS) -> Int64:
     """Computes the wait of each row whose topic takes no writes: the same at each computation."""
-    first_ms, longest_ms = WAIT_MS
+    first_ms, longest_ms = wait_ms
     doublings = np.minimum(deliveries.retries, _DOUBLINGS_MAX).astype(np.int64)
-    wait_ms = np.minimum(first_ms << doublings, longest_ms)
+    longest = np.minimum(first_ms << doublings, longest_ms)
     keyless = deliveries.key_hash == NO_KEY
     spread: Int64 = np.where(keyless, id_hashes(deliveries.timer_id), deliveries.key_hash)
-    waits: Int64 = wait_ms - spread % (wait_ms // 4)
+    waits: Int64 = longest - spread % (longest // 4)
     return waits
 
 

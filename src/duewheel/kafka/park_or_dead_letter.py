@@ -51,6 +51,7 @@ def route(
     refused: frozenset[bytes],
     dead_letter_topic: str,
     now_ms: int,
+    wait_ms: tuple[int, int] = requeue.WAIT_MS,
 ) -> Routed:
     """Address rows that can never be published to the dead-letter topic, and rows that cannot be
     published for now to their timer topic.
@@ -62,6 +63,7 @@ def route(
         refused: sources of records that the broker has refused.
         dead_letter_topic: of unpublishable rows.
         now_ms: from which parked rows wait.
+        wait_ms: the first wait, and the longest.
 
     Raises:
         PublishDoubt: neither the dead-letter topic nor a row's timer topic exists.
@@ -84,7 +86,7 @@ def route(
     spread = (reason == Reason.NONE) & spread_rows(deliveries)
     if (waiting | spread).any():
         targets = fetch(topic for topic, _ in deliveries.source_partitions)
-        deliveries, waiting = _parked(deliveries, waiting, spread, targets, reason, now_ms)
+        deliveries, waiting = _parked(deliveries, waiting, spread, targets, reason, now_ms, wait_ms)
     if reason.any():
         deliveries = unpublishable.dead_lettered(deliveries, reason, targets, dead_letter_topic)
     letters = np.zeros_like(waiting)
@@ -93,7 +95,7 @@ def route(
         deliveries = unpublishable.to_dead_letters(deliveries, dead_letter_topic)
         if not targets[dead_letter_topic].takes_letters:
             targets = fetch(topic for topic, _ in deliveries.source_partitions)
-            deliveries, letters = _letters_kept(deliveries, targets, now_ms)
+            deliveries, letters = _letters_kept(deliveries, targets, now_ms, wait_ms)
         deliveries = _dead_letters_fitted(deliveries, targets)
     reason[letters] = Reason.NONE
     return Routed(deliveries, _aside(waiting, letters, reason), used_targets)
@@ -120,6 +122,7 @@ def _parked(
     targets: Mapping[str, Target],
     reason: Int32,
     now_ms: int,
+    wait_ms: tuple[int, int],
 ) -> tuple[Deliveries, Bool]:
     """The deliveries with rows parked, and which rows those are.
 
@@ -128,7 +131,7 @@ def _parked(
     """
     back = waiting | spread
     # The later of the two: otherwise this row could overtake an earlier one of its key.
-    retry_ms = np.where(waiting, now_ms + requeue.waits_ms(deliveries), ANY_TIME)
+    retry_ms = np.where(waiting, now_ms + requeue.waits_ms(deliveries, wait_ms), ANY_TIME)
     not_before_ms = np.maximum(retry_ms, np.where(spread, deliveries.not_before_ms, ANY_TIME))
     parked = requeue.parked(deliveries, back, not_before_ms)
     refused = back & (unpublishable.why_not(parked, targets, []) != Reason.NONE)
@@ -140,7 +143,10 @@ def _parked(
 
 
 def _letters_kept(
-    deliveries: Deliveries, targets: Mapping[str, Target], now_ms: int
+    deliveries: Deliveries,
+    targets: Mapping[str, Target],
+    now_ms: int,
+    wait_ms: tuple[int, int],
 ) -> tuple[Deliveries, Bool]:
     """The deliveries with dead letters sent to their timer topics to wait, and which rows those
     are. A copy too large for its timer topic is reduced to a pointer to the original.
@@ -150,11 +156,11 @@ def _letters_kept(
         [topic not in missing for topic, _ in deliveries.source_partitions], np.bool_
     )
     rows = deliveries.dead_letter & existing[deliveries.source_partition]
-    waiting = requeue.waiting_letters(deliveries, rows, now_ms)
+    waiting = requeue.waiting_letters(deliveries, rows, now_ms, wait_ms)
     too_large = unpublishable.too_large(waiting, targets) & rows
     if too_large.any():
         deliveries = unpublishable.stripped(deliveries, too_large)
-        waiting = requeue.waiting_letters(deliveries, rows, now_ms)
+        waiting = requeue.waiting_letters(deliveries, rows, now_ms, wait_ms)
     return waiting, rows
 
 
