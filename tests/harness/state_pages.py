@@ -20,3 +20,11 @@ def damage_newest_commit(directory: Path) -> None:
             sequences[int.from_bytes(file.read(8), "little")] = at
         file.seek(sequences[max(sequences)])
         file.write(b"damaged.")
+
+
+def damage_both_commits(directory: Path) -> None:
+    """Let both commit pages fail their checksums."""
+    with (directory / state_file.FILE_NAME).open("r+b") as file:
+        for at in (COMMIT, COMMIT + PAGE_BYTES):
+            file.seek(at)
+            file.write(b"damaged.")

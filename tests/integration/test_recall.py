@@ -258,7 +258,7 @@ def test_what_is_refused_is_not_written(topics: RecallTopics, producer: DelayPro
         ({"timer": here[:-1]}, "no recall handle, or was changed or cut short"),
         ({"timer": here, "key": b"k"}, "give neither key nor partition"),
         ({"timer": here, "partition": 0}, "give neither key nor partition"),
-        ({"timer": Timer("7", "other", 0, 0, 0).handle}, 'of the timer topic "other", not of'),
+        ({"timer": Timer("7", "other", 0, 0, 0).handle}, 'names the timer topic "other", not "'),
         ({"timer": Timer("7", topics.timers, 3, 0, 0).handle}, "has no partition 3"),
         ({"timer": "", "key": b"k"}, "0 bytes, not 1 to 255"),
         ({"timer": "7", "partition": -1}, "partition -1"),

@@ -16,7 +16,6 @@ from random import Random
 
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 from hypothesis import settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -99,7 +98,6 @@ class WheelMachine(RuleBasedStateMachine):
         self.came: list[Came] = []
         self.last_floor = -(2**62)
         self.last_offset: dict[tuple[int, int], int] = {}
-        self.patches = pytest.MonkeyPatch()
 
     @initialize(
         precision_ms=st.sampled_from([1, 7, 50]),
@@ -399,7 +397,6 @@ class WheelMachine(RuleBasedStateMachine):
         finally:
             for role in Role:
                 self.shard.kill(role)
-            self.patches.undo()
             shutil.rmtree(self.root)
 
     def finish(self) -> None:

@@ -366,7 +366,7 @@ class DelayProducer:
         if handle.timer_topic != timer_topic:
             raise InvalidTimer(
                 f'the recall handle names the timer topic "{handle.timer_topic}", '
-                f'not of "{timer_topic}"'
+                f'not "{timer_topic}"'
             )
         if handle.partition not in self._producer.partitions_for(timer_topic):
             raise InvalidTimer(f'"{timer_topic}" has no partition {handle.partition}')

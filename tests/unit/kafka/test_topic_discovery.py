@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.harness.state_pages import damage_both_commits
 
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
@@ -44,14 +45,10 @@ def test_a_standby_follows_its_owner(shard: LocalShard) -> None:
     assert TakenTopics.of(state(shard)).only
 
 
-def test_a_commit_page_that_cannot_be_read_says_nothing(
-    shard: LocalShard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_page_that_cannot_be_read_says_nothing(shard: LocalShard) -> None:
     """A recovery sees to it, and has to know where to read."""
     shard.append([TimerRow(0, 0, 1_800_000_000_000)], {(TIMER_TOPIC, 0): 1})
-
-    def damaged(_: State) -> None:
-        raise CorruptFile(shard.path, 0, "neither page is whole")
-
-    monkeypatch.setattr(State, "commit", damaged)
+    damage_both_commits(shard.path)
+    with pytest.raises(CorruptFile, match="neither"):
+        state(shard).commit()
     assert TakenTopics.of(state(shard)).topics == {TIMER_TOPIC, "of the progress"}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tests.harness.killed import Killed, die
 from tests.harness.local_world import NOW_MS, PRECISION_MS
@@ -18,7 +17,6 @@ from tests.harness.recovery_world import RecoveryWorld
 from tests.harness.standbys import Standby
 from tests.harness.state_pages import damage_newest_commit
 
-from duewheel import testing
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.checkpoints.durable_checkpoint import Durable
@@ -27,9 +25,9 @@ from duewheel.checkpoints.reshard_records import reassigned, sealed
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
 from duewheel.schemas import header_names
-from duewheel.schemas.batches import TimerBatch, TopicPartition, is_retired
+from duewheel.schemas.batches import TopicPartition, is_retired
 from duewheel.schemas.wire.record_codec import framed_bytes
-from duewheel.testing import TIMER_TOPIC, TimerRow, timer_batch
+from duewheel.testing import TIMER_TOPIC, TimerRow
 from duewheel.wheel.admin import accept_loss
 from duewheel.wheel.admin.accept_loss import KafkaTopics, Loss, accept, losses
 from duewheel.wheel.recovery.rebuild import first_marks
@@ -218,17 +216,10 @@ def test_no_durable_checkpoint_outlives_the_topic_that_it_speaks_of(shop: Shop) 
     assert Durable.read(shop.path) is None
 
 
-def test_a_timer_of_the_old_topic_that_rolls_begins_anew(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_timer_of_the_old_topic_that_rolls_begins_anew(shop: Shop) -> None:
     """The new topic has no first copy of it; its id is that which it had."""
-
-    def stamped(timers: Sequence[TimerRow]) -> TimerBatch:
-        batch = timer_batch(timers)
-        return replace(batch, timestamp_ms=np.full(len(batch), NOW_MS))
-
-    monkeypatch.setattr(testing, "timer_batch", stamped)
     shop.write(0, 4_900, 4_900)
+    shop.kafka[0] = [replace(written, timestamp_ms=NOW_MS) for written in shop.kafka[0]]
     shop.ingest()
     shop.make_anew()
     shop.accept(P, Q)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.harness.cancel_world import CancelWorld, cancel, timer
 from tests.harness.local_world import NOW_MS, PRECISION_MS
+from tests.harness.manual_host import ManualHost
 from tests.harness.recovery_world import RecoveryWorld
 from tests.harness.standbys import Standby
 from tests.harness.timer_rows import P0, P1
@@ -120,16 +120,16 @@ def outcomes(directory: DataDirectory) -> Iterator[int]:
 # ---- marks after a loss of power -----------------------------------------------------------------
 
 
-def with_a_cancelled_timer(world: CancelWorld) -> None:
+def with_a_cancelled_timer(world: CancelWorld, fs: FileSystem = HOST_FS) -> None:
     """And one that is not; a durable checkpoint knows of both."""
     world.append(timer(0, 50), cancel(1), TimerRow(0, 2, NOW_MS + 500, timer_id=b"b"))
     world.at_slot(2)
-    checkpoints = DurableCheckpoints(world.path)
+    checkpoints = DurableCheckpoints(world.path, fs)
     checkpoints.write()
     checkpoints.close()
 
 
-def lose_power(world: CancelWorld, monkeypatch: pytest.MonkeyPatch, marked: list[int]) -> None:
+def lose_power(world: CancelWorld, host: ManualHost, marked: list[int]) -> None:
     """What is left of the marks: those of these records."""
     for role in Role:
         world.shard.kill(role)
@@ -138,20 +138,20 @@ def lose_power(world: CancelWorld, monkeypatch: pytest.MonkeyPatch, marked: list
     for row in range(2):
         data[row * RECORD_BYTES + 12] = ord("C") if row in marked else 0
     path.write_bytes(data)
-    boot = str(uuid.uuid4())
-    monkeypatch.setattr(FileSystem, "boot_id", lambda _: boot)
+    host.boot()
     world.shard.start_dequeue()
     world.shard.start_ingest()
 
 
 @pytest.mark.parametrize("marked", [[], [0, 1]])
 def test_after_a_loss_of_power_the_marks_are_those_of_what_was_kept(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, marked: list[int]
+    make_world: MakeWorld, marked: list[int]
 ) -> None:
     """It may take marks, and leave those of a batch that it takes; nothing is read again for it."""
-    world = make_world()
-    with_a_cancelled_timer(world)
-    lose_power(world, monkeypatch, marked)
+    host = ManualHost()
+    world = make_world(fs=host)
+    with_a_cancelled_timer(world, host)
+    lose_power(world, host, marked)
     record = RecoveryRecord.read(world.path)
     assert record is not None and (record.case, record.keep.name) == ("power lost", "DURABLE")
     assert world.engine.marks[P0] == 3, "nothing is read again"
@@ -159,19 +159,17 @@ def test_after_a_loss_of_power_the_marks_are_those_of_what_was_kept(
     assert world.sources() == ["timers-0@2"]
 
 
-def test_a_durable_checkpoint_names_only_files_that_are_synced(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = make_world()
+def test_a_durable_checkpoint_names_only_files_that_are_synced(make_world: MakeWorld) -> None:
     synced = set[str]()
-    sync_path = FileSystem.sync_path
 
-    def watched(fs: FileSystem, path: Path) -> None:
-        synced.add(path.parent.name)
-        sync_path(fs, path)
+    class WatchedDisk(FileSystem):
+        def sync_path(self, path: Path) -> None:
+            synced.add(path.parent.name)
+            super().sync_path(path)
 
-    monkeypatch.setattr(FileSystem, "sync_path", watched)
-    with_a_cancelled_timer(world)
+    disk = WatchedDisk()
+    world = make_world(fs=disk)
+    with_a_cancelled_timer(world, disk)
     folders = {path.parent.name for path in world.path.glob("*/*") if path.is_file()}
     assert {"timerlog", "messages", "cancelled", "cancels", "requests"} <= folders
     assert {"timerlog", "messages", "cancelled", "cancels", "requests"} <= synced
