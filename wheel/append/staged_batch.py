@@ -135,7 +135,7 @@ class StagedBatch:
             directory.messages.files.write(
                 hour, octets[begin : int(ends[end - 1])], int(positions.message_position[first])
             )
-            directory.log.files.write(hour, records[first:end].tobytes(), log_position)
+            directory.log.files.write(hour, records[first:end].view(np.uint8).data, log_position)
         return Written(order, slot, positions.log_position, records, extents, positions.runs())
 
     def _allocate(self, slot: Int64, size: Int64) -> tuple[RowPositions, list[HourExtent]]:
