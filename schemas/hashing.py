@@ -70,7 +70,7 @@ def murmur2(column: Column, *seeds: int) -> list[Uint32]:
     """murmur2 of each value, once for each seed. No nulls.
 
     All rows advance together, four bytes a step, and a row leaves when its words are used up: the
-    work is that of the bytes there are. The last few rows, if they are long, go on one at a time.
+    work is that of the existing bytes. The last few rows, if they are long, continue one at a time.
     """
     bounds = offsets(column)
     sizes = np.diff(bounds)

@@ -250,7 +250,7 @@ class TimerSink:
                 raise RecoveryRefused(
                     f"{topic}-{number} ends at offset {end}, but messages up to {reached} were "
                     "taken from it: it has lost its end, and new messages would count as replayed. "
-                    f"`duewheel reconfigure --accept-loss {topic}-{number}` lets the shard go on"
+                    f"`duewheel reconfigure --accept-loss {topic}-{number}` accepts that"
                 )
 
     def _note_gaps(self, batch: TimerBatch, marks_before: Marks, ends: Marks) -> None:

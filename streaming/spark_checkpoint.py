@@ -161,7 +161,7 @@ def settle_checkpoint(
 def _misfit(
     resume: Resume, marks: Marks, partitions: Mapping[TopicPartition, int], ends: Marks
 ) -> str | None:
-    """Why the query must not go on where its checkpoint says; None if it may."""
+    """Returns why the query must not continue at its checkpoint; None if it may."""
     topics = {topic for topic, _ in partitions}
     for (topic, number), offset in resume.offsets.items():
         name, mark = f"{topic}-{number}", marks.get((topic, number))

@@ -38,7 +38,7 @@ ALLOWED_IN = {
 PHRASES = re.compile(
     r"\b(anew|whoever|nobody knows|what is told|of which there is one|signs? of life"
     r"|what becomes of|knows of|those that there are|makes of (it|them)"
-    r"|is told|are told|what is left)\b",
+    r"|told|goes? on|somebody|anybody|what is left)\b",
     re.IGNORECASE,
 )
 

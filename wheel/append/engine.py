@@ -251,7 +251,7 @@ def require_same_topics(recorded: Mapping[str, str], current: Mapping[str, str])
             raise RecoveryRefused(
                 f"timer topic {topic!r} has the id {current[topic]}, it had {topic_id}: it was "
                 "recreated, and its offsets are not those that were taken. `duewheel reconfigure "
-                "--accept-loss` lets the shard go on with it"
+                "--accept-loss` accepts that"
             )
 
 

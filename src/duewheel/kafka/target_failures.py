@@ -8,8 +8,8 @@ Two sources:
                 some seconds its rows are parked, then one transaction tries it. Each further
                 failure doubles that time, because a trial delays all other rows
 
-`route` decides the outcome of the rows (park_or_dead_letter.py).
-Each change is logged once, however many rows it affects.
+`route` decides the outcome of the rows (park_or_dead_letter.py). Each change is logged once,
+however many rows it affects.
 """
 
 from __future__ import annotations

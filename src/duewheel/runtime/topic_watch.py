@@ -184,7 +184,7 @@ def require_not_below(marks: Marks, ends: Marks) -> None:
                 f"{partition[0]}-{partition[1]} ends at offset {ends[partition]}, but messages up "
                 f"to {marks[partition]} were taken from it: the topic was recreated or lost its "
                 "end, and new messages would be dropped as replayed. `duewheel reconfigure "
-                f"--accept-loss {partition[0]}-{partition[1]}` lets the shard go on without"
+                f"--accept-loss {partition[0]}-{partition[1]}` accepts that"
             )
 
 
@@ -198,6 +198,6 @@ def _require_readable(lost: Iterable[TopicPartition]) -> None:
     if flags:
         raise RecoveryRefused(
             "messages must be read again from timer topics that were deleted or recreated: "
-            f"`duewheel reconfigure {flags}` lets the shard go on without. If the topics are only "
+            f"`duewheel reconfigure {flags}` accepts the loss. If the topics are only "
             "no longer configured: configure them again"
         )
