@@ -9,7 +9,8 @@ simulation is an *actor*; before each of its stores something may happen that wa
     power      the same, for the whole host
     meanwhile  the other process does something, as if it had been scheduled just now
 
-Or the disk refuses it. watching.py brings the stores here.
+Or the disk refuses it. watched_files.py brings stores to files here, watched_parts.py those that
+numpy makes to mapped memory.
 """
 
 from __future__ import annotations

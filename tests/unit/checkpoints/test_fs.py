@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from duewheel.checkpoints.fs import HOST_FS, Bytes, FileSystem, NewFile, read_into
 from duewheel.errors import CorruptFile
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def read(path: Path, offset: int, size: int) -> bytes:
@@ -109,3 +112,20 @@ def test_syncing_a_tree_passes_over_what_vanishes_meanwhile(tmp_path: Path) -> N
     # Listed, and not there when it is opened: as another process's temporary file.
     (tmp_path / "folder" / ".recovery.4711").symlink_to("renamed away")
     HOST_FS.sync_tree(tmp_path)
+
+
+def test_no_file_of_a_data_directory_changes_around_the_file_system() -> None:
+    """A store made otherwise is one that no simulation and no kill test sees."""
+    changes = re.compile(
+        r"\bos\.(open|p?write|fsync|f?truncate|replace|rename|unlink|remove|mkdir|posix_fallocate)\b"
+        r"|(?<!fs)\.(mkdir|rename|write_bytes|write_text|touch|flush)\(|mmap\.mmap\(|shutil\.|unlink\(missing_ok"
+    )
+    found = [
+        f"{path.name}: {line.strip()}"
+        for folder in ("checkpoints", "wheel")
+        for path in (ROOT / folder).rglob("*.py")
+        if path.name != "fs.py"
+        for line in path.read_text().splitlines()
+        if changes.search(line)
+    ]
+    assert found == []
