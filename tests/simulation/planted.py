@@ -381,7 +381,7 @@ PLANTED = {
         "a start draws no incarnation of its own",
         "wheel/recovery/startup.py",
         "directory.fs.random_bits(62)",
-        "found.incarnation",
+        "committed.incarnation",
     ),
     "no-claim": Planted(
         "refused",

@@ -228,7 +228,7 @@ CANCELS = {
         "what lies in slots of before a recovery proves that it was delivered there",
         STARTING,
         "CancelBounds.blind_of(decision.delivered_slot, committed.partitions)",
-        "CancelBounds.blind_of(-(2**62), found.partitions)",
+        "CancelBounds.blind_of(-(2**62), committed.partitions)",
         test=AGAIN + "test_after_a_loss_slots_that_were_delivered_prove_nothing",
     ),
     "blind-not-at-a-start": Planted(
@@ -358,7 +358,7 @@ CANCELS = {
         "a cancel at an offset that was replied to before the cut gets no reply",
         ACCEPTING,
         "replied = min(before.replied_below, replied)",
-        "replied = known.replied_below",
+        "replied = before.replied_below",
         seed=0,
     ),
     "cut-raises-c": Planted(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,21 @@ def test_a_fault_has_its_place(name: str) -> None:
     if planted.test:
         path, test = planted.test.split("::")
         assert f"def {test}(" in (ROOT / "tests" / path).read_text()
+
+
+def test_a_fault_names_only_what_is_defined(tmp_path: Path) -> None:
+    """Otherwise it is found by its NameError, and shows nothing of the clause that it breaks."""
+    for name, planted in PLANTED.items():
+        text = (ROOT / "src" / "duewheel" / planted.path).read_text()
+        (tmp_path / f"{name}.py").write_text(text.replace(planted.old, planted.new))
+    checked = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "-q", "--isolated", "--select", "F821", "."],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout
 
 
 def test_a_fault_is_planted_in_a_copy(tmp_path: Path) -> None:
