@@ -221,7 +221,8 @@ CANCELS = {
         LOOKUP,
         "is_over = timers.cancelled[order][last_copy] & ~last_of_group[last_copy]",
         "is_over = timers.cancelled[order][last_copy]",
-        seed=11,
+        test="unit/wheel/append/test_id_index.py::"
+        "test_the_newest_timer_of_an_id_is_found_though_it_is_cancelled",
     ),
     "cancel-since": Planted(
         "9",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import structlog
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.harness.deliveries import (
     DOWN,
@@ -106,6 +106,7 @@ def test_the_same_rows_are_in_excess_each_time() -> None:
     limit=st.integers(1, 40),
     window_ms=st.integers(0, 100_000),
 )
+@example(keys=[0] * 100, limit=40, window_ms=60_000)
 def test_once_a_row_of_a_key_is_in_excess_all_later_ones_are_and_wait_as_long(
     keys: list[int], limit: int, window_ms: int
 ) -> None:

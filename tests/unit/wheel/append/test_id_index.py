@@ -146,3 +146,17 @@ def test_of_an_id_with_many_timers_an_older_one_is_found(tmp_path: Path, named: 
         world.append(*(replace(chase, offset=5 + n) for n, chase in enumerate(chases)))
     world.at_slot(8)
     assert {word for _, word in world.answers()} == {"cancelled"}
+
+
+def test_the_newest_timer_of_an_id_is_found_though_it_is_cancelled(tmp_path: Path) -> None:
+    """A cancel that is sent again has the same reply; older timers do not matter."""
+    world = CancelWorld(tmp_path / "data")
+    world.shard.cancel_limits = CancelLimits(forget_from=2)
+    world.shard.kill(Role.INGEST)
+    world.shard.start_ingest()
+    world.append(timer(0, 50), cancel(1))
+    world.append(timer(2, 51), cancel(3))
+    for offset in range(4, 8):
+        world.append(cancel(offset))
+    world.at_slot(8)
+    assert [word for _, word in world.answers()] == ["cancelled"] * 6
