@@ -48,7 +48,7 @@ class CancelBounds:
         return cls(since, dict.fromkeys(partitions, EVERY_OFFSET))
 
     def write(self, directory: Path, fs: FileSystem) -> None:
-        """Replace the file, durably."""
+        """Replaces the file, durably."""
         content = {"since": self.since, "blind": marks_to(self.blind)}
         write_json(directory / FILE_NAME, content, fs)
 

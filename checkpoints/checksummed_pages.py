@@ -100,7 +100,7 @@ class PagePair:
         return sequence
 
     def mark(self, sequence: int) -> None:
-        """Mark the page written as `sequence`."""
+        """Marks the page written as `sequence`."""
         self._store(self._offsets[sequence & 1] + _HEAD.size, _MARK.pack(sequence))
 
     def written(self) -> bool:

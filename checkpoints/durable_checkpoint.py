@@ -61,7 +61,7 @@ class Durable:
     cancels: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     def write(self, directory: Path, fs: FileSystem) -> None:
-        """Replace the file, durably."""
+        """Replaces the file, durably."""
         content = {
             "format": FORMAT,
             "batch": self.batch,

@@ -49,7 +49,7 @@ class FileLock:
         return lock
 
     def try_acquire(self) -> bool:
-        """Take the lock if it is free."""
+        """Takes the lock if it is free."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -70,7 +70,7 @@ class FileLock:
             time.sleep(self._POLL_S)
 
     def release(self) -> None:
-        """Free the lock."""
+        """Frees the lock."""
         fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     @contextmanager
@@ -97,7 +97,7 @@ class FileLock:
         return int(text) if text.isdigit() else 0
 
     def close(self) -> None:
-        """Free the lock and the descriptor."""
+        """Frees the lock and the descriptor."""
         self._fs.close(self._fd)
 
 

@@ -37,11 +37,11 @@ class FileSystem:
         return os.open(path, flags | os.O_CLOEXEC, mode)
 
     def close(self, fd: int) -> None:
-        """Close a descriptor of `open`."""
+        """Closes a descriptor of `open`."""
         os.close(fd)
 
     def pwrite(self, fd: int, data: Bytes, offset: int) -> int:
-        """Write some of `data` at byte `offset`; returns how many bytes."""
+        """Writes some of `data` at byte `offset`; returns how many bytes."""
         return os.pwrite(fd, data, offset)
 
     def cut(self, fd: int, size: int) -> None:
@@ -57,24 +57,24 @@ class FileSystem:
         os.posix_fallocate(fd, 0, size)
 
     def fsync(self, fd: int) -> None:
-        """Make a file's content durable, or the entries of a directory."""
+        """Makes a file's content durable, or the entries of a directory."""
         os.fsync(fd)
 
     def msync(self, mapped: mmap.mmap) -> None:
-        """Make the content of a mapped file durable."""
+        """Makes the content of a mapped file durable."""
         mapped.flush()
 
     def map(self, fd: int, size: int, *, writable: bool) -> mmap.mmap:
-        """Map the first `size` bytes, shared with every other process that maps them."""
+        """Maps the first `size` bytes, shared with every other process that maps them."""
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         return mmap.mmap(fd, size, access=access)
 
     def replace(self, path: Path, target: Path) -> None:
-        """Give the file or directory at `path` the name `target`, atomically."""
+        """Gives the file or directory at `path` the name `target`, atomically."""
         path.replace(target)
 
     def unlink(self, path: Path) -> None:
-        """Remove a file.
+        """Removes a file.
 
         Raises:
             FileNotFoundError: there is none.
@@ -82,7 +82,7 @@ class FileSystem:
         path.unlink()
 
     def mkdir(self, path: Path) -> None:
-        """Make a directory.
+        """Makes a directory.
 
         Raises:
             FileExistsError: there is one.
@@ -90,7 +90,7 @@ class FileSystem:
         path.mkdir()
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory and what is below it, as far as that is possible."""
+        """Removes a directory and what is below it, as far as that is possible."""
         shutil.rmtree(path, ignore_errors=True)
 
     def boot_id(self) -> str:
@@ -104,11 +104,11 @@ class FileSystem:
     # ---- whole files -----------------------------------------------------------------------
 
     def open_file(self, path: Path) -> int:
-        """Open for reading and writing, made if absent; returns the descriptor."""
+        """Opens for reading and writing, made if absent; returns the descriptor."""
         return self.open(path, os.O_RDWR | os.O_CREAT)
 
     def open_existing(self, path: Path) -> int:
-        """Open for reading and writing; returns the descriptor.
+        """Opens for reading and writing; returns the descriptor.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -116,7 +116,7 @@ class FileSystem:
         return self.open(path, os.O_RDWR)
 
     def open_emptied(self, path: Path) -> int:
-        """Open for reading and writing, with nothing in it; returns the descriptor."""
+        """Opens for reading and writing, with nothing in it; returns the descriptor."""
         # A killed process may have left one; in a container another process soon has its id.
         fd = self.open_file(path)
         self.cut(fd, 0)
@@ -135,7 +135,7 @@ class FileSystem:
         return fd
 
     def write_at(self, fd: int, data: Bytes, offset: int) -> None:
-        """Write all of `data` at byte `offset`, however many calls the kernel needs."""
+        """Writes all of `data` at byte `offset`, however many calls the kernel needs."""
         view = memoryview(data).cast("B")
         while view:
             written = self.pwrite(fd, view, offset)
@@ -180,7 +180,7 @@ class FileSystem:
             self.unlink(path)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, if it is there; durably."""
+        """Removes a file, if it is there; durably."""
         self.discard(path)
         self.sync_directory(path.parent)
 
@@ -204,7 +204,7 @@ class FileSystem:
             self.sync_directory(path.parent)
 
     def sync_path(self, path: Path) -> None:
-        """Make a file's content durable, by name.
+        """Makes a file's content durable, by name.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -212,7 +212,7 @@ class FileSystem:
         self._sync(path, os.O_RDONLY)
 
     def sync_directory(self, path: Path) -> None:
-        """Make the directory's entries durable."""
+        """Makes the directory's entries durable."""
         self._sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def _sync(self, path: Path, flags: int) -> None:
@@ -243,7 +243,7 @@ class NewFile:
     """
 
     def __init__(self, path: Path, size: int, fs: FileSystem = HOST_FS) -> None:
-        """Allocate it, zeroed, beside `path`.
+        """Allocates it, zeroed, beside `path`.
 
         Raises:
             OSError: the file system has too little room; the unfinished file is removed.
@@ -259,7 +259,7 @@ class NewFile:
             raise
 
     def write(self, data: Bytes, offset: int) -> None:
-        """Write all of `data` at byte `offset`."""
+        """Writes all of `data` at byte `offset`."""
         self._fs.write_at(self._fd, data, offset)
 
     def sync(self) -> None:
@@ -272,13 +272,13 @@ class NewFile:
         self._fs.sync_directory(self._path.parent)
 
     def close(self) -> None:
-        """Close the file, and remove it unless it is in place."""
+        """Closes the file, and remove it unless it is in place."""
         self._fs.close(self._fd)
         self._fs.discard(self._temporary)
 
 
 def read_into(fd: int, target: memoryview, offset: int, path: Path) -> None:
-    """Fill `target` from byte `offset`.
+    """Fills `target` from byte `offset`.
 
     Raises:
         CorruptFile: the file ends before `target` is full.

@@ -22,7 +22,7 @@ _PARTITION = re.compile(r"[0-9]{1,10}")
 
 
 def write_json(path: Path, value: object, fs: FileSystem) -> None:
-    """Replace a file by JSON behind its CRC-32, durably."""
+    """Replaces a file by JSON behind its CRC-32, durably."""
     text = json.dumps(value, separators=(",", ":")).encode()
     fs.replace_file(path, checked_line(text))
 

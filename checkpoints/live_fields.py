@@ -102,7 +102,7 @@ class LiveFields:
         return 0 < self._words[FieldIndex.PROMOTION] - now_ms <= PROMOTION_MS
 
     def want_promotion(self, now_ms: int) -> None:
-        """Request a promotion for the next PROMOTION_MS; durable.
+        """Requests a promotion for the next PROMOTION_MS; durable.
 
         The request expires, so that a stale `promote` cannot depose a live owner.
         """
@@ -110,7 +110,7 @@ class LiveFields:
         self._sync()
 
     def withdraw_promotion(self) -> None:
-        """Withdraw the request; durable."""
+        """Withdraws the request; durable."""
         self._words[FieldIndex.PROMOTION] = 0
         self._sync()
 

@@ -80,7 +80,7 @@ def require_may_own(
     take_over_after_ms: int,
     take_over: bool,
 ) -> None:
-    """Refuse a shard that another data directory, or another copy of this one, may be serving.
+    """Refuses a shard that another data directory, or another copy of this one, may be serving.
 
     Args:
         progress: the newest in Kafka.

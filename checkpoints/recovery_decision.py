@@ -79,7 +79,7 @@ class RecoveryRecord:
     dequeue_start: int
 
     def write(self, directory: Path, fs: FileSystem) -> None:
-        """Put the record in place, durably."""
+        """Puts the record in place, durably."""
         write_json(directory / FILE_NAME, asdict(self), fs)
 
     @classmethod

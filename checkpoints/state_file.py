@@ -87,7 +87,7 @@ class State:
 
     @classmethod
     def open(cls, directory: Path, fs: FileSystem = HOST_FS) -> State:
-        """Map an existing state file.
+        """Maps an existing state file.
 
         Raises:
             FileNotFoundError: the file is missing.
@@ -147,7 +147,7 @@ class State:
             raise CorruptFile(self.path, _COMMIT, f"this is no commit page: {error!r}") from error
 
     def write_commit(self, commit: Commit) -> None:
-        """Write a commit page, not yet applied: the batch exists from here on."""
+        """Writes a commit page, not yet applied: the batch exists from here on."""
         assert not commit.applied, "a page is marked once the wheel has its batch"
         self._commit.write(json.dumps(commit.to_json(), separators=(",", ":")).encode())
 
@@ -195,7 +195,7 @@ class State:
         return found
 
     def write_mirror(self, mirror: Mirror) -> None:
-        """Mirror a progress record that Kafka has committed.
+        """Mirrors a progress record that Kafka has committed.
 
         Raises:
             OSError: the disk is full, or fails; the earlier mirror stays.
@@ -326,7 +326,7 @@ class State:
         return self._words[FieldIndex.DEQUEUE_STARTS]
 
     def count_dequeue_start(self) -> int:
-        """Raise `dequeue_starts`, under both locks; returns the new value."""
+        """Raises `dequeue_starts`, under both locks; returns the new value."""
         self._words[FieldIndex.DEQUEUE_STARTS] += 1
         return self.dequeue_starts
 
@@ -340,7 +340,7 @@ class State:
         self._words[FieldIndex.LINKED] = slot
 
     def sync(self) -> None:
-        """Make the file durable, and the mirror."""
+        """Makes the file durable, and the mirror."""
         self._fs.msync(self._mapped)
         progress_mirror.sync(self._mirror, self._fs)
 
@@ -351,7 +351,7 @@ class State:
         self.release()
 
     def release(self) -> None:
-        """Unmap the file."""
+        """Unmaps the file."""
         self._words.release()
         self._mapped.close()
 

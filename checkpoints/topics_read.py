@@ -33,7 +33,7 @@ class TopicSet:
     faulty: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, directory: Path) -> None:
-        """Replace the file, durably."""
+        """Replaces the file, durably."""
         left_out, faulty = dict(self.left_out), dict(self.faulty)
         content = {"topics": self.topics, "left_out": left_out, "faulty": faulty}
         write_json(directory / FILE_NAME, content, HOST_FS)

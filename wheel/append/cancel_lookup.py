@@ -162,7 +162,7 @@ class CancelLookup:
         return Candidates(group[:first], in_log, logged, rows, group[second:])
 
     def close(self) -> None:
-        """Drop the index."""
+        """Drops the index."""
         self._index.close()
 
     def _in_log(

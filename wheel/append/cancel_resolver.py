@@ -130,5 +130,5 @@ class CancelResolver:
         )
 
     def close(self) -> None:
-        """Drop the index."""
+        """Drops the index."""
         self._lookup.close()

@@ -114,7 +114,7 @@ class IdIndex:
         self._walked = None
 
     def close(self) -> None:
-        """Drop the index."""
+        """Drops the index."""
         self._table, self._walked, self._added = None, None, {}
         self._partial = np.empty(0, np.int64)
 

@@ -134,7 +134,7 @@ class Loop:
         self._end_standby()
 
     def close(self) -> None:
-        """Close the files."""
+        """Closes the files."""
         self._chunks.close()
         self._linker.close()
 

@@ -92,7 +92,7 @@ class ReadAhead:
         config: ReadAheadConfig,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Open the files of an existing data directory.
+        """Opens the files of an existing data directory.
 
         Args:
             path: the directory.
@@ -128,7 +128,7 @@ class ReadAhead:
         return sum(self._read_hour(hour, delivered, until, bytes_max) for hour in hours)
 
     def close(self) -> None:
-        """Close the files."""
+        """Closes the files."""
         self._log.close()
         self._messages.close()
 

@@ -183,17 +183,17 @@ class CancelLog:
             self.files.write(hour, record.tobytes(), at)
 
     def unlink_below(self, hour: int) -> None:
-        """Remove the segments below `hour`."""
+        """Removes the segments below `hour`."""
         for folder in self.folders:
             folder.unlink_below(hour)
 
     def forget_below(self, hour: int) -> None:
-        """Close the files of segments below `hour`."""
+        """Closes the files of segments below `hour`."""
         for folder in self.folders:
             folder.forget_below(hour)
 
     def close(self) -> None:
-        """Close every file."""
+        """Closes every file."""
         for folder in self.folders:
             folder.close()
 

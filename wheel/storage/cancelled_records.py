@@ -39,7 +39,7 @@ class CancelledRecords:
         self.files = HourFiles(directory / FOLDER, fs)
 
     def write(self, hour: int, length: int, offset: Int64, position: Int64) -> int:
-        """Append behind `length` bytes; returns the new length.
+        """Appends behind `length` bytes; returns the new length.
 
         Args:
             hour: of the log.
@@ -72,5 +72,5 @@ class CancelledRecords:
         return rows
 
     def close(self) -> None:
-        """Close every file."""
+        """Closes every file."""
         self.files.close()

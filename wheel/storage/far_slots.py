@@ -89,7 +89,7 @@ class Linker:
         return end < target
 
     def close(self) -> None:
-        """Close the files."""
+        """Closes the files."""
         if self._range is not None:
             self._range.close()
             self._range = None
@@ -132,7 +132,7 @@ class _SlotRange:
             pass
 
     def close(self) -> None:
-        """Close the files."""
+        """Closes the files."""
         self._log.close()
         self._messages.close()
 

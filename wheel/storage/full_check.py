@@ -97,7 +97,7 @@ class Report:
 
 
 def check(path: Path, config: WheelConfig, block_records: int = BLOCK_RECORDS) -> Report:
-    """Check the data directory at `path`.
+    """Checks the data directory at `path`.
 
     Raises:
         FileNotFoundError: the data directory is missing.
@@ -153,7 +153,7 @@ def _check_kept_hour(
     report: Report,
     block_records: int,
 ) -> None:
-    """Check an hour, unless dequeue has unlinked it, perhaps at this moment."""
+    """Checks an hour, unless dequeue has unlinked it, perhaps at this moment."""
     try:
         if hour >= directory.state.live.gc_hour:
             found = check_hour(directory, hour, lengths, wheel, block_records)
@@ -167,7 +167,7 @@ def _check_kept_hour(
 def _check_kept_segment(
     directory: DataDirectory, hour: int, lengths: tuple[int, ...], report: Report
 ) -> None:
-    """Check a segment of the cancel log, unless dequeue has unlinked it."""
+    """Checks a segment of the cancel log, unless dequeue has unlinked it."""
     try:
         if hour >= directory.state.live.gc_cancels:
             report.findings += check_segment(directory, hour, lengths)
@@ -177,7 +177,7 @@ def _check_kept_segment(
 
 
 def check_segment(directory: DataDirectory, hour: int, lengths: tuple[int, ...]) -> list[Finding]:
-    """Check one segment of the cancel log: every record, and its request.
+    """Checks one segment of the cancel log: every record, and its request.
 
     Raises:
         CorruptFile: a file is missing, damaged, or shorter than `lengths` says.
@@ -200,7 +200,7 @@ def check_hour(
     wheel: Wheel,
     block_records: int = BLOCK_RECORDS,
 ) -> Report:
-    """Check one hour's files, and the entries of its slots.
+    """Checks one hour's files, and the entries of its slots.
 
     Raises:
         CorruptFile: a file is missing or shorter than `lengths` says.

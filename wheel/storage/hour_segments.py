@@ -93,7 +93,7 @@ class HourFiles:
             self._fs.cut(self.fd(hour), size)
 
     def unlink_below(self, hour: int) -> None:
-        """Remove the files of hours below `hour`."""
+        """Removes the files of hours below `hour`."""
         self.forget_below(hour)
         for old in self.hours():
             if old < hour:
@@ -106,12 +106,12 @@ class HourFiles:
         self._fs.discard(self.path(hour))
 
     def forget_below(self, hour: int) -> None:
-        """Close descriptors of hours below `hour`."""
+        """Closes descriptors of hours below `hour`."""
         for old in [h for h in self._fds if h < hour]:
             self._fs.close(self._fds.pop(old))
 
     def close(self) -> None:
-        """Close every descriptor."""
+        """Closes every descriptor."""
         for fd in self._fds.values():
             self._fs.close(fd)
         self._fds.clear()

@@ -192,7 +192,7 @@ class MessageStore:
         return data, offset - begin[span] + at[span]
 
     def close(self) -> None:
-        """Close every file."""
+        """Closes every file."""
         self.files.close()
 
 

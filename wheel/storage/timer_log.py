@@ -198,14 +198,14 @@ class TimerLog:
         return slots
 
     def forget_below(self, hour: int) -> None:
-        """Close the files of hours below `hour`."""
+        """Closes the files of hours below `hour`."""
         self.files.forget_below(hour)
         for known in (self._views, self._marks):
             for old in [h for h in known if h < hour]:
                 del known[old]
 
     def unlink_below(self, hour: int) -> None:
-        """Remove the logs of hours below `hour`."""
+        """Removes the logs of hours below `hour`."""
         self.forget_below(hour)
         self.files.unlink_below(hour)
 
@@ -294,7 +294,7 @@ class TimerLog:
             raise CorruptFile(self.files.path(hour), at, _OUTSIDE)
 
     def close(self) -> None:
-        """Close every file."""
+        """Closes every file."""
         self._views.clear()
         self._marks.clear()
         self.files.close()

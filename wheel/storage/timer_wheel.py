@@ -233,7 +233,7 @@ class TimerWheel:
         self._num_magic[at] = packed.byteswap()
 
     def clear(self) -> None:
-        """Empty every slot."""
+        """Empties every slot."""
         for first in range(0, self.ring, _ENTRIES_AT_ONCE):
             end = min(first + _ENTRIES_AT_ONCE, self.ring)
             self._entries[first:end] = _unused(first, end, self.ring)

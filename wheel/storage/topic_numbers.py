@@ -148,5 +148,5 @@ class TopicNames:
         self._names, self._ids, self._bytes, self._is_read = [], {}, 0, False
 
     def close(self) -> None:
-        """Close the file."""
+        """Closes the file."""
         self._fs.close(self._fd)
