@@ -180,7 +180,7 @@ class FileSystem:
             self.unlink(path)
 
     def remove(self, path: Path) -> None:
-        """Removes a file, if it is there; durably."""
+        """Removes a file, if it exists; durably."""
         self.discard(path)
         self.sync_directory(path.parent)
 
@@ -272,7 +272,7 @@ class NewFile:
         self._fs.sync_directory(self._path.parent)
 
     def close(self) -> None:
-        """Closes the file, and remove it unless it is in place."""
+        """Closes the file, and removes it unless it is in place."""
         self._fs.close(self._fd)
         self._fs.discard(self._temporary)
 

@@ -50,9 +50,8 @@ REQUESTS_FOLDER = "requests"
 FOLDERS = (FOLDER, REQUESTS_FOLDER)
 
 OUTCOMES = (*Answer, "chase", "chase, found")
-"""Outcomes of a cancel: its reply; or a chase, which dequeue writes behind copies that may be
-flight (cancel_replies.py), because the cancel is undecided. `found`: it has cancelled a timer
-already.
+"""Outcomes of a cancel: its reply; or, if the cancel is undecided, a chase, which dequeue writes
+behind copies that may be in flight (cancel_replies.py). `found`: it has cancelled a timer already.
 """
 CANCELLED, ALREADY_DELIVERED, UNKNOWN, CHASE, CHASE_FOUND = range(len(OUTCOMES))
 
@@ -65,9 +64,10 @@ class CancelRows:
 
     Attributes:
         outcome: index in OUTCOMES.
-        requests: as stored. `origin_offset` of the prefix is the offset of the request, and
-            `source_offset` the offset of this record of it: they differ in a chase. `due_ms` is the
-            first offset of the only timer that it matches, or ANY_OFFSET.
+        requests: as stored; three fields of the prefix have another meaning than in a timer.
+            `origin_offset`: offset of the user's cancel. `source_offset`: offset of this record,
+            another one in a chase. `due_ms`: first offset of the only timer that it matches, or
+            ANY_OFFSET.
         position: of the record in its segment.
         cut_off: whether its partition was cut short before it: then it has no effect.
     """
@@ -108,7 +108,7 @@ class CancelLog:
             hour: the segment.
             lengths: of it so far.
             batch: cancels, reschedules and chases only.
-            source_ids: topic number of each of `batch.partitions`.
+            source_ids: topic id of each of `batch.partitions`, by the `topics` file.
             outcome: of each row.
             now_ms: the write time.
         """
@@ -171,7 +171,7 @@ class CancelLog:
             yield self.read(hour, start, min(start + step, length))
 
     def cut(self, hour: int, positions: Int64) -> None:
-        """Marks the records at these positions as without effect.
+        """Marks the records at these positions as cut off: their cancels get no reply.
 
         Raises:
             CorruptFile: a record is damaged: a new check would hide that.

@@ -4,10 +4,10 @@ Ingest writes here, in the commit of a batch with cancels, the records that each
 the commit page it stores MAGIC_CANCELLED in the log records themselves, where dequeue reads it. The
 file has two more readers:
 
-- redo after a kill between the commit page and that store, and a start after a loss of power, which
-  may take the store and keep the commit page: both store it again
+- redo after a kill between the commit page and that store, and a start after a loss of power, in
+  which the store may be lost and the commit page not: both store it again
 - accept_loss.py, which needs the offset of the cancel: a partition that Kafka has cut short cannot
-  continue while a pending timer was cancelled from behind the cut
+  continue while a cancel from behind the cut suppresses a pending timer
 
 The file is unlinked with its hour. Not thread-safe.
 """
@@ -29,7 +29,7 @@ FOLDER = "cancelled"
 
 Cancellations = npt.NDArray[np.void]  # of dtype CANCELLATION
 
-_CHECKED_FROM = 8  # offset, which follows the check
+_CHECKED_FROM = 8  # the field `offset`, behind `check`
 
 
 class CancelledRecords:
@@ -54,7 +54,7 @@ class CancelledRecords:
         return length + rows.nbytes
 
     def read(self, hour: int, start: int, end: int) -> Cancellations:
-        """The records between two positions of the file.
+        """Reads the records between two positions of the file.
 
         Raises:
             CorruptFile: they are missing or damaged.

@@ -1,6 +1,7 @@
 """Creates the state file and the wheel of a data directory that lacks them.
 
-A wheel of gigabytes takes minutes, and a process that has engine.lock for seconds is killed. So:
+A wheel of gigabytes takes minutes, and the supervisor kills a process that keeps engine.lock for
+seconds. So:
 
     1. under engine.lock: makes a missing state file, and records a missing wheel as damage
     2. under wheel.lock alone: writes and syncs an empty wheel under a temporary name
@@ -55,8 +56,8 @@ def with_files(
         path: the data directory.
         config: its geometry.
         fs: where it lies.
-        engine_lock: the lock, which is free.
-        deadline_s: for that lock.
+        engine_lock: not held by the caller.
+        deadline_s: how long to wait for it.
         progress: called with bytes done and bytes in all while a wheel is made.
         work: given the newest batch that the wheel names.
 

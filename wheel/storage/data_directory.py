@@ -4,7 +4,7 @@
     cancelled/<hour>                                            see cancelled_records.py
     cancels/<hour> requests/<hour>                              see cancel_log.py
     ingest.lock dequeue.lock    each held for life by the only process of its role
-    engine.lock                 held for moments: placing, closing, starting, stopping
+    engine.lock                 held for milliseconds: to commit, close, link, start, stop
     wheel.lock                  held while an empty wheel is made, which may take minutes
 
 A kill may leave a batch half applied: the next holder of engine.lock finishes it first (redo).
@@ -57,7 +57,8 @@ class DataDirectory:
     state_class, wheel_class, log_class = State, TimerWheel, TimerLog
 
     def __init__(self, path: Path, config: WheelConfig, fs: FileSystem = HOST_FS) -> None:
-        """Opens the files of an existing directory to read them (status, check).
+        """Opens the files of an existing directory. Alone, without `start`, this is for readers
+        (status, check). Makes missing folders, `topics` and engine.lock, but no state or wheel.
 
         Raises:
             FileNotFoundError: there is no data directory at `path`.
@@ -182,7 +183,7 @@ class DataDirectory:
 
     @property
     def hour_folders(self) -> tuple[HourFiles, HourFiles, HourFiles]:
-        """Log, messages and cancelled records, in the order of an hour's lengths."""
+        """The folders of log, messages and cancelled records, in the order of an hour's lengths."""
         return self.log.files, self.messages.files, self.cancelled.files
 
     @contextmanager

@@ -13,8 +13,8 @@ slots (linked, end] at a time, with end ≤ `WheelConfig.reach(lower)` and lower
 A kill before the last store leaves `linked` unchanged: entries above it are not read, and the next
 attempt writes them again. Overwritten entries are of slots up to `lower`, all delivered.
 
-- Dequeue links, or the follower of a standby. A closed range is delivered up to `linked` only, so
-  no slot is delivered before it is linked, with or without ingest.
+- Dequeue's loop links, or the follower of a standby: ingest may be down for longer than a lap. A
+  closed range is delivered up to `linked` only, so no slot is delivered before it is linked.
 - The checksum of a record covers its prev_pos, so ingest needs the slot's last record when it
   writes: `ChainEnds` finds it in the logs.
 - A damaged record could seem to be of a slot that was linked before. So records are verified before
@@ -119,7 +119,7 @@ class _SlotRange:
         self._num = np.zeros(count, np.int64)
         first, last = (hour_of(slot, self._precision_ms) for slot in (after + 1, end))
         self._span = range(first, last + 1)  # hours
-        self._hours: dict[int, int] = {}  # how far the log of each was read
+        self._hours: dict[int, int] = {}  # of each, the end of the part of its log that was read
         self._reading = self._read(commit)
 
     def read_on(self) -> bool:
@@ -185,7 +185,7 @@ class ChainEnds:
         self._precision_ms = directory.config.precision_ms
         slots = HOUR_MS // self._precision_ms + 1
         self._hours_max = max(1, index_bytes // (8 * slots))
-        # Latest used last: how far the log was read, and the position of each slot.
+        # Least recently used first: end of the part of the log that was read, position per slot.
         self._hours: dict[int, tuple[int, Int64]] = {}
 
     def last_positions(self, slots: Int64, commit: Commit) -> Int64:

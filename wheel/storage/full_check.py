@@ -70,7 +70,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A snapshot of the wheel.
+    """A snapshot of the wheel, or a view of it while no other process writes.
 
     Attributes:
         entries: all of them.
@@ -319,7 +319,7 @@ def _mixed_runs(runs: Runs, records: Records, start: int, log_name: str) -> Iter
     slot_ms = records["write_time"].astype(np.int64) + records["delay"]
     first, last = ((p - start) // RECORD_BYTES for p in (runs.first_pos, runs.last_pos))
     mixed = slot_ms[first] != slot_ms[last]
-    yield from _at(log_name, runs.first_pos, mixed, "run_slot", "a run holds several slots")
+    yield from _at(log_name, runs.first_pos, mixed, "run_slot", "a run has several slots")
 
 
 def _wrong_entries(directory: DataDirectory, chains: _Chains, wheel: Wheel) -> Iterator[Finding]:

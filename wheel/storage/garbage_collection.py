@@ -1,9 +1,9 @@
-"""Deletes delivered hours and finished cancel segments.
+"""Deletes delivered hours and finished cancel segments. Deleted are
 
-    hours               delivered by Kafka's progress and by the durable checkpoint; without the
-                        second condition a start from that checkpoint would miss files
-    cancel log          segments in which each cancel has its reply, except the newest: ingest may
-                        still write to it
+    hours           that are delivered by Kafka's progress and by the durable checkpoint; without
+                    the second condition a start from that checkpoint would miss files
+    segments        in which each cancel has its reply or chase, except the newest: ingest may still
+                    write to it
 
 Once a minute dequeue
 
@@ -67,7 +67,8 @@ def collect(directory: DataDirectory, progress: Progress, first_segment: FirstSe
 
 def _drop_hours(directory: DataDirectory, hour: int, progress: Progress) -> None:
     with directory.engine_lock.held(LOCK_DEADLINE_S):
-        # Without the file a cancel could miss a timer whose copy is in flight.
+        # Without these bounds a cancel would be decided without the dropped logs, and miss a timer
+        # whose copy is in flight.
         bounds = CancelBounds.read(directory.path)
         since = progress.delivered_slot if bounds is None else bounds.since
         # A full disk must not stop this: unlinking makes room.

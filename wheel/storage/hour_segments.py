@@ -21,7 +21,9 @@ _OPEN_MAX = 128  # wrong timestamps may spread rows over any number of hours, be
 
 @functools.lru_cache(maxsize=4 * _OPEN_MAX)
 def _path(directory: Path, hour: int) -> Path:
-    """Computed once per hour: a batch with cancels needs it some two hundred times."""
+    """Returns the path of an hour's file; cached, because a batch with cancels needs it some two
+    hundred times.
+    """
     return directory / hour_name(hour)
 
 

@@ -15,12 +15,13 @@ RIP-43's two formats, big-endian, no padding:
 
 RIP-43 has only these three bits in magic. Here its second byte is the DELAY level of the request, 0
 for none, so that levels are counted without reading a message. Its fourth byte, the first one on
-disk, is zero until the timer is cancelled; then one store makes it MAGIC_CANCELLED. Checksums take
-it as zero. MAGIC_ABANDONED stands alone. Any other value is damage.
+disk, is zero until the timer is cancelled; then one store makes it MAGIC_CANCELLED. Checksums are
+computed as if it were zero. MAGIC_ABANDONED replaces the whole field. Any other value is damage.
 
-In the cancel log, which has no slots, magic is 4, its second byte is the outcome (an index in
-OUTCOMES), and prev_pos is a check of the other fields (row_checks). A record of cancelled/<hour>
-names the cancelled record of that hour's log, and the cancel in the timer topic:
+The cancel log has no slots. In its records magic is 4 (with MAGIC_CUT_OFF set later, if at all),
+the second byte of magic is the outcome (an index in OUTCOMES), and prev_pos is a check of the
+fields from magic on (row_checks). A record of cancelled/<hour> names the cancelled record of that
+hour's log, and the cancel in the timer topic:
 
      0 i8 check       of the other fields (row_checks)
      8 i8 offset      of the cancel in its partition, which is the timer's
@@ -126,7 +127,7 @@ RUN_RECORDS_MAX = 1 << DISTANCE_BITS
 _LAST_DATED_HOUR = int(datetime.max.replace(tzinfo=UTC).timestamp()) // 3600
 
 # See row_checks.
-_CHECK_SEED = np.uint64(0x243F6A8885A308D3)  # digits of pi: of zeros the check is not zero
+_CHECK_SEED = np.uint64(0x243F6A8885A308D3)  # digits of pi; with 0 a row of zeros would pass
 _CHECK_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd: 2**64 over the golden ratio
 _CHECK_FOLD = np.uint64(32)
 _MAGIC_AT = 12  # in a record
@@ -229,7 +230,7 @@ def id_hash_of(reserved: npt.NDArray[np.int64]) -> Int64:
 
 
 def is_timer(records: npt.NDArray[np.void]) -> Bool:
-    """Which log records are of timers: not abandoned, and not of the cancel log."""
+    """Returns which records are of timers: not abandoned, and not of the cancel log."""
     timer: Bool = records["magic"] & ~MAGIC_ROLL & _KIND_MASK == MAGIC_TIMER
     return timer
 
@@ -246,7 +247,7 @@ def cancelled_bytes(octets: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def as_appended(records: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    """Returns the records without the marks of cancels, as their checksums cover them."""
+    """Returns the records as they were appended, without later marks: as checksums cover them."""
     rows = np.flatnonzero(is_cancelled(records))
     if len(rows):
         records = records.copy()
@@ -255,27 +256,27 @@ def as_appended(records: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
 
 
 def row_checks(rows: npt.NDArray[np.void], first: int) -> Int64:
-    """Computes a check of the bytes of each row from `first` on, a whole number of 8-byte words.
+    """Computes a check of each row's bytes from `first` on, which are whole 8-byte words.
 
-    Each big-endian word is added (exclusive or) to the check, which is then multiplied by an odd
-    number and folded onto its lower half. Each step is invertible, so damage within one word is
-    always detected; other damage remains undetected once in 2**64 times.
+    For each big-endian word: xor, then multiply by an odd number, then xor the upper half onto the
+    lower one. Each step is invertible, so damage within one word is always detected; other damage
+    remains undetected once in 2**64 times.
     """
     size = rows.dtype.itemsize
     octets = np.ascontiguousarray(rows).view(np.uint8)
     words: npt.NDArray[np.uint64] = np.ndarray(
         ((size - first) // 8, len(rows)), ">u8", octets.data, first, (8, size)
     )
-    found = np.full(len(rows), _CHECK_SEED)
+    check = np.full(len(rows), _CHECK_SEED)
     for word in words:
-        found ^= word
-        found *= _CHECK_FACTOR
-        found ^= found >> _CHECK_FOLD
-    return found.view(np.int64)
+        check ^= word
+        check *= _CHECK_FACTOR
+        check ^= check >> _CHECK_FOLD
+    return check.view(np.int64)
 
 
 def cancel_checks(records: npt.NDArray[np.void]) -> Int64:
-    """Computes the prev_pos of records of the cancel log. It does not cover size, which is always
-    52.
+    """Computes the prev_pos of records of the cancel log: a check of all fields behind it. `size`,
+    the field before it, is always 52.
     """
     return row_checks(records, _MAGIC_AT)

@@ -29,8 +29,8 @@ from duewheel.wheel.storage.timer_log import Records
 
 FOLDER = "messages"
 
-# A read across a gap costs less than another call; each scattered row of a chunk may bring a gap of
-# this size into memory.
+# A read across a gap of this size costs less than another call. Larger gaps would cost memory: a
+# chunk may have one before each row.
 _GAP_BYTES = 2 * 1024
 _CHECKED_AT_ONCE = 2_000
 _PARTS = 5  # of a message: prefix, id, target, key and value, headers
@@ -63,12 +63,12 @@ def checksums(records: Records, messages: Column) -> npt.NDArray[np.uint32]:
     0.13 µs per message, in groups whose bytes stay in the processor's cache.
     """
     crc: Callable[..., int] = crc32c
-    heads, found = as_column(records), np.empty(len(records), np.uint32)
+    heads, crcs = as_column(records), np.empty(len(records), np.uint32)
     for first in range(0, len(records), _CHECKED_AT_ONCE):
         parts = (column.slice(first, _CHECKED_AT_ONCE) for column in (heads, messages))
         rows = columns.join(*parts).to_pylist()
-        found[first : first + len(rows)] = np.fromiter(map(crc, rows), np.uint32)
-    return found
+        crcs[first : first + len(rows)] = np.fromiter(map(crc, rows), np.uint32)
+    return crcs
 
 
 def as_column(rows: npt.NDArray[np.void]) -> Column:
@@ -108,7 +108,7 @@ class MessageStore:
         return StoredMessages(prefix, *(_part(messages, bounds, place) for place in (1, 2, 3, 4)))
 
     def read_ids(self, hour: int, records: Records) -> tuple[Prefixes, Column]:
-        """Reads only the prefixes and the ids of these messages.
+        """Returns only the prefixes and the ids; reads whole messages, for their checksums.
 
         Raises:
             CorruptFile: as `read`.
@@ -134,7 +134,11 @@ class MessageStore:
         return rows
 
     def _inside(self, hour: int, records: Records) -> tuple[Int64, Int64]:
-        """Returns offset and size of each message, which lies inside the file."""
+        """Returns offset and size of each message.
+
+        Raises:
+            CorruptFile: a message lies outside the file.
+        """
         offset = records["offset_py"].astype(np.int64)
         size = records["size_py"].astype(np.int64)
         path = self.files.path(hour)
@@ -148,14 +152,18 @@ class MessageStore:
         return offset, size
 
     def _verified(self, hour: int, records: Records) -> Column:
-        """Returns the bytes of each message, checksums zero."""
+        """Returns the bytes of each message, whose checksum is right; the crc fields are zero then.
+
+        Raises:
+            CorruptFile: a message lies outside the file or fails its checksum.
+        """
         offset, size = self._inside(hour, records)
         order = np.argsort(offset)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
         data, starts = self._read_sorted(hour, offset[order], size[order])
         messages, crc = _in_order(data, starts, size[order], rank)
-        del data  # a whole chunk's bytes, now copied
+        del data  # frees a whole chunk's bytes, now copied
         bad = checksums(as_appended(records), messages) != crc
         if np.any(bad):
             at = int(offset[np.flatnonzero(bad)[0]])

@@ -1,7 +1,8 @@
 """Encodes a batch's columns as bytes in slot order: stored messages and log records.
 
-This module reads and writes no file. The checksum of a message covers its log record, so positions
-come first (`RowPositions`), then records, then checksums.
+The checksum of a message covers its log record, and the record has the positions. So: 1. messages
+without checksums (`stored_messages`)  2. positions by their sizes (`RowPositions`)  3. records
+(`log_records`)  4. checksums (`seal`). This module reads and writes no file.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class RowPositions:
         log_position: of each row's record in its hour's log.
         message_position: of each row's message in its hour's messages.
         prev_pos: of each row's record.
-        run_start: rows that begin a run.
+        run_start: indexes of the rows that begin a run.
     """
 
     slot: Int64
@@ -67,7 +68,7 @@ class RowPositions:
         )
 
     def distance(self) -> Int64:
-        """Counts the records between each row and the first of its run."""
+        """Computes the number of records from the first of each row's run to the row."""
         lengths = np.diff(np.append(self.run_start, len(self.slot)))
         return np.arange(len(self.slot)) - np.repeat(self.run_start, lengths)
 
@@ -137,7 +138,7 @@ def log_records(
 
 
 def seal(messages: Column, records: Records) -> memoryview:
-    """Fills the checksums into the bytes of `stored_messages`, end to end, and returns them."""
+    """Fills the checksums into the bytes of `stored_messages`; returns all messages in a row."""
     starts, octets = columns.offsets(messages)[:-1], columns.data(messages)
     at_every_byte(octets, PREFIX["crc"])[starts] = checksums(records, messages)
     return memoryview(octets.data)

@@ -1,13 +1,23 @@
 """The TimerLog: 52-byte records in one append-only file per slot hour.
 
+    position    0    52   104   156   …   520   572        of one hour's log
+    slot        a     a     a     b   …     a     a
+    prev_pos   −1     0    52    −1   …   104   520
+    distance    0     1     2     0   …     0     1        so the runs are 0–104, 156, 520–572
+
+    entry of slot a in the TimerWheel: first_pos 0, last_pos 572, num 5
+
 - A batch is sorted by slot, so the records of one slot of one batch are neighbours: a *run*.
   Inside it prev_pos is the record before; the run's first record points to the last record of the
-  slot's previous run. Every record knows its distance to the run's first.
-- A slot's chain never leaves its hour, so walking it never leaves one file.
-- Walking is done for all closing slots in lockstep, one gather per generation of runs: with delays
-  spread widely runs are one record long, and a loop per record would be tens of times slower. The
-  few longest chains are finished one by one: a gather for each run of a single slot, to which
-  thousands of batches have added, would be tens of times slower, too.
+  slot's previous run. Every record has its distance to the run's first.
+- Invariant: prev_pos is lower than the record's own position, and in the same hour's file. So a
+  walk ends, and never leaves one file.
+- Records behind the committed length belong to no batch. Committed ones never change, except for
+  the byte that marks a record as cancelled.
+- All closing slots are walked in lockstep, one gather per generation of runs: with delays spread
+  widely runs are one record long, and a loop per record would be tens of times slower. The few
+  longest chains are finished one by one: a gather for each run of a single slot, to which thousands
+  of batches have added, would be tens of times slower, too.
 """
 
 from __future__ import annotations
@@ -39,10 +49,10 @@ from duewheel.wheel.storage.timer_wheel import Entries, Runs
 
 FOLDER = "timerlog"
 
-# Records of one block of a whole log, unless a run is longer: 52 MB of them.
+# A whole log is read in blocks of this many records, 52 MB; of more if one run is longer.
 BLOCK_RECORDS = 1_000_000
 
-# A generation takes as long as this many links one by one: 20 and 0.5 µs.
+# A gather takes some 20 µs, a step along one chain 0.5 µs: fewer chains are walked one by one.
 _CHAINS_ALONE_MAX = 32
 _FORWARD = "a chain runs forward"
 _OUTSIDE = "a chain points outside the log"
@@ -65,7 +75,7 @@ class SlotRuns:
     count: Int64
 
     def positions(self) -> Int64:
-        """Log position of each record."""
+        """Computes the log position of each record."""
         before = np.cumsum(self.count) - self.count
         in_run = np.arange(int(self.count.sum())) - np.repeat(before, self.count)
         positions: Int64 = np.repeat(self.first_pos, self.count) + in_run * RECORD_BYTES
@@ -82,7 +92,7 @@ class TimerLog:
         self._marks: dict[int, npt.NDArray[np.uint8]] = {}
 
     def view(self, hour: int, log_bytes: int) -> Records:
-        """Maps the hour's records, read-only, `log_bytes` of them at least.
+        """Maps the hour's records read-only, at least up to position `log_bytes`.
 
         Raises:
             CorruptFile: the file is shorter than that.
@@ -136,7 +146,7 @@ class TimerLog:
         return octets
 
     def read(self, hour: int, start: int, end: int) -> Records:
-        """Copies of the records between two positions."""
+        """Reads copies of the records between two positions."""
         return np.frombuffer(self.files.read(hour, start, end - start), RECORD)
 
     def blocks(
@@ -165,11 +175,11 @@ class TimerLog:
             start, wanted = start + records.nbytes, block_records
 
     def runs(self, hour: int, records: Records, start: int, precision_ms: int) -> Runs:
-        """`runs_in` of an hour's records, to be linked.
+        """Finds the runs in an hour's records, as `runs_in`, and verifies that they can be linked.
 
         Raises:
-            CorruptFile: a run is another hour's, or does not lead back: linked, it would take the
-                entry of another slot, or its chain would not end.
+            CorruptFile: a run is another hour's, and would take the entry of another slot; or it
+                does not lead back, and its chain would not end.
         """
         runs = runs_in(records, start, precision_ms)
         bad = (hour_of(runs.slot, precision_ms) != hour) | (runs.prev_pos >= runs.first_pos)
@@ -200,9 +210,9 @@ class TimerLog:
     def forget_below(self, hour: int) -> None:
         """Closes the files of hours below `hour`."""
         self.files.forget_below(hour)
-        for known in (self._views, self._marks):
-            for old in [h for h in known if h < hour]:
-                del known[old]
+        for mapped in (self._views, self._marks):
+            for old in [h for h in mapped if h < hour]:
+                del mapped[old]
 
     def unlink_below(self, hour: int) -> None:
         """Removes the logs of hours below `hour`."""
@@ -218,8 +228,8 @@ class TimerLog:
             alone_max: how many chains, at most, are finished one by one.
 
         Raises:
-            CorruptFile: a chain leaves the file, does not shrink, or does not hold as many records
-                as its entry says.
+            CorruptFile: a chain leaves the file, does not lead back, or has another number of
+                records than its entry says.
         """
         last = entries["last_pos"].astype(np.int64)
         owner = np.arange(len(entries))
@@ -248,7 +258,7 @@ class TimerLog:
             raise CorruptFile(
                 self.files.path(hour),
                 int(entries["last_pos"][bad]),
-                f"slot {entries['time'][bad]} holds {counted[bad]} records, its entry says "
+                f"slot {entries['time'][bad]} has {counted[bad]} records, its entry says "
                 f"{expected[bad]}",
             )
         order = np.lexsort((first, found))

@@ -1,4 +1,9 @@
-"""The TimerWheel file: a mapped ring of 2 × slots entries; it has no clock and no lock.
+"""The TimerWheel file: a mapped ring of 2 × slots entries, each with the chain of one slot.
+
+    entry       0         1                 s mod ring            ring − 1
+              │    …    │    …    │   …   │ time = s     │   …   │    …    │
+                                            first_pos ─► oldest record of s in timerlog/<hour of s>
+                                            last_pos ──► newest one; its chain leads to the oldest
 
 Invariants:
 
@@ -9,10 +14,12 @@ Invariants:
   ever overwritten: slots beyond the ring are linked later (far_slots.py).
 - (num, magic) is stored last, as one aligned 8-byte store. `magic` names the batch, so the redo of
   a half-applied batch adds nothing twice.
+- The file is synced when it is made, and at a clean stop. After a loss of power a start rebuilds it
+  from the logs.
 
-Threads: ingest writes its batches under engine.lock. Under the same lock the next holder redoes a
-batch, and dequeue links slots that the ring has come to reach. Readers use only closed slots, whose
-entries no longer change. Not thread-safe.
+Threads: this module takes no lock. Ingest writes its batches under engine.lock; under the same lock
+the next holder redoes a batch, and dequeue links slots that the ring has come to reach. Readers use
+only closed slots, whose entries no longer change. Not thread-safe.
 
 Cost: some 30 ns per slot touched, whatever the number of pending timers.
 """
@@ -37,7 +44,7 @@ _BATCHES = 1 << 31  # the number of distinct names; ten batches a second use the
 _ENTRIES_AT_ONCE = 1 << 16  # a block of the ring that is copied at a time, 2 MiB
 
 Entries = npt.NDArray[np.void]  # of dtype ENTRY
-OnProgress = Callable[[int, int], None]  # of bytes done, of bytes in all
+OnProgress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
 def _no_progress(_done: int, _all: int) -> None:
@@ -46,7 +53,7 @@ def _no_progress(_done: int, _all: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Runs of one batch: neighbouring log records of one slot, one run per slot.
+    """Runs: neighbouring log records of one slot and one batch. A batch has one run per slot.
 
     Attributes:
         slot: the slot of the run.
@@ -75,7 +82,7 @@ class Runs:
         )
 
     def extended_by(self, other: Runs) -> Runs:
-        """These runs and those of `other`."""
+        """Returns these runs and those of `other`."""
         return Runs(
             *(
                 np.concatenate([getattr(self, name), getattr(other, name)])
@@ -92,7 +99,7 @@ def batch_magic(batch: int) -> int:
 def newest_batch(entries: Entries, near: int) -> int:
     """Returns the sequence of the newest batch in entries, 0 if all are empty.
 
-    Names repeat after _BATCHES: each is taken for the batch nearest to `near`.
+    Names repeat after _BATCHES batches: each stands for the batch nearest to `near`.
     """
     named = entries["magic"][entries["num"] > 0].astype(np.int64)
     ahead = (named - near + _BATCHES // 2) % _BATCHES - _BATCHES // 2
@@ -162,14 +169,14 @@ class TimerWheel:
         return new
 
     def last_positions(self, slots: Int64, before: Int64) -> Int64:
-        """Newest record of each slot, NO_POSITION where the slot is empty.
+        """Returns the newest record of each slot, NO_POSITION where the slot is empty.
 
         Args:
             slots: not delivered yet.
-            before: of each, the log position that the next record gets: a chain leads back.
+            before: of each, the log position of its next record: its chain lies below that.
 
         Raises:
-            CorruptFile: an entry leads elsewhere; a new record would be linked to nothing.
+            CorruptFile: an entry leads elsewhere; a new record would be linked to no record.
         """
         entries = self._entries.take(slots % self.ring)
         mine = (entries["time"] == slots) & (entries["num"] > 0)
@@ -201,7 +208,7 @@ class TimerWheel:
         if not np.all(possible):
             bad = int(np.flatnonzero(~possible)[0])
             place = int(slots[bad]) % self.ring
-            detail = f"no entry for slot {slots[bad]} or one before it: {entries[bad].item()}"
+            detail = f"no entry of slot {slots[bad]} or of an earlier lap: {entries[bad].item()}"
             raise CorruptFile(self.path, place * ENTRY_BYTES, detail)
         earlier = filled & (time < slots)
         return slots[earlier], entries["last_pos"][earlier].astype(np.int64)

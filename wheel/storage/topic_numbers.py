@@ -11,7 +11,7 @@ from 0. A deleted or recreated timer topic keeps its id under another name (`ret
 - A last line without its newline, or with a wrong checksum, is an append that a kill cut short:
   nothing refers to it, and the next append overwrites it.
 - The commit page has the number of names that batches may refer to. With fewer names in the file
-  ids would be given twice (`require`).
+  one id would stand for two topics (`require`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TopicNames:
                 return
             number, _, name = text.decode().partition(" ")
             if number != str(len(self._names)):
-                raise CorruptFile(self.path, self._bytes, f"topic {number} is in another's place")
+                raise CorruptFile(self.path, self._bytes, f"topic id {number} in another's line")
             self._ids[name] = len(self._names)
             self._names.append(name)
             self._bytes = end + 1
@@ -135,8 +135,8 @@ class TopicNames:
         self.forget()
 
     def cut_damaged(self) -> None:
-        """Drops the first line that fails its checksum and all lines behind it, for a recovery that
-        keeps no file that refers to them.
+        """Drops the first line that fails its checksum and all lines behind it. Called by a
+        recovery, which keeps no file if files refer to a dropped line (`require`).
         """
         try:
             self.refresh()

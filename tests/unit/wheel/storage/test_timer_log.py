@@ -130,8 +130,8 @@ def test_a_reader_sees_what_is_appended_behind_its_view(tmp_path: Path) -> None:
         ("last_pos", 52 * 7, "ends before position"),
         ("last_pos", -104, "outside the log"),
         ("last_pos", 53, "outside the log"),
-        ("last_pos", 52 * 2, "holds 1 records, its entry says 4"),
-        ("num", 5, "holds 4 records, its entry says 5"),
+        ("last_pos", 52 * 2, "has 1 records, its entry says 4"),
+        ("num", 5, "has 4 records, its entry says 5"),
     ],
 )
 @pytest.mark.parametrize("alone_max", [0, 9])
