@@ -1,15 +1,17 @@
 """The file of bounds below which the logs cannot decide a cancel.
 
-    since    rows in slots up to this one prove nothing: they are from before a recovery, and may
-             have been delivered elsewhere, or not at all
-    blind    for each timer partition, the offset below which copies of timers may lie whose
-             originals have no log any more; every offset, until its end in Kafka is loaded
+A cancel is decided by the rows of its timer in the logs. Some rows are no evidence:
 
-Dequeue writes it at a start after a loss, or with a mirror older than the progress
-(wheel/recovery/startup.py), before hours are unlinked (garbage_collection.py), and when a loss is
-accepted (accept_loss.py). Each sets `blind` to every offset; the loop lowers it to the log end in
-Kafka. Ingest reads it under engine.lock, for each batch with cancels. Without the file each cancel
-is chased.
+    since    rows in slots up to this one: they are from before a recovery, and may have been
+             delivered elsewhere, or not at all
+    blind    by timer partition: below this offset copies of timers may lie whose originals have no
+             log any more. Every offset is, until the partition's end in Kafka is loaded
+
+Dequeue writes the file at a start that is no plain restart with the newest mirror
+(wheel/recovery/startup.py), and before hours are unlinked (garbage_collection.py); an accepted loss
+writes it, too (accept_loss.py). Each sets `blind` to every offset; the loop lowers it to the log
+end in Kafka (wheel/dequeue/partition_ends.py). Ingest reads the file under engine.lock, for each
+batch with cancels. Without the file each cancel is chased.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class CancelBounds:
 
     @classmethod
     def blind_of(cls, since: int, partitions: Iterable[TopicPartition]) -> CancelBounds:
-        """The bounds before any log end of these partitions is loaded."""
+        """Makes the bounds before any log end of these partitions is loaded."""
         return cls(since, dict.fromkeys(partitions, EVERY_OFFSET))
 
     def write(self, directory: Path, fs: FileSystem) -> None:

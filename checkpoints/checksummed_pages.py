@@ -46,7 +46,7 @@ class Page:
 
 
 def capacity(size: int) -> int:
-    """Bytes that a page of `size` bytes can hold."""
+    """Computes the payload bytes of a page of `size` bytes."""
     return size - _PAYLOAD
 
 
@@ -64,8 +64,10 @@ class PagePair:
         self._capacity = capacity(size)
 
     def read(self) -> Page | None:
-        """The newest whole page, None if nothing was ever written."""
-        # A writer that laps this reader can spoil both reads, but not several times in a row.
+        """Returns the newest whole page; None if no page was ever written, or none is whole: then
+        `written` tells damage from a new file.
+        """
+        # A writer that overtakes this reader can spoil both reads, but not many times in a row.
         for _ in range(100):
             pages = [page for page in map(self._read_one, self._offsets) if page is not None]
             if pages:
@@ -104,7 +106,7 @@ class PagePair:
         self._store(self._offsets[sequence & 1] + _HEAD.size, _MARK.pack(sequence))
 
     def written(self) -> bool:
-        """Returns whether a page was ever written: then `read` must return one."""
+        """Returns whether a page was ever written: `read` must return one then."""
         return any(_HEAD.unpack_from(self._mapped, at)[0] for at in self._offsets)
 
     def _store(self, at: int, data: bytes) -> None:

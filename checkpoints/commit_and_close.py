@@ -41,8 +41,8 @@ class HourLengths:
 
     @property
     def is_sound(self) -> bool:
-        """Returns whether the last batch begins within the files: asserted at each write, required
-        at each read.
+        """Whether the last batch begins within the files: asserted at each write, required at each
+        read.
         """
         in_log = 0 <= self.batch_from <= self.log_bytes
         return in_log and 0 <= self.cancelled_from <= self.cancelled_bytes
@@ -62,7 +62,7 @@ class HourLengths:
 
     @classmethod
     def applied(cls, lengths: tuple[int, ...]) -> HourLengths:
-        """Returns these lengths, with an applied last batch."""
+        """Makes these lengths without a batch to redo: the last one begins at the ends."""
         log_bytes, message_bytes, cancelled_bytes = lengths
         return cls(log_bytes, message_bytes, log_bytes, cancelled_bytes, cancelled_bytes)
 
@@ -142,9 +142,9 @@ class Close:
 
     Attributes:
         lower: floor before this closing.
-        marks_before: C of the range before, valid for slot `lower`.
+        marks_before: C of the range before it, so of slot `lower`.
         floor: last closed slot.
-        marks: C, when the range was closed, valid for every slot in it.
+        marks: C: the marks when the range was closed, valid for every slot in it.
     """
 
     lower: int
@@ -154,7 +154,7 @@ class Close:
 
     @property
     def is_sound(self) -> bool:
-        """Returns whether it is a range: asserted at each write, required at each read."""
+        """Whether it is a range: asserted at each write, required at each read."""
         return self.lower <= self.floor
 
     def missing(self, marks: Marks) -> dict[TopicPartition, int]:

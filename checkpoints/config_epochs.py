@@ -72,7 +72,7 @@ class Epochs:
     """All epochs of a shard, oldest first; at least one.
 
     Attributes:
-        epochs: as above.
+        epochs: as in the module's head.
         skipped: by partition, offsets of records that are not parsed, rising.
     """
 
@@ -108,11 +108,11 @@ class Epochs:
     def of_rows(
         self, partitions: Sequence[TopicPartition], partition: Int32, offset: Int64
     ) -> Int32:
-        """Index of each row's epoch.
+        """Returns the index of each row's epoch.
 
         Args:
-            partitions: what `partition` indexes.
-            partition, offset: where each row lies.
+            partitions: the partitions that `partition` indexes.
+            partition, offset: the position of each row.
         """
         index = np.zeros(len(offset), np.int32)
         for number, epoch in enumerate(self.epochs[1:], 1):

@@ -1,14 +1,14 @@
-"""The one rule "is this row out": which rows have left the wheel, by delivery or by cancel.
+"""The one rule "is this row out": delivered, rolled, parked, or skipped as cancelled.
 
 A row lies in the slot in which it was placed: the slot of its due time, or of its roll instant; the
 earliest open slot, if that one was closed when the row came. With R and D of its partition:
 
     out  ⇔  slot ≤ R,  or  slot = R + 1 and offset < D
 
-So a shard says with two numbers per partition what is out, while one slot is half delivered. Of
-that slot a prefix in delivery order is out; in the files of another owner, or read again from
-Kafka, the partitions of the slot may lie in another order, and there it is a prefix of each
-partition only.
+So two numbers per partition decide what is out, while one slot is half delivered. Here a prefix of
+that slot in delivery order is out. In the files of another owner, or read again from Kafka, the
+partitions may be interleaved in another way; but each partition has the same order everywhere, so
+the rows that are out are a prefix of each partition. D is the end of that prefix.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def is_out(slot: Int64, offset: Int64, r: Int64 | int, d: Int64) -> Bool:
 
 
 def placed_slots(slot: Int64, offset: Int64, r: Int64, c: Int64) -> Int64:
-    """Returns the slot in which each row lies that was taken before slot r + 1 was closed.
+    """Returns the slot in which each row was placed, if it was taken before slot r + 1 was closed.
 
     Args:
         slot: the slot of the row's due time.

@@ -41,7 +41,7 @@ class Durable:
     """The content of the file.
 
     Attributes:
-        batch: newest batch that is on disk.
+        batch: newest batch that is on disk whole.
         marks: next offset to take, after it.
         hours: log, message and cancelled bytes of every hour.
         placed: timers placed so far.

@@ -1,7 +1,7 @@
 """Locks between processes: an flock on a file that names its holder.
 
-The kernel frees a lock with its holder, however that dies; so a lock that is held has a living
-process behind it.
+Invariant: a held lock has a living holder, because the kernel frees the lock of a process that
+ends, however it ends. The process id in the file is for messages, and stays after the holder.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ from duewheel.errors import Locked
 
 
 class FileLock:
-    """An exclusive flock on a file with its holder's id. The kernel frees it when the holder dies.
-
-    Not thread-safe: one instance belongs to one thread.
-    """
+    """An exclusive flock on a file. Not thread-safe: one instance belongs to one thread."""
 
     _POLL_S = 0.0005
 
@@ -37,7 +34,8 @@ class FileLock:
         """Takes the lock at `path`.
 
         Raises:
-            Locked: another process kept it for `deadline_s`; the message is `refusal` and its id.
+            Locked: another process kept it for `deadline_s`; the message is `refusal` and the id
+                of that process.
         """
         lock = cls(path, fs)
         try:
@@ -75,7 +73,11 @@ class FileLock:
 
     @contextmanager
     def held(self, deadline_s: float) -> Iterator[None]:
-        """The lock for the length of a with block."""
+        """Holds the lock for the length of a with block.
+
+        Raises:
+            Locked: as `acquire`.
+        """
         self.acquire(deadline_s)
         try:
             yield
@@ -102,7 +104,7 @@ class FileLock:
 
 
 def holder_of(path: Path) -> int | None:
-    """Process id of the holder of the lock at `path`, None if it is free."""
+    """Returns the process id of the holder of the lock at `path`, None if it is free."""
     if not path.exists():
         return None
     with closing(FileLock(path)) as lock:
@@ -110,5 +112,5 @@ def holder_of(path: Path) -> int | None:
 
 
 def lock_is_held(path: Path) -> bool:
-    """Whether another process holds the lock at `path`."""
+    """Returns whether another process holds the lock at `path`."""
     return holder_of(path) is not None

@@ -1,7 +1,8 @@
 """The one seam to the file system: whole writes, exact reads, atomic replacement.
 
-All files of duewheel go through this module. Writes go to the page cache: they survive the death of
-this process, not a loss of power. The caller syncs bytes that must survive that.
+Every change of a data directory goes through `FileSystem`, except stores to mapped files; so a
+simulation sees each one. Writes go to the page cache: they survive the death of this process, not
+a loss of power. The caller syncs bytes that must survive that.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class FileSystem:
         os.posix_fallocate(fd, 0, size)
 
     def fsync(self, fd: int) -> None:
-        """Makes a file's content durable, or the entries of a directory."""
+        """Makes the content of a file, or the entries of a directory, durable."""
         os.fsync(fd)
 
     def msync(self, mapped: mmap.mmap) -> None:
@@ -117,7 +118,8 @@ class FileSystem:
 
     def open_emptied(self, path: Path) -> int:
         """Opens for reading and writing, with nothing in it; returns the descriptor."""
-        # A killed process may have left one; in a container another process soon has its id.
+        # A killed process may have left such a file. The process id in its name does not prevent
+        # that: in a container another process soon has the same id.
         fd = self.open_file(path)
         self.cut(fd, 0)
         return fd
@@ -301,8 +303,8 @@ class Space:
 
 def space(directory: Path) -> Space:
     """Reads the space of a directory's file system."""
-    found = os.statvfs(directory)
-    return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+    stat = os.statvfs(directory)
+    return Space(stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize)
 
 
 # File systems that do not write in place, by the magic number of their superblock. Each store takes
@@ -327,7 +329,7 @@ def copies_on_write(directory: Path) -> str | None:
 
 
 def checked_line(text: bytes) -> bytes:
-    """A line that carries its own CRC-32: 8 hex digits, a blank, the text."""
+    """Makes a line with the CRC-32 of its text: 8 hex digits, a blank, the text."""
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 

@@ -49,7 +49,7 @@ class Held:
 
 
 def key_of(partition: TopicPartition, held: Held) -> bytes:
-    """Makes the key of a record with copies for a timer partition; `held` wait already."""
+    """Makes the key of a record with copies for a timer partition, behind the copies in `held`."""
     topic, number = partition
     return b"%s%s/%d/%d/%d" % (HELD_PREFIX, topic.encode(), number, held.start_offset, held.records)
 
@@ -63,7 +63,7 @@ def partition_of(key: bytes) -> TopicPartition | None:
 
 
 def value_of(batch: Batch, topic_id: str | None) -> bytes:
-    """Makes the value of a record with these copies, and the id of their timer topic."""
+    """Makes the value of a record: these copies, and the id of their timer topic."""
     return (
         _HEAD.pack(batch.count, uuid.UUID(topic_id).bytes if topic_id else bytes(16)) + batch.body
     )

@@ -2,9 +2,10 @@
 
 A kill leaves the old or the new value of a field. The writers:
 
-    ingest            its heartbeat, the rows that the disk has no room for
+    ingest            its heartbeat, the rows that the disk has no room for; in a recovery the
+                      unlinked hours
     dequeue           its heartbeat, the host's clock, deliveries, lag, the unlinked hours
-    commands          pause, promotion
+    commands          pause, promotion (which State clears at a change of `standby`)
 
 State (state_file.py) has the fields of starts, stops and recoveries; their numbers are here, too,
 so that no two fields have the same one. A changed number would give an existing directory the value
@@ -48,7 +49,7 @@ class FieldIndex(IntEnum):
     LAG = 64  # five
 
 
-PROMOTION_MS = 120_000  # how long the request for a promotion holds
+PROMOTION_MS = 120_000  # after this the request for a promotion expires
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ class LiveFields:
         return self._words[FieldIndex.AHEAD], bool(self._words[FieldIndex.HELD])
 
     def note_host_clock(self, ahead_ms: int, *, blocks_closing: bool) -> None:
-        """Called by dequeue."""
+        """Records the measurement. Called by dequeue."""
         self._words[FieldIndex.AHEAD], self._words[FieldIndex.HELD] = ahead_ms, int(blocks_closing)
 
     @property
@@ -176,7 +177,7 @@ class LiveFields:
         return self._words[FieldIndex.WITHOUT_ROOM]
 
     def note_rows_without_room(self, rows: int) -> None:
-        """Called by ingest."""
+        """Records the number. Called by ingest."""
         self._words[FieldIndex.WITHOUT_ROOM] = rows
 
     @property
@@ -191,7 +192,7 @@ class LiveFields:
         )
 
     def note_deliveries(self, delivered: int, dead_letters: int, *, wait: bool) -> None:
-        """Called by dequeue."""
+        """Records the counts. Called by dequeue."""
         self._words[FieldIndex.DELIVERED] = delivered
         self._words[FieldIndex.DEAD_LETTERS] = dead_letters
         self._words[FieldIndex.LETTERS_WAIT] = int(wait)
@@ -202,8 +203,8 @@ class LiveFields:
         return Lag(*self._words[FieldIndex.LAG : FieldIndex.LAG + 5])
 
     def note_lag(self, lag: Lag) -> None:
-        """Called by dequeue. Stores the time of the poll last: else a reader could see the new time
-        with old counts.
+        """Records a poll; its time last, or a reader could see the new time with old counts. Called
+        by dequeue.
         """
         values = (lag.polled_ms, lag.messages, lag.oldest_ms, lag.stuck_ms, lag.open)
         for field in (1, 2, 3, 4, 0):

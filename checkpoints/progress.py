@@ -49,7 +49,10 @@ NOBODY = "nobody"  # as an owner: any data directory may be the next one
 
 @dataclass(frozen=True, slots=True)
 class PartitionProgress:
-    """One timer partition's part of the record; see the module's head."""
+    """One timer partition's part of the record; see the module's head.
+
+    Invariant: half_mark, half_below and half_rows are all None, or none is.
+    """
 
     delivered_slot: int
     delivered_mark: int
@@ -160,12 +163,12 @@ class Progress:
         return self.topic_ids.get(topic, topic_id) == topic_id
 
     def encode(self) -> bytes:
-        """The record's value."""
+        """Returns the record's value."""
         return self._encoded
 
     @cached_property
     def _encoded(self) -> bytes:
-        """Encoded once: it is published, compared and mirrored."""
+        """The value; cached, because it is published, compared and mirrored."""
         return deflated(self._packed())
 
     def _packed(self) -> bytes:

@@ -110,7 +110,7 @@ class Local:
         commit, close: its newest pages.
         mirror: its copy of the progress, None if there never was one.
         durable: its durable checkpoint, None if it is missing or damaged.
-        undone: whether a recovery was decided and not applied.
+        undone: whether a recovery was decided and is not applied yet.
         pending: the record of that recovery, if it was written.
         standby: whether it is a standby.
     """
@@ -128,18 +128,20 @@ class Local:
 
     @classmethod
     def absent(cls) -> Local:
-        """The state without a data directory, or with one whose name cannot be read."""
+        """Makes the state of a missing data directory, or of one whose name cannot be read."""
         return cls("", (0, 0), Damage.NONE, NO_COMMIT, None, None, None, undone=False, pending=None)
 
     @property
     def is_fresh(self) -> bool:
-        """Returns whether the directory was never used: a boot of the host then lost nothing."""
+        """Whether the directory was never used: a boot of the host then lost nothing."""
         lost = self.damage is Damage.FILES_LOST
         return self.close is None and self.commit.batch == 0 and not lost
 
 
 def read_local_state(state: State, directory: Path) -> Local:
-    """Reads the state that a decision needs; an unreadable part counts as damage."""
+    """Reads the state that a decision needs. An unreadable page or mirror counts as damage, an
+    unreadable durable checkpoint or recovery record as missing.
+    """
     damage = state.damage
     commit, close, mirror = NO_COMMIT, None, None
     try:
@@ -392,7 +394,7 @@ def recovering(state: State) -> Recovering | None:
 
 
 def dequeue_has_decided(state: State, directory: Path) -> RecoveryRecord | None:
-    """Reads the recovery record of the running dequeue; None before that has written it."""
+    """Reads the recovery record of the running dequeue; None until that dequeue has written it."""
     record = RecoveryRecord.read(directory)
     if (
         record is not None

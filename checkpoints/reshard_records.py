@@ -1,6 +1,6 @@
 """Reassigns partitions to another number of shards: the records of each step.
 
-A shard's record (progress.py) holds everything about its partitions, so a partition moves with its
+A shard's record (progress.py) has everything about its partitions, so a partition moves with its
 part of the record, unchanged. Two steps keep any partition from being in two shards:
 
     1. `duewheel reshard` takes each shard's transactional id, and writes its newest record back
@@ -16,7 +16,8 @@ stays sealed and empty for ever: a directory that once served it would continue 
 mirror.
 
 Before 1 the command writes a *notice*, a record of its own: a process that is fenced by 1 reads it
-and ends. Without the notice a busy process would take the shard back each time, and be quicker.
+and ends. Without the notice a busy process would take its fencing for a doubt, and take the
+transactional id back before the command has sealed the record.
 """
 
 from __future__ import annotations

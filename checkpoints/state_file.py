@@ -9,7 +9,8 @@ Invariants:
 
 - A batch exists from the moment its commit page is whole; it is *applied* once the page is marked.
 - The floor never falls, except in a recovery. It and C, the high-water marks at the moment of
-  closing, are in one close page.
+  closing, are in one close page, so no reader has one without the other.
+- `damage` is recorded before the boot id is overwritten, and stays until `set_recovered`.
 
 Dequeue's mirror of its progress lies beside the file (progress_mirror.py).
 """
@@ -51,8 +52,8 @@ class Damage(IntEnum):
     """The damage of the files since the last recovery."""
 
     NONE = 0
-    CACHE_LOST = 1  # the host has booted without a clean stop: unsynced bytes may be missing
-    FILES_LOST = 2  # a file that timers depend on is missing
+    CACHE_LOST = 1  # a boot without a clean stop, or a lost page: unsynced bytes may be missing
+    FILES_LOST = 2  # a file that timers depend on is missing or damaged
 
 
 class State:
@@ -179,7 +180,9 @@ class State:
         self.restart_close(close)
 
     def restart_close(self, close: Close) -> None:
-        """Writes the first close page of a recovery, whose floor may be lower."""
+        """Writes a close page whose floor may be lower, or whose range may overlap the last one:
+        in a recovery, in a standby, after an accepted loss.
+        """
         self._close.write(json.dumps(close.to_json(), separators=(",", ":")).encode())
 
     def mirror(self) -> Mirror | None:
@@ -272,13 +275,15 @@ class State:
 
     @property
     def generation(self) -> int:
-        """Number of the newest recovery that dequeue has decided on. An ingest that started under a
-        lower number stops.
+        """The number of the newest recovery that dequeue has decided on. An ingest that started
+        with a lower one stops.
         """
         return self._words[FieldIndex.GENERATION]
 
     def set_generation(self, generation: int) -> None:
-        """Called by dequeue under engine.lock, before anything else of a recovery is written."""
+        """Called by dequeue under engine.lock, before the recovery record and the pages of a
+        recovery: ingest must not read those with files of an earlier generation.
+        """
         self._words[FieldIndex.GENERATION] = generation
 
     @property
@@ -288,7 +293,7 @@ class State:
 
     @property
     def recovered(self) -> int:
-        """Number of the last recovery that ingest has applied."""
+        """The number of the last recovery that ingest has applied."""
         return self._words[FieldIndex.RECOVERED]
 
     def set_recovered(self, generation: int) -> None:
@@ -303,7 +308,10 @@ class State:
         return self._words[FieldIndex.FOLLOWED], self._words[FieldIndex.CLAIMED]
 
     def claim(self, followed: int, drawn: int) -> None:
-        """Makes both durable before progress of the drawn one is written: see `is_own`."""
+        """Records the incarnation in Kafka and the one drawn by this start. Durable when this
+        returns, before the drawn one is in Kafka: after a loss of power this directory would not
+        recognise its own progress (`is_own` in recovery_decision.py).
+        """
         self._words[FieldIndex.FOLLOWED] = followed
         self._words[FieldIndex.CLAIMED] = drawn
         self.sync()
@@ -326,7 +334,7 @@ class State:
         return self._words[FieldIndex.DEQUEUE_STARTS]
 
     def count_dequeue_start(self) -> int:
-        """Raises `dequeue_starts`, under both locks; returns the new value."""
+        """Raises `dequeue_starts`, under dequeue.lock and engine.lock; returns the new value."""
         self._words[FieldIndex.DEQUEUE_STARTS] += 1
         return self.dequeue_starts
 
