@@ -55,7 +55,7 @@ def test_names_in_each_others_place_are_not_read(tmp_path: Path) -> None:
     first, second, third = path.read_bytes().splitlines(keepends=True)
     for lines in ((second, first, third), (first, third), (first, first, second, third)):
         path.write_bytes(b"".join(lines))
-        with pytest.raises(CorruptFile, match="another's place"):
+        with pytest.raises(CorruptFile, match="another's line"):
             TopicNames(tmp_path).names(0)
 
 
