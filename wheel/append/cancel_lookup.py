@@ -137,8 +137,8 @@ class CancelLookup:
             CorruptFile: the log is damaged, or a message of a candidate.
         """
         hashes = np.unique(cancels.id_hash)
-        # A chase or a cancel of one timer may match an old timer only, in a row that the index has
-        # forgotten: for their ids the logs are scanned.
+        # The only match of a chase, or of a cancel that names one timer, may be an old timer whose
+        # row the index has forgotten: for their ids the logs are scanned.
         some = (cancels.origin_offset != cancels.offset) | (cancels.named_offset != ANY_OFFSET)
         in_log = self._in_log(hashes, cancels.id_hash[some], batch.partitions, commit)
         rows = np.flatnonzero(np.isin(batch.id_hash, hashes) & ~batch.rejected)
@@ -201,7 +201,7 @@ class CancelLookup:
         )
 
     def _read(self, hour: int, log_bytes: int, positions: Int64) -> Iterator[_Part]:
-        """Reads the records at these positions, a bounded number of messages at once."""
+        """Reads the live records at these positions, a bounded number of messages at once."""
         records = self._directory.log.view(hour, log_bytes).take(positions // RECORD_BYTES)
         alive = records["magic"] != MAGIC_ABANDONED
         records, positions = records[alive], positions[alive]
@@ -230,7 +230,7 @@ def _decides_nothing(timers: LoggedTimers, group: Int64, rows_min: int) -> Bool:
 
 
 def _groups(partition: Int32, id_hash: Int64, timer_id: Column) -> Int64:
-    """Numbers the rows: equal for equal partition and id."""
+    """Returns a number for each row: equal for equal partition and id."""
     encoded: Any = pc.dictionary_encode(timer_id)
     same_id = np.asarray(encoded.indices, np.int64)
     key = id_hash << _PARTITION_BITS | partition

@@ -1,4 +1,4 @@
-"""Resolves a batch's cancels for the engine: file work; the rules are in cancel_outcomes.py.
+"""Reads and writes the files for a batch's cancels; the rules are in cancel_outcomes.py.
 
 load_candidates   before engine.lock: reads the logs, which may take long
 resolve           under engine.lock, because outcomes depend on closed slots: appends outcomes
@@ -70,8 +70,8 @@ class CancelResolver:
         bounds = CancelBounds.read(self._directory.path)
         in_log, in_batch = candidates.in_log, candidates.batch_rows
         slots = np.append(in_log.slot, rows.slot[in_batch])
-        # Without the file rows in closed slots prove nothing: after the loss of a log, a timer with
-        # a copy in flight would seem delivered.
+        # Without the file rows in closed slots are no evidence: after the loss of a log, a timer
+        # with a copy in flight would seem delivered.
         since = close.floor if bounds is None else bounds.since
         kept = np.flatnonzero(slots > since)
         timers = Timers(

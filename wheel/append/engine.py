@@ -65,9 +65,11 @@ class Appended:
 
 
 class Engine:
-    """The only writer of log, messages, wheel, cancels and topics. Not thread-safe.
+    """The only writer of log, messages, cancel log and topics while it exists. Not thread-safe.
 
-    The directory must have been started as INGEST, after dequeue's first close page.
+    Dequeue writes the wheel, too, under engine.lock: it redoes a batch, and links slots that the
+    ring has come to reach. The directory must have been started as INGEST, after dequeue's first
+    close page.
     """
 
     def __init__(
@@ -119,7 +121,7 @@ class Engine:
 
     @property
     def epochs(self) -> Epochs:
-        """The settings epochs for the placement of rows, from dequeue's progress."""
+        """The settings epochs for the placement of rows, from the progress mirrored by dequeue."""
         return self._epochs
 
     @property
@@ -163,21 +165,21 @@ class Engine:
         # 2. Cancels first: a reschedule cancels also if its own timer is done.
         cancels = batch.take(np.flatnonzero(batch.cancels))
         rows = self._place(batch.take(np.flatnonzero(batch.timer)), policy)
-        # 3.
+        # 3. Bytes without a commit page: no reader sees them.
         staged = StagedBatch(self._directory, before, self._clock, self._chain_ends)
         written = staged.write(rows)
         candidates = self._cancels.load_candidates(cancels, rows.batch, before)
         with self._directory.locked():
-            # 4.
+            # 4. Dequeue cannot close a slot from here on.
             floor, staged_rows = self._close().floor, written.staged()
             if policy.must_move(floor):
                 staged_rows = staged.move_closed(rows, written, floor)
             self.close_expired_files()
             cancelled = self._cancels.resolve(cancels, rows.batch, candidates, staged, staged_rows)
-            # 5.
+            # 5. A kill from here on leaves the whole batch.
             commit = staged.commit(marks, len(rows.batch), self._topic_ids)
             self._directory.state.write_commit(commit)
-            # 6.
+            # 6. Redo repeats these three.
             self._directory.link(staged_rows.runs, commit.batch)
             self._mark_cancelled(commit, cancelled)
             self._directory.state.mark_applied()
@@ -208,10 +210,14 @@ class Engine:
         return mirror.progress
 
     def _require_same_epochs(self, progress: Progress | None) -> None:
-        """Loads the settings epochs, which change only at a start of dequeue, or under a standby.
+        """Refuses settings epochs other than those of this engine's start.
+        They change only at a start of dequeue, or of a standby's owner, with the incarnation.
 
         Args:
             progress: the newest, if it is loaded already.
+
+        Raises:
+            RecoveryPending: they have changed; the next start of ingest loads them.
         """
         incarnations = self._directory.state.incarnations
         if progress is None and incarnations == self._incarnations:

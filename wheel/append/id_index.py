@@ -1,9 +1,9 @@
 """Finds log records by the hash of the timer's id: an index beside the logs, never trusted.
 
-    heads   of each bucket, the newest row in it, or −1          bucket = low bits of the hash
-    links   of each row, the one before it in its bucket, or −1
-    tags    of each row, the upper 32 bits of its hash
-    addresses  of each row, hour of the log << 32 | number of the record
+    heads       of each bucket, the newest row in it, or −1      bucket = low bits of the hash
+    links       of each row, the one before it in its bucket, or −1
+    tags        of each row, the upper 32 bits of its hash
+    addresses   of each row, hour of the log << 32 | number of the record
 
 A batch with cancels adds all records that were appended to the logs since the last such batch. So
 batches without cancels cost nothing, and a start reads nothing. The caller reads each result from
@@ -212,7 +212,7 @@ class _Table:
 
     @property
     def left(self) -> int:
-        """Returns the number of free rows."""
+        """The number of free rows."""
         return len(self._addresses) - self._rows
 
     def add(self, hashes: Int64, addresses: Int64) -> None:
@@ -232,7 +232,9 @@ class _Table:
         self._heads[bucket[ends]] = numbers[ends]
 
     def walk(self, hashes: Int64, steps_max: int) -> _Rows | None:
-        """All rows in the buckets of these hashes; None if a chain is longer than `steps_max`."""
+        """Returns all rows in the buckets of these hashes; None if a chain is longer than
+        `steps_max`.
+        """
         buckets = np.unique(hashes & (len(self._heads) - 1))
         chain, at = np.arange(len(buckets)), self._heads[buckets].astype(np.int64)
         steps: list[tuple[Int64, Int64]] = []

@@ -6,8 +6,8 @@
   run per slot.
 - Records whose rows are written again elsewhere stay in the log, *abandoned*: no chain leads there.
 - Cancels go to the segment of the earliest open slot (cancel_log.py), under engine.lock: their
-  outcome depends on closed slots. The records that they cancel are listed in the hour of these
-  records (cancelled_records.py).
+  outcome depends on closed slots. The records that they cancel are listed in cancelled/<hour>, with
+  the hour of these records (cancelled_records.py).
 - `commit` returns the page with the new lengths, without expired hours and segments.
 """
 
@@ -181,8 +181,8 @@ class StagedBatch:
     def move_closed(self, rows: PlacedRows, written: Written, floor: int) -> StagedRows:
         """Moves rows whose slot was closed meanwhile to the earliest open one. Under the lock.
 
-        They and the batch's rows of that slot become one run in batch order, which
-        keeps a partition's rows in offset order within the slot.
+        They and the batch's rows of that slot become one run in batch order, which keeps a
+        partition's rows in offset order within the slot.
 
         Args:
             rows: of the batch.
