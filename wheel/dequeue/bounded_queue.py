@@ -97,6 +97,6 @@ class BoundedQueue(Generic[T]):
     def _fits(self, records: int, size: int) -> bool:
         records_max, bytes_max = self._bounds
         return not self._items or (
-            records + sum(held for _, held, _ in self._items) <= records_max
-            and size + sum(held for _, _, held in self._items) <= bytes_max
+            records + sum(count for _, count, _ in self._items) <= records_max
+            and size + sum(count for _, _, count in self._items) <= bytes_max
         )

@@ -1,6 +1,7 @@
 """Reads the outcomes of cancels from the cancel log, and returns replies and chases to write.
 
-Ingest has resolved every cancel when it took it (cancel_outcomes.py).
+Ingest resolves each cancel as it takes it (wheel/append/cancel_outcomes.py); this module only
+decides when a reply may leave.
 
 - A reply leaves in a transaction whose progress has C behind the cancel: after any loss the cancel
   applies again, so no cancelled timer is delivered.
@@ -80,8 +81,9 @@ class CancelReplies:
         self._bytes_max = bytes_max
         self._rows_max = rows_max
         self._replied_below = dict(replied_below)
-        self._read: dict[int, int] = {}  # bytes of each segment that are done
-        self._end: dict[int, int] = {}  # the same once what was given last is committed
+        self._read: dict[int, int] = {}  # of each segment, the bytes whose cancels are done
+        # New values of `_read` and `a`, once the last result of `next` is committed.
+        self._end: dict[int, int] = {}
         self._given: Marks = {}
         # Commit page of the newest closing; None once all cancels in it are replied to: idle turns
         # then read no cancel log.
@@ -93,7 +95,9 @@ class CancelReplies:
         return self._replied_below
 
     def first_segment(self, commit: Commit) -> int:
-        """Returns the first hour of the cancel log with a cancel without reply or chase."""
+        """Returns the first hour of the cancel log with a cancel without reply or chase; a number
+        above all hours if there is none.
+        """
         lengths = commit.cancels.items()
         return min((h for h, (size, _) in lengths if self._read.get(h, 0) < size), default=_NEVER)
 
@@ -116,7 +120,7 @@ class CancelReplies:
         Raises:
             CorruptFile: the cancel log is damaged.
         """
-        assert self._closed_with is not None, "asked only while something is left to do"
+        assert self._closed_with is not None, "called only while not is_done"
         replies = self._next_of(self._closed_with, partitions)
         if replies is None:
             self._closed_with = None

@@ -38,9 +38,9 @@ _WARN_EVERY_MS = 60_000
 _AHEAD = "this host's clock is ahead of the brokers': no slot is closed until it is right"
 _UNKNOWN = "the brokers' clock is not known (LogAppendTime of the state topic): no slot is closed"
 _BEHIND = "this host's clock is behind the brokers': timers leave late"
-_FLOOR_AHEAD = "closed slots lie ahead, as the clocks were: timers due before their end leave late"
+_FLOOR_AHEAD = "closed slots lie in the future: timers that are due before their end leave late"
 _AGREES = "this host's clock agrees with the brokers' again"
-_FLOOR_REACHED = "no closed slot lies ahead any more"
+_FLOOR_REACHED = "no closed slot lies in the future any more"
 
 
 class ClockGuard:

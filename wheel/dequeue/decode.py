@@ -33,7 +33,7 @@ class DecodedChunk:
         chunk: the rows' log records.
         deliveries: the rows.
         sources: the source partitions that `source` indexes.
-        source: row → index in `sources`.
+        source: of each row, index in `sources`.
         offset: source offset of each row; for a timer that rolled, of its copy.
         first_offset: offset of its first copy, also in a deleted topic.
     """
@@ -68,7 +68,7 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
     origin_offset = prefix["origin_offset"].astype(np.int64)
     public_sources = [(public_name(topic), number) for topic, number in sources]
     first_source = source_names(public_sources, source, origin_offset)
-    # After a topic was recreated, the offset of the first copy would name another record.
+    # A retired topic: in its successor the offset of the first copy would name another record.
     lost = np.array([a != b for a, b in zip(public_sources, sources, strict=True)], np.bool_)[
         source
     ]

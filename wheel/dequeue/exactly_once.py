@@ -114,12 +114,12 @@ class Committer:
         self._claimed = replace(self._claimed, topic_ids={**self._claimed.topic_ids, **topic_ids})
 
     def is_stale(self, interval_ms: int) -> bool:
-        """Whether the last commit is older, by boottime: the host's clock may be set."""
+        """Returns whether the last commit is older, by boottime: the host's clock may be set."""
         last_ms = self._committed_at_ms
         return last_ms is None or self._clock.boottime_ms() - last_ms >= interval_ms
 
     def make_stale(self) -> None:
-        """Lets the next commit not wait for its interval."""
+        """Makes the next periodic commit due at once."""
         self._committed_at_ms = None
 
     def commit(self, prepared: Prepared | None, progress: Progress, rows: int) -> None:
@@ -128,11 +128,12 @@ class Committer:
         Args:
             prepared: the rows of the chunk that are not delivered yet.
             progress: the progress after the transaction.
-            rows: of the chunk, with those that are out: a half-delivered slot counts as pending.
+            rows: the number of rows of the chunk, including those that were out at the start: the
+                loop began `delivered_rows` without the rows of a half-delivered slot.
 
         Raises:
             TooLarge: it exceeded its deadline, was aborted, and had more than one row.
-            Overtaken: see there.
+            Overtaken: the last owner has committed once more.
             Fenced: another instance has the shard.
             RecoveryRefused: Kafka's progress is not what this loop wrote; or messages would leave
                 with the progress that is committed already.
@@ -215,7 +216,7 @@ class Committer:
         raise KafkaUnavailable("stopped while waiting for Kafka")
 
     def _wait(self) -> None:
-        """Waits between two attempts, with a heartbeat."""
+        """Writes a heartbeat, then waits for the next attempt."""
         self._beat()
         wait_ms = self._backoff.next_ms()
         log.info("trying again", next_try_ms=wait_ms)

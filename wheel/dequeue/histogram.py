@@ -1,4 +1,4 @@
-"""A histogram of whole columns: it is frozen, and an addition makes a new one, for snapshots."""
+"""A frozen histogram: adding a column of values makes a new one, so any thread may read it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from duewheel.schemas.arrays import Int64
 
-# From a tenth of a slot to the lateness of an outage.
+# Upper bounds: from a tenth of a slot to the lateness after an outage of hours.
 MILLISECONDS = (
     *(5, 10, 25, 50, 75, 100, 150, 250, 500),
     *(1_000, 2_500, 5_000, 10_000, 30_000, 60_000),

@@ -49,7 +49,7 @@ class Dequeue:
             clock: this host's.
             config: bounds and identity.
             stopping: whether to end.
-            threads: of the pipeline.
+            threads: makes those of the pipeline.
         """
         self._directory = directory
         self._publisher = publisher

@@ -10,10 +10,10 @@
 
 Each turn does what its `Phase` says (phase_and_position.py). lifecycle.py starts and ends the loop.
 
-- One closed range at a time, with one vector C for all its slots. A range without rows needs no
-  commit of its own; the next commit counts it as delivered. A range beyond the ring, after a long
-  stop or after a reshard, is delivered up to the ring's end; its rest is the next closed range,
-  with the same C.
+- One closed range at a time, with one C for all its slots. A range without rows needs no commit of
+  its own; the next commit counts it as delivered. A range that continues beyond the ring, after a
+  long stop or after a reshard, is delivered up to the ring's end; its rest is the next closed
+  range, with the same C.
 - After a kill between 3 and 4, or an unknown outcome of 3, the progress in Kafka decides.
 - A start (startup.py) first commits the unchanged progress in its own name: that fences the owner
   before it, and is a heartbeat for a standby. After a recovery no slot is closed or delivered
@@ -22,7 +22,8 @@ Each turn does what its `Phase` says (phase_and_position.py). lifecycle.py start
   published. No slot is closed while this host's clock is ahead of the brokers' (clock_guard.py);
   slots that are closed already are delivered, whatever the clock does meanwhile.
 
-Not thread-safe; the loop is the only user of its publisher and of the wheel's closed half.
+Not thread-safe. The loop owns its publisher. It reads closed slots without a lock: no process
+changes them. Others may read them, too (pending_counts.py, prefetch.py).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from duewheel.wheel.storage.far_slots import Linker, rows_beyond
 log = structlog.get_logger()
 
 _BEAT_MS = 500
-_BLOCKED_COMMIT_MS = 1_000  # between readings of the brokers' clock while it blocks closing
+_BLOCKED_COMMIT_MS = 1_000  # between readings of the brokers' clock, while closing is blocked
 
 
 class Loop:
@@ -139,7 +140,9 @@ class Loop:
         self._linker.close()
 
     def _end_standby(self) -> None:
-        """Called after the first commit: before, the last owner could place rows above C."""
+        """Lets ingest take rows above C. Called after the first commit: before it, the last owner
+        could still place such rows.
+        """
         if self._directory.state.standby:
             with self._directory.engine_lock.held(LOCK_DEADLINE_S):
                 self._directory.state.set_standby(on=False)
@@ -232,7 +235,7 @@ class Loop:
         self._begin_range({})
 
     def _write_close(self, close: Close) -> None:
-        """Under engine.lock."""
+        """Replaces the close page. Called under engine.lock."""
         self.position = self.position.with_close(close)
         self._directory.state.write_close(close)
 
@@ -241,11 +244,11 @@ class Loop:
         the first.
         """
         self._move_ring()
-        known = self._started.committed.partitions
+        partitions = self._started.committed.partitions
         r = self.position.delivered_slot
-        # A close page of before the ring moved: all up to R is out, though it was linked less far.
+        # If R is the floor, no slot was linked above, and `linked` may lie below R: an empty range.
         end = max(r, min(self.position.close.floor, self._directory.state.linked))
-        self._chunks.begin(r, end, below, half_rows_by_slot(known))
+        self._chunks.begin(r, end, below, half_rows_by_slot(partitions))
 
     def _move_ring(self) -> None:
         """Raises `lower` of a closed range beyond the ring, and links its next slots."""
@@ -351,7 +354,7 @@ class Loop:
             self._commits.commit(moves, progress, 0)
 
     def _beat(self) -> None:
-        """Writes a heartbeat, with the lag of the deliveries."""
+        """Writes a heartbeat, with the age of the oldest undelivered slot, and the host's clock."""
         if self._beating.is_over():
             now_ms, state = self._clock.now_ms(), self._directory.state
             delivered_ms = self.position.delivered_slot * self._directory.config.precision_ms

@@ -45,11 +45,11 @@ class BoundsKeeper:
         self._failed_at_ms: int | None = None  # by boottime; None: no write has failed
 
     def read(self, r: int, partitions: Iterable[TopicPartition]) -> None:
-        """Reads the file again, after a start or a collection of hours has written it.
+        """Reads the file again, after a start or a garbage collection has written it.
 
         Args:
-            r: without the file, rows up to this slot are out, and later ones may still roll.
-            partitions: without the file, the partitions without a loaded end.
+            r: R, which becomes `since` if the file is missing.
+            partitions: the timer partitions, all without a loaded end if the file is missing.
         """
         bounds = CancelBounds.read(self._path)
         self._bounds = CancelBounds.blind_of(r, partitions) if bounds is None else bounds
@@ -94,17 +94,18 @@ class LogEnds:
     def of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Loads the present ends; partitions without an answer are requested again later.
 
-        Partitions without an earlier answer have a request of their own, which may time out alone.
+        Those that had no answer before are in a request of their own, so that they cannot make the
+        request of the others time out.
         """
-        now_ms, again = self._clock.boottime_ms(), self._next_ms
-        due = [p for p in partitions if again.get(p, 0) <= now_ms]
-        ends = self._ask([p for p in due if p not in again])
-        ends |= self._ask([p for p in due if p in again])
+        now_ms, retry_ms = self._clock.boottime_ms(), self._next_ms
+        due = [p for p in partitions if retry_ms.get(p, 0) <= now_ms]
+        ends = self._ask([p for p in due if p not in retry_ms])
+        ends |= self._ask([p for p in due if p in retry_ms])
         for partition in due:
             if partition in ends:
-                again.pop(partition, None)
+                retry_ms.pop(partition, None)
             else:
-                again[partition] = self._clock.boottime_ms() + _ASK_AGAIN_MS
+                retry_ms[partition] = self._clock.boottime_ms() + _ASK_AGAIN_MS
         return ends
 
     def _ask(self, wanted: list[TopicPartition]) -> dict[TopicPartition, int]:
@@ -114,6 +115,6 @@ class LogEnds:
         try:
             answers = self._publisher.log_ends(existing) if existing else {}
         except (KafkaUnavailable, ConfigError) as error:
-            log.warning("the ends of timer partitions are not known", reason=str(error))
+            log.warning("the ends of timer partitions cannot be loaded", reason=str(error))
             return ends
         return {**ends, **answers}

@@ -11,8 +11,8 @@
 
 Invariant: at most two chunks have their messages in memory. Each queue has at most the records and
 stored bytes of one chunk; a stage that runs ahead waits. Messages are read only when the second
-queue has room for the result: one chunk is published, the next is prepared or waits. (With a third
-chunk memory came close to 200 MB.)
+queue has room for the result: one chunk is published, the next is prepared or waits. With a third
+chunk memory was close to 200 MB.
 
 A range of one chunk, the usual case, passes through both stages in the caller's thread. A chunk
 whose transaction exceeded its deadline is split, and so are the chunks behind it. A transaction
@@ -117,11 +117,11 @@ class Threads:
     """Makes the thread of each stage of a pipeline, and the queue behind it."""
 
     def worker(self, name: str, work: Callable[[], object]) -> Worker:
-        """The thread of a stage; the pipeline starts it."""
+        """Makes the thread of a stage; the pipeline starts it."""
         return Worker(name, work)
 
     def queue(self, records_max: int, bytes_max: int) -> BoundedQueue[Any]:
-        """The queue between a stage and the next."""
+        """Makes the queue behind a stage."""
         return BoundedQueue(records_max, bytes_max)
 
 
@@ -152,7 +152,7 @@ class Pipeline:
         self._threads = threads
         self._range: _Range | None = None
         self._stages: _Stages | None = None
-        # Chunks of a range with a single chunk, or of one that was split.
+        # Chunks that were made in this thread: of a range with a single chunk, or split ones.
         self._ready: deque[PreparedChunk] = deque()
         self._rows_max = config.chunk_records  # of one transaction, for now
         self._too_long_ms = 0  # duration of the last transaction that exceeded its deadline
@@ -299,7 +299,7 @@ class Pipeline:
 
 
 class _Stages:
-    """The two threads, the queue between them, and the one behind them."""
+    """The two threads of a range, the queue between them, and the one behind them."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
 """Reads ahead: loads the bytes of the coming minutes into the page cache before their slots close.
 
 It helps when the cache lacks them: after a boot of the host, or with more pending than memory. It
-runs in a thread beside the loop, with descriptors of its own, and writes nothing; bytes that it
-fails to read the loop reads itself, only slower. Per hour of the coming slots, within a budget of
-bytes (shared evenly if the coming slots lie in two hours):
+runs in a thread beside the loop, with descriptors of its own, and writes no file. If it fails, the
+loop reads the bytes on demand: slower, never wrong. Per hour of the coming slots, within a budget
+of bytes (shared evenly if the coming slots lie in two hours):
 
     1. the log, sequentially: chains lead through all of it
     2. the messages, sequentially, if they fit: then the whole hour has been read
@@ -15,7 +15,7 @@ among many (3.), and 10 µs in sequence (1., 2.; measured on a virtual disk at 4
 messages lie in order of arrival, so that a page of them holds some of almost every minute: whole
 hours are read rather than parts wherever they fit.
 
-No byte is read twice: later bytes are in the page cache because they were just written.
+No byte is read twice: bytes that are appended later are in the page cache already.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 _PAGE = 4096
 _SEQUENTIAL_BYTES = 1 << 20  # of one read: some milliseconds, so that a stop need not wait
 _ROUND_S = 5.0
-# Walked and sorted in one go, some milliseconds each; numpy holds the interpreter meanwhile.
+# Walked and sorted in one go, some milliseconds each, in which numpy does not release the GIL.
 _ENTRIES_MAX = 1 << 14
 _RECORDS_MAX = 1 << 16
 
@@ -168,7 +168,7 @@ class ReadAhead:
     def _ask_for_slots(
         self, hour: int, hour_read: _HourRead, delivered: int, until: int, bytes_max: int
     ) -> int:
-        """3. of the module's head, up to slot `until`."""
+        """Runs 3. of the module's head, up to slot `until`; returns the requested bytes."""
         hour_read.requested = [
             (slot, count) for slot, count in hour_read.requested if slot > delivered
         ]
@@ -245,7 +245,7 @@ class ReadAheadThread:
         delivered: Callable[[], int | None],
         round_s: float = _ROUND_S,
     ) -> None:
-        """Nothing runs yet.
+        """Opens the files; the thread starts with the with block.
 
         Args:
             path, wheel, config: as ReadAhead.
@@ -281,6 +281,6 @@ class ReadAheadThread:
                     count = self._ahead.read(delivered, self._clock.now_ms())
                     log.debug("read ahead", bytes=count)
             except (CorruptFile, OSError) as error:
-                # Usually an entry during a change; the loop reports real damage.
-                log.debug("read ahead left out", reason=str(error))
+                # Usually an entry that ingest is changing; the loop reports damage.
+                log.debug("read-ahead failed", reason=str(error))
             self._stop.wait(self._round_s)

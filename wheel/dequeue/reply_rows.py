@@ -4,8 +4,8 @@ reply   to the reply topic: the key of the request; a JSON object with the reque
         outcome as value; the request's own headers, then TIMER_ANSWER (the outcome), UNIQ_KEY
         (the id) and TIMER_SOURCE (topic-partition@offset of the request)
 chase   to the end of the request's own partition: the key and the headers of the request, no
-        value; then the id, the offset of the request, and the headers of a chase
-        (schemas/header_names.py)
+        value; then the offset of the only timer, if it names one, the id, the offset of the
+        request, and the headers of a chase (schemas/header_names.py)
 """
 
 from __future__ import annotations

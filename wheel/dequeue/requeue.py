@@ -3,10 +3,10 @@
 A copy has its request in the headers again, with the due time absolute, and the offset of its first
 copy. Two kinds:
 
-    rolled    due beyond the window; a count of rolls
+    rolled    due beyond the window; has the number of rolls
     parked    due, but its target takes no writes for now, or it is in excess of its slot
-              (slot_overflow.py): the instant before which it does not leave again, and how often in
-              a row it was parked
+              (slot_overflow.py); has the instant before which it does not leave again, and how
+              often in a row it was parked
 
 A dead letter whose topic takes no writes returns unchanged, with four headers behind its own: the
 offset of its first copy, those of a parked copy, and one that marks it as a dead letter: ingest

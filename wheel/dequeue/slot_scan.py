@@ -115,8 +115,11 @@ class SlotScan:
         return window.take(rows[:count], records[:count], self._until)
 
     def _require_own(self, window: _Window, rows: Int64, records: Records) -> None:
-        """Each record must be a timer's, of the slot that led to it: another one may not be due
-        yet, and an abandoned one lies elsewhere once more.
+        """Refuses a record that is no timer's, or not of the slot that led to it: another slot's
+        timer may not be due yet, and an abandoned one would be delivered twice.
+
+        Raises:
+            CorruptFile: names the first such record.
         """
         precision_ms, expected = self._directory.config.precision_ms, window.slots(rows)
         slot_ms = records["write_time"].astype(np.int64) + records["delay"]
@@ -173,22 +176,22 @@ class _Window:
         return self._next == int(self._ends[-1])
 
     def rows(self, records_max: int) -> Int64:
-        """Numbers of the next rows."""
+        """Returns the numbers of the next rows."""
         return np.arange(self._next, min(self._next + records_max, int(self._ends[-1])))
 
     def slots(self, rows: Int64) -> Int64:
-        """Slots of rows."""
+        """Returns the slots of rows."""
         return self.runs.slot[self._run(rows)]
 
     def positions(self, rows: Int64) -> Int64:
-        """Log positions of rows."""
+        """Returns the log positions of rows."""
         run = self._run(rows)
         in_run = rows - (self._ends[run] - self.runs.count[run])
         positions: Int64 = self.runs.first_pos[run] + in_run * RECORD_BYTES
         return positions
 
     def take(self, rows: Int64, records: Records, until: int) -> ScannedChunk:
-        """Moves the position behind `rows`, which are the next ones."""
+        """Returns the next rows as a chunk, and moves the position behind them."""
         self._next = int(rows[-1]) + 1
         slot = self.slots(rows)
         if self.exhausted:

@@ -68,7 +68,7 @@ from duewheel.wheel.storage.far_slots import Linker
 log = structlog.get_logger(__name__)
 
 POLL_S = 0.25  # between two readings of the progress
-_ASK_MS = 3_000  # of silence before a request to the coordinator, and between two requests
+_ASK_MS = 3_000  # the owner's silence before a request to the coordinator; and between two
 _LOG_MS = 10_000
 _AWAITED_MAX = 1_000  # closings in memory; beyond them the lag is a little too low
 
@@ -107,7 +107,8 @@ class Follower:
         self._stopping = stopping
         self._linker = Linker(directory)
         self._seen: Seen | None = None  # followed so far
-        # By boottime: the owner's last heartbeat; closings not reached, and when first read.
+        # By boottime: the owner's last heartbeat, the last request to the coordinator; closings
+        # whose C ingest has not reached, each with the time when it was first read.
         self._last_sign_ms = self._last_question_ms = clock.boottime_ms()
         self._awaited: deque[tuple[int, Close]] = deque()
         self._collecting = Interval(clock, config.collect_interval_ms)
@@ -240,10 +241,10 @@ class Follower:
         return Verdict.SILENT if self._is_silent() else None
 
     def _is_silent(self) -> bool:
-        """Returns whether the owner could have written for long enough, and has not.
+        """Returns whether the owner was able to write for long enough, and has not written.
 
-        A lost broker may have been the coordinator of the owner's transactions, for some 10 s: that
-        is no silence of the owner.
+        A lost broker may have been the coordinator of the owner's transactions: until there is a
+        new one, for some 10 s, the owner cannot write, and does not count as silent.
         """
         now_ms, after_ms = self._clock.boottime_ms(), self._config.take_over_after_ms
         if now_ms - max(self._last_sign_ms, self._last_question_ms) > min(_ASK_MS, after_ms):

@@ -27,8 +27,8 @@ class Statistics:
         delivered: timers published to their topics.
         dead_letters: messages published to the dead-letter topic, by reason: REJECTED by ingest,
             WAITED until that topic took them, or the reason why they could not be published.
-        letters_kept: dead letters sent back to wait because that topic took no writes, counted each
-            time.
+        letters_kept: dead letters sent back to wait because the dead-letter topic took no writes,
+            counted each time.
         cancelled: timers that a cancel has suppressed.
         replies: to cancels and reschedules, by outcome.
         chases: cancels that were written again to the end of their partition.
@@ -39,8 +39,8 @@ class Statistics:
         transactions: commits, those without messages included.
         doubts: transactions whose outcome had to be read back.
         held: copies that wait in the state topic for their timer partition to take writes.
-        lateness_max_ms: greatest time of the acknowledgement − due time of accepted messages.
-        lateness_ms: that time of each, without rolled timers.
+        lateness_max_ms: the greatest lateness: acknowledgement of a delivery − due time.
+        lateness_ms: the lateness of each delivered timer.
         commit_ms: from the start of a transaction until it is certainly committed.
     """
 

@@ -112,7 +112,7 @@ def test_clocks_that_were_ahead_together_make_timers_late_and_that_is_told(
         for _ in range(120):
             world.clock.sleep(1)
             assert deliver(world) == [0]
-    told = [line for line in logs if "closed slots lie ahead" in line["event"]]
+    told = [line for line in logs if "closed slots lie in the future" in line["event"]]
     first_ms, second_ms = (line["floor_ahead_ms"] for line in told)
     assert 0 <= HOUR_MS - first_ms < 5_000 and first_ms - second_ms == 60_000
     assert floor_ahead_s(world) == (HOUR_MS - 120_000) / 1000
