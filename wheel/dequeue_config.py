@@ -46,8 +46,9 @@ class DequeueConfig:
         chunk_topics: the most target topics of a transaction.
         chunk_rolls: the most rolled and spread timers of a transaction.
         chunk_replies: the most replies and chases of a transaction.
-        window_records: the records whose positions are in memory at a time; one slot may have more.
-        collect_interval_ms: the time between two collections of hours that can go.
+        window_records: the most records in a window of the scan, unless one slot has more
+            (slot_scan.py).
+        collect_interval_ms: the time between two garbage collections.
     """
 
     shard: int

@@ -1,6 +1,7 @@
 """Deliveries in encoded form: batches, and the rows that go elsewhere than to their target.
 
-A publisher makes these values before the transaction, and the loop reads them afterwards.
+A publisher makes these values before the transaction (`Publisher.prepare`), or again in it; the
+loop reads `Aside` once the transaction is committed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NO_ROWS: Int64 = np.empty(0, np.int64)
 
 
 class Reason(IntEnum):
-    """Why a row cannot be published; NONE if it can."""
+    """The reason why a row cannot be published; NONE if it can."""
 
     NONE = 0
     UNKNOWN_TARGET_TOPIC = 1

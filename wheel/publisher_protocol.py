@@ -3,6 +3,9 @@
 Publishing has two halves. `prepare` does the work that needs no transaction, for the next chunk
 while one is in flight; `publish` is the transaction. kafka/publisher.py implements the protocol,
 and testing.py has the fake.
+
+Invariant: a transaction has its messages and the progress after them, or neither. If `publish`
+raises PublishDoubt, `start` reads from Kafka which.
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
 Invariant: both follow from the record and the roll window of its settings epoch, never from the
 present time, so a record that is read again requests the same slot.
 
-    due within the window    its due time's slot; a parked copy not before its instant
-    due beyond it            rolled at the end of the window, earlier by up to an eighth of it;
-                             ingest decides, dequeue writes the copy (wheel/dequeue/requeue.py)
-    rejected                 the earliest slot; one that waits for its dead-letter topic its instant
+    due within the window    the slot of its due time; a parked copy: of its instant, if later
+    due beyond it            the slot of its roll instant (`roll_instants`). Ingest decides that it
+                             rolls, dequeue writes the copy (wheel/dequeue/requeue.py)
+    rejected                 the earliest slot; a copy that waited for the dead-letter topic: the
+                             slot of its instant
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ def requested_slots(
     rolled = ~batch.rejected & (batch.due_ms - batch.timestamp_ms > window_ms)
     instants = roll_instants(batch.due_ms, batch.timestamp_ms, batch.id_hash, window_ms)
     # A parked copy leaves within the window, too: no row waits in the wheel longer than that.
-    held_ms = np.minimum(batch.not_before_ms, batch.timestamp_ms + window_ms)
-    leaves_ms = np.maximum(np.where(rolled, instants, batch.due_ms), held_ms)
+    parked_ms = np.minimum(batch.not_before_ms, batch.timestamp_ms + window_ms)
+    leaves_ms = np.maximum(np.where(rolled, instants, batch.due_ms), parked_ms)
     slots = slot_of(leaves_ms, precision_ms)
     letters = np.where(
-        batch.not_before_ms == ANY_TIME, EARLIEST_SLOT, slot_of(held_ms, precision_ms)
+        batch.not_before_ms == ANY_TIME, EARLIEST_SLOT, slot_of(parked_ms, precision_ms)
     )
     return np.where(batch.rejected, letters, slots), rolled
 

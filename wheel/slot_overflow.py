@@ -22,7 +22,8 @@ slot are, too; and a transaction that is tried again selects the same rows.
 - Order: the timers of a key in one slot keep their order, those in excess after the others. Timers
   of two hot slots keep it as well, while the window is the same. Not kept: a timer of a later slot
   that is not in excess there does not wait for a timer that was spread beyond its due time.
-- The window counts from the slot: a slot that is delivered later than its window spreads nothing.
+- The window begins at the slot, not at the delivery: of a slot that is delivered later than its
+  window, the excess returns at once.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ class HotSlots:
         """
         if self.policy == "none":
             return deliveries
-        free = deliveries.is_copy | deliveries.dead_letter | (deliveries.retries > 0)
-        rows = np.flatnonzero((rank > self.limit) & ~free)
+        exempt = deliveries.is_copy | deliveries.dead_letter | (deliveries.retries > 0)
+        rows = np.flatnonzero((rank > self.limit) & ~exempt)
         if not len(rows):
             return deliveries
         fraction, other = _fractions(deliveries, rows)

@@ -1,4 +1,4 @@
-"""The arithmetic of slots: the only place of the due-time rule.
+"""The arithmetic of slots. No other module has the due-time rule.
 
 Slot s has the due times in ((s − 1)·p, s·p], s = ceil(due / p), and may be delivered once
 now ≥ s·p: never early, late by less than p. For p = 50 ms:
@@ -17,7 +17,7 @@ from duewheel.schemas.arrays import Int64
 EARLIEST_SLOT = -(2**62)  # the requested slot of a rejected row: it leaves as soon as possible
 HOUR_MS = 3_600_000
 DELAY_MS_MAX = 2**30  # |delay| of a record stays below, so that it fits into 4 bytes
-_RING_STEPS = 32  # the reach moves by this fraction of the ring at a time
+_RING_STEPS = 32  # the reach moves by 1/32 of the ring at a time
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ finds its rows, 52 bytes a timer; only the page's own messages are read. The nex
 "slot-position" of the last timer. So no state is kept between pages, and timers that come or go
 move no other timer to another page.
 
-Memory: two chunks of the log's columns, the rows of a page, and 8 MiB of messages.
+Memory: two blocks of the log's columns, the rows of a page, and 8 MiB of messages.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _page_rows(
     after: tuple[int, int] | None,
     limit: int,
 ) -> list[tuple[int, Int64, Int64]]:
-    """Yields hour, slots and log positions of a page, in order."""
+    """Returns slots and log positions of a page's rows, in order, by hour."""
     out = positions_out(directory, snapshot)
     half_slot = snapshot.delivered_slot + 1
     begin = (half_slot, -1)

@@ -203,7 +203,7 @@ class PendingTimers:
 class _Topics:
     """Target topics of one hour, numbered from 1 in order of arrival; 0: all others.
 
-    Dropped with its hour: otherwise names that producers invent would fill it for good.
+    Each hour has its own: otherwise the names that producers invent would fill it for good.
     """
 
     def __init__(self, hour: int) -> None:
@@ -263,9 +263,9 @@ class _HourCounts:
         # np.zeros: pages without counts take no memory, and hours beyond the ring may be many.
         self._per_slot = np.zeros(HOUR_MS // precision_ms + 1, np.int32)
         self.rolls = np.zeros(len(self._per_slot), np.int32)
-        # By level: slots before the first one with such timers.
+        # By level: the first slot with such timers, counted from the hour's first slot.
         self._first_of_level = np.full(LEVEL_MAX + 1, _NONE)
-        # In a detailed hour: slots since the first, then kind, as one number; rising.
+        # In a detailed hour: slot, counted likewise, and kind, as one number; rising.
         self._keys = np.empty(0, np.int64)
         self._counts = np.empty(0, np.int64)
 

@@ -4,7 +4,7 @@
     2. if files are kept: unlinks the files of other hours, rebuilds the wheel from the logs up to
        the reach of the ring, and verifies all records and messages. Bytes behind the kept lengths
        belong to no batch: the engine truncates them at its start, as after any kill
-           (staged_batch.py)
+       (staged_batch.py)
     3. if no files are kept, or 2 fails: removes the durable checkpoint first, then every hour;
        lowers the marks to an offset at or below the oldest pending message
     4. writes a new commit page, then `state.set_recovered`: the files are whole

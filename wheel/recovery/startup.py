@@ -3,10 +3,11 @@
     1. reads the newest progress without taking the shard: its owner may be alive
     2. takes the shard (which ends an open transaction of a predecessor), and reads the progress
        again
-    3. under engine.lock progress and files are compared (checkpoints/recovery_decision.py). Then,
-       in this order: generation raised, unless no recovery is necessary; recovery record;
-       mirror; close page. The decision was made from the last two, so the record comes before
-       them. A running ingest sees the generation and stops; a starting one applies the record
+    3. under engine.lock progress and files are compared (checkpoints/recovery_decision.py). Then
+       are written, in this order: cancel bounds, except after a kill with a new mirror; a higher
+       generation, if a recovery is necessary; recovery record; mirror; close page. The decision was
+       made from the last two, so the record comes before them. A running ingest sees the generation
+       and stops; a starting one applies the record
     4. an incarnation is drawn and claimed locally; the caller publishes it with the progress,
        before anything else
 

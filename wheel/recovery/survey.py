@@ -1,7 +1,8 @@
 """Reads a data directory from outside: the state from which a start of dequeue would decide.
 
-Takes no lock and writes nothing, so it works beside running processes, and where there is no data
-directory.
+Takes no lock and changes no file, so it works beside running processes, and where there is no data
+directory. It opens a DataDirectory only if the files exist that this would make: otherwise it would
+hide their loss.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from duewheel.wheel.storage.cross_file_damage import has_all_files
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.timer_wheel import TimerWheel
 
-# Opening a directory makes those of these files that are missing.
+# Opening a DataDirectory makes these if they are missing.
 _MADE_WHEN_OPENED = (
     timer_log.FOLDER,
     message_store.FOLDER,
@@ -42,7 +43,7 @@ def survey(path: Path, config: WheelConfig, fs: FileSystem = HOST_FS) -> Local:
         state.require(config.precision_ms, config.slots)
         damage = _damage(path, config, state, fs)
         local = read_local_state(state, path)
-        # Dequeue may close meanwhile: a mirror read between two close pages would fit neither.
+        # Dequeue may close meanwhile: the mirror would be newer than the close page read before it.
         while (now := read_local_state(state, path)).close != local.close:
             local = now
         return replace(local, damage=max(local.damage, damage))
