@@ -41,7 +41,7 @@ def read_json(path: Path) -> Any:
 
 
 def integer(value: object) -> int:
-    """Requires a whole number of 64 bits: a slot, an offset, a length.
+    """Returns the value, which must be a whole number of 64 bits: a slot, an offset, a length.
 
     Raises:
         ValueError: the value is something else.
@@ -52,7 +52,7 @@ def integer(value: object) -> int:
 
 
 def name(value: object) -> str:
-    """Requires text that can be encoded again.
+    """Returns the value, which must be text that can be encoded as UTF-8.
 
     Raises:
         ValueError: the value is something else.

@@ -204,6 +204,7 @@ def decide(progress: Progress, local: Local) -> Decision:
     if _may_keep(progress, local):
         _require_not_older(progress, local)
     keep = _keep(progress, local)
+    # `base` and `marks`: closed range and high-water marks of the kept files; None without any.
     base, marks = _kept(local, keep)
     if base is not None and _follows_only(progress, local):
         base = close_at(progress)
@@ -275,7 +276,7 @@ def _keep(progress: Progress, local: Local) -> Keep:
 
 
 def _kept(local: Local, keep: Keep) -> tuple[Close | None, Marks]:
-    """Returns the close page and the marks of the files that are kept."""
+    """Returns the close page and the marks of the kept files; None and no marks without any."""
     if keep is Keep.ALL:
         return local.close, local.commit.marks
     if keep is Keep.DURABLE and local.durable is not None:

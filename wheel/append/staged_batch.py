@@ -145,14 +145,14 @@ class StagedBatch:
         log_position, message_position = np.empty_like(slot), np.empty_like(slot)
         extents = []
         for first, end in pairwise(bounds):
-            name = int(hour[first])
-            log_end, message_end, cancelled = self._lengths.get(name, (0, 0, 0))
+            this_hour = int(hour[first])
+            log_end, message_end, cancelled = self._lengths.get(this_hour, (0, 0, 0))
             log_position[first:end] = log_end + np.arange(end - first) * RECORD_BYTES
             until = message_end + np.cumsum(size[first:end])
             message_position[first:end] = until - size[first:end]
-            extents.append(HourExtent(name, first, end, log_end))
+            extents.append(HourExtent(this_hour, first, end, log_end))
             log_end += (end - first) * RECORD_BYTES
-            self._lengths[name] = (log_end, int(until[-1]), cancelled)
+            self._lengths[this_hour] = (log_end, int(until[-1]), cancelled)
         starts = first_of_each(slot)
         previous = log_position - RECORD_BYTES
         previous[starts] = self._last_positions(slot[starts], log_position[starts])
@@ -269,8 +269,8 @@ def cut_to_committed(directory: DataDirectory, commit: Commit) -> None:
         (directory.hour_folders, hours, directory.state.live.gc_hour),
         (directory.cancels.folders, commit.cancels, directory.state.live.gc_cancels),
     ):
-        for kind, folder in enumerate(folders):
+        for index, folder in enumerate(folders):
             for hour in folder.hours():
                 # Dequeue unlinks expired hours at any moment: the file may vanish before the cut.
                 if hour >= gc_hour:
-                    folder.cut(hour, lengths[hour][kind] if hour in lengths else 0)
+                    folder.cut(hour, lengths[hour][index] if hour in lengths else 0)

@@ -71,8 +71,10 @@ class Dequeue:
             Fenced: the shard is another directory's; nothing has changed.
             RecoveryRefused: its progress and the local files contradict each other; nothing has
                 changed.
-            RecoveryPending: a half-applied batch of ingest is damaged: the next start recovers.
+            RecoveryPending: another instance may own the shard: try again later. Or a half-applied
+                batch of ingest is damaged: the next start recovers.
             KafkaUnavailable: no answer in time.
+            PublishDoubt: the outcome of publishing `first` is unknown; start again.
         """
         while True:
             started = start(

@@ -128,7 +128,8 @@ class Follower:
         """Reads the progress once, and follows it.
 
         Raises:
-            RecoveryRefused: the progress cannot be read.
+            RecoveryRefused: the progress cannot be decoded.
+            ConfigError: no right to read the progress.
             RecoveryPending: files are damaged, or the progress has fallen: the next start keeps
                 what can be kept. Or the shard is sealed, or was written under other settings:
                 the next start decides.

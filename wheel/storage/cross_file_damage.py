@@ -25,7 +25,9 @@ log = structlog.get_logger(__name__)
 
 
 def survey_files(directory: DataDirectory) -> Local:
-    """Reads the state of the directory, with missing and cut files as damage. Under engine.lock."""
+    """Records missing and cut files as damage, then reads the state of the directory. Called under
+    engine.lock.
+    """
     local = read_local_state(directory.state, directory.path)
     if local.damage is Damage.NONE and not has_all_files(directory, local.commit):
         directory.state.note_damage(Damage.FILES_LOST)
@@ -79,10 +81,10 @@ def require_entries(directory: DataDirectory, slots: Int64) -> None:
     for hour in committed.keys() & np.unique(hours).tolist():
         rows = np.flatnonzero(hours == hour)
         log_bytes = committed[hour].log_bytes
-        found = directory.log.slots_at(
+        slot_in_log = directory.log.slots_at(
             hour, log_bytes, last_pos[rows], directory.config.precision_ms
         )
-        lost = rows[found == slots[rows]]
+        lost = rows[slot_in_log == slots[rows]]
         if len(lost):
             place = int(slots[lost[0]]) % directory.config.ring
             detail = f"slot {slots[lost[0]]} has records and no entry"

@@ -77,7 +77,7 @@ class DataDirectory:
         self.cancels = CancelLog(path, fs)
         self.topics = TopicNames(path, fs)
         self.engine_lock = FileLock(path / ENGINE_LOCK, fs)
-        self._recovered = self.state.recovered
+        self._recovered = self.state.recovered  # the recovery that made the open files
         self._life_lock: FileLock | None = None
 
     @classmethod
@@ -278,10 +278,11 @@ class DataDirectory:
         return RecoveryPending(f"{error}; the next start reads pending timers from Kafka again")
 
     def require_decided(self) -> None:
-        """Refuses to wait for a recovery that is not decided.
+        """Refuses to wait for ingest if it has no recovery to apply: the wait would never end.
 
         Raises:
-            RecoveryPending: damage was recorded after the last recovery: dequeue must decide.
+            RecoveryPending: damage was recorded after the last recovery: the next start of dequeue
+                decides on another one.
         """
         # In this order: a recovery that is applied in between clears the damage first.
         is_applied = self.state.recovered >= self.state.generation
