@@ -75,7 +75,7 @@ PLANTED = {
         "1",
         "a parked copy's slot is that of its due time",
         "wheel/roll_rule.py",
-        "leaves_ms = np.maximum(np.where(rolled, instants, batch.due_ms), held_ms)",
+        "leaves_ms = np.maximum(np.where(rolled, instants, batch.due_ms), parked_ms)",
         "leaves_ms = np.where(rolled, instants, batch.due_ms)",
     ),
     "parked-beyond-window": Planted(
