@@ -138,7 +138,7 @@ def exists(words: list[str]) -> None:
         headers = rest[0].partition("\\t")[0].split(",")
         assert {header.partition(":")[0] for header in headers} <= REQUEST.keys()
     else:
-        known = {".", "cat", "echo", "export", "kafka-console-producer.sh"}
+        known = {".", "cat", "echo", "export", "kafka-console-producer.sh", "kafka-python"}
         assert program in known, f"what is {program}?"
 
 

@@ -132,7 +132,7 @@ class TimerSection(Section):
     """[timer]: the timer topics, and everything that decides a message's slot."""
 
     topics: Topics = ()
-    """The timer topics; they must exist."""
+    """The timer topics; `duewheel init` creates those that are missing."""
     topics_pattern: TopicPattern | None = None
     """A regular expression for whole names: topics that match are timer topics, too."""
     precision_ms: Annotated[Millis, Field(ge=1)] = 50
