@@ -126,7 +126,7 @@ def _spark(progress: QueryProgress, statistics: SinkStatistics) -> Iterator[Metr
     )
     yield gauges(
         "spark_batch_duration_seconds",
-        "Duration of the newest batch by phase; triggerExecution is the whole.",
+        "Duration of the newest batch by phase, without its append; triggerExecution is the whole.",
         "phase",
         {phase: ms / 1000 for phase, ms in progress.durations_ms.items()},
     )
