@@ -324,8 +324,8 @@ class KafkaAdmin:
     def ensure(
         self, plans: Sequence[TopicPlan], replication_factor: int = -1
     ) -> list[TopicFinding]:
-        """Creates the topics of these plans that are missing; compares the others. The arguments,
-        and errors are those of `init_topics`.
+        """Creates the topics of these plans that are missing; compares the others. Arguments and
+        errors are those of `init_topics`.
         """
         names = [plan.name for plan in plans]
         partitions = self.describe_partitions(names)

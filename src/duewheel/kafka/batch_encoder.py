@@ -24,7 +24,7 @@ def encode(
     chance: random.Random,
     now_ms: int,
 ) -> Encoded:
-    """Route the rows, and join them.
+    """Route the rows, group them by topic-partition, and join each group into batches.
 
     Args:
         deliveries, lookup, refused, dead_letter_topic, now_ms: as in `route`.
@@ -35,15 +35,15 @@ def encode(
     """
     routed = route(deliveries, lookup, refused, dead_letter_topic, now_ms)
     used_targets = routed.used_targets
-    rest, groups = grouped(routed.deliveries, targets_of(used_targets), chance)
+    rows, groups = grouped(routed.deliveries, targets_of(used_targets), chance)
     limits = [used_targets[group.topic].batch_bytes for group in groups]
     parts, first = [], 0
-    whole = split(rest, [group.end for group in groups], limits)
-    for group, batches in zip(groups, whole, strict=True):
-        is_delivery = not (rest.is_copy[first] or rest.dead_letter[first])
+    batches_of = split(rows, [group.end for group in groups], limits)
+    for group, batches in zip(groups, batches_of, strict=True):
+        is_delivery = not (rows.is_copy[first] or rows.dead_letter[first])
         codec = used_targets[group.topic].codec if is_delivery else "none"
         for batch in batches:
-            source = rest.source[first].as_py() if batch.count == 1 else None
+            source = rows.source[first].as_py() if batch.count == 1 else None
             parts.append(Part(group.topic, group.partition, compressed(batch, codec), source))
             first += batch.count
     return Encoded(parts, routed.aside, used_targets, refused)

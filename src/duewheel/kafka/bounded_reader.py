@@ -102,10 +102,10 @@ class BoundedReader:
         close(self._consumer)
 
     def read(self, bounds: OffsetRanges) -> Iterator[Chunk]:
-        """The records within the bounds. The caller's time for a chunk does not count as delay.
+        """The records within the bounds. The caller's work on a chunk is outside the deadline.
 
         Raises:
-            KafkaUnavailable: no progress for long.
+            KafkaUnavailable: no headway within `_DEADLINE_S`.
         """
         left = {TopicPartition(*p): bound for p, bound in bounds.items() if bound[0] < bound[1]}
         self._consumer.assign(list(left))

@@ -108,8 +108,8 @@ class Bounds:
 
     @classmethod
     def beside(cls, parts: Sequence[Part], batches: int) -> Bounds:
-        """More than a transaction adds with these parts. Otherwise a backlog might never end: while
-        it exists every cancel is chased, and the chases join it.
+        """Bounds above what a transaction with these parts can add to the held copies. Otherwise a
+        backlog might never end: while it exists every cancel is chased, and the chases join it.
         """
         own = sum(len(part.batch.body) for part in parts)
         return cls(batches + len(parts), _BYTES_AT_ONCE + own)
@@ -129,8 +129,8 @@ def moved(
     Args:
         settings, admin: of the cluster.
         where: the shard's partition of the state topic.
-        progress: of the shard; its `held` waits.
-        free: timer partitions of these that are not closed to copies.
+        progress: of the shard; `held` has the copies that wait.
+        free: the timer partitions in `held` that are open.
         bounds: how much is moved at once.
         deadline: for the call.
 
@@ -163,7 +163,9 @@ def _taken(
     *,
     all_seen: bool,
 ) -> Moved:
-    """`all_seen`: no open transaction hides records. Only then do missing copies count as lost;
+    """Take the copies for open partitions from the records, within the bounds.
+
+    `all_seen`: no open transaction hides records. Only then do missing copies count as lost;
     otherwise the next transaction searches again.
     """
     held = progress.held
@@ -253,8 +255,8 @@ def split(
 
     A batch that is too large for such a record goes to its partition at once. If the partition
     takes no writes, the transaction fails and is repeated, which delays the shard; later the
-    batch may overtake held copies. A batch that large holds one copy of a timer, whose order is
-    lost then; a chase is that large only if its request was.
+    batch may overtake held copies. A batch that large holds a single copy, so only that timer loses
+    its order; a chase is that large only if its request was.
 
     Args:
         parts: of a transaction.
@@ -284,7 +286,7 @@ def log_held(before: Collection[Place], after: Collection[Place]) -> None:
     for topic, number in after:
         if (topic, number) not in before:
             log.warning(
-                "a timer partition takes no writes, or is not the one that was read: its copies "
+                "a timer partition takes no writes, was recreated, or has lost its end: its copies "
                 "are held",
                 topic=topic,
                 partition=number,
@@ -292,7 +294,7 @@ def log_held(before: Collection[Place], after: Collection[Place]) -> None:
     for topic, number in before:
         if (topic, number) not in after:
             log.info(
-                "a timer partition has all copies that were held for it",
+                "all held copies of a timer partition are written to it",
                 topic=topic,
                 partition=number,
             )

@@ -5,7 +5,8 @@
                                       refuses the copy: dead letter, which can be replayed; waiting
                                       for the target would delay every other row
     in excess of its slot             spread: parked until a later slot (slot_overflow.py)
-    dead letter, topic takes none     waits in its timer topic
+    dead letter, while its topic      waits as a copy in its timer topic
+    takes no writes
 
 The result depends only on the rows, the time and their targets' metadata. Pure functions: no
 client, any thread.
@@ -165,7 +166,7 @@ def _letters_kept(
 
 
 def _dead_letters_fitted(deliveries: Deliveries, targets: Mapping[str, Target]) -> Deliveries:
-    """The deliveries with too large dead letters reduced to pointers to their originals."""
+    """The deliveries, each oversized dead letter reduced to a pointer to its original."""
     leaving = deliveries.dead_letter & ~deliveries.is_copy
     for index in np.unique(deliveries.target[leaving]).tolist():
         topic = deliveries.targets[index]
@@ -173,7 +174,7 @@ def _dead_letters_fitted(deliveries: Deliveries, targets: Mapping[str, Target]) 
             raise PublishDoubt(
                 f"nothing was published: dead-letter topic {topic!r}: "
                 f"{targets[topic].refusal.name.lower()}, and the timer topics of its messages "
-                "are not there either"
+                "do not exist either"
             )
     too_large = unpublishable.too_large(deliveries, targets) & leaving
     return unpublishable.stripped(deliveries, too_large) if too_large.any() else deliveries

@@ -1,7 +1,7 @@
 """Chooses the partition of each delivery, as Kafka's clients choose it, and groups rows by it.
 
-- The requested one; else by the key's hash; else, for all such rows of a call, one at random of
-  those that take writes.
+- The requested one; else by the key's hash; else a random one of those that take writes, the same
+  for all such rows of a topic in one call.
 - A dead letter whose key's partition takes no writes goes to another one.
 - `without_target` finds the rows whose partition takes no writes for now; their outcome:
   park_or_dead_letter.py.

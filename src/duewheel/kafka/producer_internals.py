@@ -167,9 +167,7 @@ class Outcome:
 
 
 class NoAnswer(Exception):
-    """Batches of other partitions were acknowledged, and for a while none of these partitions'
-    batches was.
-    """
+    """These partitions left their batches unanswered while other partitions answered."""
 
     def __init__(self, partitions: frozenset[TopicPartition], seconds: float) -> None:
         names = sorted(f"{partition.topic}-{partition.partition}" for partition in partitions)

@@ -1,4 +1,4 @@
-"""Publishes deliveries and progress in Kafka transactions: exactly once, or an honest doubt.
+"""Publishes deliveries and progress in Kafka transactions: exactly once, or `PublishDoubt`.
 
 `prepare`, ahead of the transaction:
 
@@ -7,16 +7,16 @@
 
 `publish`, one transaction:
 
-    1. fetch expired metadata of the targets; read the held copies from the state topic whose timer
-       partition is open again (held_queue.py)
-    2. repeat 0 if it was not done, or if the metadata has changed since; turn copies for closed
-       timer partitions into records of the state topic
+    1. fetch expired metadata of the targets; repeat 0 if it was not done, or if the metadata has
+       changed since
+    2. held copies (held_queue.py): read from the state topic those whose timer partition is open
+       again; turn new copies for closed timer partitions into records of the state topic
     3. begin; queue moved copies, messages, records of the state topic and, last, the progress
     4. check the result of every batch: kafka-python commits even after it has lost one
     5. commit; its acknowledgement makes messages and progress visible together
 
 A failure in 1 or 2 writes nothing. A failure from 3 on leaves a doubt: the transaction may be
-committed. Either stops the producer for good and raises `PublishDoubt`; `start` opens another one,
+committed. Either drops the producer and raises `PublishDoubt`; `start` opens another one,
 whose `init_transactions` ends the doubtful transaction, and reads what was committed.
 
 Every call has a deadline: one for the whole of `start`; in `publish` one for 1 and 2, which grows
@@ -89,7 +89,8 @@ from duewheel.wheel.publisher_protocol import Prepared
 # How far records' timestamps, which this host's clock gives, may be from the brokers' clock. Topics
 # may refuse others (message.timestamp.before.max.ms, message.timestamp.after.max.ms).
 _OFF_MAX_MS = 1_000
-# A dead `reshard` leaves its notice: progress for so long overrules it.
+# A killed `reshard` leaves its notice behind. Once the progress is newer by this, the notice is
+# ignored: otherwise the shard could never start again.
 _NOTICE_AGE_MS = 60_000
 _OUT_OF_TIME = (DeadlineExceeded, KafkaTimeoutError, RequestTimedOutError)
 _EXPECTED = (KafkaError, DeadlineExceeded, DuewheelError, internals.NoAnswer)
@@ -105,8 +106,8 @@ class Stamp:
     boottime_ms: int
 
     def now_ms(self, clock: Clock) -> int:
-        """Now by this host's clock, kept near the brokers' clock. `brokers_ms` is behind by the
-        duration of a commit at most.
+        """This host's clock, but within `_OFF_MAX_MS` of the brokers'. `brokers_ms` is behind the
+        brokers' clock by the duration of a commit at most.
         """
         brokers_ms = self.brokers_ms + clock.boottime_ms() - self.boottime_ms
         return min(max(clock.now_ms(), brokers_ms - _OFF_MAX_MS), brokers_ms + _OFF_MAX_MS)
@@ -114,7 +115,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class PublishAttempt:
-    """What one transaction writes: 1 and 2 of the module's head.
+    """What one transaction writes: the result of steps 1 and 2 of the module's head.
 
     Attributes:
         progress: with the held copies after the commit.
@@ -376,7 +377,9 @@ class KafkaPublisher:
         return kind(f"transaction of {self._transactional_id!r}: {reason}")
 
     def _now_ms(self) -> int:
-        """The records' timestamp: topics accept it however wrong this host's clock is."""
+        """The records' timestamp, near the brokers' clock once a commit has shown that: topics then
+        accept it however wrong this host's clock is.
+        """
         return self._stamp.now_ms(self._clock) if self._stamp else self._clock.now_ms()
 
     def _waits_from_ms(self) -> int:
@@ -467,13 +470,15 @@ class KafkaPublisher:
         for part, error in failed:
             size = HEADER_BYTES + part.batch.plain_bytes
             sent = SentBatch(part.topic, part.partition, size, part.source, part.is_whole)
-            fell_with_it = not progress.failed_itself and not isinstance(error, NO_VERDICT)
-            self._catalog.note_refusal(sent, error, alone=progress.error is None or fell_with_it)
+            was_aborted = not progress.failed_itself and not isinstance(error, NO_VERDICT)
+            self._catalog.note_refusal(sent, error, alone=progress.error is None or was_aborted)
         raise failed[0][1] if failed else errors[0]
 
 
 def is_yield_requested(progress: StateRecord) -> bool:
-    """Whether a notice of `duewheel reshard` lies beside the progress, and is recent."""
+    """Whether `duewheel reshard` asks this shard to yield: its notice lies beside the progress, and
+    the progress is not newer than it by `_NOTICE_AGE_MS`.
+    """
     notice = progress.beside.get(NOTICE_KEY)
     if notice is None or progress.timestamp_ms - notice.timestamp_ms > _NOTICE_AGE_MS:
         return False

@@ -11,7 +11,7 @@ open there, the position stays below it, and the newest record may be hidden.
 
 Reading starts a bounded number of offsets before the end, where the newest record almost always
 lies, then further back, at last at the beginning. Compaction decides how much lies there, so a
-deadline bounds the time without headway. Reading ends because records beyond the end are not read.
+deadline bounds the time without headway. Records beyond the end are not read, so reading ends.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def newest_record(
         place: the partition to look in.
         deadline: for the call; as long as reading makes headway it is renewed.
         past_open: wait for open transactions, which may hold a newer one.
-        search_steps: how far before the end reading begins, the nearest first; at last it begins at
-            the beginning.
+        search_steps: how many offsets before the end to begin, smallest first; if all of them find
+            nothing, reading begins at the log's start.
 
     Raises:
         KafkaUnavailable: no headway in time.
@@ -144,7 +144,7 @@ def last_write_ms(
     deadline: Deadline,
 ) -> int:
     """When the broker took the newest record with this key that an open transaction hides; 0
-    without one. Without this an owner would seem silent while another writer's open transaction
+    if there is none. Otherwise an owner would seem silent while another writer's open transaction
     hides its records from every reader of committed records.
 
     Raises:

@@ -105,7 +105,7 @@ class TargetEncoder:
                 "the dead-letter topic takes nothing: dead letters wait in their timer topics",
                 topic=topic,
                 reason=refusal.name.lower() if refusal else reason,
-                remedy="`duewheel doctor` says how it must be, `duewheel init` creates it",
+                remedy="`duewheel doctor` shows its required settings, `duewheel init` creates it",
             )
         else:
             log.info("the dead-letter topic takes dead letters again", topic=topic)

@@ -41,7 +41,7 @@ class TargetFailures:
         """
         Args:
             verdict_s: for how long a partition is not tried: after the first failure, and at most.
-            now_s: seconds that pass.
+            now_s: a monotonic clock, in seconds.
         """
         self._verdict_s = verdict_s
         self._failures: TtlCache[TopicPartition, int] = TtlCache(now_s=now_s)  # in a row

@@ -59,7 +59,8 @@ NO_VERDICT = (
 _NO_SUCH_TOPIC = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
 _NOT_AUTHORIZED = TopicAuthorizationFailedError.errno
 _TOPICS_PER_REQUEST = 1_000  # bounds the size of an answer
-# A broker drops the connection over a name of more than 32 KiB instead of refusing it.
+# Also for names that no topic can have, without a request: over a name of more than 32 KiB a broker
+# drops the connection instead of refusing it.
 _NONE_SUCH = Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC)
 
 
@@ -96,7 +97,7 @@ class TargetCatalog:
         """An empty catalog.
 
         Args:
-            settings: for error texts.
+            settings: of the cluster.
             limits: sizes of batches, and how long each kind of entry lives.
         """
         self._settings = settings

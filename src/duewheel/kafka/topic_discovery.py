@@ -6,8 +6,8 @@ that only matches the pattern never does:
     right settings                 read, from its beginning if it is new
     beyond the shard's room        left out; a listed one is refused
                                    (checkpoints/partition_limit.py)
-    wrong settings                 left out until corrected; still read if timers were taken from it
-                                   before: its pending messages would be lost
+    wrong settings                 left out until corrected; but read if timers were taken from it
+                                   before, as its pending messages would be lost otherwise
     deleted                        left out; timers taken from it are delivered. If the files were
                                    lost and its messages must be read again, ingest waits until an
                                    operator accepts that loss
@@ -77,9 +77,11 @@ def discover(
         settings: with their names and pattern.
         admin: to read them.
         taken: the topics that the shard has taken from; None: none.
+        room_bytes: the shard's room for partitions.
 
     Raises:
         KafkaUnavailable: no answer in time.
+        ConfigError: a listed topic does not fit into that room.
     """
     taken = taken or TakenTopics()
     listed = settings.timer.topics

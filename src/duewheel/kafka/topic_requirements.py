@@ -37,8 +37,8 @@ _STATE_SEGMENT_MS = 10 * 60 * 1000
 _STATE_MESSAGE_BYTES = RECORD_BYTES_MAX + 4096  # 8 MiB, the most that some hosted brokers take
 FRAME_BYTES = 1024  # at most, of a batch with one record of the state topic, beside its value
 _READ_WHOLE = (
-    "what is not compacted is read by the first start of a shard, `dlq`, `doctor` and `reshard`; "
-    "1 GiB takes some 10 s, or more"
+    "the first start of a shard, `dlq`, `doctor` and `reshard` read all of its uncompacted part; "
+    "1 GiB takes 10 s or more"
 )
 
 
@@ -193,7 +193,7 @@ def dead_letter_plan(settings: Settings, timer_configs: Iterable[Mapping[str, st
 
 def reply_plan(reply_topic: str, timer_configs: Iterable[Mapping[str, str]]) -> TopicPlan:
     """Makes the requirements on the reply topic from the timer topics' settings."""
-    kept = "who asked may be away for a day"
+    kept = "a requester may be offline for a day"
     return TopicPlan(
         reply_topic,
         None,

@@ -1,9 +1,9 @@
 """Writes ready batches in transactions, by a producer that owns its transactional id.
 
-For everything exactly once: deliveries with their progress, replays with their position. A failed
-transaction stays open: the caller drops the producer, and the next `open` ends the transaction.
-Whether one in doubt was committed is found out by the caller: wheel/dequeue/exactly_once.py for
-deliveries. One thread per producer.
+For all that is written exactly once: deliveries with their progress, replays with their position. A
+failed transaction stays open: the caller drops the producer, and the next `open` ends the
+transaction. The caller then reads whether it was committed; wheel/dequeue/exactly_once.py does so
+for deliveries. One thread per producer.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.wire.record_batch import Batch
 
 _REQUEST_BYTES = 16 * 1024 * 1024  # of several partitions' batches; a larger batch goes alone
-_BYTES_PER_S = 1 << 20  # a partition that takes less of a batch counts as taking none
-_TOPIC_S = 0.05  # some hundred times what fetching and warming one of many topics takes
+_BYTES_PER_S = 1 << 20  # a partition that takes a batch slower than this counts as taking none
+_TOPIC_S = 0.05  # per topic: some hundred times the usual time for its metadata
 
 log = structlog.get_logger(__name__)
 
@@ -120,7 +120,7 @@ class TransactionalProducer:
             log.warning("old sender is still ending", transactional_id=self._transactional_id)
 
     def _opened(self) -> KafkaProducer:
-        assert self._producer is not None, "it is opened first"
+        assert self._producer is not None, "call `open` first"
         return self._producer
 
 
@@ -159,7 +159,7 @@ def open_producer(
         request_timeout_ms=request_ms,
         delivery_timeout_ms=request_ms,
         linger_ms=0,
-        retry_backoff_ms=2,  # 100 by default, which each transaction after another one waits
+        retry_backoff_ms=2,  # the default, 100, delays a transaction right after another
         allow_auto_create_topics=False,
         max_request_size=_REQUEST_BYTES,
         metrics_enabled=False,

@@ -56,8 +56,8 @@ def why_not(
     mark(key_required & (deliveries.key_hash == NO_KEY), Reason.KEY_REQUIRED)
     mark(too_large(deliveries, targets), Reason.RECORD_TOO_LARGE)
     if refused:
-        named = pa.array(refused, pa.large_binary())
-        mark(np.asarray(pc.is_in(deliveries.source, value_set=named)), Reason.RECORD_REFUSED)
+        sources = pa.array(refused, pa.large_binary())
+        mark(np.asarray(pc.is_in(deliveries.source, value_set=sources)), Reason.RECORD_REFUSED)
     mark(deliveries.not_before_ms == NEVER, Reason.HOT_SLOT)
     reason[deliveries.dead_letter] = Reason.NONE
     return reason

@@ -250,7 +250,7 @@ def test_a_dead_letter_that_its_timer_topic_does_not_take_waits_without_its_cont
 
 
 def test_a_dead_letter_without_any_place_stays_where_it_is() -> None:
-    with pytest.raises(PublishDoubt, match="are not there either"):
+    with pytest.raises(PublishDoubt, match="do not exist either"):
         routed(condemned_rows(), {"a": ROOM, "gone": GONE, "dead": GONE, "timers": GONE})
 
 
