@@ -84,7 +84,7 @@ class DurableCheckpoints:
         """Sync the files of these folders that have grown; hours below `first_kept` have none."""
         for hour, length in lengths.items():
             if synced.get(hour) != length and hour >= first_kept():
-                # A file is made with its first bytes.
+                # A length of 0: the file does not exist yet.
                 for folder in itertools.compress(folders, length):
                     self._sync_hour(folder, hour, first_kept)
         if lengths.keys() != synced.keys():

@@ -48,7 +48,7 @@ class DequeueMetrics:
         self._topics: defaultdict[str, TopicLabels] = defaultdict(TopicLabels)  # by family
 
     def families(self) -> Iterator[Metric]:
-        """See metrics.Source."""
+        """See metrics_server.Source."""
         yield from self._deliveries()
         yield from self._standing()
         now_ms = self._clock.now_ms()
@@ -115,7 +115,7 @@ class DequeueMetrics:
         )
         yield counters(
             "hot_slot_excess",
-            "Timers in excess of their hot slot, by the policy applied to them.",
+            "Timers beyond `dequeue.hot_slot_limit` in a slot, by the policy applied to them.",
             "policy",
             {
                 "spread": statistics.spread,

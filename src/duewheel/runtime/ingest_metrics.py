@@ -50,7 +50,7 @@ class IngestMetrics:
         self.topics_left_out = 0
 
     def families(self) -> Iterator[Metric]:
-        """See metrics.Source."""
+        """See metrics_server.Source."""
         statistics = self._statistics()
         yield from _taken(statistics)
         yield from self._waiting(statistics)

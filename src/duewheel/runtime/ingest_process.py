@@ -73,7 +73,7 @@ from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.storage.data_directory import DataDirectory
 
-# In the folder of everything of Spark's.
+# Spark's checkpoint, in SPARK_DIR.
 CHECKPOINT = "checkpoint"
 
 _WAIT_S = 0.2
@@ -227,19 +227,21 @@ class IngestRun:
         if state.needs_recovery:
             raise RecoveryPending("dequeue has decided on a recovery: restarting")
         metrics.progress, metrics.topics_left_out = progress, self._watch.left_out
-        known = self._sink.statistics
-        state.live.note_rows_without_room(known.rows_without_room)
+        statistics = self._sink.statistics
+        state.live.note_rows_without_room(statistics.rows_without_room)
         state.live.beat(Role.INGEST, os.getpid(), self._clock.now_ms(), 0)
         self._gaps.settle()
         self._durable.require_alive()
-        outgrown = self._limit.is_outgrown(known.batches, known.row_bytes, progress.behind)
+        outgrown = self._limit.is_outgrown(
+            statistics.batches, statistics.row_bytes, progress.behind
+        )
         return self._watch.poll() or outgrown
 
 
 def _parser(epochs: Epochs, dead_letter_topic: str) -> Parse:
     """Parses records to timers, each under its epoch."""
-    judges = contracts(epochs, dead_letter_topic)
-    parsers = [partial(parse, contract=contract) for contract in judges]
+    of_epochs = contracts(epochs, dead_letter_topic)
+    parsers = [partial(parse, contract=contract) for contract in of_epochs]
     return partial(
         parse_but_skipped,
         parser=partial(parse_by_epoch, parsers=parsers, epochs=epochs),
@@ -286,7 +288,9 @@ def _persist_exit(limit: RowLimit) -> Iterator[None]:
 
 
 def _require_same_settings(settings: Settings, state: State, engine: Engine) -> None:
-    """Requires the settings of the progress: dequeue's own may differ from this process's."""
+    """Refuse settings other than those of the progress: dequeue, which wrote it, may have been
+    started with another configuration.
+    """
     mirror, shard = state.mirror(), settings.shard
     assert mirror is not None, "the engine has read it"
     require_same_shard(mirror.progress, shard=shard.index, shards=shard.count)

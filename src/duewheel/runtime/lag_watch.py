@@ -139,10 +139,11 @@ class LagWatch:
             committed = {**(close.marks if close else {}), **commit.marks}
             marks = self._marks(admin, committed, stable, topics)
             now_ms = self._clock.boottime_ms()
-            count, oldest_ms, stuck_ms = self._notes.measure(now_ms, commit.batch, marks, stable)
+            count, age_ms, stuck_ms = self._notes.measure(now_ms, commit.batch, marks, stable)
             held = sum(max(0, ends.get(p, end) - end) for p, end in stable.items())
             wall_ms = self._clock.now_ms()
-            lag = Lag(requested_ms, count, wall_ms - oldest_ms, wall_ms - stuck_ms, held)
+            # As instants: a reader of `state` sees the ages grow even if this thread has died.
+            lag = Lag(requested_ms, count, wall_ms - age_ms, wall_ms - stuck_ms, held)
             state.live.note_lag(lag)
 
     def _marks(

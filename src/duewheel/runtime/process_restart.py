@@ -31,6 +31,7 @@ from duewheel.runtime.run_file import Supervised
 
 BACKOFF_MS = 2_000, 60_000  # so a process that cannot start is logged about once a minute
 _CALM_S = 60.0  # a process that has run for so long starts again with the first back-off
+# Before the first heartbeat these are final for dequeue; later they may pass, as of a stale answer.
 _AT_FIRST = {ConfigError.exit_code, RecoveryRefused.exit_code}
 _REFUSALS = _AT_FIRST | {Locked.exit_code}
 
@@ -40,7 +41,8 @@ log = structlog.get_logger(__name__)
 
 
 class KeptProcess:
-    """Not thread-safe; `poll` is called several times a second.
+    """A process that is restarted when it ends. Not thread-safe; `poll` is called several times a
+    second.
 
     Attributes:
         child: the running process, or None.
@@ -176,7 +178,9 @@ class KeptProcess:
             reason_file.close()
 
     def _gives_signs(self, pid: int, beat: Heartbeat | None) -> bool:
-        """In a container a process often has the id of its predecessor."""
+        """Whether the heartbeat is this child's. The pid alone does not show it: in a container a
+        process often has the id of its predecessor.
+        """
         return beat is not None and beat.pid == pid and beat != self._last_beat
 
     def _beat(self) -> Heartbeat | None:

@@ -104,7 +104,7 @@ def _late(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
     found, lag = {}, state.live.lag
     if now_ms - lag.polled_ms > bounds.silence_ms:
         since = f"for {_s(now_ms - lag.polled_ms)}" if lag.polled_ms else "yet"
-        found["ends_unknown"] = f"Kafka has not said {since} where the timer topics end"
+        found["ends_unknown"] = f"Kafka has not reported the ends of the timer topics {since}"
     if lag.messages and not state.live.paused(Role.INGEST):
         oldest_ms, stuck_ms = now_ms - lag.oldest_ms, now_ms - lag.stuck_ms
         if oldest_ms > bounds.lag_ms:
@@ -123,7 +123,7 @@ def _late(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
 
 
 def behind_now_ms(state: State, now_ms: int) -> int:
-    """How far delivery is behind: dequeue's last report, and the time since."""
+    """How far delivery is behind, in ms: as dequeue last reported it, plus the time since then."""
     beat = state.live.heartbeat(Role.DEQUEUE)
     return beat.detail + max(0, now_ms - beat.at_ms) if beat.at_ms else 0
 

@@ -31,7 +31,7 @@ class ShardMetrics:
         self._clock = clock
 
     def families(self) -> Iterator[Metric]:
-        """See metrics.Source."""
+        """See metrics_server.Source."""
         data_dir = self._settings.storage.data_dir
         yield from _supervised(data_dir)
         with State.open(data_dir) as state:

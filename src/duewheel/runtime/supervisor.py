@@ -8,8 +8,8 @@
   in Kafka). A later start with it would depose an instance that has taken the shard over since.
 - Audits are started at their interval (audit/schedule.py), and stopped with the two.
 - When both have ended, `run` declares the clean stop that a killed one could not declare.
-- engine.lock is held for milliseconds. A child that holds it for seconds is stopped, or stuck in a
-  dying disk, and blocks the other one: it is killed.
+- engine.lock is held for milliseconds. A child that holds it for seconds is suspended (SIGSTOP), or
+  stuck in a dying disk, and blocks the other one: it is killed.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def run(
         lock, notes = _LockWatch(data_dir), _Notes(data_dir)
         try:
             while not dequeue.final_code and not stopping.wait(_POLL_S):
-                if [each for each in kept if each.poll()]:
+                if [each for each in kept if each.poll()]:  # not any(): each must be polled
                     notes.write(kept)
                 lock.poll([each.child.pid for each in kept if each.child])
                 audits.poll()
@@ -159,8 +159,8 @@ class _Claim:
     def _drawn(self) -> int:
         """The incarnation that the last start drew to claim the shard; 0 before the first."""
         try:
-            with State.open(self._data_dir) as known:
-                return known.incarnations[1]
+            with State.open(self._data_dir) as state:
+                return state.incarnations[1]
         except (FileNotFoundError, DuewheelError):
             return 0
 

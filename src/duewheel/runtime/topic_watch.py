@@ -32,7 +32,7 @@ _log = structlog.get_logger(__name__)
 
 
 class TopicWatch:
-    """Not thread-safe.
+    """The timer topics of ingest's queries. Not thread-safe.
 
     Attributes:
         topic_set: the timer topics of the running query, or of the next one.
@@ -147,7 +147,9 @@ class TopicWatch:
                 raise RecoveryPending(f"{', '.join(added)} was added: restarting to read it too")
 
     def _log_changes(self, topic_set: TopicSet) -> None:
-        """Log the topics when they change, and each problem every minute."""
+        """When the topics change, log them and write them to their file (topics_read.py), which
+        `status` and the lag watch read. Log each problem every minute.
+        """
         if topic_set != self._logged:
             topic_set.write(self._state.path.parent)
             _log.info("timer topics", read=list(topic_set.topics))
