@@ -6,7 +6,7 @@ import random
 
 from duewheel.clock import Clock
 
-_DOUBLINGS_MAX = 7  # beyond the longest
+_DOUBLINGS_MAX = 7  # 128 times the first wait is above every `longest_ms` in use
 
 
 class Backoff:
@@ -32,7 +32,7 @@ class Backoff:
         return self._chance.randint(longest_ms // 2, longest_ms)
 
     def wait(self, wait_ms: int) -> None:
-        """Sleep for so long."""
+        """Sleep; apart from `next_ms`, so that the caller can log the wait first."""
         self._clock.sleep(wait_ms / 1000)
 
     def succeeded(self) -> None:

@@ -7,9 +7,11 @@ DuewheelError                     1  findings, or any error without a code of it
 ├── Fenced                        4  another instance owns the shard: this one must stop for good
 ├── RecoveryRefused               5  files and Kafka disagree: an operator must decide
 ├── CorruptFile                   5  bytes on disk fail their check: `duewheel check` lists them
+├── BatchTooLarge                 1  a batch exceeds the memory: the next start takes a smaller one
 ├── DiskFull                      1  the disk lacks room: make room and start again (retriable)
 ├── Locked                        6  another process holds a lock of the data directory: try again
 ├── PublishDoubt                  1  the outcome of a transaction is unknown (retriable)
+│   └── TransactionTooSlow        1  the same, by its duration: the next one is smaller (retriable)
 └── RecoveryPending               1  the files must be recovered first: start again (retriable)
 """
 
@@ -82,7 +84,7 @@ class CorruptFile(DuewheelError):
 
 
 class BatchTooLarge(DuewheelError):
-    """A batch of Spark's exceeded the memory: the next start takes fewer rows at a time."""
+    """One of Spark's batches exceeded the memory: the next start takes fewer rows at a time."""
 
 
 class DiskFull(DuewheelError):

@@ -1,8 +1,10 @@
 """Background threads whose errors are never lost.
 
-All of duewheel's own threads are `Worker`s. An error of its work is logged with its stack, counted
-(metric `thread_failures`), and either raised in the loop by `require_alive`, or the work is
-restarted after a pause. `watch_libraries` logs and counts errors of threads that libraries start.
+duewheel's own threads are `Worker`s; the pools of `doctor` and of the jars' download, which end
+with one call, hand their errors to the caller. An error of a worker's work is logged with its stack
+and counted (metric `thread_failures`). Then either the thread ends, and `require_alive` raises the
+error in the loop that depends on it, or the work is restarted after a pause. `watch_libraries` logs
+and counts errors of threads that libraries start.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ failures: Counter[str] = Counter()  # of this process, by the thread's name
 
 
 class Worker(threading.Thread):
-    """A daemon thread."""
+    """A daemon thread that reports the error which ends its work."""
 
     def __init__(
         self, name: str, work: Callable[[], object], *, again_after_s: float | None = None
