@@ -7,7 +7,8 @@ the rows if
 
 - the last query ran out of memory, or
 - it left no reason (a kill, perhaps by the kernel), a batch was planned, and the marks have moved
-  by one batch at most: that batch would fail again, or the two that were in memory.
+  by one batch at most. Two batches are in memory, one being fetched and one being appended: either
+  may be too large, and would fail again.
 
 A harmless kill in the first batches costs a few smaller ones; the limit grows again.
 """

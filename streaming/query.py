@@ -97,7 +97,7 @@ def run_query(
     try:
         while not stop.is_set() and not query.awaitTermination(TICK_S):  # type: ignore[arg-type]
             if sink.append_error is not None:
-                break  # Spark learns of it with the next batch only
+                break  # Spark would see it with the next batch only
             if tick(read_progress(query.lastProgress)):
                 renew = True
                 sink.stop()

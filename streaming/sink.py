@@ -140,7 +140,9 @@ class TimerSink:
         self._statistics = SinkStatistics()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Fetch one batch; returns when the engine has the one before, and this one is appended.
+        """Fetch one batch, wait until the engine has the one before, and start to append this one.
+
+        Spark takes the batch as finished when this returns (background_append.py).
 
         Raises:
             StoppedWaitingError: `stop` was called before, or during a wait.

@@ -43,7 +43,7 @@ class Resume:
     """The next batch of a query on this checkpoint.
 
     Attributes:
-        batch_id: counted by Spark; no identity of its rows.
+        batch_id: Spark's count. On another checkpoint the same number means other rows.
         offsets: next offset to read, per partition; missing partitions are read in full.
         until: where that batch ends, if it was planned before.
     """
@@ -141,7 +141,7 @@ def settle_checkpoint(
     Args:
         checkpoint: its directory; need not exist.
         marks: the engine's next offset per partition.
-        partitions: the existing partitions of the timer topics, with where each begins.
+        partitions: the existing partitions of the timer topics; their values are not used.
         ends: up to where each partition can be read: all before it is committed, or aborted.
         fs: where it lies.
     """
@@ -168,7 +168,7 @@ def _misfit(
         if (topic, number) not in partitions:
             return f"it reads {name}, which is no partition of the timer topics"
         if mark is None and resume.batch_id > 0:
-            return f"it has read {name}, of which the engine knows nothing"
+            return f"it has read {name}, for which the engine has no mark"
         if mark is not None and offset > mark:
             return f"it continues at offset {offset} of {name}, the engine at {mark}"
     for (topic, number), until in resume.until.items():
