@@ -150,7 +150,7 @@ class TimerBatch:
 def _renamed(
     batch: TimerBatch, partitions: list[TopicPartition], targets: list[str], codes: list[str]
 ) -> TimerBatch:
-    """The same rows with other lists for their indexes."""
+    """The same rows, with indexes into the given lists."""
     partition_index = {partition: i for i, partition in enumerate(partitions)}
     target_index = {name: i for i, name in enumerate(targets)}  # a target per row is possible
     partition = np.array([partition_index[p] for p in batch.partitions], np.int32)

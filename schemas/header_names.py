@@ -20,7 +20,7 @@ TIMER_ID = "UNIQ_KEY"  # the timer's id, the given one or the default: that of S
 ID_BYTES_MAX = 255  # of an id that the user gave
 ROLL_TIMES = "TIMER_ROLL_TIMES"  # how often the timer was rolled, if it was
 
-# On copies only, which go back to their timer topic: rolled or parked.
+# On copies only, which go back to their timer topic: rolled, parked or spread.
 ORIGIN = "TIMER_ORIGIN"  # offset of the timer's first copy, in the same partition
 NOT_BEFORE_MS = "TIMER_NOT_BEFORE_MS"  # of a parked one: it leaves no earlier
 RETRIES = "TIMER_RETRIES"  # how often in a row it was parked, or spread

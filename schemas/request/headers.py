@@ -52,7 +52,7 @@ class Headers:
     request: Int8
 
     def where(self, keep: Bool) -> Headers:
-        """Only those headers, as one group of all rows."""
+        """Only those headers. Their rows are lost: `firsts` has one group."""
         kept = np.flatnonzero(keep)
         firsts = np.array([0, len(kept)], np.int64)
         return Headers(take(self.names, kept), take(self.values, kept), firsts, self.request[kept])
@@ -84,7 +84,8 @@ class Field:
 
     Attributes:
         rows: those rows, rising.
-        values: large_binary: the header's value in those rows, empty for null.
+        values: large_binary: the header's value in those rows; empty for null, but in TARGET_KEY a
+            null stays: it is a key.
     """
 
     rows: Int64

@@ -58,7 +58,7 @@ _pa: Any = pa
 _pc: Any = pyarrow.compute
 
 
-WAITED = "waited"  # the code of dead letters that came again: their own was counted at first
+WAITED = "waited"  # instead of the own code of a waiting dead letter, which was counted before
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +313,7 @@ def _errors(failure: Int32, columns: pa.Table, rules: Sequence[Rule]) -> Column:
 
 
 def error_headers(rule: Rule) -> bytes:
-    """What the headers of a row end with that this rule has rejected, unless it names the value."""
+    """The last headers of a row that this rule has rejected; not for a reason with VALUE."""
     return _header(names.ERROR_CODE, rule.code) + _header(names.ERROR, rule.reason)
 
 

@@ -44,7 +44,8 @@ RULE_COLUMNS = pa.schema(
         pa.field("unsupported", _NAME),  # of a drop-in mode: the feature that duewheel lacks
         pa.field("due_ms", pa.int64()),  # epoch ms; null: not given, or malformed
         pa.field("delay_ms", pa.int64()),  # until the window's end; null: not requested, or a copy
-        pa.field("past_ms", pa.int64()),  # since its end, where that matters; null: in the future
+        # Since the window's end; null: not past, a copy, or a topic that accepts what is past due.
+        pa.field("past_ms", pa.int64()),
         pa.field("window_ms", pa.int64()),  # null: not given; -1: malformed, or in a copy
         pa.field("bad_header", _NAME),  # the header that gives the due time, if malformed
         pa.field("missing", _NAME),  # due_time or target_topic, if the timer lacks it
@@ -196,7 +197,9 @@ def _distances(fields: Mapping[Request, Field], offset: Int64, values: Column) -
 
 
 def _retries(fields: Mapping[Request, Field], count: int) -> pa.Int64Array:
-    """A parked copy has both headers, whole numbers from 1, and is a copy."""
+    """RETRIES of parked copies; -1 unless both headers of parking are whole numbers from 1, on a
+    copy.
+    """
     retries = np.zeros(count, np.int64)
     given = np.zeros((2, count), np.bool_)
     well_formed = np.zeros((2, count), np.bool_)
@@ -206,7 +209,7 @@ def _retries(fields: Mapping[Request, Field], count: int) -> pa.Int64Array:
             number, is_number = parse_numbers(field.values)
             given[i, field.rows] = True
             well_formed[i, field.rows] = is_number & (number > 0)
-            retries[field.rows] = number  # in the end those of RETRIES
+            retries[field.rows] = number  # RETRIES comes last, and overwrites the other
     copy = rows_of(fields, [Request.ORIGIN], count)
     retries[~(well_formed.all(0) & copy)] = -1
     column: pa.Int64Array = _pa.array(retries, mask=~given.any(0))
@@ -235,7 +238,7 @@ class Copies:
         roll_times: how often it was rolled.
         not_before_ms: see TimerBatch.
         retries: how often it was parked.
-        level: that of the first copy's request; NO_LEVEL where the row is none.
+        level: that of the first copy's request; NO_LEVEL where the row is no copy.
         chase_slot, chase_flags: see TimerBatch.
     """
 

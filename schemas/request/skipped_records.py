@@ -21,6 +21,7 @@ from duewheel.schemas.request.parser import Contract, parse
 _pa: Any = pa
 _pc: Any = pyarrow.compute
 
+# Every row fails it, whatever its columns hold.
 SKIPPED = Rule(
     "skipped_by_operator",
     "the operator has skipped this record: duewheel reconfigure --skip",
@@ -39,7 +40,7 @@ def parse_but_skipped(
     """The rows of `parser`, with dead letters in the place of the skipped records.
 
     Args:
-        table: as of `contract.parse`, in offset order within a partition.
+        table: as of `parser.parse`, in offset order within a partition.
         parser: of the others.
         skipped: offsets, by partition.
         dead_letter_topic: where the skipped ones go.
