@@ -30,8 +30,8 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 log = structlog.get_logger(__name__)
 
 COPIES_ON_WRITE = (
-    "the file system copies on write: while it is full, each store to a mapped file kills the "
-    "process; use ext4 or xfs, or reserve space that nothing else can take"
+    "copies on write: while it is full, each store to a mapped file kills the process; use ext4 or "
+    "xfs, or reserve space that nothing else can take"
 )
 
 
