@@ -1,8 +1,8 @@
 """Reads a timer's message back from the timer topic, by its recall handle, to write it again.
 
 A handle names an acknowledged record outside any transaction. The reader never waits: the record is
-at its offset, or deleted. Its bytes have passed the producer's serializers once; `RawBytes` carries
-them past these (`Untouching`).
+at its offset, or deleted. Its bytes were serialized when they were first sent; `RawBytes` marks
+them, so that the producer's serializers (`Untouching`) do not serialize them again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Untouching(Serializer):  # type: ignore[misc]  # kafka-python brings no ty
     """A serializer, or none, that leaves RawBytes alone."""
 
     def __init__(self, inner: Any) -> None:
-        """Of what KafkaProducer takes for one: a Serializer, a function, None."""
+        """`inner`: what KafkaProducer accepts as a serializer: a Serializer, a function, None."""
         plain = inner is None or isinstance(inner, Serializer)
         self._inner = inner if plain else SerializeWrapper(inner)
 
@@ -84,7 +84,7 @@ class MessageReader:
         self._consumer: KafkaConsumer | None = None
 
     def read(self, handle: RecallHandle) -> Message:
-        """The message of a timer. Blocks until it is there.
+        """The message of a timer. Blocks until Kafka has answered.
 
         Raises:
             InvalidTimer: the record is no longer there, or is another timer's.

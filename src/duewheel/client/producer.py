@@ -64,6 +64,7 @@ _OWNED = {
     "partitioner": "timers with the same key must lie in the same partition",
     "transactional_id": "there are no transactions here",
 }
+# The headers by which `send` routes a record to the timer topic.
 _ROUTED = {
     Request.DELAY_SEC,
     Request.DELAY_MS,
@@ -73,7 +74,7 @@ _ROUTED = {
     Request.RESCHEDULE,
 }
 _TARGET = {NAME_OF[Request.TARGET_TOPIC], NAME_OF[Request.TARGET_PARTITION]}
-# By an earlier delivery: all but the id mean nothing in a request.
+# The headers that a delivery adds. In a request only the id has a meaning.
 _ADDED = {SOURCE, DUE_MS, TIMER_ID, ROLL_TIMES, ANSWER}
 
 
@@ -410,7 +411,7 @@ class DelayProducer:
 
 
 def has_due_time(headers: Iterable[NonNullHeader]) -> bool:
-    """Returns whether a record with these headers belongs into the timer topic.
+    """Returns whether a record with these headers belongs in the timer topic.
 
     As at ingest, the last of several levels counts, and a level of 0 or below means none.
     """

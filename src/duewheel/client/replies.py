@@ -71,12 +71,14 @@ class AnswerReader:
         self._thread: Worker | None = None
         self._changed = threading.Condition()  # guards what follows
         self._closed = False
-        self._reading = False  # from where it is, no open request's answer is missed
+        self._reading = False  # and from a position at which no open request's answer is missed
         self._joining: list[Future[None]] = []  # requests that wait for that
         self._numbers = count()
         self._unwritten: dict[int, None] = {}  # in the order of their numbers
-        self._early: OrderedDict[str, tuple[int, Answer]] = OrderedDict()  # number: open by then
-        self._failure = DuewheelError("not reading")  # of the requests that are open no more
+        self._early: OrderedDict[str, tuple[int, Answer]] = (
+            OrderedDict()
+        )  # with the newest request then
+        self._failure = DuewheelError("not reading")  # for requests that a failure has closed
         self._waiting: WeakValueDictionary[str, Future[Answer]] = WeakValueDictionary()
 
     def expect(self) -> int:
@@ -113,7 +115,9 @@ class AnswerReader:
         return number
 
     def written(self, number: int, source: str) -> Future[Answer]:
-        """The future answer to a request whose record is `source`. Waited for while it is held."""
+        """The request's record is `source`. Returns the future of its answer, awaited while
+        the caller holds that future.
+        """
         answer: Future[Answer] = Future()
         answer.set_running_or_notify_cancel()  # a cancelled one could not be answered
         with self._changed:
@@ -211,7 +215,9 @@ class AnswerReader:
             self._settle(None)
 
     def _goes_on(self) -> bool:
-        """False, and no longer reading, once no request is open."""
+        """Whether to poll again. Reading ends once no request is open: the next `expect` then waits
+        for a new position at the end.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._early) < self._early_max)
             if self._closed or not self._open():
