@@ -217,9 +217,9 @@ def stats(settings: Settings, by: str | None, output: str) -> None:
 @click.option("--topic", help="only timers with this target topic")
 @click.option("--level", type=click.IntRange(1), help="only timers of this delay level")
 @click.option(
-    "--from", "since", help="only timers due from then on: epoch ms, or ISO-8601 and zone"
+    "--from", "since", help="only timers that leave from then on: epoch ms, or ISO-8601 and zone"
 )
-@click.option("--to", "until", help="only timers due until then")
+@click.option("--to", "until", help="only timers that leave until then")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=100, help="how many at most")
 @click.option("--page", help="the last `page` value of the previous list: continue behind it")
 @with_output
