@@ -154,8 +154,9 @@ class Tally:
     Attributes:
         expectation: as in the suite, with values in the place of parameters.
         success: whether it holds in every chunk.
-        rows, nulls, observed: as in Checked.
+        rows, nulls: summed over the chunks.
         failed: how many rows fail.
+        observed: of the last chunk: an expectation on the whole table gets that as one chunk.
         examples: of failing rows: the source of each, and its value in the checked column.
     """
 

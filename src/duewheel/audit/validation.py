@@ -268,7 +268,9 @@ def _rejected_by(batch: TimerBatch, rules: Sequence[Rule]) -> Int32:
 
 
 def _error_end(rule: Rule) -> bytes:
-    """Returns the bytes that end the headers of rows rejected by this rule, and of no others."""
+    """Returns the last header bytes of a row that this rule has rejected. Rules must differ in
+    them; of a reason with the value, only the text behind that counts.
+    """
     return rule.reason.encode().split(VALUE)[1] if rule.names_value else error_headers(rule)
 
 

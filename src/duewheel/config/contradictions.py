@@ -20,7 +20,7 @@ _OWNED_CLIENT = {
     "transaction_timeout_ms": "set dequeue.transaction_timeout_ms",
     "enable_idempotence": "exactly-once delivery requires it",
     "acks": "exactly-once delivery requires `all`",
-    "group_id": "it is app.id",
+    "group_id": "duewheel's consumers have no group",
     "isolation_level": "uncommitted records must not be read",
     "enable_auto_commit": "progress is committed with the deliveries",
     "auto_offset_reset": "duewheel seeks by itself",

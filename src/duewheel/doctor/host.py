@@ -85,6 +85,7 @@ def _file_system(path: Path) -> str:
 def check_file_system(path: Path, kind: str) -> Diagnosis:
     """Checks that files outlive a restart, can be mapped and locked, and are written in place."""
     remote, passing, copies = kind in _REMOTE, kind in _PASSING, kind in fs.COPY_ON_WRITE
+    # A bool as a factor: each text at most once.
     why = [": not local, so mapped files and locks are not safe"] * remote
     why += [": its content ends with the container or the host"] * passing
     why += [f": it {COPIES_ON_WRITE}"] * copies
