@@ -1,5 +1,5 @@
-"""Stand-ins that ship with the package: a clock to turn by hand, publishers that remember, and a
-shard without Kafka and Spark with timers to put into it.
+"""Test doubles that ship with the package: a clock that a test sets, publishers that keep what is
+committed in memory or in a file, and a shard without Kafka and Spark, with batches of timers.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 
 
 def suite_parameters(**given: Any) -> dict[str, Any]:
-    """Parameters of the suite that let timers go far and nearly everywhere; `given` ones count."""
+    """Parameters of the suite that allow long delays and nearly all targets; `given` overrides."""
     targets = {"timer_topics": NONE, "targets_allowed": ANY, "targets_denied": NONE}
     return {"max_delay_ms": 10**12, "forbidden_targets": [], **targets, **given}
 
@@ -250,12 +250,12 @@ class JournalPublisher:
                     strict=True,
                 )
             ]
-        known = {
+        fields = {
             "rows": rows,
             "chases": [asdict(each) | {"timer_id": _text(each.timer_id)} for each in chases],
             "progress": progress.encode().decode("latin-1"),
         }
-        line = json.dumps(known).encode() + b"\n"
+        line = json.dumps(fields).encode() + b"\n"
         self._fs.write_at(self._fd, line, self._bytes)
         self._bytes += len(line)
         return self._clock.now_ms()
@@ -372,7 +372,7 @@ TIMER_TOPIC = "timers"
 
 def timer_batch(timers: Sequence[TimerRow]) -> TimerBatch:
     """A batch of the given rows, with messages of all kinds: keys and values null, empty and long,
-    no headers and several, ids given and not, partitions asked for and not.
+    no headers and several, with and without id, with and without a requested partition.
     """
     numbers = sorted({timer.partition for timer in timers})
     offset = np.array([timer.offset for timer in timers], np.int64)
@@ -494,7 +494,7 @@ class LocalShard:
         return self.ingest
 
     def append(self, timers: Sequence[TimerRow], ends: Mapping[TopicPartition, int]) -> Appended:
-        """Appends a batch of Kafka's, of which the engine may have a part already."""
+        """Appends the rows of a batch that the engine does not have yet."""
         assert self.ingest is not None
         known = self.ingest.marks
         fresh = [t for t in timers if t.offset >= known.get((TIMER_TOPIC, t.partition), 0)]

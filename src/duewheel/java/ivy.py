@@ -75,8 +75,8 @@ class Ivy:
             gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True)
         )
         self._jvm = self._gateway.jvm
-        # One log for all calls: Spark points the JVM's standard output to it while it resolves,
-        # so that calls at the same time could not have logs of their own.
+        # One log for all calls: Spark redirects the whole JVM's standard output to it while it
+        # resolves, so concurrent calls cannot have a log each.
         self._log = self._jvm.java.io.ByteArrayOutputStream()
         self._stream = self._jvm.java.io.PrintStream(self._log)
         self._logger_level = logging.getLogger("py4j").level
@@ -96,8 +96,8 @@ class Ivy:
         logging.getLogger("py4j").setLevel(self._logger_level)
 
     def close(self) -> None:
-        """End the JVM; calls still under way fail. Again is harmless."""
-        self._gateway.shutdown()  # or the proxies, when collected, would call a JVM that is gone
+        """End the JVM; calls still under way fail. May be called twice."""
+        self._gateway.shutdown()  # or the proxies, when collected, would call a dead JVM
         self._process.kill()
         self._process.wait()
         assert self._process.stdin is not None
@@ -111,8 +111,8 @@ class Ivy:
             transitive: whether their dependencies are fetched too.
 
         Returns:
-            scratch/ivy-*/jars/<group>_<artifact>-<version>.jar, one per artifact; what Ivy knows
-            about them is in scratch/ivy-*/cache.
+            scratch/ivy-*/jars/<group>_<artifact>-<version>.jar, one per artifact; Ivy's metadata of
+            them is in scratch/ivy-*/cache.
 
         Raises:
             DuewheelError: something cannot be found or fetched.
@@ -167,8 +167,8 @@ def _certificates() -> bytes:
 def _trust(jvm: Any, certificates: bytes) -> None:
     """Make the JVM trust further authorities beside its own.
 
-    A JDK from a wheel brings a list of its own and knows nothing of an authority that was added
-    to this machine, as many companies do.
+    A JDK from a Python package has a list of its own, without the authorities that a company has
+    added to this machine.
     """
     store = jvm.java.security.KeyStore.getInstance(jvm.java.security.KeyStore.getDefaultType())
     store.load(None, None)
