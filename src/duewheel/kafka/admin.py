@@ -311,7 +311,7 @@ class KafkaAdmin:
                 raise KafkaUnavailable(
                     f"Kafka at {self._settings.address}: topic {topic!r} needs {count} partitions "
                     f"with leaders, and has {len(partitions)} after {self._deadline_s:g} s: "
-                    "`Alter` on it is needed to add some"
+                    "adding some needs the right Alter on it"
                 )
             time.sleep(_POLL_S)
 

@@ -1,8 +1,9 @@
 """Compresses deliveries, one record batch at a time, as configured for their topics.
 
-Copies and dead letters stay as they are: the state topic may have to hold a copy, and their topics
-are read by duewheel itself. The codecs are kafka-python's, because Kafka's own clients refuse what
-other writers of the same formats make, such as lz4 frames with linked blocks.
+Copies and dead letters are not compressed: the state topic may have to hold a copy, and duewheel's
+own readers of their topics would need a library for the codec. The codecs are kafka-python's,
+because Kafka's own clients refuse what other writers of the same formats make, such as lz4 frames
+with linked blocks.
 """
 
 from __future__ import annotations

@@ -5,10 +5,11 @@ is required, and how many replicas must be in sync. Entries expire, sooner for m
 those with partitions that take no writes: so a topic that is created later is noticed, and one that
 never exists costs little. Users choose the names, so the number of entries is bounded.
 
-Refusals add the rest. A refused batch of several records is encoded again at half the size, until
-the bad record is alone in its batch; its source is then noted, and it becomes a dead letter. Any
-other error for one partition, with none for the progress, means that the partition takes no writes
-for now (target_failures.py): its rows are parked, or the chunk would fail for ever.
+Refused batches show limits that metadata does not. A refused batch of several records is encoded
+again at half the size, until the bad record is alone in its batch; its source is then noted, and it
+becomes a dead letter. Any other error for one partition, with none for the progress, means that the
+partition takes no writes for now (target_failures.py): its rows are parked, or the chunk would fail
+for ever.
 """
 
 from __future__ import annotations

@@ -182,7 +182,8 @@ def _first_if_new(
 ) -> Progress | None:
     """Returns the first progress of a shard, if its timer topics have never had a message.
 
-    If they hold messages, only an operator knows that none was scheduled: `duewheel init`.
+    If they hold messages, only an operator can know that none was scheduled before: the shard then
+    begins by `duewheel init`.
     """
     if not read_local_state(directory.state, directory.path).is_fresh:
         return None

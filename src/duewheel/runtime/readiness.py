@@ -2,7 +2,7 @@
 
 Any process can decide it from the data directory alone: each process writes its heartbeat there,
 dequeue also the lag of ingest (lag_watch.py), and `run` the state of both (run_file.py). A silent
-process is not ready; a process that is paused by request is.
+process makes the shard not ready; a process that is paused by request does not.
 """
 
 from __future__ import annotations
