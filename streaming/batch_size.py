@@ -98,7 +98,8 @@ class RowLimit:
         if 2 * bound <= rows:
             rows = bound
         elif behind and batches - self._first_batch >= GROWTH_BATCHES and rows < bound:
-            # Only for twice as much: a new query takes a second to start.
+            # A new query takes a second to start: only for twice as many rows, or for the
+            # configured limit.
             rows = min(2 * rows, bound) if 2 * rows <= bound or bound == self._rows_max else rows
         if rows == self.rows:
             return False

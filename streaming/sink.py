@@ -135,8 +135,8 @@ class TimerSink:
         self._fetching = False
         self._fetch_error: BaseException | None = None
         self._appending = BackgroundAppend()
-        self._reached: dict[TopicPartition, int] = {}
-        self._noted: dict[TopicPartition, int] = {}  # behind the last gap
+        self._reached: dict[TopicPartition, int] = {}  # ends of the batches taken so far
+        self._noted: dict[TopicPartition, int] = {}  # ends of the gaps noted so far
         self._statistics = SinkStatistics()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:

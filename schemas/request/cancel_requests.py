@@ -106,6 +106,7 @@ def read_cancels(
     flags = fields.get(Request.RESCHEDULE, Field.none())
     if not (len(cancelled.rows) or len(flags.rows) or len(keys_as_ids.rows)):
         return CancelRequests(verdict, pure, own, named_offset)
+    # From here on each line overwrites the verdicts of those above: this order is the precedence.
     verdict[keys_as_ids.rows] = _RESCHEDULE
     is_true, unclear = _flags(flags)
     named = np.zeros(count, np.bool_)

@@ -140,6 +140,7 @@ def _missing(requests: RequestColumns, target: pa.DictionaryArray[Any, Any]) -> 
 
 
 def _unsupported(fields: Mapping[Request, Field], count: int) -> Int8:
+    """Row → index in UNSUPPORTED. Of several features the one with the lowest index counts."""
     unsupported = np.full(count, NO_NAME, np.int8)
     for i, request, supported in (
         (2, Request.SOURCE_TYPE, _SOURCE_TYPES),
