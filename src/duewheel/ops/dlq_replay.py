@@ -4,9 +4,9 @@ A replay reads the dead-letter topic up to its end at the start, one bounded chu
 Kafka transaction per chunk holds the messages and the position (dlq_replay_position.py), so a dead
 letter is replayed once, whatever is killed and however often the command runs.
 
-Two concurrent replays share a transactional id: the later one fences the earlier. A run that
-reopens its producer may be that later one. The position is therefore read after every open, and is
-valid only as long as that producer.
+Two concurrent replays share a transactional id: the one that opens its producer last fences the
+other, and a run opens its producer again after each refusal. So the position is read after every
+open, and is valid only as long as that producer.
 
 The same transaction writes a letter that cannot be replayed now (no such topic, too large …) to the
 end of the dead-letter topic again, with the present reason. The same run does not read it.
@@ -130,7 +130,9 @@ class _Replay:
         self._contract = factory.contract(settings)
         self._refusals: dict[str, Refusal | None] = {}
         self._catalog = TargetCatalog(self._client, self._limits)
-        self._sticky = random.randrange(1 << 31)  # partition of messages without key and request
+        self._sticky = random.randrange(
+            1 << 31
+        )  # modulo their number: the partition without key and request
         self._producer = TransactionalProducer(
             self._client, f"{settings.app.id}.dlq-replay", self._limits
         )

@@ -1,4 +1,4 @@
-"""`duewheel reshard`: changes the number of shards, from any host, while the old ones run or not.
+"""`duewheel reshard`: changes the number of shards, from any host, whether the old ones run or not.
 
 checkpoints/reshard_records.py has the records. Before the steps, the command adds the missing
 partitions of the state topic, one for each new shard.
