@@ -138,7 +138,8 @@ class PublishAttempt:
 
 
 class KafkaPublisher:
-    """The Publisher of one shard. Not thread-safe, `prepare` excepted: one loop owns it.
+    """The Publisher (wheel/publisher_protocol.py) of one shard. Not thread-safe: one loop owns it;
+    only `prepare` may be called by another thread.
 
     Example:
         publisher = KafkaPublisher({"bootstrap_servers": "kafka:9092"}, ...)

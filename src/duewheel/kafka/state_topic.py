@@ -39,8 +39,8 @@ from duewheel.wheel.publisher_protocol import Seen
 
 T = TypeVar("T")
 
-# A shard writes two offsets a transaction, record and marker. The first step covers the newest
-# second or more of a dozen busy shards, the second one minutes.
+# A shard writes at least two offsets a transaction, record and marker: the first step covers 500
+# transactions at most, the second 50,000.
 SEARCH_STEPS = (1_000, 100_000)
 _COORDINATOR_S = 3.0  # for its answer
 _CLOCK_KEY = b"clock"
@@ -221,8 +221,9 @@ def _within_ends(
 
 
 class KafkaProgressReader:
-    """The ProgressReader of one shard. It keeps one client; a call that fails drops it, and the
-    next one opens another. It does not wait for open transactions.
+    """The ProgressReader (wheel/publisher_protocol.py) of one shard. It keeps one client; a
+    call that fails drops it, and the next one opens another. It does not wait for open
+    transactions.
     """
 
     def __init__(
