@@ -127,8 +127,8 @@ def _parked(
 ) -> tuple[Deliveries, Bool]:
     """The deliveries with rows parked, and which rows those are.
 
-    If the timer topic refuses the copy, a row that waits for its target becomes a dead letter, and
-    a row that would only be spread is delivered now.
+    If the timer topic refuses the copy, a row that waits for its target becomes a dead letter (its
+    `reason` is set in place), and a row that would only be spread is delivered now.
     """
     back = waiting | spread
     # The later of the two: otherwise this row could overtake an earlier one of its key.

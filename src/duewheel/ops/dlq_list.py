@@ -27,6 +27,8 @@ _MS = 1_000
 class DeadLetterReader:
     """Reads the dead-letter topic up to its present end. Not thread-safe.
 
+    Made by `dead_letter_reader`.
+
     Attributes:
         client: settings of the cluster's clients.
         topic_id: Kafka's id of the topic.

@@ -274,7 +274,9 @@ def _guard(settings: Settings, directory: DataDirectory) -> DiskGuard:
 
 @contextmanager
 def _persist_exit(limit: RowLimit) -> Iterator[None]:
-    """Persist the exit reason, so that the next start can shrink its batches."""
+    """Persist the exit reason, so that the next start can shrink its batches. Any other error, such
+    as a dead JVM, leaves none: like after a kill, the batch may have been too large.
+    """
     try:
         yield
     except BatchTooLarge:

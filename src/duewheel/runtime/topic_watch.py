@@ -126,7 +126,7 @@ class TopicWatch:
         return False
 
     def has_changed(self) -> bool:
-        """Whether the topics of a failed query have changed since."""
+        """Whether the topics of a failed query have changed since; logs and writes a change."""
         with suppress(KafkaUnavailable), self._admin() as admin:
             return self._has_changed(admin)
         return False
