@@ -77,10 +77,11 @@ def run(settings: Settings, *, take_over: bool) -> int:
 @cli.command()
 @with_settings("run")
 def standby(settings: Settings) -> int:
-    """Run a standby of the shard in another data directory, ready to take over at once.
+    """Run a standby of the shard, ready to take over at once.
 
-    It takes over by itself when the owner has been silent for `shard.take_over_after`, and on
-    `duewheel promote`. A directory that owns the shard already serves it, as `run` does.
+    It has a data directory of its own. It takes over by itself when the owner has been silent for
+    `shard.take_over_after`, and on `duewheel promote`. A directory that owns the shard already
+    serves it, as `run` does.
     """
     from duewheel.runtime import supervisor
 
@@ -91,7 +92,7 @@ def standby(settings: Settings) -> int:
 @with_output
 @with_settings()
 def promote(settings: Settings, output: str) -> None:
-    """Make the standby of this data directory take over now, and wait until it delivers."""
+    """Make this directory's standby take over, and wait for that."""
     from duewheel.clock import SystemClock
     from duewheel.ops.promote import promote as promote_standby
 
@@ -106,7 +107,7 @@ def _own_flags() -> list[str]:
 @cli.command()
 @with_settings("ingest")
 def ingest(settings: Settings) -> None:
-    """Run the ingest process: read the timer topics into the wheel (Spark)."""
+    """Run only ingest: read timer topics into the wheel (Spark)."""
     from duewheel.runtime.ingest_process import run_ingest
 
     run_ingest(settings)
@@ -117,7 +118,7 @@ def ingest(settings: Settings) -> None:
 @click.option("--standby", is_flag=True, help="start as a standby of the shard: see `standby`")
 @with_settings("dequeue")
 def dequeue(settings: Settings, *, take_over: bool, standby: bool) -> None:
-    """Run the dequeue process: deliver due timers (no Spark, no Java)."""
+    """Run only dequeue: deliver due timers (no Spark, no Java)."""
     from duewheel.runtime.dequeue_process import run_dequeue
 
     run_dequeue(settings, take_over=take_over, standby=standby)
@@ -138,7 +139,7 @@ def dequeue(settings: Settings, *, take_over: bool, standby: bool) -> None:
 @with_output
 @with_settings()
 def init(settings: Settings, partitions: int | None, replication_factor: int, output: str) -> int:
-    """Create or check the topics, and begin the shard if it has no progress.
+    """Create or check duewheel's topics, and begin a new shard.
 
     A new shard schedules every message that is in the timer topics: none may have been scheduled
     before.
@@ -196,7 +197,7 @@ def status(settings: Settings, require_running: bool, output: str) -> int:
 @with_output
 @with_settings()
 def stats(settings: Settings, by: str | None, output: str) -> None:
-    """Count pending timers by target topic, by delay level, and by the seconds until they leave."""
+    """Count pending timers by target, level and seconds to wait."""
     from duewheel.clock import SystemClock
     from duewheel.ops import stats as inspection
 
@@ -259,7 +260,7 @@ _process = click.argument("process", type=click.Choice(["ingest", "dequeue"]))
 @with_output
 @with_settings()
 def pause(settings: Settings, process: Any, output: str) -> None:
-    """Pause ingest or dequeue until `resume`; the pause outlasts restarts."""
+    """Pause ingest or dequeue until `resume`, over restarts, too."""
     from duewheel.ops import stats as inspection
 
     show(inspection.pause(settings, process, on=True), output)
@@ -304,7 +305,7 @@ def check(settings: Settings, output: str) -> int:
 @with_output
 @with_settings()
 def doctor(settings: Settings, output: str) -> int:
-    """Examine this host and the cluster, and print each finding with its remedy.
+    """Examine host and cluster; print each finding with its remedy.
 
     The trial of real transactions uses a scratch topic, which is deleted afterwards. Nothing of a
     shard changes: it may be running, or not exist yet.
@@ -326,7 +327,7 @@ def doctor(settings: Settings, output: str) -> int:
 def audit(
     settings: Settings, topics: tuple[str, ...], since: str | None, until: str | None, output: str
 ) -> int:
-    """Validate messages of the timer topics with Great Expectations, and compare (Spark).
+    """Compare ingest's rules with Great Expectations (Spark).
 
     Writes Data Docs. `--from last` continues at the end of the last audit. Exit code 1: the rules
     of ingest disagree with the suite, or a critical expectation across rows fails.
@@ -343,7 +344,7 @@ def audit(
 @with_output
 @with_settings()
 def recover(settings: Settings, *, dry_run: bool, output: str) -> None:
-    """Report what the next start would keep of the files, and read again from Kafka.
+    """Report what the next start would keep and read again.
 
     Changes nothing. Works without a data directory, and beside running processes.
     """
@@ -380,10 +381,10 @@ def reconfigure(
     skipped: tuple[str, ...],
     output: str,
 ) -> None:
-    """Apply changed settings from the next message on: roll window, levels, mapping and others.
+    """Apply changed settings from the next message on.
 
-    Both processes must be stopped. Pending timers stay as they are. With --accept-loss or --skip
-    no setting changes.
+    Needed for roll window, levels, mapping and others. Both processes must be stopped. Pending
+    timers stay as they are. With --accept-loss or --skip no setting changes.
     """
     from duewheel.ops import reconfigure as change
 
@@ -408,7 +409,7 @@ def reconfigure(
 @with_output
 @with_settings()
 def reshard(settings: Settings, to: int, *, dry_run: bool, output: str) -> None:
-    """Reassign the timer topics' partitions to another number of shards.
+    """Reassign partitions to another number of shards.
 
     Runs on any host, without a data directory. Running shards are fenced, and end with exit code 4;
     start the new number of shards afterwards, with the new [shard] count. After a kill, run it
@@ -425,7 +426,7 @@ def reshard(settings: Settings, to: int, *, dry_run: bool, output: str) -> None:
 
 @cli.group()
 def config() -> None:
-    """The configuration."""
+    """Check the configuration."""
 
 
 @config.command("check")
@@ -450,7 +451,7 @@ cli.add_command(messages.reschedule)
 
 @cli.group()
 def dlq() -> None:
-    """Dead letters: messages that could not be accepted or delivered."""
+    """List and replay dead letters."""
 
 
 @dlq.command("list")
@@ -504,7 +505,7 @@ def dlq_replay(
 
 @cli.group("dev-broker")
 def dev_broker() -> None:
-    """Run a single-node Kafka from its published jars, for development and tests."""
+    """Run a single-node Kafka for development and tests."""
 
 
 @dev_broker.command("run")
@@ -542,7 +543,7 @@ def demo(
     bootstrap_servers: str | None,
     output: str,
 ) -> int:
-    """Schedule timers on a real Kafka, and check the deliveries with an independent consumer."""
+    """Schedule timers on a real Kafka, and check each delivery."""
     from duewheel.config.durations import parse_duration_ms
     from duewheel.dev.demo import Demo
 

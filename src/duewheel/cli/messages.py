@@ -76,7 +76,9 @@ def send(
 @with_output
 @with_settings()
 def cancel(settings: Settings, output: str, **options: Any) -> int:
-    """Cancel timers: --handle HANDLE, or --id ID with --key KEY or --partition NUMBER.
+    """Cancel timers by recall handle, or by id.
+
+    Give --handle HANDLE, or --id ID with --key KEY or --partition NUMBER.
 
     Exit code 0: the reply is "cancelled"; 1: another reply, or none in time. With --no-wait
     0: the cancel is written.
@@ -107,7 +109,9 @@ def reschedule(
     output: str,
     **options: Any,
 ) -> int:
-    """Replace timers by a new one: --handle HANDLE, or --id ID with --key KEY.
+    """Replace timers by a new one.
+
+    Give --handle HANDLE, or --id ID with --key KEY.
 
     With --handle the message is read back from the timer topic, unless --topic and --value give it.
     The new timer is delivered whatever the reply is. Exit codes as for `cancel`.

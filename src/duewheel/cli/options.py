@@ -94,8 +94,10 @@ def show(result: dict[str, Any], output: str) -> None:
     if output == "json":
         click.echo(json.dumps(result))
         return
-    for key, value in _flat(result):
-        click.echo(f"{key:<24} {value}")
+    rows = _flat(result)
+    width = max((len(key) for key, _ in rows), default=0)
+    for key, value in rows:
+        click.echo(f"{key:<{width}} {value}")
 
 
 def show_row(row: dict[str, Any], output: str) -> None:
@@ -109,8 +111,14 @@ def show_row(row: dict[str, Any], output: str) -> None:
 def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     rows: list[tuple[str, Any]] = []
     for key, value in table.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value.keys() == {"value", "from"}:  # a bound
+            rows.append((prefix + key, f"{_shown(value['value'])}   {value['from']}"))
+        elif isinstance(value, dict):
             rows += _flat(value, f"{prefix}{key}.")
         else:
-            rows.append((prefix + key, "-" if value is None else value))
+            rows.append((prefix + key, _shown(value)))
     return rows
+
+
+def _shown(value: Any) -> Any:
+    return "-" if value is None else value
