@@ -74,6 +74,7 @@ class _Seen:
     Attributes:
         count: arrivals by timer id.
         first: key, value and time of receipt of each timer's first arrival.
+        failure: the error that ended the consumer, if one did.
     """
 
     count: Counter[bytes] = field(default_factory=Counter)

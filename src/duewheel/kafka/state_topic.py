@@ -79,7 +79,9 @@ def newest_record(
     """Reads the newest committed record with this key; None before the first.
 
     Args:
-        place: the partition to look in.
+        settings, admin: of the cluster.
+        place: the partition to read.
+        key: of the record.
         deadline: for the call; as long as reading makes headway it is renewed.
         past_open: wait for open transactions, which may hold a newer one.
         search_steps: how many offsets before the end to begin, smallest first; if all of them find
@@ -329,7 +331,9 @@ def broker_now_ms(settings: ClientSettings, partition: TopicPartition, deadline:
     """The brokers' clock: the timestamp of a record that is written for that alone.
 
     Args:
+        settings: of the cluster.
         partition: of a topic whose timestamps are the brokers'.
+        deadline: for the call.
 
     Raises:
         KafkaUnavailable: no answer in time.

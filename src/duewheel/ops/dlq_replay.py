@@ -204,7 +204,8 @@ class _Replay:
         """Writes one transaction: the messages of the wanted letters, and the position behind them.
 
         Args:
-            letters: consecutive letters of `partition`.
+            letters: consecutive letters.
+            partition: of the dead-letter topic; theirs.
             reached: the offset below which `partition` has no other dead letters.
         """
         for _ in range(_REFUSALS_MAX):
