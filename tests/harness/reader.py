@@ -105,10 +105,10 @@ def partitions_of(stranger: KafkaConsumer, *topics: str) -> list[TopicPartition]
 
 
 def read_first(servers: str, topic: str, count: int) -> list[Any]:
-    """The first `count` committed records of a topic's first partition, once they are there."""
+    """The first `count` committed records of a topic, once they are there."""
     found: list[Any] = []
     with consumer(servers) as stranger:
-        _begin(stranger, {TopicPartition(topic, 0): 0})
+        _begin(stranger, dict.fromkeys(partitions_of(stranger, topic), 0))
         give_up = time.monotonic() + _GIVE_UP_S
         while len(found) < count:
             assert time.monotonic() < give_up, f"{topic} has {len(found)} records of {count}"
