@@ -25,8 +25,9 @@ setup-dev: require-python  ## the same, with what tests and lint need
 demo: setup  ## timers through a real Kafka and Spark, with a verdict
 	@$(BIN)/duewheel demo
 
+# Tests of real processes wait as often as they compute: more of them than processors.
 test: setup-dev  ## all tests, on a real Kafka and Spark
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 crash-matrix: setup-dev  ## kill -9 at every named fault point, losses, a wrong clock, and all that takes minutes
 	@$(BIN)/python -m pytest -m crash_matrix
