@@ -125,7 +125,7 @@ def resolve(
         pairs_at_once: cancels and timers compared at a time, unless one cancel has more.
     """
     by = np.full(len(timers), NO_CANCEL)
-    # `_cancel_plain` needs one bound per group: first the cancels read again (R), then the others
+    # `_cancel_by_next` needs one bound per group: first the cancels read again (R), then the others
     # (the floor).
     plain = (cancels.request == cancels.offset) & (cancels.named == ANY_OFFSET)
     for rows in (plain & (cancels.bound < floor), plain & (cancels.bound >= floor)):

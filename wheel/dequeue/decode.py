@@ -35,7 +35,6 @@ class DecodedChunk:
         sources: the source partitions that `source` indexes.
         source: of each row, index in `sources`.
         offset: source offset of each row; for a timer that rolled, of its copy.
-        first_offset: offset of its first copy, also in a deleted topic.
     """
 
     chunk: ScannedChunk
@@ -43,7 +42,6 @@ class DecodedChunk:
     sources: list[TopicPartition]
     source: Int32
     offset: Int64
-    first_offset: Int64
 
     def part(self, first: int, end: int) -> DecodedChunk:
         """Rows `first` to `end` − 1 alone; copies nothing."""
@@ -53,7 +51,6 @@ class DecodedChunk:
             self.sources,
             self.source[first:end],
             self.offset[first:end],
-            self.first_offset[first:end],
         )
 
 
@@ -99,7 +96,7 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
     if rolled.any():
         deliveries = rolled_copies(deliveries, rolled)
     offset = prefix["source_offset"].astype(np.int64)
-    return DecodedChunk(chunk, deliveries, sources, source, offset, origin_offset)
+    return DecodedChunk(chunk, deliveries, sources, source, offset)
 
 
 def split_by_limits(

@@ -55,7 +55,7 @@ from duewheel.wheel.storage import garbage_collection
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.storage.far_slots import Linker, rows_beyond
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 _BEAT_MS = 500
 _BLOCKED_COMMIT_MS = 1_000  # between readings of the brokers' clock, while closing is blocked

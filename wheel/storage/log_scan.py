@@ -8,7 +8,7 @@ import numpy as np
 
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import MAGIC_ABANDONED, RECORD_BYTES
+from duewheel.wheel.storage.layout import MAGIC_ABANDONED, RECORD_BYTES, slots_in
 from duewheel.wheel.storage.timer_log import Records, TimerLog
 
 # Records of one block: 13 MiB of the log, mapped.
@@ -40,5 +40,4 @@ def log_blocks(
         alive = np.flatnonzero(records["magic"] != MAGIC_ABANDONED)
         if len(alive) < len(records):
             records = records[alive]
-        slot_ms = records["write_time"].astype(np.int64) + records["delay"]
-        yield (first + alive) * RECORD_BYTES, slot_ms // precision_ms, records
+        yield (first + alive) * RECORD_BYTES, slots_in(records, precision_ms), records

@@ -44,6 +44,7 @@ from duewheel.wheel.storage.layout import (
     cancelled_bytes,
     distance_of,
     link_at,
+    slots_in,
 )
 from duewheel.wheel.storage.timer_wheel import Entries, Runs
 
@@ -202,9 +203,8 @@ class TimerLog:
         if inside.any():
             view = self.view(hour, log_bytes)
             records = view.take(positions[inside] // RECORD_BYTES)
-            slot_ms = records["write_time"].astype(np.int64) + records["delay"]
             alive = records["magic"] != MAGIC_ABANDONED
-            slots[inside] = np.where(alive, slot_ms // precision_ms, -1)
+            slots[inside] = np.where(alive, slots_in(records, precision_ms), -1)
         return slots
 
     def forget_below(self, hour: int) -> None:
@@ -319,10 +319,9 @@ def runs_in(records: Records, start: int, precision_ms: int) -> Runs:
     kept = records[alive]
     firsts = np.flatnonzero(distance_of(kept["reserved"]) == 0)
     lasts = np.append(firsts[1:], len(kept))[: len(firsts)] - 1
-    slot_ms = kept["write_time"].astype(np.int64) + kept["delay"]
     position = start + alive * RECORD_BYTES
     return Runs(
-        slot_ms[firsts] // precision_ms,
+        slots_in(kept[firsts], precision_ms),
         position[firsts],
         position[lasts],
         kept["prev_pos"][firsts].astype(np.int64),
