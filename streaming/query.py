@@ -111,8 +111,8 @@ def run_query(
     finally:
         _stop(query, sink)
     if not stop.is_set():
-        if sink.error is not None and not isinstance(sink.error, StoppedWaitingError):
-            raise cause(str(sink.error), sink.error)
+        if sink.failure is not None:
+            raise cause(str(sink.failure), sink.failure)
         if not renew:
             raise DuewheelError("the streaming query ended by itself, without an error")
     return renew
@@ -132,8 +132,8 @@ def _stop(query: StreamingQuery, sink: TimerSink) -> None:
     with suppress(Py4JError, OSError):  # the JVM has ended already
         query.stop()
     sink.drain()
-    if sink.error is not None and not isinstance(sink.error, StoppedWaitingError):
-        _log.error("the last batch failed", exc_info=sink.error)
+    if sink.failure is not None:
+        _log.error("the last batch failed", exc_info=sink.failure)
 
 
 def cause(text: str, sink_error: BaseException | None) -> BaseException:

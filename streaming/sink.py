@@ -167,6 +167,11 @@ class TimerSink:
         return self.append_error or self._fetch_error
 
     @property
+    def failure(self) -> BaseException | None:
+        """The same, unless a stop request ended the batch."""
+        return None if isinstance(self.error, StoppedWaitingError) else self.error
+
+    @property
     def append_error(self) -> BaseException | None:
         """That of a batch that Spark counts as finished: it ends no query at once."""
         return self._appending.error

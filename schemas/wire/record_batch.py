@@ -56,17 +56,18 @@ class Batch:
         body: their bytes.
         count: their number.
         codec: how they are compressed.
-        plain_bytes: of the records before that.
+        compressed_from: their size before that, 0 if they are not compressed.
     """
 
     body: memoryview
     count: int
     codec: Codec = "none"
-    plain_bytes: int = -1
+    compressed_from: int = 0
 
-    def __post_init__(self) -> None:
-        if self.codec == "none":
-            object.__setattr__(self, "plain_bytes", len(self.body))
+    @property
+    def plain_bytes(self) -> int:
+        """Size of the records without compression."""
+        return self.compressed_from or len(self.body)
 
 
 def bytes_alone(deliveries: Deliveries) -> Int64:

@@ -48,4 +48,4 @@ def compressed(batch: Batch, codec: Codec) -> Batch:
     body = _ENCODERS[codec](batch.body)
     if len(body) >= len(batch.body):
         return batch
-    return replace(batch, body=memoryview(body), codec=codec)
+    return replace(batch, body=memoryview(body), codec=codec, compressed_from=len(batch.body))

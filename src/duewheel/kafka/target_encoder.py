@@ -47,7 +47,7 @@ class TargetEncoder:
         self.letters_wait = False
 
     def encoding_targets(self, targets: Mapping[str, Target]) -> Mapping[str, EncodingTarget]:
-        """The targets with their batch sizes."""
+        """The targets with their batch sizes and codecs."""
         return {
             topic: EncodingTarget(
                 target, self._catalog.batch_bytes(topic, target), self._compression.of(topic)

@@ -172,7 +172,7 @@ def test_a_chain_that_cannot_be_is_damage(
     [("prev_pos", 52 * 3 + 1), ("write_time", 3_600_000), ("delay", -(1 << 30))],
 )
 def test_runs_that_cannot_be_are_not_linked(tmp_path: Path, field: str, change: int) -> None:
-    """As they are where a disk has brought back bytes that it had before."""
+    """A disk that returns stale bytes of a record can lead to such a run."""
     log, records, _ = write_log(tmp_path, [[BASE, BASE + 1], [BASE]])
     hour = hour_of(BASE, PRECISION_MS)
     assert log.runs(hour, records, 0, PRECISION_MS).first_pos.tolist() == [0, 52, 104]
