@@ -18,14 +18,16 @@ from duewheel.errors import Locked
 
 
 class FileLock:
-    """An exclusive flock on a file. Not thread-safe: one instance belongs to one thread."""
+    """An exclusive flock on a file, which the first attempt to take it makes if it is missing. Not
+    thread-safe: one instance belongs to one thread.
+    """
 
     _POLL_S = 0.0005
 
     def __init__(self, path: Path, fs: FileSystem = HOST_FS) -> None:
         self.path = path
         self._fs = fs
-        self._fd = fs.open_file(path)
+        self._opened_fd: int | None = None
 
     @classmethod
     def taken(
@@ -45,6 +47,12 @@ class FileLock:
             lock.close()
             raise Locked(f"{refusal}, as process {holder}") from None
         return lock
+
+    @property
+    def _fd(self) -> int:
+        if self._opened_fd is None:
+            self._opened_fd = self._fs.open_file(self.path)
+        return self._opened_fd
 
     def try_acquire(self) -> bool:
         """Takes the lock if it is free."""
@@ -100,7 +108,9 @@ class FileLock:
 
     def close(self) -> None:
         """Frees the lock and the descriptor."""
-        self._fs.close(self._fd)
+        if self._opened_fd is not None:
+            self._fs.close(self._opened_fd)
+            self._opened_fd = None
 
 
 def holder_of(path: Path) -> int | None:

@@ -1,8 +1,7 @@
 """Reads a data directory from outside: the state from which a start of dequeue would decide.
 
-Takes no lock and changes no file, so it works beside running processes, and where there is no data
-directory. It opens a DataDirectory only if the files exist that this would make: otherwise it would
-hide their loss.
+Takes no lock, changes no file and makes none, so it works beside running processes, and where there
+is no data directory.
 """
 
 from __future__ import annotations
@@ -15,18 +14,10 @@ from duewheel.checkpoints.recovery_decision import Local, read_local_state
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage import cancel_log, message_store, timer_log, timer_wheel, topic_numbers
+from duewheel.wheel.storage import timer_wheel
 from duewheel.wheel.storage.cross_file_damage import has_all_files
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.timer_wheel import TimerWheel
-
-# Opening a DataDirectory makes these if they are missing.
-_MADE_WHEN_OPENED = (
-    timer_log.FOLDER,
-    message_store.FOLDER,
-    *cancel_log.FOLDERS,
-    topic_numbers.FILE_NAME,
-)
 
 
 def survey(path: Path, config: WheelConfig, fs: FileSystem = HOST_FS) -> Local:
@@ -52,8 +43,7 @@ def survey(path: Path, config: WheelConfig, fs: FileSystem = HOST_FS) -> Local:
 def _damage(path: Path, config: WheelConfig, state: State, fs: FileSystem) -> Damage:
     if not state.starts:
         return Damage.NONE
-    all_exist = all((path / name).exists() for name in _MADE_WHEN_OPENED)
-    if not all_exist or not TimerWheel.exists(path / timer_wheel.FILE_NAME, config.ring):
+    if not TimerWheel.exists(path / timer_wheel.FILE_NAME, config.ring):
         return Damage.FILES_LOST
     directory = DataDirectory(path, config, fs)
     try:

@@ -57,8 +57,8 @@ class DataDirectory:
     state_class, wheel_class, log_class = State, TimerWheel, TimerLog
 
     def __init__(self, path: Path, config: WheelConfig, fs: FileSystem = HOST_FS) -> None:
-        """Opens the files of an existing directory. Alone, without `start`, this is for readers
-        (status, check). Makes missing folders, `topics` and engine.lock, but no state or wheel.
+        """Opens the files of an existing directory, and makes none. Alone, without `start`, this is
+        for readers (status, list).
 
         Raises:
             FileNotFoundError: there is no data directory at `path`.
@@ -134,6 +134,7 @@ class DataDirectory:
         It records damage instead of refusing it: a recovery repairs that.
         """
         directory = cls(path, config, fs)
+        directory._make_missing()
         directory._note_damage(newest_batch)
         directory.state.begin()
         if role is Role.DEQUEUE:
@@ -141,6 +142,12 @@ class DataDirectory:
             # earlier start.
             directory.state.count_dequeue_start()
         return directory
+
+    def _make_missing(self) -> None:
+        """Makes empty folders and an empty `topics`; lost content shows by the commit page."""
+        for folder in (*self.hour_folders, *self.cancels.folders):
+            folder.make_folder()
+        self.topics.make_file()
 
     def _note_damage(self, newest_batch: int) -> None:
         """Records contradictions between the files as damage, under engine.lock.

@@ -31,10 +31,14 @@ class HourFiles:
     """The descriptors of one folder, opened when first needed, and bounded in number."""
 
     def __init__(self, directory: Path, fs: FileSystem = HOST_FS) -> None:
-        fs.make_folder(directory)
+        """Opens and makes nothing: a reader must not hide that the folder is missing."""
         self.directory = directory
         self._fs = fs
         self._fds: dict[int, int] = {}
+
+    def make_folder(self) -> None:
+        """Makes the folder, unless it exists; needed once before the first `write`."""
+        self._fs.make_folder(self.directory)
 
     def path(self, hour: int) -> Path:
         """Returns the path of an hour's file."""
@@ -86,6 +90,8 @@ class HourFiles:
 
     def hours(self) -> list[int]:
         """Returns the hours that have a file, rising. Ignores files with other names."""
+        if not self.directory.exists():
+            return []
         names = (path.name for path in self.directory.iterdir())
         return sorted(hour_from_name(name) for name in names if _HOUR_NAME.fullmatch(name))
 

@@ -40,20 +40,32 @@ class TopicNames:
     def __init__(self, directory: Path, fs: FileSystem = HOST_FS) -> None:
         self.path = directory / FILE_NAME
         self._fs = fs
-        self._fd = fs.open_file(self.path)
+        self._fd: int | None = None  # opened by the first append
         self._names: list[str] = []
         self._ids: dict[str, int] = {}
         self._bytes = 0
         self._is_read = False
 
+    def make_file(self) -> None:
+        """Makes the file, unless it exists."""
+        self._opened()
+
+    def _opened(self) -> int:
+        if self._fd is None:
+            self._fd = self._fs.open_file(self.path)
+        return self._fd
+
     def refresh(self) -> None:
-        """Reads the names that were appended since.
+        """Reads the names that were appended since; a missing file has none.
 
         Raises:
             CorruptFile: a line before the last one fails its checksum.
         """
         self._is_read = True
-        data = self.path.read_bytes()
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            data = b""
         while (end := data.find(b"\n", self._bytes)) >= 0:
             text = checked_text(data[self._bytes : end])
             if text is None:
@@ -89,7 +101,7 @@ class TopicNames:
         for name in names:
             if name not in self._ids:
                 line = checked_line(f"{len(self)} {name}".encode())
-                self._fs.write_at(self._fd, line, self._bytes)
+                self._fs.write_at(self._opened(), line, self._bytes)
                 self._ids[name] = len(self._names)
                 self._names.append(name)
                 self._bytes += len(line)
@@ -130,8 +142,7 @@ class TopicNames:
         names[number] = f"{name}{RETIRED}{number}"
         lines = [checked_line(f"{n} {each}".encode()) for n, each in enumerate(names)]
         self._fs.replace_file(self.path, b"".join(lines))
-        self._fs.close(self._fd)
-        self._fd = self._fs.open_file(self.path)
+        self.close()
         self.forget()
 
     def cut_damaged(self) -> None:
@@ -141,12 +152,14 @@ class TopicNames:
         try:
             self.refresh()
         except CorruptFile as error:
-            self._fs.cut(self._fd, error.offset)
+            self._fs.cut(self._opened(), error.offset)
 
     def forget(self) -> None:
         """Drops the loaded names; the next call reads the file again."""
         self._names, self._ids, self._bytes, self._is_read = [], {}, 0, False
 
     def close(self) -> None:
-        """Closes the file."""
-        self._fs.close(self._fd)
+        """Closes the file; the next append opens it again."""
+        if self._fd is not None:
+            self._fs.close(self._fd)
+            self._fd = None

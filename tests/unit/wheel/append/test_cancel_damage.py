@@ -35,6 +35,8 @@ def make_world(tmp_path: Path) -> MakeWorld:
 def log(tmp_path: Path) -> CancelLog:
     """Three cancels: replied to, chased, and cut off."""
     log = CancelLog(tmp_path)
+    for folder in log.folders:
+        folder.make_folder()
     batch = timer_batch([cancel(1), cancel(2, timer_id=b"b"), cancel(3)])
     outcome = np.array([CANCELLED, CHASE, CANCELLED], np.int32)
     log.write(HOUR, (0, 0), batch, np.zeros(1, np.int32), outcome, NOW_MS)
@@ -191,6 +193,7 @@ def test_damage_is_not_sealed_by_cutting_off(log: CancelLog) -> None:
 def test_every_single_bit_of_a_cancelled_record_is_noticed(tmp_path: Path) -> None:
     """A wrong position would take a timer that nobody has cancelled."""
     cancelled = CancelledRecords(tmp_path)
+    cancelled.files.make_folder()
     end = cancelled.write(HOUR, 0, np.array([7, 2**40]), np.array([52, 104]))
     assert cancelled.read(HOUR, 0, end)["position"].tolist() == [52, 104]
     path = cancelled.files.path(HOUR)

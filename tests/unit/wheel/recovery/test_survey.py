@@ -58,6 +58,10 @@ def spoil(path: Path, fault: str) -> None:
         "timerlog",
         "messages",
         "topics",
+        "cancelled",
+        "cancels",
+        "requests",
+        "engine.lock",
     ],
 )
 def test_the_start_decides_as_the_survey_says(

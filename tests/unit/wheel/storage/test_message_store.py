@@ -38,6 +38,7 @@ def write(store: MessageStore, batch: TimerBatch, position: Int64) -> Records:
     )
     octets = seal(messages, records)
     ends = np.cumsum(lengths(messages))
+    store.files.make_folder()
     for row, at in enumerate(position.tolist()):
         size = int(records["size_py"][row])
         store.files.write(HOUR, octets[int(ends[row]) - size : int(ends[row])], at)

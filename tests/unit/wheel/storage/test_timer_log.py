@@ -51,6 +51,7 @@ def write_log(
                 positions[slot].append(52 * row)
                 row += 1
     log = TimerLog(path)
+    log.files.make_folder()
     log.files.write(HOUR, records.tobytes(), 0)
     return log, records, positions
 
