@@ -12,17 +12,39 @@ Spark reads the limit when a query starts: a new limit needs a new query, on the
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
 from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.errors import (
+    BatchTooLarge,
+    ConfigError,
+    CorruptFile,
+    DuewheelError,
+    KafkaUnavailable,
+    RecoveryPending,
+    RecoveryRefused,
+)
 from duewheel.streaming.batch_attempt import ROWS_MIN, Attempt, End
 from duewheel.streaming.spark_checkpoint import is_ahead, set_aside
 
 GROWTH_BATCHES = 10  # before the limit grows
+OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
 
 _log = structlog.get_logger(__name__)
+
+
+class FailedBatch(Protocol):
+    """The sink, as the limit needs it; see sink.py."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error of its last batch, unless a stop request ended that."""
+        ...
 
 
 class RowLimit:
@@ -71,6 +93,35 @@ class RowLimit:
         """A query starts after this process has finished `batches`."""
         self._marks, self._first_batch = marks, batches
         self._note(End.RUNS)
+
+    @contextmanager
+    def noting_the_end(self, is_stopping: Callable[[], bool], sink: FailedBatch) -> Iterator[None]:
+        """Around the queries: note why they have ended, so that the next start can shrink batches.
+
+        An error of no known kind, such as a dead JVM, leaves no reason: like after a kill, the
+        batch may have been too large. Not so behind a stop, which may have reached the JVM first;
+        there only a batch that is known to exceed the memory counts, though the stop hides it.
+
+        Args:
+            is_stopping: whether a stop was requested.
+            sink: of the queries.
+        """
+        try:
+            yield
+        except BatchTooLarge:
+            self.ended(End.OUT_OF_MEMORY)
+            raise
+        except (ConfigError, CorruptFile, KafkaUnavailable, RecoveryPending, RecoveryRefused):
+            self.ended(End.ORDERLY)
+            raise
+        except DuewheelError:
+            if is_stopping():
+                self.ended(End.ORDERLY)
+            raise
+        else:
+            failure = sink.failure
+            too_large = isinstance(failure, MemoryError) or OUT_OF_MEMORY in str(failure)
+            self.ended(End.OUT_OF_MEMORY if too_large else End.ORDERLY)
 
     def ended(self, end: End) -> None:
         """The query has ended."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from duewheel.errors import BatchTooLarge, DiskFull, DuewheelError, KafkaUnavailable
 from duewheel.streaming.background_append import StoppedWaitingError
+from duewheel.streaming.batch_size import OUT_OF_MEMORY
 from duewheel.streaming.query_progress import QueryProgress, read_progress
 from duewheel.streaming.sink import TimerSink
 
@@ -34,7 +35,6 @@ _KAFKA_TIMEOUTS = (
     "org.apache.kafka.common.errors.DisconnectException",
 )
 
-_OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
 _DISK_FULL = "No space left on device"
 _LAST_BATCH_S = 30  # longest wait for the running batch before the next query starts
 _POLL_S = 0.05
@@ -95,10 +95,10 @@ def run_query(
     )
     renew = False
     try:
-        while not stop.is_set() and not query.awaitTermination(TICK_S):  # type: ignore[arg-type]
+        while not stop.is_set() and not _has_ended(query, TICK_S):
             if sink.append_error is not None:
                 break  # Spark would see it with the next batch only
-            if tick(read_progress(query.lastProgress)):
+            if tick(_progress(query)):
                 renew = True
                 sink.stop()
                 _await_batch(query, sink)
@@ -106,8 +106,6 @@ def run_query(
     except StreamingQueryException as error:
         if not renew or not isinstance(sink.error, StoppedWaitingError):
             raise cause(str(error), sink.error) from error
-    except (Py4JError, OSError) as error:
-        raise DuewheelError(f"Spark's JVM has ended: {error}") from error
     finally:
         _stop(query, sink)
     if not stop.is_set():
@@ -118,11 +116,30 @@ def run_query(
     return renew
 
 
+@contextmanager
+def _calling_the_jvm() -> Iterator[None]:
+    """Around calls of Spark alone: an OSError of the sink or of `tick` is no end of the JVM."""
+    try:
+        yield
+    except (Py4JError, OSError) as error:
+        raise DuewheelError(f"Spark's JVM has ended: {error}") from error
+
+
+def _has_ended(query: StreamingQuery, within_s: float) -> bool:
+    with _calling_the_jvm():
+        return bool(query.awaitTermination(within_s))  # type: ignore[arg-type]
+
+
+def _progress(query: StreamingQuery) -> QueryProgress:
+    with _calling_the_jvm():
+        return read_progress(query.lastProgress)
+
+
 def _await_batch(query: StreamingQuery, sink: TimerSink) -> None:
     """Let the running batch finish: otherwise the next query repeats it."""
     end_s = time.monotonic() + _LAST_BATCH_S
     while sink.is_busy and time.monotonic() < end_s:
-        if query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
+        if _has_ended(query, _POLL_S):
             return
 
 
@@ -147,7 +164,7 @@ def cause(text: str, sink_error: BaseException | None) -> BaseException:
         return BatchTooLarge(f"a batch did not fit the memory: {sink_error}")
     if sink_error is not None and not isinstance(sink_error, PySparkException):
         return sink_error
-    if _OUT_OF_MEMORY in text:
+    if OUT_OF_MEMORY in text:
         return BatchTooLarge("a batch did not fit the heap of Spark's driver")
     first_line = text.strip().splitlines()[0] if text.strip() else "no message"
     if _DISK_FULL in text:

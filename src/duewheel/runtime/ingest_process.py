@@ -37,15 +37,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock, Interval
 from duewheel.config.settings import Settings
-from duewheel.errors import (
-    BatchTooLarge,
-    ConfigError,
-    CorruptFile,
-    DuewheelError,
-    KafkaUnavailable,
-    RecoveryPending,
-    RecoveryRefused,
-)
+from duewheel.errors import CorruptFile, DuewheelError, RecoveryPending, RecoveryRefused
 from duewheel.java.spark_session import spark_session
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
@@ -58,7 +50,7 @@ from duewheel.runtime.shard_metrics import ShardMetrics
 from duewheel.runtime.topic_watch import TopicWatch
 from duewheel.schemas.request.parser import parse
 from duewheel.schemas.request.skipped_records import parse_but_skipped
-from duewheel.streaming.batch_attempt import SPARK_DIR, End
+from duewheel.streaming.batch_attempt import SPARK_DIR
 from duewheel.streaming.batch_size import RowLimit
 from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
@@ -168,7 +160,7 @@ class IngestRun:
         source = self._source()
         query = QueryOptions(_name(settings), self._checkpoint, settings.ingest.trigger_ms)
         self._durable.start()
-        with self._metrics() as metrics, _persist_exit(limit):
+        with self._metrics() as metrics, limit.noting_the_end(self._stopping.is_set, sink):
             while True:
                 stream = timer_stream(
                     self._spark, replace(source, max_offsets_per_trigger=limit.rows)
@@ -270,23 +262,6 @@ def _guard(settings: Settings, directory: DataDirectory) -> DiskGuard:
         lambda space: min_free.of(space.total_bytes),
         lambda: not state.standby and recovering(state) is not None,
     )
-
-
-@contextmanager
-def _persist_exit(limit: RowLimit) -> Iterator[None]:
-    """Persist the exit reason, so that the next start can shrink its batches. Any other error, such
-    as a dead JVM, leaves none: like after a kill, the batch may have been too large.
-    """
-    try:
-        yield
-    except BatchTooLarge:
-        limit.ended(End.OUT_OF_MEMORY)
-        raise
-    except (ConfigError, CorruptFile, KafkaUnavailable, RecoveryPending, RecoveryRefused):
-        limit.ended(End.ORDERLY)
-        raise
-    else:
-        limit.ended(End.ORDERLY)
 
 
 def _require_same_settings(settings: Settings, state: State, engine: Engine) -> None:

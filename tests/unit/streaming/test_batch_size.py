@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 
+from duewheel.errors import BatchTooLarge, DuewheelError, RecoveryPending
 from duewheel.streaming.batch_attempt import FILE_NAME, ROWS_MIN, Attempt, End
 from duewheel.streaming.batch_size import GROWTH_BATCHES, RowLimit
 
@@ -97,6 +101,45 @@ def test_how_it_has_ended_counts_more_than_the_marks(
     shard.start().ended(end)
     shard.plan(0)
     assert shard.start(MOVED if end is End.OUT_OF_MEMORY else MARKS).rows == rows
+
+
+@dataclass
+class StoppedSink:
+    """Its last batch has failed, or not."""
+
+    failure: BaseException | None = None
+
+
+HEAP = PySparkException("Job aborted: java.lang.OutOfMemoryError: Java heap space")
+
+
+@pytest.mark.parametrize(
+    ("error", "failure", "stopping", "rows"),
+    [
+        (None, None, True, 1_000),
+        (None, OSError(5, "a bad disk"), True, 1_000),
+        (None, MemoryError("no room for an array"), True, 500),
+        (None, HEAP, True, 500),
+        (BatchTooLarge("too large"), None, False, 500),
+        (RecoveryPending("again"), None, False, 1_000),
+        (DuewheelError("Spark's JVM has ended"), None, False, 500),
+        (DuewheelError("Spark's JVM has ended"), None, True, 1_000),
+    ],
+)
+def test_the_end_of_the_queries_decides_on_the_next_start(
+    shard: SparkDirectory,
+    error: DuewheelError | None,
+    failure: BaseException | None,
+    stopping: bool,
+    rows: int,
+) -> None:
+    """A stop that also ends the JVM, as that of a service manager does, is no sign of its size."""
+    limit = shard.start()
+    shard.plan(0)
+    with suppress(DuewheelError), limit.noting_the_end(lambda: stopping, StoppedSink(failure)):
+        if error is not None:
+            raise error
+    assert shard.start().rows == rows
 
 
 def test_what_was_halved_stays_so_over_restarts_and_grows_once_batches_pass(

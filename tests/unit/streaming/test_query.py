@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
-from typing import cast
+from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 
 from duewheel.clock import SystemClock
 from duewheel.errors import BatchTooLarge, DiskFull, DuewheelError, KafkaUnavailable
 from duewheel.streaming.query import QueryOptions, cause, run_query
+from duewheel.streaming.query_progress import QueryProgress
 from duewheel.streaming.sink import TimerSink
 
 TASK = PySparkException("Job aborted due to stage failure")
@@ -67,9 +70,8 @@ class Query:
         pass
 
 
-@pytest.mark.parametrize("renew", [False, True])
-def test_a_batch_that_cannot_be_fetched_is_known_before_the_query_has_ended(renew: bool) -> None:
-    sink = TimerSink(
+def a_sink() -> TimerSink:
+    return TimerSink(
         MagicMock(),
         MagicMock(),
         Path("unused"),
@@ -78,11 +80,50 @@ def test_a_batch_that_cannot_be_fetched_is_known_before_the_query_has_ended(rene
         paused=lambda: False,
         guard=MagicMock(),
     )
+
+
+def run(query: Any, sink: TimerSink, tick: Callable[[QueryProgress], bool]) -> None:
     writer = MagicMock()
     for call in (writer.queryName, writer.foreachBatch, writer.option, writer.trigger):
         call.return_value = writer
-    writer.start.return_value = Query(sink)
+    writer.start.return_value = query
     stream = cast("DataFrame", MagicMock(writeStream=writer))
-    options = QueryOptions("timers", Path("unused"), 0)
+    run_query(stream, sink, QueryOptions("timers", Path("unused"), 0), Event(), tick)
+
+
+@pytest.mark.parametrize("renew", [False, True])
+def test_a_batch_that_cannot_be_fetched_is_known_before_the_query_has_ended(renew: bool) -> None:
+    sink = a_sink()
     with pytest.raises(BatchTooLarge):
-        run_query(stream, sink, options, Event(), lambda _: renew)
+        run(Query(sink), sink, lambda _: renew)
+
+
+class RunningQuery:
+    """Never ends by itself; its JVM may die."""
+
+    lastProgress = None  # noqa: N815 - as in Spark
+
+    def __init__(self, death: Exception | None = None) -> None:
+        self.death = death
+
+    def awaitTermination(self, timeout: float) -> bool:  # noqa: N802 - as in Spark
+        if self.death is not None:
+            raise self.death
+        return False
+
+    def stop(self) -> None:
+        pass
+
+
+def test_an_error_beside_the_query_is_not_taken_for_the_death_of_the_jvm() -> None:
+    def fails(_: QueryProgress) -> bool:
+        raise OSError(5, "the disk of `state` is broken")
+
+    with pytest.raises(OSError, match="is broken"):
+        run(RunningQuery(), a_sink(), fails)
+
+
+@pytest.mark.parametrize("death", [Py4JNetworkError("no answer"), ConnectionResetError("gone")])
+def test_the_death_of_the_jvm_is_named(death: Exception) -> None:
+    with pytest.raises(DuewheelError, match="JVM has ended"):
+        run(RunningQuery(death), a_sink(), lambda _: False)
