@@ -236,12 +236,7 @@ class TimerSink:
         self._reached.update(ends)
         done = self._statistics
         self._statistics = replace(
-            done,
-            batches=done.batches + 1,
-            rows=done.rows + len(batch),
-            rejected=Counter(done.rejected) + Counter(batch.rejections()),
-            rows_replayed=done.rows_replayed + replayed,
-            newest_ms=max(done.newest_ms, int(batch.timestamp_ms.max(initial=0))),
+            done, batches=done.batches + 1, rows_replayed=done.rows_replayed + replayed
         )
         self._gaps.settle()
 
@@ -318,12 +313,24 @@ class TimerSink:
     def _append(self, batch: TimerBatch, marks: Marks) -> None:
         """Append until the engine has taken everything."""
         while self._engine.append(batch, marks).ahead:
-            rows = _rows_from(batch, self._engine.marks)
-            if len(rows) < len(batch):
-                batch = batch.take(rows)
+            left = _rows_from(batch, self._engine.marks)
+            if len(left) < len(batch):
+                self._count(batch.take(np.setdiff1d(np.arange(len(batch)), left)))
+                batch = batch.take(left)
             self._statistics = replace(self._statistics, rows_ahead=len(batch))
             self._wait("the owner was behind this standby")
         self._statistics = replace(self._statistics, rows_ahead=0)
+        self._count(batch)
+
+    def _count(self, taken: TimerBatch) -> None:
+        """Count rows that the engine has. At once: the rest of their batch may never be taken."""
+        done = self._statistics
+        self._statistics = replace(
+            done,
+            rows=done.rows + len(taken),
+            rejected=Counter(done.rejected) + Counter(taken.rejections()),
+            newest_ms=max(done.newest_ms, int(taken.timestamp_ms.max(initial=0))),
+        )
 
     def _wait(self, why: str) -> None:
         if self._stopping.is_set():

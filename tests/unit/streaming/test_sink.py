@@ -311,6 +311,26 @@ def test_rejected_rows_are_counted_by_reason() -> None:
     assert known.newest_ms == int(WRITTEN.timestamp() * 1000)
 
 
+def test_rows_of_a_batch_that_was_taken_in_part_are_counted() -> None:
+    """The process may end before it has the rest, which counts when it is read again."""
+    bench = SinkBench({A0: 0}, room=2)
+    rows = table(*((A0, offset) for offset in range(5)))
+    headers = pa.array([[], *rows["headers"].to_pylist()[1:]], HEADERS)
+    rows = rows.set_column(rows.schema.get_field_index("headers"), "headers", headers)
+    bench.sink.stop()
+    with pytest.raises(StoppedWaitingError, match="owner"):
+        bench.sink.take(rows, {A0: 5})
+    known = bench.sink.statistics
+    assert (known.rows, dict(known.rejected), known.batches) == (2, {"no_due_time": 1}, 0)
+    assert known.newest_ms == int(WRITTEN.timestamp() * 1000)
+    bench.sink.resume()
+    bench.engine.room = 1_000
+    bench.sink.take(rows, {A0: 5})
+    known = bench.sink.statistics
+    assert (known.rows, known.rows_replayed, known.batches) == (5, 2, 1)
+    assert bench.engine.taken == [(A0, offset) for offset in range(5)]
+
+
 def test_a_waiting_sink_can_be_stopped() -> None:
     bench = SinkBench({A0: 0}, room=0)
     bench.sink.stop()
