@@ -13,6 +13,7 @@ local directory only, such as the data directory.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sys
@@ -33,6 +34,7 @@ _JAVA_OPTIONS = "-Xss8m"
 # Rows live for one batch. This collector takes less CPU time for them than G1, and two thirds of
 # the memory; its pauses delay no delivery.
 _COLLECTOR = "-XX:+UseParallelGC"
+_CHOOSES_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 _DEFAULTS = {
     "spark.master": "local[*]",
@@ -159,7 +161,9 @@ def _conf(options: SessionOptions, scratch: Path, log4j2: Path) -> dict[str, str
         f'{_JAVA_OPTIONS} "-Djava.io.tmpdir={scratch}" -Dlog4j2.configurationFile={log4j2.as_uri()}'
     )
     own_java_options = options.conf.get("spark.driver.extraJavaOptions", "")
-    if "GC" not in own_java_options:  # the JVM does not start with two collectors
+    # Spark puts the latter before the former.
+    all_own = f"{own_java_options} {options.conf.get('spark.driver.defaultJavaOptions', '')}"
+    if not _CHOOSES_COLLECTOR.search(all_own):  # the JVM does not start with two collectors
         java_options = f"{java_options} {_COLLECTOR}"
     conf = {
         **_DEFAULTS,

@@ -35,10 +35,18 @@ def test_a_kill_while_the_jvm_starts_leaves_nothing_outside_the_work_directory(
 
 @pytest.mark.parametrize(
     ("own", "collectors"),
-    [("", ["UseParallelGC"]), ("-Xmn1g", ["UseParallelGC"]), ("-XX:+UseG1GC", ["UseG1GC"])],
+    [
+        ("", ["UseParallelGC"]),
+        ("-Xmn1g", ["UseParallelGC"]),
+        ("-XX:+UseG1GC", ["UseG1GC"]),
+        ("-Xmn1g -XX:+UseG1GC -Xss9m", ["UseG1GC"]),
+        ("-XX:MaxGCPauseMillis=100 -Xlog:gc", ["UseParallelGC"]),
+        ("-XX:-UseG1GC", ["UseG1GC", "UseParallelGC"]),
+    ],
 )
+@pytest.mark.parametrize("key", ["extraJavaOptions", "defaultJavaOptions"])
 def test_the_jvm_has_one_collector(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, collectors: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, own: str, collectors: list[str]
 ) -> None:
     settings = []
 
@@ -49,6 +57,6 @@ def test_the_jvm_has_one_collector(
 
     monkeypatch.setattr(os, "environ", {**os.environ})
     monkeypatch.setattr(SparkSession, "builder", Started())
-    conf = {"spark.driver.extraJavaOptions": own}
+    conf = {f"spark.driver.{key}": own}
     start_session(SessionOptions("test", tmp_path, Path("java"), [], conf=conf))
-    assert re.findall(r"Use\w+GC", settings[0]) == collectors
+    assert sorted(re.findall(r"Use\w+GC", settings[0])) == collectors
