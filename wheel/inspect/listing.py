@@ -1,5 +1,7 @@
 """Lists pending timers in the order in which they leave, a page at a time.
 
+A cancelled timer is pending until its slot leaves: it is listed with a mark.
+
 Order: by slot, inside a slot as delivered. One pass over the logs of the hours that a page touches
 finds its rows, 52 bytes a timer; only the page's own messages are read. The next page begins behind
 "slot-position" of the last timer. So no state is kept between pages, and timers that come or go
@@ -23,7 +25,13 @@ from duewheel.schemas.wire.varint import read_varint
 from duewheel.wheel.inspect.snapshot import Snapshot, consistently, positions_out
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import FLAG_DEAD_LETTER, MAGIC_ROLL, RECORD_BYTES, level_of
+from duewheel.wheel.storage.layout import (
+    FLAG_DEAD_LETTER,
+    MAGIC_ROLL,
+    RECORD_BYTES,
+    is_cancelled,
+    level_of,
+)
 from duewheel.wheel.storage.log_scan import blocks
 from duewheel.wheel.storage.message_store import StoredMessages
 from duewheel.wheel.storage.timer_log import Records
@@ -47,6 +55,7 @@ class PendingTimer:
         value_bytes: length of the value, None for null.
         level: the requested delay level, 0 for none.
         rolled: whether it rolls when it leaves.
+        cancelled: whether it is dropped when it leaves.
         place: "slot-position": `Filter.after` of the next page.
     """
 
@@ -59,6 +68,7 @@ class PendingTimer:
     value_bytes: int | None
     level: int
     rolled: bool
+    cancelled: bool
     place: str
 
 
@@ -170,6 +180,7 @@ def _timers(
     messages = directory.messages.read(hour, records)
     sources, targets = _sources(directory, messages), messages.target.to_pylist()
     rolled, level = (records["magic"] & MAGIC_ROLL) != 0, level_of(records["magic"])
+    cancelled = is_cancelled(records)
     for row, prefix in enumerate(messages.prefix):
         target = (targets[row] or b"").decode()
         if wanted.topic is not None and target != wanted.topic:
@@ -186,6 +197,7 @@ def _timers(
             value_bytes=value_bytes,
             level=int(level[row]),
             rolled=bool(rolled[row]),
+            cancelled=bool(cancelled[row]),
             place=f"{slot[row]}-{position[row]}",
         )
 

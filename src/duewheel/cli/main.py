@@ -18,6 +18,7 @@ import click
 
 from duewheel import __version__
 from duewheel.cli import messages
+from duewheel.cli.command_groups import GroupedCommands
 from duewheel.cli.options import show, show_row, with_output, with_settings
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, DuewheelError, Locked
@@ -47,7 +48,7 @@ def main() -> None:
     sys.exit(code or 0)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=GroupedCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="duewheel")
 def cli() -> None:
     """Delivers Kafka messages later: never early, exactly once."""
@@ -235,7 +236,10 @@ def list_timers(
     page: str | None,
     output: str,
 ) -> None:
-    """List pending timers in the order in which they leave."""
+    """List pending timers in the order in which they leave.
+
+    A cancelled timer is listed until then, with `cancelled`.
+    """
     from duewheel.cli.send import parse_instant
     from duewheel.ops import stats as inspection
 

@@ -166,6 +166,7 @@ def _row(timer: PendingTimer) -> dict[str, Any]:
         **key_shown(timer.key),
         "value_bytes": timer.value_bytes,
         "rolled": timer.rolled,
+        "cancelled": timer.cancelled,
         "page": timer.place,
     }
 

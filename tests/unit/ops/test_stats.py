@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.cancel_world import cancel
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0
 
@@ -62,6 +63,19 @@ def test_a_range_of_time_includes_both_ends(shard: Settings) -> None:
     assert {row["topic"] for row in found} == {"orders"}
     first, second = found[:2]
     assert listed(shard, topic="orders", page=first["page"], limit=1) == [second]
+
+
+def test_a_cancelled_timer_is_listed_with_a_mark(settings: Settings) -> None:
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
+    due_ms = NOW_MS + 5_000
+    world.append(*(TimerRow(0, n, due_ms, timer_id=b"%d" % n) for n in range(3)))
+    world.append(cancel(3, timer_id=b"1"))
+    world.stop()
+    assert [(row["id"], row["cancelled"]) for row in listed(settings)] == [
+        ("0", False),
+        ("1", True),
+        ("2", False),
+    ]
 
 
 def test_a_time_without_a_zone_is_refused(shard: Settings) -> None:

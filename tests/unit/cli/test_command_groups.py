@@ -1,0 +1,36 @@
+"""`duewheel --help` lists every command, under the heading where a user looks for it."""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from duewheel.cli.command_groups import GROUPS
+from duewheel.cli.main import cli
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "commands.md"
+
+
+def test_each_command_is_in_one_group() -> None:
+    assert sorted(chain(*GROUPS.values())) == sorted(cli.commands)
+
+
+def test_the_help_has_the_groups_in_order() -> None:
+    text = CliRunner().invoke(cli, ["--help"]).output
+    _, *sections = re.split(r"^(?=\S.*:$)", text.partition("Options:")[2], flags=re.MULTILINE)
+    found = {
+        section.partition(":")[0]: tuple(re.findall(r"^  ([a-z-]+)  ", section, re.MULTILINE))
+        for section in sections
+    }
+    assert found == GROUPS
+    assert [*found] == [*GROUPS]
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_page_has_the_same_groups() -> None:
+    rows = re.findall(r"^\| ([a-z ]+) \| (`.*) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    shown = {heading: set(re.findall(r"`([a-z-]+)", names)) for heading, names in rows}
+    assert shown == {heading.lower(): set(names) for heading, names in GROUPS.items()}
