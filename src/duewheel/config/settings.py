@@ -191,6 +191,8 @@ def load(
         problems += [_explain(key, text, layers) for key, text in _problems(error)]
     except UnicodeEncodeError:
         problems.append("  a value holds bytes that are no UTF-8 (environment or flags)")
+    if path is None and "timer" not in merged:
+        problems.append(_smallest_file())
     if problems:
         # Raised outside the handler: a chained validation error would show the input, secrets too.
         raise ConfigError("\n".join(["the configuration cannot be used:", *problems]))
@@ -216,6 +218,14 @@ def _find_file(config_file: Path | str | None) -> Path | None:
     if named:
         return Path(named).expanduser()
     return DEFAULT_FILE if DEFAULT_FILE.exists() else None
+
+
+def _smallest_file() -> str:
+    return (
+        f"No configuration file was found: neither --config nor {FILE_VARIABLE} names one, and "
+        f"{DEFAULT_FILE.absolute()} does not exist. The smallest one, for a Kafka at "
+        f'localhost:9092:\n\n    [timer]\n    topics = ["orders.delayed"]\n'
+    )
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -189,6 +189,21 @@ def test_refused_with_key_reason_and_source(tmp_path: Path, text: str, expected:
     assert text == "" or f"({path})" in message
 
 
+def test_without_a_file_it_says_where_one_was_sought_and_what_the_smallest_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        load()
+    message = str(refused.value)
+    assert "timer: must be set" in message
+    for sought in ("--config", "DUEWHEEL_CONFIG", str(tmp_path / "duewheel.toml")):
+        assert sought in message
+    smallest = write(tmp_path, message.partition("localhost:9092:\n")[2])
+    assert load(smallest).kafka.servers == "localhost:9092"
+    assert "No configuration file" not in refusal(write(tmp_path, ""))
+
+
 def test_every_problem_is_listed_with_its_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
