@@ -20,7 +20,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-from duewheel.checkpoints.packed_columns import deflated, inflated
+from duewheel.checkpoints.deflated import deflated, inflated
 from duewheel.errors import DuewheelError
 
 _HEAD = struct.Struct("<QII")

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from duewheel.checkpoints.json_fields import integer, name, partition_number
-from duewheel.schemas.batches import TopicPartition
 
-Marks = Mapping[TopicPartition, int]
+if TYPE_CHECKING:  # it imports numpy and pyarrow, which the supervisor does not need
+    from duewheel.schemas.batches import TopicPartition
+
+Marks = Mapping[tuple[str, int], int]  # by TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from pathlib import Path
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.errors import Locked
 
+ENGINE_LOCK = "engine.lock"  # of a data directory: held for milliseconds
+
 
 class FileLock:
     """An exclusive flock on a file, which the first attempt to take it makes if it is missing. Not

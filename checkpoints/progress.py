@@ -33,10 +33,11 @@ import numpy as np
 
 from duewheel.checkpoints.commit_and_close import Close, names_from
 from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.checkpoints.deflated import deflated
 from duewheel.checkpoints.delivered import is_out, placed_slots
 from duewheel.checkpoints.held_copies import Held
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name, partition_number
-from duewheel.checkpoints.packed_columns import NULL, deflated, packed, unpacked
+from duewheel.checkpoints.packed_columns import NULL, packed, unpacked
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import TopicPartition, is_retired

@@ -17,10 +17,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from duewheel.checkpoints.fs import FileSystem
-from duewheel.checkpoints.progress import Progress
 from duewheel.errors import CorruptFile
+
+if TYPE_CHECKING:
+    from duewheel.checkpoints.progress import Progress
 
 FILE_NAME = "mirror"
 
@@ -54,6 +57,9 @@ class Mirror:
         Raises:
             RecoveryRefused: another version wrote it.
         """
+        # Not at the top: it imports numpy and pyarrow, and the supervisor reads no progress.
+        from duewheel.checkpoints.progress import Progress
+
         return Progress.decode(self.record)
 
 

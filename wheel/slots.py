@@ -9,10 +9,12 @@ now ≥ s·p: never early, late by less than p. For p = 50 ms:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from duewheel.errors import ConfigError
-from duewheel.schemas.arrays import Int64
+
+if TYPE_CHECKING:  # the supervisor, which reads the settings, needs no numpy
+    from duewheel.schemas.arrays import Int64
 
 EARLIEST_SLOT = -(2**62)  # the requested slot of a rejected row: it leaves as soon as possible
 HOUR_MS = 3_600_000

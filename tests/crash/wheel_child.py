@@ -13,11 +13,11 @@ import signal
 import sys
 from pathlib import Path
 
-from duewheel.checkpoints.file_lock import lock_is_held
+from duewheel.checkpoints.file_lock import ENGINE_LOCK, lock_is_held
 from duewheel.checkpoints.role import Role
 from duewheel.errors import DiskFull
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import ENGINE_LOCK, DataDirectory
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 
 def main(folder: Path, slots: int, role: Role, die_at_mib: int) -> None:

@@ -20,11 +20,10 @@ from kafka.admin import (
 )
 from tests.harness.whole_shard import WholeShard
 
-from duewheel.checkpoints.file_lock import FileLock
+from duewheel.checkpoints.file_lock import ENGINE_LOCK, FileLock
 from duewheel.dev.broker import HOST, DevBroker, free_ports
 from duewheel.errors import Locked
 from duewheel.java.find import Java
-from duewheel.wheel.storage.data_directory import ENGINE_LOCK
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -27,7 +27,7 @@ from tests.simulation.spark_model import CHECKPOINT, Query
 from tests.simulation.timers import TOPIC, Records
 from tests.simulation.watched_parts import WatchedDirectory, WatchedEngine
 
-from duewheel.checkpoints.file_lock import lock_is_held
+from duewheel.checkpoints.file_lock import ENGINE_LOCK, lock_is_held
 from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.recovery_decision import dequeue_has_decided
 from duewheel.checkpoints.reshard_records import is_unfinished_notice
@@ -41,7 +41,6 @@ from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.recovery.startup import first_progress
 from duewheel.wheel.storage.creation import WHEEL_LOCK
-from duewheel.wheel.storage.data_directory import ENGINE_LOCK
 from duewheel.wheel.storage.full_check import check
 from duewheel.wheel.storage.timer_wheel import Runs
 

@@ -23,7 +23,7 @@ import numpy as np
 import structlog
 
 from duewheel.checkpoints.commit_and_close import Commit, HourLengths
-from duewheel.checkpoints.file_lock import FileLock, lock_is_held
+from duewheel.checkpoints.file_lock import ENGINE_LOCK, FileLock, lock_is_held
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
@@ -45,7 +45,6 @@ log = structlog.get_logger(__name__)
 # A holder needs the lock for less than a millisecond plus the apply: after this long it is stuck.
 LOCK_DEADLINE_S = 10.0
 _LIFE_LOCK_DEADLINE_S = 0.2
-ENGINE_LOCK = "engine.lock"
 
 
 class DataDirectory:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,14 +35,21 @@ def progress_bar() -> Progress:
 
 @contextmanager
 def bar_of_bytes(text: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A function that draws bytes done and in total, in MiB; None if stderr is no terminal."""
-    with progress_bar() as bar:
-        task: TaskID | None = None
+    """A function that draws bytes done and in total, in MiB; None if stderr is no terminal. The bar
+    is made, and its library imported, when something is drawn.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with ExitStack() as shown:
+        drawn: tuple[Progress, TaskID] | None = None
 
         def draw(done: int, size: int) -> None:
-            nonlocal task
-            if task is None:
-                task = bar.add_task(f"{text} (MiB)")
+            nonlocal drawn
+            if drawn is None:
+                bar = shown.enter_context(progress_bar())
+                drawn = bar, bar.add_task(f"{text} (MiB)")
+            bar, task = drawn
             bar.update(task, completed=done >> 20, total=size >> 20)
 
-        yield None if bar.disable else draw
+        yield draw

@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from duewheel.checkpoints.durable_checkpoint import Durable, take_durable
-from duewheel.checkpoints.file_lock import FileLock
+from duewheel.checkpoints.file_lock import ENGINE_LOCK, FileLock
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile, Locked
@@ -27,7 +27,7 @@ from duewheel.wheel.storage import (
     timer_log,
     topic_numbers,
 )
-from duewheel.wheel.storage.data_directory import ENGINE_LOCK, LOCK_DEADLINE_S
+from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S
 from duewheel.wheel.storage.layout import hour_name
 
 log = structlog.get_logger(__name__)

@@ -27,7 +27,7 @@ import structlog
 
 from duewheel.audit.schedule import AuditSchedule, start_audit
 from duewheel.checkpoints import fs
-from duewheel.checkpoints.file_lock import FileLock
+from duewheel.checkpoints.file_lock import ENGINE_LOCK, FileLock
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import SystemClock
@@ -37,7 +37,6 @@ from duewheel.osutil.child_process import Child
 from duewheel.osutil.signals import stop_signals
 from duewheel.runtime import run_file
 from duewheel.runtime.process_restart import KeptProcess
-from duewheel.wheel.storage.data_directory import ENGINE_LOCK, declare_stopped
 
 log = structlog.get_logger(__name__)
 
@@ -135,6 +134,9 @@ def _stop(children: Sequence[Child]) -> None:
 
 def _declare_stopped(data_dir: Path) -> None:
     """Declare the clean stop: without it a reboot of the host would lead to a recovery."""
+    # Not at the top: it imports numpy and pyarrow, before the children could be started.
+    from duewheel.wheel.storage.data_directory import declare_stopped
+
     try:
         stopped = declare_stopped(data_dir)
     except (DuewheelError, OSError) as error:
