@@ -28,8 +28,8 @@ import numpy as np
 from duewheel.checkpoints.recovery_decision import dequeue_has_decided
 from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
+from duewheel.osutil.host_share import share_one_heap
 from duewheel.osutil.signals import stop_signals
-from duewheel.runtime.dequeue_process import share_one_heap
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import (
     ACCEPTED,

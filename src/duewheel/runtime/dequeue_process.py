@@ -7,11 +7,9 @@ the process; its supervisor starts it again.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 
-import pyarrow as pa
 import structlog
 
 from duewheel import factory
@@ -27,11 +25,9 @@ from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.all_shards_progress import all_shards, require_as_many
 from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.kafka.topic_discovery import timer_topics
-from duewheel.osutil.metrics_server import Together, served
+from duewheel.osutil.host_share import share_one_heap
 from duewheel.osutil.signals import ignore_kafka_errors_after_stop, stop_signals
-from duewheel.runtime.dequeue_metrics import DequeueMetrics
 from duewheel.runtime.lag_watch import LagWatch
-from duewheel.runtime.shard_metrics import ShardMetrics
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.prefetch import ReadAheadThread
@@ -41,7 +37,6 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 
 log = structlog.get_logger(__name__)
 
-_M_ARENA_MAX = -8  # of glibc's malloc.h
 _TAKE_OVER_AGAIN_S = 1.0
 
 
@@ -120,22 +115,19 @@ def _stand_by(
         reader.close()
 
 
-def share_one_heap() -> None:
-    """Make all threads and Arrow allocate from one heap.
-
-    One thread reads and encodes a chunk, a second hands it over, a third sends it. With a heap for
-    each, and Arrow's own pool, half of the memory of a large slot stays allocated without use.
-    """
-    pa.set_memory_pool(pa.system_memory_pool())
-    with suppress(AttributeError):  # not glibc
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
-
-
 @contextmanager
 def _metrics(
     settings: Settings, clock: Clock, dequeue: Dequeue, publisher: KafkaPublisher
 ) -> Iterator[None]:
     """Serve the process's metrics, if a port is configured."""
+    if settings.metrics.dequeue_port is None:
+        yield
+        return
+    # Not at the top: without a port neither the start nor the memory pays for them.
+    from duewheel.osutil.metrics_server import Together, served
+    from duewheel.runtime.dequeue_metrics import DequeueMetrics
+    from duewheel.runtime.shard_metrics import ShardMetrics
+
     with closing(DataDirectory(settings.storage.data_dir, settings.wheel)) as beside:
         own = DequeueMetrics(
             beside, clock, lambda: dequeue.statistics, lambda: publisher.letters_wait

@@ -447,6 +447,17 @@ def test_a_batch_that_is_appended_is_not_kept(tmp_path: Path) -> None:
     assert batches.newest() is None
 
 
+def test_what_was_fetched_is_freed_while_the_batch_is_appended(tmp_path: Path) -> None:
+    """Spark fetches the next one meanwhile: there would be three in memory."""
+    bench, batches = SinkBench({A0: 0}, checkpoint=tmp_path), Batches(tmp_path)
+    kept: list[pa.Table | None] = []
+    bench.engine.appended = lambda: kept.append(batches.newest())
+    bench.sink(batches.frame(0), 0)
+    bench.sink.drain()
+    assert kept == [None]
+    assert bench.engine.taken == [(A0, 0)]
+
+
 def test_a_batch_that_waits_in_the_background_can_be_stopped(tmp_path: Path) -> None:
     bench, batches = SinkBench({A0: 0}, room=0, checkpoint=tmp_path), Batches(tmp_path)
     bench.sink(batches.frame(0), 0)
