@@ -28,12 +28,22 @@ from duewheel.errors import (
     KafkaUnavailable,
     RecoveryPending,
     RecoveryRefused,
+    SparkUnavailable,
 )
 from duewheel.streaming.batch_attempt import ROWS_MIN, Attempt, End
 from duewheel.streaming.spark_checkpoint import is_ahead, set_aside
 
 GROWTH_BATCHES = 10  # before the limit grows
 OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
+# A smaller batch would end in the same way.
+_NOT_BY_SIZE = (
+    ConfigError,
+    CorruptFile,
+    KafkaUnavailable,
+    RecoveryPending,
+    RecoveryRefused,
+    SparkUnavailable,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -111,7 +121,7 @@ class RowLimit:
         except BatchTooLarge:
             self.ended(End.OUT_OF_MEMORY)
             raise
-        except (ConfigError, CorruptFile, KafkaUnavailable, RecoveryPending, RecoveryRefused):
+        except _NOT_BY_SIZE:
             self.ended(End.ORDERLY)
             raise
         except DuewheelError:

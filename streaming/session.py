@@ -1,4 +1,4 @@
-"""Starts the Spark session of ingest: one JVM on this host, with settings chosen by measurement.
+"""Starts a Spark session: one JVM on this host, with settings chosen by measurement.
 
 - Classic Spark only: with Spark Connect the sink would run in another process, away from its files.
 - Spark writes below one work directory only, and leaves nothing in the current one.
@@ -22,12 +22,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyspark
 import structlog
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from duewheel.errors import ConfigError, DuewheelError
+from duewheel.errors import ConfigError, DuewheelError, SparkUnavailable
+from duewheel.streaming.executors import is_local, require_master
 
 # Without the larger stack, stopping a query overflows it in one of Spark's regular expressions.
 _JAVA_OPTIONS = "-Xss8m"
@@ -37,7 +39,6 @@ _COLLECTOR = "-XX:+UseParallelGC"
 _CHOOSES_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 _DEFAULTS = {
-    "spark.master": "local[*]",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
@@ -47,6 +48,13 @@ _DEFAULTS = {
         "FileSystemBasedCheckpointFileManager"
     ),
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+}
+
+_LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_ON_A_CLUSTER = {
+    # Without a bound the first application has all cores of a standalone cluster. Two executors
+    # busy with fetching keep a driver busy.
+    "spark.cores.max": "4",
 }
 
 _LOG4J2 = """\
@@ -77,7 +85,8 @@ class SessionOptions:
         app_name: shown by cluster managers.
         work_dir: of all files that Spark writes, except its checkpoint.
         java_home: Spark's JAVA_HOME.
-        jars: the Kafka connector's.
+        jars: the Kafka connector's; executors fetch them from the driver.
+        master: where tasks run.
         driver_memory: heap of the JVM, such as "2g".
         log_pattern: log4j2 pattern of a line.
         conf: further Spark settings, above the defaults.
@@ -87,6 +96,7 @@ class SessionOptions:
     work_dir: Path
     java_home: Path
     jars: Sequence[Path]
+    master: str = "local[*]"
     driver_memory: str = "2g"
     log_pattern: str = "%d %p %c{1} %m%n"
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -102,9 +112,12 @@ def start_session(options: SessionOptions) -> Session:
 
     Raises:
         ConfigError: the environment asks for Spark Connect.
+        SparkUnavailable: the cluster's master is away, or refuses the application.
         DuewheelError: the JVM does not start.
     """
     _refuse_connect()
+    if not is_local(options.master):
+        require_master(options.master)
     work = options.work_dir.absolute()
     scratch, properties, log4j2 = work / "scratch", work / "properties", work / "log4j2.properties"
     # A killed JVM leaves files there. The data directory's lock keeps other processes out.
@@ -113,7 +126,7 @@ def start_session(options: SessionOptions) -> Session:
     log4j2.write_text(_log4j2(options.log_pattern))
     conf = _conf(options, scratch, log4j2)
     _write_properties(properties, conf)
-    _set_environment(options.java_home, properties, scratch, local=_is_local(conf))
+    _set_environment(options, properties, scratch)
     on_interrupt, before = signal.getsignal(signal.SIGINT), tempfile.tempdir
     # pyspark creates a folder for the JVM's port: a kill during the start would leave it in /tmp.
     tempfile.tempdir = str(scratch)
@@ -121,6 +134,8 @@ def start_session(options: SessionOptions) -> Session:
         session = SparkSession.builder.getOrCreate()
     except PySparkException as error:
         raise DuewheelError(f"Spark does not start on {options.java_home}: {error}") from error
+    except Py4JError as error:
+        raise _not_started(options.master, error) from error
     finally:
         properties.unlink()
         tempfile.tempdir = before
@@ -165,8 +180,10 @@ def _conf(options: SessionOptions, scratch: Path, log4j2: Path) -> dict[str, str
     all_own = f"{own_java_options} {options.conf.get('spark.driver.defaultJavaOptions', '')}"
     if not _CHOOSES_COLLECTOR.search(all_own):  # the JVM does not start with two collectors
         java_options = f"{java_options} {_COLLECTOR}"
-    conf = {
+    return {
         **_DEFAULTS,
+        **(_LOCAL if is_local(options.master) else _ON_A_CLUSTER),
+        "spark.master": options.master,
         "spark.app.name": options.app_name,
         "spark.driver.memory": options.driver_memory,
         "spark.jars": ",".join(str(jar) for jar in options.jars),
@@ -174,25 +191,30 @@ def _conf(options: SessionOptions, scratch: Path, log4j2: Path) -> dict[str, str
         **options.conf,
         "spark.driver.extraJavaOptions": f"{java_options} {own_java_options}".strip(),
     }
-    if _is_local(conf):
-        conf = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} | conf
-    return conf
 
 
-def _is_local(conf: Mapping[str, str]) -> bool:
-    return conf["spark.master"].startswith("local")
+def _not_started(master: str, error: Py4JError) -> DuewheelError:
+    """In one line: py4j's text has the Java exception in its second, and then the stack traces."""
+    lines = str(error).splitlines()
+    reason = lines[min(1, len(lines) - 1)].strip(": ") if lines else type(error).__name__
+    if is_local(master):
+        return DuewheelError(f"Spark does not start: {reason}")
+    return SparkUnavailable(
+        f"{master} has not taken the application: it must be a Spark {pyspark.__version__} that "
+        f"reaches the driver (spark.driver.host in [spark]): {reason}"
+    )
 
 
-def _set_environment(java_home: Path, properties: Path, scratch: Path, *, local: bool) -> None:
+def _set_environment(options: SessionOptions, properties: Path, scratch: Path) -> None:
     """Set the variables that pyspark reads only from the environment."""
-    os.environ["JAVA_HOME"] = str(java_home)
+    os.environ["JAVA_HOME"] = str(options.java_home)
     # Without it Spark's workers run the `python3` of the PATH.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = options.conf.get("spark.pyspark.python", sys.executable)
     os.environ["PYSPARK_SUBMIT_ARGS"] = f'--properties-file "{properties}" pyspark-shell'
     os.environ["SPARK_LOCAL_DIRS"] = str(scratch)
     # Another Spark installation on this host does not match the pinned connector.
     os.environ.pop("SPARK_HOME", None)
-    if local:
+    if is_local(options.master):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 

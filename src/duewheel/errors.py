@@ -8,6 +8,7 @@ DuewheelError                     1  findings, or any error without a code of it
 ├── RecoveryRefused               5  files and Kafka disagree: an operator must decide
 ├── CorruptFile                   5  bytes on disk fail their check: `duewheel check` lists them
 ├── BatchTooLarge                 1  a batch exceeds the memory: the next start takes a smaller one
+├── SparkUnavailable             1  the cluster has no master or no executor for ingest (retriable)
 ├── DiskFull                      1  the disk lacks room: make room and start again (retriable)
 ├── Locked                        6  another process holds a lock of the data directory: try again
 ├── PublishDoubt                  1  the outcome of a transaction is unknown (retriable)
@@ -85,6 +86,12 @@ class CorruptFile(DuewheelError):
 
 class BatchTooLarge(DuewheelError):
     """One of Spark's batches exceeded the memory: the next start takes fewer rows at a time."""
+
+
+class SparkUnavailable(DuewheelError):
+    """The Spark cluster's master does not answer or gives no executor; the message has a remedy."""
+
+    retriable = True
 
 
 class DiskFull(DuewheelError):

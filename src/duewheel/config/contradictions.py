@@ -56,6 +56,9 @@ _OWNED_SOURCE = {
     "it is an option of the Spark source that duewheel sets itself",
 )
 _OWNED_SPARK = {
+    "spark.master": "set ingest.spark_master",
+    "spark.submit.deployMode": "the driver works on the files of this host",
+    "spark.dynamicAllocation.enabled": "a timer would wait for the start of an executor",
     "spark.driver.memory": "set ingest.driver_memory",
     "spark.jars": "the connector's jars are pinned",
     "spark.remote": "Spark Connect runs the sink in another process, away from its files",
@@ -64,6 +67,8 @@ _OWNED_SPARK = {
     "spark.sql.streaming.checkpointLocation": "it lies in storage.data_dir",
     "spark.sql.execution.arrow.compression.codec": "compressed Arrow takes seconds per batch",
 }
+# On Kubernetes executors are pods of one of these images.
+_IMAGES = {"spark.kubernetes.container.image", "spark.kubernetes.executor.container.image"}
 
 
 def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -84,6 +89,8 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     yield from _owned("kafka.client", settings.kafka.client, _OWNED_CLIENT)
     yield from _owned("kafka.spark", settings.kafka.spark, _OWNED_SOURCE)
     yield from _owned("spark", settings.spark, _OWNED_SPARK)
+    if settings.ingest.spark_master.startswith("k8s:") and not _IMAGES & settings.spark.keys():
+        yield "ingest.spark_master", "executors on Kubernetes need spark.kubernetes.container.image"
     yield from _unknown_options(settings)
 
 

@@ -37,6 +37,8 @@ Port = Annotated[int, Field(ge=0, le=65535)]  # 0: a free one
 
 DriverMemory = Annotated[str, Field(pattern=r"^\d+[mMgG]$")]
 
+SparkMaster = Annotated[str, Field(pattern=r"^(local(\[[\d*, ]+\])?|(spark|k8s)://\S+)$")]
+
 # The driver's heap has a row several times, while it is fetched, collected and handed over; then
 # the ingest process has it again.
 HEAP_SHARE = 8
@@ -197,6 +199,10 @@ class IngestSection(Section):
     """The most bytes of a batch; by default an eighth of `driver_memory`."""
     driver_memory: DriverMemory = "2g"
     """The heap of Spark's driver."""
+    spark_master: SparkMaster = "local[*]"
+    """Where Spark's tasks run: `local[n]`, in the driver with n threads (`*`: one per processor);
+    `spark://host:port` or `k8s://https://host:port`, on a cluster. The driver itself runs on this
+    host."""
     topics_interval: Annotated[Duration, Field(ge=timedelta(milliseconds=100))] = timedelta(
         seconds=10
     )

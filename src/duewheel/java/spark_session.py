@@ -22,6 +22,7 @@ def spark_session(
     app_name: str,
     work_dir: Path,
     driver_memory: str,
+    master: str = "local[*]",
 ) -> Iterator[Session]:
     """A session, for the length of a with block in the main thread.
 
@@ -31,9 +32,11 @@ def spark_session(
         app_name: shown by cluster managers.
         work_dir: for everything that Spark writes but its checkpoint.
         driver_memory: heap of the JVM, such as "2g".
+        master: where tasks run.
 
     Raises:
         ConfigError: there is no Java, or the environment asks for Spark Connect.
+        SparkUnavailable: the cluster's master is away, or refuses the application.
         DuewheelError: the jars cannot be fetched, or the JVM does not start.
     """
     java = find_java()
@@ -43,6 +46,7 @@ def spark_session(
             work_dir=work_dir,
             java_home=java.home,
             jars=connector_jars(java),
+            master=master,
             driver_memory=driver_memory,
             log_pattern=logs.jvm_pattern(role, logs.resolve(settings.log.format)),
             conf=settings.spark_conf(),

@@ -3,7 +3,8 @@
 Start, in this order:
 
     1. the data directory is taken (ingest.lock), the timer topics' settings are checked
-    2. Spark's JVM starts: it takes longest, and dequeue may be starting beside it
+    2. Spark's JVM starts, and on a cluster executors: they take longest, and dequeue may be
+       starting beside them
     3. the engine, once dequeue has decided how this start continues
        (checkpoints/recovery_decision.py) and that has been carried out (wheel/recovery/rebuild.py)
     4. Spark's checkpoint is compared with the engine's marks
@@ -55,6 +56,7 @@ from duewheel.streaming.batch_attempt import SPARK_DIR
 from duewheel.streaming.batch_size import RowLimit
 from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
+from duewheel.streaming.executors import Executors
 from duewheel.streaming.offset_gaps import GapWatch, LogStart
 from duewheel.streaming.query import QueryOptions, run_query
 from duewheel.streaming.query_progress import QueryProgress
@@ -84,6 +86,7 @@ def run_ingest(settings: Settings) -> None:
         RecoveryRefused: a timer topic ends below what was already taken from it.
         RecoveryPending: a file is damaged, or dequeue has decided on a recovery: start again.
         KafkaUnavailable: the brokers do not answer.
+        SparkUnavailable: the cluster has no master, or no executor for a minute.
         DuewheelError: the query failed; a new start may help.
     """
     yield_processors()  # a timer that is taken later is not late; one that is delivered later is
@@ -95,12 +98,17 @@ def run_ingest(settings: Settings) -> None:
                 with _admin(settings, stopping) as admin:
                     admin.require_timer_topics(settings)
                 with _session(settings) as spark, _admin(settings, stopping) as admin:
+                    executors = Executors(spark, clock)
+                    while not executors.poll() and not stopping.wait(_WAIT_S):
+                        pass
                     record = _decision(directory, clock, stopping)
                     if record is not None:
                         offsets_at = partial(_offsets_at, settings, directory.state, admin)
                         apply_recovery(directory, record, offsets_at)
                         with _damage_pending(directory.path / SPARK_DIR):
-                            IngestRun(settings, directory, spark, admin, clock, stopping).run()
+                            IngestRun(
+                                settings, directory, spark, executors, admin, clock, stopping
+                            ).run()
         finally:
             directory.stop()
 
@@ -113,6 +121,7 @@ class IngestRun:
         settings: Settings,
         directory: DataDirectory,
         spark: Session,
+        executors: Executors,
         admin: KafkaAdmin,
         clock: Clock,
         stopping: threading.Event,
@@ -122,6 +131,7 @@ class IngestRun:
             settings: of the shard.
             directory: started as ingest's.
             spark: with the Kafka connector.
+            executors: those of `spark`.
             admin: reads the timer topics.
             clock: for waiting.
             stopping: ends `run`.
@@ -130,7 +140,7 @@ class IngestRun:
             DuewheelError: see `run_ingest`.
         """
         self._settings, self._directory, self._stopping = settings, directory, stopping
-        self._spark, self._admin, self._clock = spark, admin, clock
+        self._spark, self._executors, self._admin, self._clock = spark, executors, admin, clock
         state, spark_dir = directory.state, directory.path / SPARK_DIR
         self._watch = TopicWatch(settings, state, clock, lambda: state.commit().marks)
         self._engine = Engine(directory, clock, self._watch.find(admin))
@@ -226,6 +236,7 @@ class IngestRun:
         state.live.beat(Role.INGEST, os.getpid(), self._clock.now_ms(), 0)
         self._gaps.settle()
         self._durable.require_alive()
+        self._executors.poll()
         outgrown = self._limit.is_outgrown(
             statistics.batches, statistics.row_bytes, progress.behind
         )
@@ -288,6 +299,7 @@ def _session(settings: Settings) -> AbstractContextManager[Session]:
         app_name=_name(settings),
         work_dir=settings.storage.data_dir / SPARK_DIR,
         driver_memory=settings.ingest.driver_memory,
+        master=settings.ingest.spark_master,
     )
 
 
