@@ -107,7 +107,13 @@ class PagePair:
 
     def written(self) -> bool:
         """Returns whether a page was ever written: `read` must return one then."""
-        return any(_HEAD.unpack_from(self._mapped, at)[0] for at in self._offsets)
+        return self.sequence() > 0
+
+    def sequence(self) -> int:
+        """Returns the sequence of the newest page, 0 before the first. Verifies nothing: it only
+        shows whether a page was written since.
+        """
+        return max(int(_HEAD.unpack_from(self._mapped, at)[0]) for at in self._offsets)
 
     def _store(self, at: int, data: bytes) -> None:
         self._mapped[at : at + len(data)] = data

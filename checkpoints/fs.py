@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from duewheel.errors import CorruptFile
@@ -96,7 +97,7 @@ class FileSystem:
 
     def boot_id(self) -> str:
         """Returns the id of this boot of the host: another one means a lost page cache."""
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return _boot_id()
 
     def random_bits(self, count: int) -> int:
         """Draws a random number of `count` bits."""
@@ -326,6 +327,12 @@ def copies_on_write(directory: Path) -> str | None:
     if ctypes.CDLL(None).statfs(os.fsencode(directory), buffer) != 0:
         return None
     return _COPY_ON_WRITE.get(ctypes.c_uint32.from_buffer(buffer).value)
+
+
+@cache
+def _boot_id() -> str:
+    """Reads the id once: no process outlives a boot, and each lock and closing compares it."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def checked_line(text: bytes) -> bytes:

@@ -147,6 +147,11 @@ class State:
         except MISSHAPEN as error:
             raise CorruptFile(self.path, _COMMIT, f"this is no commit page: {error!r}") from error
 
+    @property
+    def commits(self) -> int:
+        """A number that rises with every commit page; without reading the page."""
+        return self._commit.sequence()
+
     def write_commit(self, commit: Commit) -> None:
         """Writes a commit page, not yet applied: the batch exists from here on."""
         assert not commit.applied, "a page is marked once the wheel has its batch"

@@ -71,6 +71,22 @@ PLANTED = {
         "        if floor <= close.floor:\n",
         "        if floor == close.floor:\n",
     ),
+    "waits-though-due": Planted(
+        "1",
+        "the closing of a slot waits although the slot has timers",
+        "wheel/dequeue/loop.py",
+        "            and not len(self._directory.wheel.range(closed, floor))\n",
+        "",
+        test="unit/wheel/dequeue/test_loop.py::test_empty_slots_are_closed_together",
+    ),
+    "waits-though-committed": Planted(
+        "9",
+        "the closing of a slot waits although C would rise: standby and replies wait, too",
+        "wheel/dequeue/loop.py",
+        "            and state.commits == self._closed_at_commit\n",
+        "",
+        test="unit/wheel/dequeue/test_loop.py::test_a_commit_is_closed_at_the_next_slot",
+    ),
     "not-before-ignored": Planted(
         "1",
         "a parked copy's slot is that of its due time",

@@ -239,6 +239,38 @@ def test_the_progress_is_told_now_and_then_when_nothing_is_due(make_world: MakeW
     assert mirrored(world) == (200, 0)
 
 
+def test_empty_slots_are_closed_together(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.append(timer(0, 0, 40))
+    world.at_slot(1)
+    world.at_slot(20)
+    assert world.floor == SLOT + 1
+    world.at_slot(21)
+    assert world.floor == SLOT + 21
+    world.at_slot(39)
+    assert (world.floor, world.sources()) == (SLOT + 21, [])
+    world.at_slot(40)
+    assert (world.floor, world.sources()) == (SLOT + 40, ["timers-0@0"])
+
+
+def test_a_commit_is_closed_at_the_next_slot(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.append(timer(0, 0, 40))
+    world.at_slot(1)
+    world.append(timer(0, 1, 40))
+    world.at_slot(2)
+    assert world.state.close() == Close(SLOT + 1, {P0: 1, P1: 0}, SLOT + 2, {P0: 2, P1: 0})
+
+
+def test_a_late_timer_leaves_at_the_next_slot_though_its_own_is_open(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.at_slot(1)
+    world.at_slot(9)
+    world.append(timer(0, 0, 5))
+    world.drain()
+    assert (world.floor, world.sources()) == (SLOT + 9, ["timers-0@0"])
+
+
 # ---- chunks --------------------------------------------------------------------------------------
 
 
