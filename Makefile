@@ -1,7 +1,7 @@
 # Everything here needs make, sh and a Python from 3.11 up; `make help` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test crash-matrix simulate simulate-nightly model simulate-day simulate-years soak fuzz bench-quick reference lint lock clean
+.PHONY: help setup setup-dev demo test crash-matrix simulate simulate-nightly model simulate-day simulate-years soak fuzz bench bench-full bench-report reference lint lock clean
 
 # A folder called `wheel` lies here: never let Python put the current folder on its path.
 export PYTHONSAFEPATH = 1
@@ -59,8 +59,14 @@ fuzz: setup-dev  ## every parser of foreign bytes, EXAMPLES=n for each test
 	@EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest tests/fuzz --hypothesis-profile fuzz \
 		--timeout 0 --numprocesses 2 --dist loadfile
 
-bench-quick: setup-dev  ## figures of engine and whole path, a JSON line each; OUT=file
-	@$(BIN)/python tests/bench/quick.py $(OUT)
+bench: setup-dev  ## beside RocketMQ on this machine, minutes; OUT=file gets a JSON line for each metric
+	@$(BIN)/python tests/bench/bench.py $(OUT)
+
+bench-full: setup-dev  ## the same with more rates, larger sizes and three rounds: hours; OUT=file
+	@$(BIN)/python tests/bench/bench.py $(OUT) --full
+
+bench-report: setup-dev  ## docs/benchmarks.md from the recorded runs; RECORD=file adds a run first
+	@$(BIN)/python tests/bench/report.py $(if $(RECORD),--record $(RECORD))
 
 reference: setup-dev  ## what docs/ says of settings, metrics and commands, from the code
 	@$(BIN)/python scripts/reference.py

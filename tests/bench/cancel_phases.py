@@ -27,6 +27,7 @@ import json
 import random
 import sys
 import tempfile
+import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
@@ -41,7 +42,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # The last place to look for modules: a folder called `wheel` lies there.
 sys.path.append(str(ROOT))
 
-from tests.bench import end_to_end as bench  # noqa: E402
+from tests.bench import workloads as work  # noqa: E402
+from tests.bench.duewheel_system import REPLIES, TARGET, TIMERS, DuewheelSystem  # noqa: E402
+from tests.bench.figures import Recorder  # noqa: E402
 
 from duewheel.checkpoints.commit_and_close import Marks  # noqa: E402
 from duewheel.checkpoints.state_file import State  # noqa: E402
@@ -62,7 +65,6 @@ BUCKETS_MS = (50, 100, 200, 400, 800, 1_600)
 SPACING_MS = (200, 600)
 ANSWER_S = 60.0
 SHOWN = 10
-TIMERS = "bench.timers"
 CLOCK = SystemClock()
 
 
@@ -181,20 +183,22 @@ class TimedCancel:
 class CancelLoad:
     """Cancels of one shard, and what is watched meanwhile."""
 
-    def __init__(self, rig: bench.Rig, client: DelayProducer, watch: Watch, seed: int) -> None:
-        self._rig, self._client, self._watch = rig, client, watch
+    def __init__(
+        self, system: DuewheelSystem, client: DelayProducer, watch: Watch, seed: int
+    ) -> None:
+        self._system, self._client, self._watch = system, client, watch
         self._dice = random.Random(seed)
         self._count = 0
 
     def timers(self, count: int, delay: str) -> list[str]:
         """Handles of new ones, once all of them are in the wheel."""
-        placed = self._rig.placed
+        before = self._system.enqueued()
         asked = [
-            self._client.schedule(self._rig.target, b"", key=b"%d" % number, delay=delay)
+            self._client.schedule(TARGET, b"", key=b"%d" % number, delay=delay)
             for number in range(count)
         ]
-        handles = [timer.result(bench.DEADLINE_S).handle for timer in asked]
-        bench.wait(lambda: self._rig.placed >= placed + count)
+        handles = [timer.result(work.DEADLINE_S).handle for timer in asked]
+        work.wait(lambda: self._system.enqueued() >= before + count)
         return handles
 
     def cancel(self, handle: str) -> TimedCancel:
@@ -234,9 +238,8 @@ class CancelLoad:
         CLOCK.sleep(2 * LOOK_AT_BATCHES_S)
         at_ms = np.array([each.moments_ms(self._watch) for each in asked])
         config = {
-            "partitions": self._rig.partitions,
             "cancels": len(asked),
-            "pending": status(self._rig.settings)["pending"],
+            "pending": status(self._system.settings)["pending"],
             "machine": self._watch.machine(began_ms, CLOCK.now_ms()),
             "load": _load(),
         }
@@ -279,12 +282,27 @@ def _load() -> float:
 
 
 @contextmanager
+def repeated(step: Callable[[], object], every_s: float) -> Iterator[None]:
+    """Do `step` in a thread of its own for the length of a with block."""
+    ending = threading.Event()
+
+    def run() -> None:
+        while not ending.wait(every_s):
+            step()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+
+
+@contextmanager
 def watching(watch: Watch) -> Iterator[None]:
     """For the length of a with block."""
-    with (
-        bench.repeated(watch.look, LOOK_S),
-        bench.repeated(watch.look_at_batches, LOOK_AT_BATCHES_S),
-    ):
+    with repeated(watch.look, LOOK_S), repeated(watch.look_at_batches, LOOK_AT_BATCHES_S):
         yield
     watch.close()
 
@@ -292,7 +310,6 @@ def watching(watch: Watch) -> Iterator[None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dir", type=Path, help="below which the data directory is made")
-    parser.add_argument("--partitions", type=int, default=bench.PARTITIONS)
     parser.add_argument("--pending", type=int, default=100_000)
     parser.add_argument("--cancels", type=int, default=600, help="of pending timers")
     parser.add_argument("--others", type=int, default=60, help="of delivered timers; of nothing")
@@ -301,20 +318,21 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.dir) as path, ExitStack() as stack:
-        rig = bench.Rig(Path(path), stack, args.partitions)
-        rig.start("run", stack)
-        bench.fill(rig, np.full(20_000, CLOCK.now_ms()))  # warm: JIT, caches, connections
-        spread = np.random.default_rng(args.seed).integers(0, 3_600_000, args.pending)
-        bench.fill(rig, CLOCK.now_ms() + 3_600_000 + spread)
+        system = DuewheelSystem(Path(path))
+        stack.callback(system.stop)
+        system.start()
+        session = work.Session(system, Recorder())
+        work.warm(session, 20_000)
+        session.enqueue(work.far_off(session, args.pending))
         client = stack.enter_context(
-            DelayProducer(TIMERS, bootstrap_servers=rig.servers, reply_topic=bench.REPLIES)
+            DelayProducer(TIMERS, bootstrap_servers=system.servers, reply_topic=REPLIES)
         )
-        watch = Watch(rig.settings.storage.data_dir)
+        watch = Watch(system.settings.storage.data_dir)
         stack.enter_context(watching(watch))
-        load = CancelLoad(rig, client, watch, args.seed)
+        load = CancelLoad(system, client, watch, args.seed)
         pending = load.timers(args.cancels, "2h")
         delivered = load.timers(args.others, "0s")
-        bench.wait(lambda: status(rig.settings)["delivered"] >= 20_000 + args.others)
+        work.wait(lambda: status(system.settings)["delivered"] >= 20_000 + args.others)
         burst = load.timers(args.bursts * args.burst, "2h")
         load.report("one by one", load.one_by_one(pending, load.cancel), Answer.CANCELLED)
         late = load.one_by_one(delivered, load.cancel)

@@ -1,19 +1,16 @@
 """What cancels cost: batches of ingest that have some, and dequeue's memory with millions of them.
 
-    lookup   an engine alone, with `--pending` timers over 24 hours: how long a batch of 1,000
-             cancels takes, and one of 100,000, each for pending timers; a batch of timers between
-             any two of them, and one beside them without cancels. The first batch with cancels
-             builds the index of ids
-    memory   dequeue in a process of its own, while this one takes pairs of a timer and its cancel
-             as ingest does: anonymous memory at rest and at most, and of this process, too
-
-Prints lines of JSON.
+lookup   an engine alone, with `--pending` timers over 24 hours: how long a batch of 1,000
+         cancels takes, and one of 100,000, each for pending timers; a batch of timers between
+         any two of them, and one beside them without cancels. The first batch with cancels
+         builds the index of ids
+memory   dequeue in a process of its own, while this one takes pairs of a timer and its cancel
+         as ingest does: anonymous memory at rest and at most, and of this process, too
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import subprocess
 import sys
@@ -25,13 +22,20 @@ from pathlib import Path
 
 import numpy as np
 
-from duewheel.checkpoints.recovery_decision import dequeue_has_decided
-from duewheel.checkpoints.role import Role
-from duewheel.clock import SystemClock
-from duewheel.osutil.host_share import share_one_heap
-from duewheel.osutil.signals import stop_signals
-from duewheel.schemas.arrays import Bool, Int64
-from duewheel.schemas.batches import (
+ROOT = Path(__file__).resolve().parents[2]
+# The last place to look for modules: a folder called `wheel` lies there.
+sys.path.append(str(ROOT))
+
+from tests.bench.figures import Recorder  # noqa: E402
+from tests.bench.usage import anonymous_mb  # noqa: E402
+
+from duewheel.checkpoints.recovery_decision import dequeue_has_decided  # noqa: E402
+from duewheel.checkpoints.role import Role  # noqa: E402
+from duewheel.clock import SystemClock  # noqa: E402
+from duewheel.osutil.host_share import share_one_heap  # noqa: E402
+from duewheel.osutil.signals import stop_signals  # noqa: E402
+from duewheel.schemas.arrays import Bool, Int64  # noqa: E402
+from duewheel.schemas.batches import (  # noqa: E402
     ACCEPTED,
     ANY_OFFSET,
     ANY_TIME,
@@ -41,23 +45,24 @@ from duewheel.schemas.batches import (
     TimerBatch,
     TopicPartition,
 )
-from duewheel.schemas.columns import Column, binary, from_parts
-from duewheel.schemas.hashing import id_hashes
-from duewheel.schemas.wire.record_codec import key_values
-from duewheel.testing import JournalPublisher, LocalShard, ManualClock, RecordingPublisher
-from duewheel.wheel.append.engine import Engine
-from duewheel.wheel.dequeue.lifecycle import Dequeue
-from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.recovery.rebuild import apply_recovery
-from duewheel.wheel.recovery.startup import first_progress
-from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.schemas.columns import Column, binary, from_parts  # noqa: E402
+from duewheel.schemas.hashing import id_hashes  # noqa: E402
+from duewheel.schemas.wire.record_codec import key_values  # noqa: E402
+from duewheel.testing import JournalPublisher, LocalShard, ManualClock, RecordingPublisher  # noqa: E402
+from duewheel.wheel.append.engine import Engine  # noqa: E402
+from duewheel.wheel.dequeue.lifecycle import Dequeue  # noqa: E402
+from duewheel.wheel.dequeue_config import DequeueConfig  # noqa: E402
+from duewheel.wheel.recovery.rebuild import apply_recovery  # noqa: E402
+from duewheel.wheel.recovery.startup import first_progress  # noqa: E402
+from duewheel.wheel.slots import WheelConfig  # noqa: E402
+from duewheel.wheel.storage.data_directory import DataDirectory  # noqa: E402
 
 CLOCK = SystemClock()
 WHEEL = WheelConfig()
 PARTITION: TopicPartition = ("timers", 0)
 BATCH = 50_000
 TIMERS_BETWEEN = 10_000
+TURNS = 5
 SPAN_MS = 24 * 3_600_000
 ID_BYTES = 20
 
@@ -111,17 +116,6 @@ def ids_of(number: Int64) -> Column:
     )
 
 
-def report(metric: str, unit: str, values: Sequence[float], config: Mapping[str, object]) -> None:
-    line = {
-        "workload": "cancels",
-        "metric": metric,
-        "unit": unit,
-        "values": [round(value, 2) for value in values],
-        "config": dict(config),
-    }
-    print(json.dumps(line), flush=True)
-
-
 # ---- lookup --------------------------------------------------------------------------------------
 
 
@@ -157,25 +151,22 @@ class Lookups:
         return (time.perf_counter() - begun_s) * 1000
 
 
-def measure_lookups(pending: int, turns: int) -> None:
+def measure_lookups(recorder: Recorder, pending: int) -> None:
+    config = {"pending": pending}
+
+    def add(metric: str, took_ms: float) -> None:
+        recorder.add("duewheel", "cancels", metric, "ms", took_ms, config)
+
     with tempfile.TemporaryDirectory(prefix="duewheel-bench-") as name:
-        bench, config = Lookups(Path(name) / "data"), {"pending": pending}
+        bench = Lookups(Path(name) / "data")
         for _ in range(0, pending, BATCH):
             bench.place(BATCH)
-        report(
-            "first batch with 1,000 cancels: builds the index", "ms", [bench.cancel(1_000)], config
-        )
-        found: dict[str, list[float]] = {}
-        for _ in range(turns):
-            for what, took_ms in (
-                (f"batch of {TIMERS_BETWEEN:,} timers", bench.place(TIMERS_BETWEEN)),
-                (f"batch of 1,000 cancels, {TIMERS_BETWEEN:,} timers behind", bench.cancel(1_000)),
-                ("batch of 1 cancel", bench.cancel(1)),
-            ):
-                found.setdefault(what, []).append(took_ms)
-        for what, values in found.items():
-            report(what, "ms", values, config)
-        report("batch of 100,000 cancels", "ms", [bench.cancel(100_000)], config)
+        add("first batch with 1,000 cancels: builds the index", bench.cancel(1_000))
+        for _ in range(TURNS):
+            add(f"batch of {TIMERS_BETWEEN:,} timers", bench.place(TIMERS_BETWEEN))
+            add(f"batch of 1,000 cancels, {TIMERS_BETWEEN:,} timers behind", bench.cancel(1_000))
+            add("batch of 1 cancel", bench.cancel(1))
+        add("batch of 100,000 cancels", bench.cancel(100_000))
 
 
 # ---- memory --------------------------------------------------------------------------------------
@@ -194,11 +185,6 @@ def serve(path: Path, config: DequeueConfig) -> None:
         directory.stop()
 
 
-def anonymous_mb(pid: int | str) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1e3 for line in lines if line.startswith("RssAnon:"))
-
-
 def started(path: Path) -> Engine:
     """Ingest, once dequeue has said how it starts."""
     while not (path / "data" / "recovery").exists():
@@ -210,15 +196,15 @@ def started(path: Path) -> Engine:
     return Engine(directory, CLOCK)
 
 
-def measure_memory(cancels: int, replies: bool) -> None:
+def measure_memory(recorder: Recorder, cancels: int) -> None:
     with tempfile.TemporaryDirectory(prefix="duewheel-bench-") as name:
-        args = ["--serve", name, *(["--replies"] if replies else [])]
-        child = subprocess.Popen([sys.executable, "-P", __file__, *args], stdout=sys.stderr)
+        command = [sys.executable, "-P", __file__, "--serve", name]
+        child = subprocess.Popen(command, stdout=sys.stderr)
         try:
             engine, rng = started(Path(name)), np.random.default_rng(1)
             time.sleep(2)
             rest_mb = peak_mb = anonymous_mb(child.pid)
-            own_mb, begun_s = anonymous_mb("self"), time.perf_counter()
+            begun_s = time.perf_counter()
             for first in range(0, 2 * cancels, BATCH):
                 number = (first + np.arange(BATCH)) // 2
                 is_cancel = np.arange(BATCH) % 2 == 1
@@ -226,32 +212,22 @@ def measure_memory(cancels: int, replies: bool) -> None:
                 engine.append(rows(first, number, due_ms, is_cancel), {PARTITION: first + BATCH})
                 peak_mb = max(peak_mb, anonymous_mb(child.pid))
             took_s = time.perf_counter() - begun_s
-            end_mb = anonymous_mb("self")
         finally:
             with suppress(ProcessLookupError):
                 child.send_signal(signal.SIGTERM)
             child.wait()
-    config = {"cancels": cancels, "replies": replies}
-    report("dequeue, anonymous memory at rest", "MB", [rest_mb], config)
-    report("dequeue, anonymous memory at most", "MB", [peak_mb], config)
-    report("ingest's process, before and after", "MB", [own_mb, end_mb], config)
-    report("pairs of a timer and its cancel", "1/s", [cancels / took_s], config)
+    for metric, unit, value in (
+        ("anonymous memory of dequeue, before", "MB", rest_mb),
+        ("anonymous memory of dequeue", "MB", peak_mb),
+        ("pairs of a timer and its cancel", "1/s", cancels / took_s),
+    ):
+        recorder.add("duewheel", "cancels", metric, unit, value, {"cancels": cancels})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pending", type=int, default=1_000_000)
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--cancels", type=int, default=400_000, help="for the memory of dequeue")
-    parser.add_argument("--replies", action="store_true", help="with a reply topic")
-    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.serve is not None:
-        config = DequeueConfig(0, 1, {}, reply_topic="replies" if args.replies else None)
-        serve(args.serve, config)
-        return
-    measure_lookups(args.pending, args.turns)
-    measure_memory(args.cancels, args.replies)
+    parser = argparse.ArgumentParser(description="dequeue alone, for `measure_memory`")
+    parser.add_argument("--serve", type=Path, required=True)
+    serve(parser.parse_args().serve, DequeueConfig(0, 1, {}))
 
 
 if __name__ == "__main__":

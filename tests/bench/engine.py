@@ -8,13 +8,11 @@
 The timers fill every slot of their range once per batch, in *runs* of 1, 10 or 1,000 neighbours, in
 random order within a batch: the shorter the runs, the more scattered what one slot needs. Stages
 follow each other on one data directory; run lengths alternate, so that a busy neighbour slows all
-of them. Prints a line of JSON for each metric, with the values of all runs.
+of them.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
 import tempfile
 import time
@@ -22,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+from tests.bench.figures import Recorder
 
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.batches import (
@@ -55,6 +54,9 @@ START_MS = 1_800_000_000_000
 WHEEL = WheelConfig()
 CONFIG = DequeueConfig(0, 1, {})
 ENCODED_BYTES_MAX = 512 * 1024
+RUNS = (1, 10, 1_000)
+ROUNDS = 3
+BATCH_RECORDS = 50_000
 
 
 def timers(rng: np.random.Generator, slot: np.ndarray, first_offset: int) -> TimerBatch:
@@ -188,45 +190,23 @@ def timed(stage: Callable[[], int]) -> float:
     return count / (time.perf_counter() - begin_s)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--batch", type=int, default=50_000, help="records of one append")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--runs", type=int, nargs="+", default=[1, 10, 1_000])
-    parser.add_argument("--dir", type=Path, help="below which data directories are made")
-    args = parser.parse_args()
-    values: dict[tuple[int, str], list[float]] = {}
-    for _ in range(args.rounds):
-        for run in args.runs:
-            path = Path(tempfile.mkdtemp(prefix="duewheel-bench-", dir=args.dir))
-            bench = Bench(path, run, args.records, args.batch)
-            try:
-                for stage in ("append", "walk", "drain", "encode"):
-                    rate = timed(getattr(bench, stage))
-                    values.setdefault((run, stage), []).append(rate)
-            finally:
-                bench.close()
-                shutil.rmtree(path)
-    for (run, stage), rates in values.items():
-        config = {
-            "run": run,
-            "records": args.records,
-            "batch_records": args.batch,
-            "chunk_records": CONFIG.chunk_records,
-            "body_bytes": BODY_BYTES,
-            "key_bytes": KEY_BYTES,
-            "headers": 3,
-        }
-        line = {
-            "workload": f"{stage}, runs of {run}",
-            "metric": "throughput",
-            "unit": "records/s",
-            "values": [round(rate) for rate in rates],
-            "config": config,
-        }
-        print(json.dumps(line), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+def measure(recorder: Recorder, records: int) -> None:
+    config = {
+        "records": records,
+        "batch_records": BATCH_RECORDS,
+        "chunk_records": CONFIG.chunk_records,
+        "body_bytes": BODY_BYTES,
+        "key_bytes": KEY_BYTES,
+        "headers": 3,
+    }
+    for run in RUNS * ROUNDS:
+        path = Path(tempfile.mkdtemp(prefix="duewheel-bench-"))
+        bench = Bench(path, run, records, BATCH_RECORDS)
+        try:
+            for stage in ("append", "walk", "drain", "encode"):
+                rate = timed(getattr(bench, stage))
+                workload = f"engine: {stage}, runs of {run:,}"
+                recorder.add("duewheel", workload, "rate", "records/s", rate, config)
+        finally:
+            bench.close()
+            shutil.rmtree(path)

@@ -93,6 +93,7 @@ class DevBroker:
         port: int = 0,
         properties: Mapping[str, str] | None = None,
         heap_mb: int = 512,
+        java_options: Sequence[str] = _JVM_OPTIONS,
         java: Java | None = None,
         cluster_id: str | None = None,
     ) -> None:
@@ -104,6 +105,7 @@ class DevBroker:
             port: where to listen; 0: a free one.
             properties: Kafka broker settings that override the template's.
             heap_mb: the JVM's largest heap.
+            java_options: compilers and collector; the default starts fast and is slower under load.
             java: the Java to run on; None: the result of `find_java`.
             cluster_id: of a cluster of several nodes; `properties` must then name listeners and
                 voters. None: a cluster of its own.
@@ -113,6 +115,7 @@ class DevBroker:
         self._fixed_port = port
         self._properties = dict(properties or {})
         self._heap_mb = heap_mb
+        self._java_options = java_options
         self._java = java
         self._classpath = ""
         self._ports = (0, 0)
@@ -240,7 +243,7 @@ class DevBroker:
         self._write_settings()
         self._format_if_new()
         size_before = log.stat().st_size if log.exists() else 0
-        self._process = self._run("kafka.Kafka", f"-Xmx{self._heap_mb}m", *_JVM_OPTIONS)
+        self._process = self._run("kafka.Kafka", f"-Xmx{self._heap_mb}m", *self._java_options)
         deadline = time.monotonic() + _START_TIMEOUT_S
         while _STARTED not in (news := _read_from(log, size_before)):
             if self._process.wait(0.05):
