@@ -33,7 +33,9 @@ def write_config(folder: Path, servers: str, name: str, **sections: dict[str, An
 
 
 def _table(section: str, keys: dict[str, Any]) -> str:
-    lines = [f"{key} = {_value(value)}" for key, value in keys.items()]
+    lines = [
+        f"{json.dumps(key) if '.' in key else key} = {_value(value)}" for key, value in keys.items()
+    ]
     return "\n".join([f"[{section}]", *lines, ""])
 
 

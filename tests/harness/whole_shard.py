@@ -71,7 +71,7 @@ class WholeShard:
                 "topics_pattern": f"{name}[.]later.*",
                 "topic": {f"{name}.later.right": {"headers": "etf1"}},
             },
-            ingest={"driver_memory": "1g", "topics_interval": "500ms"},
+            ingest={"driver_memory": "1g", "topics_interval": "500ms"} | sections.pop("ingest", {}),
             metrics={"ingest_port": 0, "dequeue_port": 0},
             log={"format": "json"},
             **sections,
@@ -193,3 +193,29 @@ def schedule(
         known[value] = (timer, record.timestamp, source)
     producer.close()
     return known
+
+
+def judge(shard: WholeShard, known: dict[bytes, tuple[Sent, int, str]]) -> None:
+    """Each exactly once, byte for byte, none early, rejected ones with their reason."""
+    doubled = {value: n for value, n in shard.arrivals.count.items() if n != 1}
+    assert not doubled
+    assert shard.arrivals.first.keys() == known.keys()
+    for value, (timer, timestamp_ms, source) in known.items():
+        key, headers, partition, seen_ms = shard.arrivals.first[value]
+        assert key == timer.key
+        if timer.due_ms is None:
+            kept = [*timer.users, *timer.request]
+            assert headers[: len(kept)] == kept
+            added = dict(headers[len(kept) :])
+            assert added["TIMER_ERROR_CODE"] == timer.code
+            assert added["TIMER_SOURCE"] == source.encode()
+        else:
+            due_ms = timer.due_ms(timestamp_ms)
+            assert seen_ms >= due_ms
+            assert headers == [
+                *timer.users,
+                ("TIMER_SOURCE", source.encode()),
+                ("TIMER_DUE_MS", b"%d" % due_ms),
+                ("UNIQ_KEY", source.encode()),
+            ]
+            assert timer.partition in (None, partition)

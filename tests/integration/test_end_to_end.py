@@ -16,10 +16,10 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource
 from tests.harness.launcher import DEADLINE_S
-from tests.harness.random_timers import PARTITIONS, Headers, Sent
+from tests.harness.random_timers import PARTITIONS, Headers
 from tests.harness.reader import everything_in
 from tests.harness.topics import alter
-from tests.harness.whole_shard import CLOCK, WholeShard, schedule
+from tests.harness.whole_shard import CLOCK, WholeShard, judge, schedule
 
 from duewheel.checkpoints.state_file import State
 from duewheel.client import Answer, Cancel, DelayProducer, Rescheduled, Timer
@@ -46,32 +46,6 @@ def served(tmp_path_factory: pytest.TempPathFactory, broker: DevBroker) -> Itera
         yield shard
     finally:
         shard.close()
-
-
-def judge(shard: WholeShard, known: dict[bytes, tuple[Sent, int, str]]) -> None:
-    """Each exactly once, byte for byte, none early, rejected ones with their reason."""
-    doubled = {value: n for value, n in shard.arrivals.count.items() if n != 1}
-    assert not doubled
-    assert shard.arrivals.first.keys() == known.keys()
-    for value, (timer, timestamp_ms, source) in known.items():
-        key, headers, partition, seen_ms = shard.arrivals.first[value]
-        assert key == timer.key
-        if timer.due_ms is None:
-            kept = [*timer.users, *timer.request]
-            assert headers[: len(kept)] == kept
-            added = dict(headers[len(kept) :])
-            assert added["TIMER_ERROR_CODE"] == timer.code
-            assert added["TIMER_SOURCE"] == source.encode()
-        else:
-            due_ms = timer.due_ms(timestamp_ms)
-            assert seen_ms >= due_ms
-            assert headers == [
-                *timer.users,
-                ("TIMER_SOURCE", source.encode()),
-                ("TIMER_DUE_MS", b"%d" % due_ms),
-                ("UNIQ_KEY", source.encode()),
-            ]
-            assert timer.partition in (None, partition)
 
 
 @pytest.mark.timeout(600)
