@@ -12,10 +12,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
 
 import structlog
 
 from duewheel.errors import DuewheelError
+
+T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -72,6 +76,24 @@ class Worker(threading.Thread):
         """
         if self._error is not None:
             raise DuewheelError(f"thread {self.name} has ended: {self._error!r}") from self._error
+
+
+def beside(name: str, call: Callable[[], T]) -> Future[T]:
+    """Run a call in a thread of its own.
+
+    Returns:
+        Its result, or its error, once it has ended.
+    """
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - handed on to the caller
+            future.set_exception(error)
+
+    Worker(name, run).start()
+    return future
 
 
 def watch_libraries() -> None:

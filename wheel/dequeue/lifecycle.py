@@ -60,12 +60,19 @@ class Dequeue:
         self._totals = Totals()
         self._loop: Loop | None = None  # until the shard is this directory's
 
-    def start(self, first: Progress | None = None, *, take_over: bool = False) -> None:
+    def start(
+        self,
+        first: Progress | None = None,
+        *,
+        take_over: bool = False,
+        before_claim: Callable[[], None] = lambda: None,
+    ) -> None:
         """Takes the shard, decides where delivery continues, informs ingest, claims the progress.
 
         Args:
             first: progress of a shard that never had any; None if it may have had some.
             take_over: the operator has given --take-over.
+            before_claim: called before the shard is taken; its errors are raised.
 
         Raises:
             Fenced: the shard is another directory's; nothing has changed.
@@ -78,7 +85,12 @@ class Dequeue:
         """
         while True:
             started = start(
-                self._directory, self._publisher, self._config, first, take_over=take_over
+                self._directory,
+                self._publisher,
+                self._config,
+                first,
+                take_over=take_over,
+                before_claim=before_claim,
             )
             self.close()
             self._loop = loop = Loop(

@@ -75,6 +75,7 @@ def start(
     first: Progress | None,
     *,
     take_over: bool,
+    before_claim: Callable[[], None] = lambda: None,
 ) -> Started:
     """Runs the four steps of the module's head.
 
@@ -84,6 +85,7 @@ def start(
         config: of the loop.
         first: progress of a shard that never had any; None if it may have had some.
         take_over: the operator has given --take-over.
+        before_claim: called between 1. and 2.; its errors are raised.
 
     Raises:
         Fenced: the shard is another directory's; nothing has been changed.
@@ -96,6 +98,7 @@ def start(
     seen = publisher.peek()
     if seen is not None:
         _require_may_own(directory, publisher, config, seen, take_over)
+    before_claim()
     committed = publisher.start()
     if committed is None:
         committed = _without_progress(directory, publisher, config, first, take_over=take_over)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from duewheel.threads import Worker
+from duewheel.threads import beside
 
 T = TypeVar("T")
 
@@ -93,15 +93,7 @@ def within(deadline: Deadline, what: str, call: Callable[[], T]) -> T:
         DeadlineExceeded: no result at the deadline; the call may still be running.
         Exception: whatever the call raised.
     """
-    future: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - handed on to the caller
-            future.set_exception(error)
-
-    Worker(f"deadline: {what}", run).start()
+    future = beside(f"deadline: {what}", call)
     # Waiting is apart from reading: the call's own TimeoutError would look like the deadline's.
     while left_s := deadline.remaining_s():
         concurrent.futures.wait([future], timeout=min(left_s, _CHECK_S))

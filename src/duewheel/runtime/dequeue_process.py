@@ -1,8 +1,8 @@
 """The dequeue process, and the first progress of a shard.
 
-Steps of a start: take the data directory; check the topics; claim the shard, a new one with its
-first progress (a standby follows its owner until then); deliver until a signal. Any failure ends
-the process; its supervisor starts it again.
+Steps of a start: take the data directory; check the topics, while the shard's progress is read;
+claim the shard, a new one with its first progress (a standby follows its owner until then); deliver
+until a signal. Any failure ends the process; its supervisor starts it again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from duewheel.checkpoints.recovery_decision import read_local_state
 from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.errors import Fenced, KafkaUnavailable, RecoveryPending
+from duewheel.errors import ConfigError, Fenced, KafkaUnavailable, RecoveryPending
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.all_shards_progress import all_shards, require_as_many
@@ -29,6 +29,7 @@ from duewheel.osutil.host_share import share_one_heap
 from duewheel.osutil.signals import ignore_kafka_errors_after_stop, stop_signals
 from duewheel.runtime.lag_watch import LagWatch
 from duewheel.schemas.batches import TopicPartition
+from duewheel.threads import beside
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.prefetch import ReadAheadThread
 from duewheel.wheel.dequeue.standby import Follower, Verdict
@@ -62,16 +63,16 @@ def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = 
         dequeue = Dequeue(directory, publisher, clock, config, stopping.is_set)
         try:
             with LagWatch(settings, clock), ignore_kafka_errors_after_stop(stopping):
-                with _admin(settings, clock) as admin:
-                    fresh = read_local_state(directory.state, directory.path).is_fresh
-                    admin.require_topics(settings, served=not fresh)
+                topics = _TopicCheck(settings, directory, clock)
                 if standby:
+                    topics.require()
                     with _metrics(settings, clock, dequeue, publisher):
                         if _stand_by(settings, directory, clock, publisher, dequeue):
                             _deliver(settings, clock, dequeue)
                 else:
-                    first = _first_if_new(settings, directory, clock, publisher)
-                    dequeue.start(first, take_over=take_over)
+                    first = _first_if_new(settings, directory, clock, publisher, topics)
+                    with topics.explaining():
+                        dequeue.start(first, take_over=take_over, before_claim=topics.require)
                     with _metrics(settings, clock, dequeue, publisher):
                         _deliver(settings, clock, dequeue)
             log.info("dequeue stopped", **_counters(dequeue))
@@ -79,6 +80,42 @@ def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = 
             dequeue.close()
             publisher.close()
             directory.stop()
+
+
+class _TopicCheck:
+    """Checks duewheel's topics beside the first steps of the start, with a client of its own."""
+
+    def __init__(
+        self, settings: Settings, directory: DataDirectory, clock: factory.StoppableClock
+    ) -> None:
+        """Begins."""
+        served = not read_local_state(directory.state, directory.path).is_fresh
+
+        def check() -> None:
+            with _admin(settings, clock) as admin:
+                admin.require_topics(settings, served=served)
+
+        self._outcome = beside("topic check", check)
+
+    def require(self) -> None:
+        """Waits for the end of the check.
+
+        Raises:
+            ConfigError: a topic is not as it must be.
+            KafkaUnavailable: no answer in time.
+        """
+        self._outcome.result()
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Raises the error of the check, which names every topic, before that of a step beside it,
+        which met one of them.
+        """
+        try:
+            yield
+        except ConfigError:
+            self.require()
+            raise
 
 
 def _deliver(settings: Settings, clock: Clock, dequeue: Dequeue) -> None:
@@ -171,6 +208,7 @@ def _first_if_new(
     directory: DataDirectory,
     clock: factory.StoppableClock,
     publisher: KafkaPublisher,
+    topics: _TopicCheck,
 ) -> Progress | None:
     """Returns the first progress of a shard, if its timer topics have never had a message.
 
@@ -179,10 +217,11 @@ def _first_if_new(
     """
     if not read_local_state(directory.state, directory.path).is_fresh:
         return None
+    topics.require()
     with _admin(settings, clock) as admin:
-        topics = timer_topics(settings, admin)
-        starts = shard_settings.own(settings, admin.log_start_offsets(topics))
-        ends = shard_settings.own(settings, admin.end_offsets(topics))
+        names = timer_topics(settings, admin)
+        starts = shard_settings.own(settings, admin.log_start_offsets(names))
+        ends = shard_settings.own(settings, admin.end_offsets(names))
         if any(starts.values()) or ends != starts:
             return None
     return _first_progress(settings, directory, starts, clock, publisher)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,9 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import ConfigError, Fenced, Locked, RecoveryPending, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
+from duewheel.testing import ManualClock, RecordingPublisher
+from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.recovery.startup import first_progress, start
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.cross_file_damage import survey_files
 from duewheel.wheel.storage.data_directory import DataDirectory, declare_stopped
@@ -495,3 +499,45 @@ def test_ingest_believes_only_the_dequeue_that_lives(tmp_path: Path) -> None:
     state = State.open(tmp_path)
     dequeue.close()
     assert dequeue_has_decided(state, tmp_path) is None
+
+
+# ---- in which order a start works ----------------------------------------------------------------
+
+
+class ObservedPublisher(RecordingPublisher):
+    """Notes what a start asks of it."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.calls: list[str] = []
+
+    def peek(self) -> Progress | None:
+        self.calls.append("peek")
+        return super().peek()
+
+    def start(self) -> Progress | None:
+        self.calls.append("take")
+        return super().peek()
+
+
+def test_the_shard_is_taken_only_once_the_callers_checks_have_passed(tmp_path: Path) -> None:
+    """They run beside the first reading of the progress, and the next step fences the owner."""
+    publisher = ObservedPublisher(ManualClock(1_800_000_000_000))
+    config = DequeueConfig(0, 1, {})
+    directory = DataDirectory.start(tmp_path, WHEEL, Role.DEQUEUE)
+    first = first_progress(directory, config, {P: 0}, publisher.clock.now_ms())
+    before = directory.state.incarnations
+
+    def refuse() -> None:
+        publisher.calls.append("refused")
+        raise ConfigError("a topic is missing")
+
+    with pytest.raises(ConfigError, match="is missing"):
+        start(directory, publisher, config, first, take_over=False, before_claim=refuse)
+    assert publisher.calls == ["peek", "refused"]
+    assert publisher.committed == []
+    assert directory.state.incarnations == before
+    passed = partial(publisher.calls.append, "passed")
+    start(directory, publisher, config, first, take_over=False, before_claim=passed)
+    assert publisher.calls[2:] == ["peek", "passed", "take"]
+    directory.close()
