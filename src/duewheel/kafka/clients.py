@@ -55,6 +55,9 @@ _MISCONFIGURED = (
     UnsupportedSaslMechanismError,
 )
 _RECONNECT_BACKOFF_MAX_MS = 1_000  # kafka-python's own 30 s outlast a whole deadline
+# kafka-python also waits this long between two requests for metadata: with its own 100 ms, between
+# connecting and the first read.
+_READER_BACKOFF_MS = 10
 _CLOSE_DEADLINE_S = 5.0
 
 
@@ -195,6 +198,7 @@ def open_reader(settings: ClientSettings, deadline: Deadline, **own: Any) -> Kaf
         enable_auto_commit=False,
         auto_offset_reset="earliest",
         metrics_enabled=False,
+        retry_backoff_ms=_READER_BACKOFF_MS,
         **{"isolation_level": "read_committed", **own},
     )
 
