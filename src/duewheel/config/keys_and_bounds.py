@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from duewheel.config.values import (
     Duration,
@@ -35,7 +35,23 @@ from duewheel.schemas.wire.compression import Codec
 
 Port = Annotated[int, Field(ge=0, le=65535)]  # 0: a free one
 
-DriverMemory = Annotated[str, Field(pattern=r"^\d+[mMgG]$")]
+# Spark needs 450 MiB of what the collector leaves of a heap, nine tenths: with less its JVM ends at
+# each start.
+HEAP_MIN_BYTES = 512 << 20
+
+
+def heap_bytes(text: str) -> int:
+    """The size of a heap, written as the JVM reads it."""
+    return int(text[:-1]) << {"m": 20, "g": 30}[text[-1].lower()]
+
+
+def _large_enough(text: str) -> str:
+    if heap_bytes(text) < HEAP_MIN_BYTES:
+        raise ValueError(f'"{text}" is too small for Spark: at least {HEAP_MIN_BYTES >> 20}m')
+    return text
+
+
+DriverMemory = Annotated[str, Field(pattern=r"^\d+[mMgG]$"), AfterValidator(_large_enough)]
 
 SparkMaster = Annotated[str, Field(pattern=r"^(local(\[[\d*, ]+\])?|(spark|k8s)://\S+)$")]
 
@@ -216,7 +232,7 @@ class IngestSection(Section):
     @property
     def driver_memory_bytes(self) -> int:
         """The heap of Spark's driver."""
-        return int(self.driver_memory[:-1]) << {"m": 20, "g": 30}[self.driver_memory[-1].lower()]
+        return heap_bytes(self.driver_memory)
 
 
 class DequeueSection(Section):

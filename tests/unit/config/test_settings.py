@@ -183,6 +183,8 @@ def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         ),
         (MINIMAL + '[storage]\nmin_free = "120%"', "a number between 0 and 100, and %"),
         (MINIMAL + '[storage]\nmin_free = "some"', '"some" is no size'),
+        (MINIMAL + '[ingest]\ndriver_memory = "511m"', "too small for Spark: at least 512m"),
+        (MINIMAL + '[audit]\ndriver_memory = "100M"', "too small for Spark: at least 512m"),
     ],
 )
 def test_refused_with_key_reason_and_source(tmp_path: Path, text: str, expected: str) -> None:
