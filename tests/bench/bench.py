@@ -5,7 +5,7 @@
 A session is a fresh start of one system on an empty store, and some workloads (workloads.py).
 Within a round each session is done by all systems in turn, and every other round turns the order
 round: a machine that is slow for some minutes is so for all of them. OUT is rewritten after each
-session, so that a run that breaks off keeps what it has; a session that fails is left out, and the
+session, so that a run that breaks off keeps what it has; a workload that fails is left out, and the
 exit code is 1. `rocketmq-100` is RocketMQ with its finest precision. `--scale 0.01` tries the bench
 out; its figures mean nothing.
 
@@ -146,15 +146,21 @@ def full_plans(sizes: Sizes) -> list[SessionPlan]:
     ]
 
 
-def run(workloads: Iterable[Workload], system: System, recorder: Recorder) -> None:
-    """One session: a fresh start, warmed up, and its workloads."""
+def run(workloads: Iterable[Workload], system: System, recorder: Recorder) -> bool:
+    """One session: a fresh start, warmed up, and its workloads; whether none has failed."""
+    whole = True
     with ExitStack() as stack:
         stack.callback(system.stop)
         system.start()
         opened = work.Session(system, recorder)
         work.warm(opened, WARM_TIMERS)
         for workload in workloads:
-            workload(opened)
+            try:
+                workload(opened)
+            except (OSError, RuntimeError, AssertionError, DuewheelError):
+                traceback.print_exc()
+                whole = False
+    return whole
 
 
 def machine() -> dict[str, Any]:
@@ -193,7 +199,8 @@ def sessions(plans: Sequence[SessionPlan], args: argparse.Namespace, recorder: R
             try:
                 with tempfile.TemporaryDirectory(prefix="duewheel-bench-", dir=args.dir) as name:
                     if chosen:
-                        run(chosen, make[system](Path(name), **(plan.ours or {})), recorder)
+                        started = make[system](Path(name), **(plan.ours or {}))
+                        whole &= run(chosen, started, recorder)
             except (OSError, RuntimeError, AssertionError, DuewheelError):
                 traceback.print_exc()
                 whole = False
