@@ -5,6 +5,8 @@
 - All settings pass through a file that only this user can read, deleted once the JVM has started.
   Options on the command line, secrets included, would be visible to every user of the host.
 - The JVM logs in the same form as this process, to the same stderr.
+- The JVM ends with this process, also while it starts. By itself it would see the end only behind
+  its start, and never if the folder is gone by then to which it reports its port.
 
 The two checkpoint settings spare Spark several forked processes per batch (about 50 ms). They fit a
 local directory only, such as the data directory.
@@ -12,6 +14,7 @@ local directory only, such as the data directory.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shutil
@@ -36,6 +39,7 @@ _JAVA_OPTIONS = "-Xss8m"
 # Rows live for one batch. This collector takes less CPU time for them than G1, and two thirds of
 # the memory; its pauses delay no delivery.
 _COLLECTOR = "-XX:+UseParallelGC"
+_PR_SET_PDEATHSIG = 1  # of prctl
 _CHOOSES_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 _DEFAULTS = {
@@ -104,6 +108,26 @@ class SessionOptions:
 
 _log = structlog.get_logger(__name__)
 
+
+class _JvmStart:
+    """Makes the kernel kill the JVM when this process ends, as Child does with other programs.
+
+    pyspark starts the JVM by a fork of its own. What is set in the child stays set behind `exec`.
+    """
+
+    def __init__(self) -> None:
+        self.parent = 0  # this process, while its main thread starts the JVM
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def _in_child(self) -> None:
+        if self.parent:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+            if os.getppid() != self.parent:  # it ended before the request
+                os._exit(1)
+
+
+_jvm_start = _JvmStart()
+
 Session = SparkSession  # for modules that pass one on and must not import pyspark
 
 
@@ -130,6 +154,7 @@ def start_session(options: SessionOptions) -> Session:
     on_interrupt, before = signal.getsignal(signal.SIGINT), tempfile.tempdir
     # pyspark creates a folder for the JVM's port: a kill during the start would leave it in /tmp.
     tempfile.tempdir = str(scratch)
+    _jvm_start.parent = os.getpid()
     try:
         session = SparkSession.builder.getOrCreate()
     except PySparkException as error:
@@ -137,6 +162,7 @@ def start_session(options: SessionOptions) -> Session:
     except Py4JError as error:
         raise _not_started(options.master, error) from error
     finally:
+        _jvm_start.parent = 0
         properties.unlink()
         tempfile.tempdir = before
         # pyspark has installed its own handler.

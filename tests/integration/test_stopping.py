@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.harness.config_file import write_config
 from tests.harness.launcher import events, launch, wait_until
@@ -20,6 +25,7 @@ from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, Locked
+from duewheel.java.find import Java
 from duewheel.osutil.child_process import Child
 from duewheel.runtime import run_file
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -181,3 +187,42 @@ def lives(data: Path, name: str, _: State) -> bool:
     """Whether `run` knows that this process runs."""
     known = run_file.read(data)
     return known is not None and known[name].lives
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("delay_s", [0.0, 1.0])
+def test_a_jvm_that_starts_ends_with_its_process(
+    java: Java, tmp_path: Path, delay_s: float
+) -> None:
+    """Also if the folder is gone to which it would report its port, as behind the next start."""
+    code = f"""
+from pathlib import Path
+from duewheel.streaming.session import SessionOptions, start_session
+start_session(SessionOptions("killed", Path({str(tmp_path)!r}), Path({str(java.home)!r}), []))
+"""
+    jvms = partial(jvms_of, tmp_path / "scratch")
+    process = subprocess.Popen([sys.executable, "-P", "-c", code], stderr=subprocess.DEVNULL)
+    try:
+        wait_until(jvms, "its JVM", DEADLINE_S, 0.01)
+        time.sleep(delay_s)
+    finally:
+        process.kill()
+        process.wait(DEADLINE_S)
+    shutil.rmtree(tmp_path / "scratch")
+    try:
+        wait_until(lambda: not jvms(), "the end of its JVM", DEADLINE_S)
+    finally:
+        for left in jvms():
+            left.kill()
+
+
+def jvms_of(scratch: Path) -> list[psutil.Process]:
+    """The JVMs whose Spark writes there."""
+    found = []
+    for process in psutil.process_iter(["name"]):
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if process.info["name"] == "java" and (
+                process.environ().get("SPARK_LOCAL_DIRS") == str(scratch)
+            ):
+                found.append(process)
+    return found
