@@ -18,9 +18,10 @@ so; a system that repeats or loses some is measured, not refused.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,9 +74,13 @@ class Session:
     def await_received(self, load: TimerLoad) -> None:
         """Until as many have come as were sent; a repeated one counts as one that is missing."""
         receipts = self.system.receipts
-        while missing := max(0, len(load) - len(self.received(load))):
-            expected = len(receipts) + missing
-            wait(lambda expected=expected: len(receipts) >= expected)  # type: ignore[misc]
+        while True:
+            # In this order: what comes between the two readings is not waited for again.
+            count = len(receipts)
+            missing = len(load) - len(self.received(load))
+            if missing <= 0:
+                return
+            wait(partial(_has, receipts, count + missing))
 
     def enqueue(self, load: TimerLoad) -> tuple[SendResult, float]:
         """Send a load; returns when all of it is in the wheel, and after how many seconds."""
@@ -125,6 +130,10 @@ def wait(done: Callable[[], bool]) -> None:
         if time.monotonic() > end_s:
             raise TimeoutError("the workload does not come to its end")
         time.sleep(POLL_S)
+
+
+def _has(receipts: Sized, count: int) -> bool:
+    return len(receipts) >= count
 
 
 def sleep_until(at_ms: float) -> None:
