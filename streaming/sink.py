@@ -154,7 +154,7 @@ class TimerSink:
                 raise StoppedWaitingError("stopped before the batch was read")
             fetched = [frame.toArrow()]
             ends = end_offsets(self._checkpoint, batch_id)
-            self._appending.put(partial(self._take_fetched, fetched, ends))
+            self._appending.put(partial(self._take_sized, fetched, ends))
         except BaseException as error:
             self._fetch_error = error
             raise
@@ -205,18 +205,14 @@ class TimerSink:
         """A snapshot."""
         return replace(self._statistics, rows_lost=self._gaps.rows_lost)
 
-    def _take_fetched(self, fetched: list[pa.Table], ends: Marks) -> None:
-        """As `take`. The table leaves the list, so that it is freed once it is parsed: while the
-        batch is appended, the next one is fetched.
-        """
-        table = fetched.pop()
+    def _take_sized(self, fetched: list[pa.Table], ends: Marks) -> None:
+        self._note_row_bytes(fetched[0])
+        self._take_fetched(fetched, ends)
+
+    def _note_row_bytes(self, table: pa.Table) -> None:
         if table.num_rows:
             row_bytes = max(table.nbytes / table.num_rows, _DECAY * self._statistics.row_bytes)
             self._statistics = replace(self._statistics, row_bytes=row_bytes)
-        self._require_forward(ends)
-        batch = self._parse(table)
-        del table
-        self._take_parsed(batch, ends)
 
     def take(self, table: pa.Table, ends: Marks) -> None:
         """Steps 3 to 6.
@@ -228,10 +224,14 @@ class TimerSink:
         Raises:
             RecoveryRefused: the ends have fallen.
         """
-        self._require_forward(ends)
-        self._take_parsed(self._parse(table), ends)
+        self._take_fetched([table], ends)
 
-    def _take_parsed(self, batch: TimerBatch, ends: Marks) -> None:
+    def _take_fetched(self, fetched: list[pa.Table], ends: Marks) -> None:
+        """As `take`. The table leaves the list, so that it is freed once it is parsed: while the
+        batch is appended, the next one is fetched.
+        """
+        self._require_forward(ends)
+        batch = self._parse(fetched.pop())
         marks_before = self._engine.marks
         fresh = _rows_from(batch, marks_before)
         replayed = len(batch) - len(fresh)
