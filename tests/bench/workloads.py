@@ -18,17 +18,16 @@ so; a system that repeats or loses some is measured, not refused.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from tests.bench.duewheel_system import DuewheelSystem
 from tests.bench.figures import Recorder
-from tests.bench.system import BODY_BYTES, POLL_S, Kind, SendResult, System, TimerLoad
+from tests.bench.system import BODY_BYTES, POLL_S, Kind, Receipts, SendResult, System, TimerLoad
 from tests.bench.usage import Usage, measured
 
 from duewheel.clock import SystemClock
@@ -81,7 +80,7 @@ class Session:
             missing = len(load) - len(self.received(load))
             if missing <= 0:
                 return
-            wait(partial(_has, receipts, count + missing))
+            wait_for_receipts(receipts, count + missing)
 
     def enqueue(self, load: TimerLoad) -> tuple[SendResult, float]:
         """Send a load; returns when all of it is in the wheel, and after how many seconds."""
@@ -133,8 +132,8 @@ def wait(done: Callable[[], bool]) -> None:
         time.sleep(POLL_S)
 
 
-def _has(receipts: Sized, count: int) -> bool:
-    return len(receipts) >= count
+def wait_for_receipts(receipts: Receipts, count: int) -> None:
+    wait(lambda: len(receipts) >= count)
 
 
 def sleep_until(at_ms: float) -> None:

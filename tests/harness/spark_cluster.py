@@ -7,7 +7,6 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
@@ -77,12 +76,7 @@ class SparkCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for child in reversed(self._children):
             kill_all_of(child)
 
