@@ -259,8 +259,13 @@ def _follows_only(progress: Progress, local: Local) -> bool:
 
 def _may_keep(progress: Progress, local: Local) -> bool:
     mirror = local.mirror
-    followed = mirror is not None and mirror.assignment_epoch == progress.assignment_epoch
+    followed = mirror is not None and _assignment(mirror) == _assignment(progress)
     return (local.standby and followed) or is_own(progress, local)
+
+
+def _assignment(progress: Progress) -> tuple[int, int]:
+    """Identifies the assignment of partitions: one `reshard` gives all shards the same epoch."""
+    return progress.shard, progress.assignment_epoch
 
 
 def _keep(progress: Progress, local: Local) -> Keep:

@@ -285,6 +285,33 @@ def test_a_standby_killed_while_partitions_come_to_its_shard(
     cluster.finish()
 
 
+def test_files_that_followed_another_shard_are_not_kept(tmp_path: Path) -> None:
+    """Its partitions are missing in the progress of this shard, and Kafka has not lost them."""
+    cluster = ReshardedWorld(tmp_path / "shards", 2)
+    this, other = cluster.shards
+    for number in range(4):
+        cluster.write(number, 3, 9, 30)
+    for shard in cluster.shards:
+        cluster.ingest(shard)
+    cluster.forward(4)
+    cluster.tick(other)
+    assert this.progress.assignment_epoch == other.progress.assignment_epoch
+    path, config = tmp_path / "standby", DequeueConfig(1, 2, {}, 2, progress_interval_ms=20)
+    _, directory = follow(path, cluster, other, config)
+    standby = cluster.local(path, other.publisher, config)
+    standby.start_ingest()
+    assert standby.append(cluster.kafka[PARTITIONS[1]], {PARTITIONS[1]: 3}).rows > 0
+    standby.kill(Role.INGEST)
+    directory.close()
+    this.kill()
+    this.local = cluster.local(path, this.publisher, this.local.config)
+    cluster.start(this)
+    record = RecoveryRecord.read(path)
+    assert record is not None
+    assert (record.case, record.keep.name) == ("taken over", "NOTHING")
+    cluster.finish()
+
+
 def misfortunes(cluster: ReshardedWorld, chance: Random) -> None:
     """Shards fall apart, slots stay half delivered, partitions move, directories are lost."""
     for _ in range(8):
