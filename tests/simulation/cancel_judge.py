@@ -16,7 +16,8 @@ to the end of its partition, a *chase*; the newest of these records is decided. 
   presence, and, if another request had stopped it, that no newer one existed.
 
 The rules end behind a cut: requests from there, and those whose newest record was there, get no
-reply, and the timers that they match may leave or not.
+reply, and the timers that they match may leave or not. After a reply they still do not leave, if
+the files had the request's newest record when the loss was accepted.
 """
 
 from __future__ import annotations
@@ -176,13 +177,17 @@ class CancelJudge:
 
     # ---- a cut -----------------------------------------------------------------------------
 
-    def cut(self, number: int, end: int, lost: set[bytes]) -> None:
+    def cut(self, number: int, end: int, taken: int, lost: set[bytes]) -> None:
         """What lay behind this offset of a partition is lost.
 
         Args:
             number, end: as above.
+            taken: the mark of the files. What lay behind it had to be read again, and cannot be.
             lost: timers of which a copy lay there.
         """
+        forgotten = self._stopped_only_from(number, taken)
+        self.cancelled -= forgotten
+        self.free |= forgotten
         for source, request in list(self._requests.items()):
             is_gone = request.timer.origin >= end
             if request.timer.partition != number or not (is_gone or request.newest >= end):
@@ -204,6 +209,15 @@ class CancelJudge:
         self._lost |= lost
         self._a[number] = min(self._a[number], end)
         self._decided[number] = min(self._decided[number], end - 1)
+
+    def _stopped_only_from(self, number: int, offset: int) -> set[bytes]:
+        """Timers of a partition that requests from this offset on have cancelled, and no others."""
+        stopped: dict[bool, set[bytes]] = {False: set(), True: set()}
+        for request in self._requests.values():
+            if request.timer.partition == number and request.settled:
+                matched = (timer.source for timer in self._matched(request))
+                stopped[request.newest >= offset].update(matched)
+        return self.cancelled & stopped[True] - stopped[False]
 
     # ---- replies and chases ----------------------------------------------------------------
 

@@ -347,8 +347,10 @@ class History:
         stays = self.cancels.cancelled | self.cancels.free
         return [timer for source, timer in self.pending.items() if source not in stays]
 
-    def cut(self, number: int, end: int) -> None:
-        """What lay behind this offset of a partition is lost, and will be other timers."""
+    def cut(self, number: int, end: int, taken: int) -> None:
+        """What lay behind `end` of a partition is lost, and will be other timers; the files have
+        read it up to `taken`.
+        """
         gone = [t.source for t in self._known(number) if t.origin >= end]
         lost = {t.source for t in self._known(number) if self._newest[t.source].offset >= end}
         for source in gone:
@@ -358,7 +360,7 @@ class History:
         self.counts["timers lost"] += len(lost)
         self._left[number] = [each for each in self._left.get(number, []) if each[0] < end]
         self._hot.forget(lost)
-        self.cancels.cut(number, end, lost)
+        self.cancels.cut(number, end, taken, lost)
 
     def _known(self, number: int) -> list[Timer]:
         timers = (copy.timer for copy in self._newest.values())

@@ -129,7 +129,7 @@ def cut_short(world: World, rng: Random, plan_of: Plan) -> None:
     _accept_cut(world, partition, plan_of)
     # Killed behind its last step, it is refused when it is run again: nothing is lost then.
     if _mark(world, partition.number) <= end:
-        world.history.cut(partition.number, end)
+        world.history.cut(partition.number, end, mark)
         world.history.counts["loss accepted"] += 1
     else:
         partition.put_back(tail)
