@@ -26,7 +26,14 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
-from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, TimerRow
+from duewheel.testing import (
+    TIMER_TOPIC,
+    JournalPublisher,
+    LocalShard,
+    ManualClock,
+    TimerRow,
+    timer_batch,
+)
 from duewheel.wheel.admin.accept_loss import KafkaTopics, accept, losses
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.recovery.survey import survey
@@ -247,5 +254,6 @@ def fork(task: dict[str, Any]) -> dict[str, int]:
 
 
 if __name__ == "__main__":
+    timer_batch([TimerRow(0, 0, 0)])  # what is imported and tabulated at first use, each child has
     for line in sys.stdin:
         print(json.dumps(fork(json.loads(line))), flush=True)
