@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
+from tests.harness.config_file import QUICK_JVM
 from tests.harness.launcher import events, launch, tail, wait_until
 
 from duewheel import factory
@@ -82,6 +83,7 @@ class IngestShard:
             f'[storage]\ndata_dir = "{self.data_dir}"\n'
             '[ingest]\ndriver_memory = "1g"\nmax_offsets_per_trigger = 2000\n'
             '[log]\nformat = "json"\n'
+            f'[spark]\n"spark.driver.extraJavaOptions" = "{QUICK_JVM}"\n'
         )
 
     def create_topic(self) -> None:

@@ -16,6 +16,7 @@ from random import Random
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -89,12 +90,21 @@ class JudgingPublisher(RecordingPublisher):
 
 
 class WheelMachine(RuleBasedStateMachine):
+    """
+    Attributes:
+        kafka: all rows of each partition.
+        timers, slots: those of them that are timers, and their nominal slots, by offset.
+        delivered: offsets.
+    """
+
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="duewheel-machine-"))
         self.kafka: dict[int, list[TimerRow]] = {p: [] for p in range(PARTITIONS)}
+        self.timers: dict[int, dict[int, TimerRow]] = {p: {} for p in range(PARTITIONS)}
+        self.slots: dict[int, dict[int, int]] = {p: {} for p in range(PARTITIONS)}
         self.ends = dict.fromkeys(range(PARTITIONS), 0)
-        self.delivered: dict[str, int] = {}
+        self.delivered: dict[int, set[int]] = {p: set() for p in range(PARTITIONS)}
         self.came: list[Came] = []
         self.last_floor = -(2**62)
         self.last_offset: dict[tuple[int, int], int] = {}
@@ -203,11 +213,17 @@ class WheelMachine(RuleBasedStateMachine):
             timer = TimerRow(
                 partition, offset, due_ms, rejected, timer_id=timer_id, request=request
             )
-            self.kafka[partition].append(timer)
-            self.ends[partition] = offset + 1
+            self.write(timer)
         # A transaction's marker: nobody's message.
         self.ends[random.randrange(PARTITIONS)] += 1
         self.publisher.ends = {(TIMER_TOPIC, p): end for p, end in self.ends.items()}
+
+    def write(self, row: TimerRow) -> None:
+        self.kafka[row.partition].append(row)
+        if is_timer(row):
+            self.timers[row.partition][row.offset] = row
+            self.slots[row.partition][row.offset] = self.nominal_slot(row)
+        self.ends[row.partition] = row.offset + 1
 
     def next_batch(self, quarters: int) -> tuple[list[TimerRow], dict[TopicPartition, int]]:
         """What Spark would bring: rows above the marks, a part of them; and where they end."""
@@ -306,14 +322,13 @@ class WheelMachine(RuleBasedStateMachine):
                 self.judge_replies(deliveries, progress)
             else:
                 self.judge_rows(deliveries)
-        for p, timers in self.kafka.items():
+        for p, timers in self.timers.items():
             part = progress.partitions.get((TIMER_TOPIC, p))
-            cancels = self.newest_cancels(p, part.closed_mark if part else 0)
-            for timer in filter(is_timer, timers):
-                done = part is not None and is_done(part, timer.offset, self.nominal_slot(timer))
-                if timer.source in self.delivered:
-                    assert done, (timer, part)
-                elif done:
+            done = offsets_done(part, self.slots[p]) if part else set()
+            assert self.delivered[p] <= done, (part, [timers[n] for n in self.delivered[p] - done])
+            if not_delivered := done - self.delivered[p]:
+                cancels = self.newest_cancels(p, part.closed_mark if part else 0)
+                for timer in map(timers.__getitem__, not_delivered):
                     assert not timer.rejected
                     assert cancels.get(timer.timer_id, -1) > timer.offset, (timer, part)
 
@@ -329,8 +344,7 @@ class WheelMachine(RuleBasedStateMachine):
         for source, is_answer, is_chase, key_value in rows:
             if is_chase:
                 continue
-            topic_partition, offset = (source or b"").decode().split("@")
-            place = (int(topic_partition.rsplit("-", 1)[1]), int(offset))
+            place = place_of(source)
             word = answer_value(key_value or b"")["answer"] if is_answer else ""
             self.came.append(Came(place, len(self.publisher.committed), word))
 
@@ -354,18 +368,17 @@ class WheelMachine(RuleBasedStateMachine):
             part = progress.partitions[TIMER_TOPIC, chase.partition]
             assert chase.origin is not None and chase.origin < part.replied_below
             assert chase.chase_slot == part.delivered_slot
-            self.kafka[chase.partition].append(replace(chase, offset=self.ends[chase.partition]))
-            self.ends[chase.partition] += 1
+            self.write(replace(chase, offset=self.ends[chase.partition]))
 
     def judge_rows(self, deliveries: Deliveries) -> None:
-        by_source = {t.source: t for timers in self.kafka.values() for t in timers}
-        rows = [by_source[(source or b"").decode()] for source in deliveries.source.to_pylist()]
+        places = map(place_of, deliveries.source.to_pylist())
+        rows = [self.timers[partition][offset] for partition, offset in places]
         now_ms = self.clock.now_ms()
         for timer in rows:
-            assert timer.source not in self.delivered
+            assert timer.offset not in self.delivered[timer.partition]
             assert timer.rejected or timer.due_ms <= now_ms
-            self.delivered[timer.source] = now_ms
-            slot = (timer.partition, self.nominal_slot(timer))
+            self.delivered[timer.partition].add(timer.offset)
+            slot = (timer.partition, self.slots[timer.partition][timer.offset])
             assert self.last_offset.get(slot, -1) < timer.offset
             self.last_offset[slot] = timer.offset
         batch = timer_batch(rows)
@@ -406,7 +419,7 @@ class WheelMachine(RuleBasedStateMachine):
             self.shard.start_dequeue()
         if self.shard.ingest is None:
             self.shard.start_ingest()
-        everything = [t for rows in self.kafka.values() for t in rows if is_timer(t)]
+        everything = [t for timers in self.timers.values() for t in timers.values()]
         latest_ms = max((timer.due_ms for timer in everything), default=0)
         for _ in range(12):  # cancels may be chased, and replies take some turns
             self.ingest(4)
@@ -439,19 +452,32 @@ def asked_of(row: TimerRow) -> Asked:
     return Asked((row.partition, row.offset), timer_id, is_timer(row), row.request != "")
 
 
-def is_done(p: PartitionProgress, offset: int, slot: int) -> bool:
-    """The one rule of recovery."""
-    if offset < p.delivered_mark and slot <= p.delivered_slot:
-        return True
+def place_of(source: bytes | None) -> tuple[int, int]:
+    """Partition and offset."""
+    topic_partition, offset = (source or b"").decode().split("@")
+    return int(topic_partition.rsplit("-", 1)[1]), int(offset)
+
+
+def offsets_done(p: PartitionProgress, slots: dict[int, int]) -> set[int]:
+    """The one rule of recovery, for timers by their offset: their nominal slots."""
+    mark, last = p.delivered_mark, p.delivered_slot
+    done = {offset for offset, slot in slots.items() if offset < mark and slot <= last}
     if p.half_mark is None or p.half_below is None:
-        return False
-    half = offset < p.half_mark and (
-        slot == p.delivered_slot + 1 or (slot <= p.delivered_slot and offset >= p.delivered_mark)
-    )
-    return half and offset < p.half_below
+        return done
+    below = min(p.half_mark, p.half_below)
+    return done | {
+        offset
+        for offset, slot in slots.items()
+        if offset < below and (slot == last + 1 or (slot <= last and offset >= mark))
+    }
 
 
-def test_wheel_machine() -> None:
+MATRIX = [pytest.mark.crash_matrix, pytest.mark.timeout(900)]
+
+
+@pytest.mark.parametrize("examples", [35, pytest.param(200, marks=MATRIX)])
+def test_wheel_machine(examples: int) -> None:
     run_state_machine_as_test(
-        WheelMachine, settings=settings(max_examples=70, stateful_step_count=40, deadline=None)
+        WheelMachine,
+        settings=settings(max_examples=examples, stateful_step_count=40, deadline=None),
     )

@@ -72,6 +72,7 @@ class SoakShard:
             },
             shard={"take_over_after": "1s"},
             log={"format": "json"},
+            spark={"spark.driver.extraJavaOptions": ""},  # for hours: as its users start it
         )
         self.settings: Settings = load(self._config)
         dead_letters = self.settings.dead_letter_topic
