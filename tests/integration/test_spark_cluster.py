@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -27,41 +27,56 @@ def executors(shard: WholeShard) -> list[int]:
     return [each["now"] for each in shard.events("the number of Spark's executors has changed")]
 
 
-@pytest.mark.timeout(600)
-def test_a_worker_dies_while_timers_come_in(
-    tmp_path: Path, java: Java, broker: DevBroker, unique_name: Callable[[str], str]
-) -> None:
-    """One of two, with its executor. Ingest itself goes on, and each timer leaves once. Before,
-    without a master, it ends with the reason and is started again.
-    """
+@pytest.fixture
+def cluster(tmp_path: Path, java: Java) -> Iterator[SparkCluster]:
+    """Without a master yet."""
+    with SparkCluster(tmp_path, java) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def shard(
+    cluster: SparkCluster, tmp_path: Path, broker: DevBroker, unique_name: Callable[[str], str]
+) -> Iterator[WholeShard]:
     name = unique_name("app")[-40:].lstrip("-")
-    with (
-        SparkCluster(tmp_path, java) as cluster,
-        closing(
-            WholeShard(
-                tmp_path,
-                broker.bootstrap_servers,
-                name,
-                ingest={"spark_master": cluster.url},
-                spark=CONF,
-            )
-        ) as shard,
-    ):
-        shard.launch()
-        shard.wait(lambda: bool(shard.events("process died")))
-        reason = shard.events("process died")[0]["reason"]
-        assert f"no Spark master answers at {cluster.url} (" in reason
-        cluster.start_master()
-        doomed, _ = cluster.add_workers(2)
-        shard.wait(lambda: executors(shard)[-1:] == [2])
-        ingest = shard.status()["ingest"]["pid"]
-        known = schedule(shard, 2_000, seed=1)
-        shard.wait(lambda: bool(shard.arrivals.first))
-        kill_all_of(doomed)
-        known |= schedule(shard, 2_000, seed=2, prefix=b"later")
-        shard.wait(lambda: len(shard.arrivals.first) >= len(known))
-        time.sleep(1)  # a double would come with the next chunk
-        judge(shard, known)
-        assert executors(shard)[-1] == 1
-        assert shard.status()["ingest"]["pid"] == ingest
-        assert shard.stop() == 0
+    ingest = {"spark_master": cluster.url}
+    with closing(
+        WholeShard(tmp_path, broker.bootstrap_servers, name, ingest=ingest, spark=CONF)
+    ) as shard:
+        yield shard
+
+
+def test_the_master_comes_late(shard: WholeShard, cluster: SparkCluster) -> None:
+    """Without it ingest ends with the reason, and is started again."""
+    shard.launch()
+    shard.wait(lambda: bool(shard.events("process died")))
+    reason = shard.events("process died")[0]["reason"]
+    assert f"no Spark master answers at {cluster.url} (" in reason
+    cluster.start_master()
+    cluster.add_workers(1)
+    known = schedule(shard, 200, seed=1)
+    shard.wait(lambda: len(shard.arrivals.first) >= len(known))
+    judge(shard, known)
+    assert executors(shard) == [1]
+    assert shard.stop() == 0
+
+
+@pytest.mark.crash_matrix
+@pytest.mark.timeout(600)
+def test_a_worker_dies_while_timers_come_in(shard: WholeShard, cluster: SparkCluster) -> None:
+    """One of two, with its executor. Ingest itself goes on, and each timer leaves once."""
+    cluster.start_master()
+    doomed, _ = cluster.add_workers(2)
+    shard.launch()
+    shard.wait(lambda: executors(shard)[-1:] == [2])
+    ingest = shard.status()["ingest"]["pid"]
+    known = schedule(shard, 2_000, seed=1)
+    shard.wait(lambda: bool(shard.arrivals.first))
+    kill_all_of(doomed)
+    known |= schedule(shard, 2_000, seed=2, prefix=b"later")
+    shard.wait(lambda: len(shard.arrivals.first) >= len(known))
+    time.sleep(1)  # a double would come with the next chunk
+    judge(shard, known)
+    assert executors(shard)[-1] == 1
+    assert shard.status()["ingest"]["pid"] == ingest
+    assert shard.stop() == 0

@@ -12,7 +12,11 @@ from kafka import KafkaProducer
 from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.harness.whole_shard import WholeShard
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.slow,
+    pytest.mark.crash_matrix,  # nothing may be taken for half a minute: the lag is an alarm then
+]
 
 ROWS = 500
 FETCH = "1"  # its api key: the proxy has no name for it
@@ -89,7 +93,6 @@ def test_a_jvm_that_stands_still(shard: WholeShard) -> None:
     await_ready(shard)
 
 
-@pytest.mark.crash_matrix
 def test_a_reader_that_hangs(shard: WholeShard, proxy: FaultProxy) -> None:
     """Fetches are never answered; other requests are."""
     shard.start()
@@ -101,7 +104,6 @@ def test_a_reader_that_hangs(shard: WholeShard, proxy: FaultProxy) -> None:
     await_ready(shard)
 
 
-@pytest.mark.crash_matrix
 def test_a_process_that_stands_still(shard: WholeShard) -> None:
     """All of ingest: its own endpoint says nothing, that of dequeue does."""
     shard.start()
