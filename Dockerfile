@@ -38,8 +38,8 @@ RUN pip wheel --no-index --no-deps --no-build-isolation --wheel-dir /dist /build
     pip install --no-index --no-deps /dist/*.whl && \
     pip uninstall --yes setuptools pip
 
-# Spark's Kafka connector, checksummed, and what makes Spark accept this Java.
-RUN python -c "from duewheel.java import find, jars; jars.connector_jars(find.find_java())"
+# What makes Spark accept this Java.
+RUN python -m duewheel.java.find
 
 # ---- what runs ----------------------------------------------------------------------------------
 

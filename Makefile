@@ -16,7 +16,7 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | \
 	while IFS='|' read -r target text; do printf '%-18s %s\n' "$$target" "$$text"; done
 
-setup: require-python  ## everything the demo needs: .venv, Java, jars (quick if it is there)
+setup: require-python  ## everything the demo needs: .venv, Java, a broker's jars (quick if it is there)
 	@$(PYTHON) scripts/set_up.py
 
 setup-dev: require-python  ## the same, with what tests and lint need

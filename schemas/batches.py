@@ -108,6 +108,16 @@ class TimerBatch:
     chase_slot: Int64
     chase_flags: Int32
 
+    @classmethod
+    def none(cls) -> TimerBatch:
+        """No rows."""
+        no32, no64, no = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.bool_)
+        text: pa.LargeBinaryArray = pa.array([], pa.large_binary())
+        return cls(
+            *([], no32, no64, no64, no64, no64, [], no32, no, no, no64, [], no32, no32, no32, no64),
+            *(text, text, text, no32, no32, no32, no32, no64, no64, no32),
+        )
+
     def __len__(self) -> int:
         return len(self.offset)
 
@@ -130,21 +140,21 @@ class TimerBatch:
         """The batch of the given rows, in the given order."""
         return _taken(self, rows)
 
-    def extended_by(self, other: TimerBatch) -> TimerBatch:
-        """The rows of both, these first."""
-        partitions = list(dict.fromkeys([*self.partitions, *other.partitions]))
-        targets = list(dict.fromkeys([*self.targets, *other.targets]))
-        codes = list(dict.fromkeys([*self.codes, *other.codes]))
-        mine = _renamed(self, partitions, targets, codes)
-        its = _renamed(other, partitions, targets, codes)
+    def extended_by(self, *others: TimerBatch) -> TimerBatch:
+        """The rows of all, these first."""
+        batches = [self, *others]
+        partitions = list(dict.fromkeys(p for each in batches for p in each.partitions))
+        targets = list(dict.fromkeys(name for each in batches for name in each.targets))
+        codes = list(dict.fromkeys(code for each in batches for code in each.codes))
+        renamed = [_renamed(each, partitions, targets, codes) for each in batches]
         joined: dict[str, Any] = {}
-        for field in fields(mine):
-            first, second = getattr(mine, field.name), getattr(its, field.name)
-            if isinstance(first, np.ndarray):
-                joined[field.name] = np.concatenate([first, second])
-            elif isinstance(first, pa.Array):
-                joined[field.name] = pa.concat_arrays([first, second])
-        return replace(mine, **joined)
+        for field in fields(self):
+            parts = [getattr(each, field.name) for each in renamed]
+            if isinstance(parts[0], np.ndarray):
+                joined[field.name] = np.concatenate(parts)
+            elif isinstance(parts[0], pa.Array):
+                joined[field.name] = pa.concat_arrays(parts)
+        return replace(renamed[0], **joined)
 
 
 def _renamed(

@@ -7,7 +7,7 @@
        what has to be built is built by the hashed setuptools of requirements-build.txt
     3. duewheel itself, editable
     4. a Java: the one found, or else the JDK wheel of requirements-jdk.txt
-    5. the pinned jars, in the cache directory
+    5. the pinned jars of the development broker, in the cache directory
 
 Steps 2 and 3 leave a stamp with the hash of all that they depend on and are skipped while it
 fits; 4 and 5 look for themselves. Only the standard library: this runs before anything is there.
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
             make_venv()
             install(dev=bool(arguments))
             ensure_java()
-            run("-m", "duewheel.java.jars")
+            run("-m", "duewheel.dev.jars")
     except subprocess.CalledProcessError as error:
         print(f"set-up failed: {' '.join(map(str, error.cmd))}", file=sys.stderr)
         return error.returncode

@@ -4,8 +4,7 @@ Two bounds beside the configured one:
 
     failures   half of the last limit while batches fail (streaming/batch_attempt.py); twice as
                much after some that succeed
-    bytes      a batch's rows should not exceed a number of bytes, by the recent size of a row; a
-               share of the driver's heap unless configured
+    bytes      a batch's rows should not exceed a number of bytes, by the recent size of a row
 
 Spark reads the limit when a query starts: a new limit needs a new query, on the same checkpoint.
 """
@@ -31,10 +30,10 @@ from duewheel.errors import (
     SparkUnavailable,
 )
 from duewheel.streaming.batch_attempt import ROWS_MIN, Attempt, End
+from duewheel.streaming.failure import cause
 from duewheel.streaming.spark_checkpoint import is_ahead, set_aside
 
 GROWTH_BATCHES = 10  # before the limit grows
-OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
 # A smaller batch would end in the same way.
 _NOT_BY_SIZE = (
     ConfigError,
@@ -69,7 +68,7 @@ class RowLimit:
         Args:
             directory: of its file.
             rows_max: the configured limit.
-            bytes_max: of a batch's rows, as they come from Spark.
+            bytes_max: of a batch's rows.
         """
         self._directory = directory
         self._rows_max = rows_max
@@ -130,7 +129,7 @@ class RowLimit:
             raise
         else:
             failure = sink.failure
-            too_large = isinstance(failure, MemoryError) or OUT_OF_MEMORY in str(failure)
+            too_large = isinstance(cause(str(failure), failure), BatchTooLarge)
             self.ended(End.OUT_OF_MEMORY if too_large else End.ORDERLY)
 
     def ended(self, end: End) -> None:

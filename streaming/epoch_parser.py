@@ -7,6 +7,7 @@ come only when a recovery reads them again: a second pass parses them under thei
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol, Self, TypeVar
 
 import numpy as np
@@ -15,7 +16,9 @@ from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.errors import ConfigError, RecoveryRefused
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
-from duewheel.schemas.request.parser import Contract
+from duewheel.schemas.request.kafka_records import KafkaRecords
+from duewheel.schemas.request.parser import Contract, parse
+from duewheel.schemas.request.skipped_records import parse_but_skipped
 
 
 class Rows(Protocol):
@@ -55,6 +58,22 @@ def parse_by_epoch(
     for part in others:
         first = first.extended_by(part)
     return first
+
+
+def parser(epochs: Epochs, dead_letter_topic: str) -> Callable[[KafkaRecords], TimerBatch]:
+    """Parses records to timers, each under its epoch; skipped ones become dead letters.
+
+    Raises:
+        RecoveryRefused: as `contracts`.
+    """
+    of_epochs = contracts(epochs, dead_letter_topic)
+    parsers = [partial(parse, contract=contract) for contract in of_epochs]
+    return partial(
+        parse_but_skipped,
+        parser=partial(parse_by_epoch, parsers=parsers, epochs=epochs),
+        skipped=epochs.skipped,
+        dead_letter_topic=dead_letter_topic,
+    )
 
 
 def contracts(epochs: Epochs, dead_letter_topic: str) -> list[Contract]:

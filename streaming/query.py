@@ -16,26 +16,19 @@ from pathlib import Path
 
 import structlog
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from duewheel.errors import BatchTooLarge, DiskFull, DuewheelError, KafkaUnavailable
+from duewheel.errors import DuewheelError
 from duewheel.streaming.background_append import StoppedWaitingError
-from duewheel.streaming.batch_size import OUT_OF_MEMORY
+from duewheel.streaming.failure import cause
 from duewheel.streaming.query_progress import QueryProgress, read_progress
 from duewheel.streaming.sink import TimerSink
 
 # How often the caller's `tick` is called, and the longest that a request to stop goes unseen.
 TICK_S = 0.5
 
-# Spark's exception names only the JVM's class when the brokers do not answer.
-_KAFKA_TIMEOUTS = (
-    "org.apache.kafka.common.errors.TimeoutException",
-    "org.apache.kafka.common.errors.DisconnectException",
-)
-
-_DISK_FULL = "No space left on device"
 _LAST_BATCH_S = 30  # longest wait for the running batch before the next query starts
 _POLL_S = 0.05
 
@@ -151,24 +144,3 @@ def _stop(query: StreamingQuery, sink: TimerSink) -> None:
     sink.drain()
     if sink.failure is not None:
         _log.error("the last batch failed", exc_info=sink.failure)
-
-
-def cause(text: str, sink_error: BaseException | None) -> BaseException:
-    """The original error. An error of a Spark task also comes out of the sink's first step.
-
-    Args:
-        text: of the error that ended the query, if one did.
-        sink_error: the sink's, if it failed.
-    """
-    if isinstance(sink_error, MemoryError):
-        return BatchTooLarge(f"a batch did not fit the memory: {sink_error}")
-    if sink_error is not None and not isinstance(sink_error, PySparkException):
-        return sink_error
-    if OUT_OF_MEMORY in text:
-        return BatchTooLarge("a batch did not fit the heap of Spark's driver")
-    first_line = text.strip().splitlines()[0] if text.strip() else "no message"
-    if _DISK_FULL in text:
-        return DiskFull(f"Spark cannot write its checkpoint or scratch files: {first_line}")
-    if any(name in text for name in _KAFKA_TIMEOUTS):
-        return KafkaUnavailable(f"Kafka did not answer Spark's query: {first_line}")
-    return DuewheelError(f"Spark's query failed: {first_line}")

@@ -22,7 +22,7 @@ class QueryProgress:
 
     Attributes:
         batch_id: in Spark's count; -1 before the first.
-        rows: rows in it, replayed ones included.
+        rows: offsets in it: of records, replayed ones included, and of transaction markers.
         end_offsets: behind its last rows, per partition.
         behind: offsets between it and the logs' ends, of all partitions together.
         behind_min, behind_max: the same of the best and of the worst partition.
@@ -48,19 +48,23 @@ def read_progress(reported: StreamingQueryProgress | None) -> QueryProgress:
     # pyspark's own fields hold the offsets as text that is no JSON.
     raw = json.loads(reported.json)
     (source,) = raw["sources"]
-    ends, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
+    starts, ends = _offsets(source["startOffset"]), _offsets(source["endOffset"])
+    latest = _offsets(source["latestOffset"])
+    rows = sum(end - starts.get(partition, end) for partition, end in ends.items())
+    # Spark counts what the tasks hand over, each a part with many timers.
+    rows_of_each = rows / max(raw["numInputRows"], 1)
     behind = {partition: offset - ends.get(partition, 0) for partition, offset in latest.items()}
     return QueryProgress(
         batch_id=raw["batchId"],
-        rows=raw["numInputRows"],
+        rows=rows,
         end_offsets=ends,
         behind=sum(behind.values()),
         behind_min=min(behind.values(), default=0),
         behind_max=max(behind.values(), default=0),
         durations_ms=raw["durationMs"],
         # Spark omits them where they are not finite.
-        input_rows_per_s=raw.get("inputRowsPerSecond", 0.0),
-        processed_rows_per_s=raw.get("processedRowsPerSecond", 0.0),
+        input_rows_per_s=rows_of_each * raw.get("inputRowsPerSecond", 0.0),
+        processed_rows_per_s=rows_of_each * raw.get("processedRowsPerSecond", 0.0),
     )
 
 

@@ -21,7 +21,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,9 +89,8 @@ class SessionOptions:
         app_name: shown by cluster managers.
         work_dir: of all files that Spark writes, except its checkpoint.
         java_home: Spark's JAVA_HOME.
-        jars: the Kafka connector's; executors fetch them from the driver.
         master: where tasks run.
-        driver_memory: heap of the JVM, such as "2g".
+        driver_memory: heap of the JVM, such as "512m".
         log_pattern: log4j2 pattern of a line.
         conf: further Spark settings, above the defaults.
     """
@@ -99,9 +98,8 @@ class SessionOptions:
     app_name: str
     work_dir: Path
     java_home: Path
-    jars: Sequence[Path]
     master: str = "local[*]"
-    driver_memory: str = "2g"
+    driver_memory: str = "512m"
     log_pattern: str = "%d %p %c{1} %m%n"
     conf: Mapping[str, str] = field(default_factory=dict)
 
@@ -179,6 +177,16 @@ def stop_session(session: Session) -> None:
         _log.warning("Spark's JVM has ended already", reason=str(error))
 
 
+def shared_folder(session: Session) -> str:
+    """The folder that tasks share with this process; empty if they may run on other hosts."""
+    context = session.sparkContext
+    assert context.master is not None, "the session was started with one"
+    if not is_local(context.master):
+        return ""
+    folder = Path(context.getConf().get("spark.local.dir") or os.environ["SPARK_LOCAL_DIRS"])
+    return str(folder)
+
+
 def _refuse_connect() -> None:
     if os.environ.get("SPARK_REMOTE"):
         raise ConfigError(
@@ -212,7 +220,6 @@ def _conf(options: SessionOptions, scratch: Path, log4j2: Path) -> dict[str, str
         "spark.master": options.master,
         "spark.app.name": options.app_name,
         "spark.driver.memory": options.driver_memory,
-        "spark.jars": ",".join(str(jar) for jar in options.jars),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         **options.conf,
         "spark.driver.extraJavaOptions": f"{java_options} {own_java_options}".strip(),
@@ -238,7 +245,7 @@ def _set_environment(options: SessionOptions, properties: Path, scratch: Path) -
     os.environ["PYSPARK_PYTHON"] = options.conf.get("spark.pyspark.python", sys.executable)
     os.environ["PYSPARK_SUBMIT_ARGS"] = f'--properties-file "{properties}" pyspark-shell'
     os.environ["SPARK_LOCAL_DIRS"] = str(scratch)
-    # Another Spark installation on this host does not match the pinned connector.
+    # Another Spark installation on this host may have another version than pyspark.
     os.environ.pop("SPARK_HOME", None)
     if is_local(options.master):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

@@ -1,17 +1,16 @@
-"""The sink of Spark's query: parses each batch into timers and appends them to the engine.
+"""The sink of Spark's query: appends the timers of each batch to the engine.
 
-    1. one Arrow transfer fetches all columns
+    1. one Arrow transfer runs the tasks and fetches their timers (read_task.py)
     2. Spark's offset log gives the batch's end offsets, the new marks: rows do not give them, since
        transaction markers leave gaps and a batch may be empty. The rest runs in a thread, while
-       Spark fetches the next batch (background_append.py)
-    3. records are parsed into timers (schemas/request/parser.py)
-    4. rows below the engine's marks are dropped: Spark has delivered them before
-    5. skipped offsets are noted as gaps
-    6. the engine takes the rest. A pause holds all rows here, a full disk those without room, and a
+       Spark's tasks read the next batch (background_append.py)
+    3. rows below the engine's marks are dropped: Spark has delivered them before
+    4. skipped offsets are noted as gaps
+    5. the engine takes the rest. A pause holds all rows here, a full disk those without room, and a
        standby those that its owner has not taken yet
 
 Invariant: only the engine's marks decide which rows are new. A failure at any step therefore costs
-nothing: the query that fails, or the next one, reads again from the marks, and step 4 drops the
+nothing: the query that fails, or the next one, reads again from the marks, and step 3 drops the
 rows that the engine has. The batch id only names the file of step 2.
 """
 
@@ -48,7 +47,7 @@ _DECAY = 0.9  # of the largest row size, per batch
 
 _log = structlog.get_logger(__name__)
 
-Parse = Callable[[pa.Table], TimerBatch]
+Timers = Callable[[pa.Table], TimerBatch]
 
 
 class TimerEngine(Protocol):
@@ -82,7 +81,7 @@ class SinkStatistics:
         rows_ahead: rows that wait because a standby must stay behind its owner.
         rows_lost: see GapWatch.
         newest_ms: greatest timestamp of a row taken, 0 before the first.
-        row_bytes: recent size of a row from Spark, rather too large. 0 before the first.
+        row_bytes: recent size of a row in memory, rather too large. 0 before the first.
     """
 
     batches: int = 0
@@ -106,7 +105,7 @@ class TimerSink:
     def __init__(
         self,
         engine: TimerEngine,
-        parse: Parse,
+        timers: Timers,
         checkpoint: Path,
         gaps: GapWatch,
         clock: Clock,
@@ -117,7 +116,7 @@ class TimerSink:
         """
         Args:
             engine: takes the timers.
-            parse: Arrow table of the source's columns → timers.
+            timers: the query's rows → timers.
             checkpoint: of the query that calls.
             gaps: collects skipped offsets.
             clock: of the waits.
@@ -125,7 +124,7 @@ class TimerSink:
             guard: of the disk.
         """
         self._engine = engine
-        self._parse = parse
+        self._timers = timers
         self._checkpoint = checkpoint
         self._gaps = gaps
         self._clock = clock
@@ -152,9 +151,9 @@ class TimerSink:
         try:
             if self._stopping.is_set():
                 raise StoppedWaitingError("stopped before the batch was read")
-            fetched = [frame.toArrow()]
+            batch = self._timers(frame.toArrow())
             ends = end_offsets(self._checkpoint, batch_id)
-            self._appending.put(partial(self._take_sized, fetched, ends))
+            self._appending.put(partial(self.take, batch, ends))
         except BaseException as error:
             self._fetch_error = error
             raise
@@ -205,33 +204,18 @@ class TimerSink:
         """A snapshot."""
         return replace(self._statistics, rows_lost=self._gaps.rows_lost)
 
-    def _take_sized(self, fetched: list[pa.Table], ends: Marks) -> None:
-        self._note_row_bytes(fetched[0])
-        self._take_fetched(fetched, ends)
-
-    def _note_row_bytes(self, table: pa.Table) -> None:
-        if table.num_rows:
-            row_bytes = max(table.nbytes / table.num_rows, _DECAY * self._statistics.row_bytes)
-            self._statistics = replace(self._statistics, row_bytes=row_bytes)
-
-    def take(self, table: pa.Table, ends: Marks) -> None:
-        """Steps 3 to 6.
+    def take(self, batch: TimerBatch, ends: Marks) -> None:
+        """Steps 3 to 5.
 
         Args:
-            table: the batch's rows, with the source's columns.
+            batch: the timers.
             ends: the batch's end offsets, of every partition that it covers.
 
         Raises:
             RecoveryRefused: the ends have fallen.
         """
-        self._take_fetched([table], ends)
-
-    def _take_fetched(self, fetched: list[pa.Table], ends: Marks) -> None:
-        """As `take`. The table leaves the list, so that it is freed once it is parsed: while the
-        batch is appended, the next one is fetched.
-        """
         self._require_forward(ends)
-        batch = self._parse(fetched.pop())
+        self._note_row_bytes(batch)
         marks_before = self._engine.marks
         fresh = _rows_from(batch, marks_before)
         replayed = len(batch) - len(fresh)
@@ -249,8 +233,14 @@ class TimerSink:
         )
         self._gaps.settle()
 
+    def _note_row_bytes(self, batch: TimerBatch) -> None:
+        if len(batch):
+            row_bytes = (batch.key_value.nbytes + batch.headers.nbytes) / len(batch)
+            row_bytes = max(row_bytes, _DECAY * self._statistics.row_bytes)
+            self._statistics = replace(self._statistics, row_bytes=row_bytes)
+
     def _require_forward(self, ends: Marks) -> None:
-        """Refuse a log that has lost its end. Step 4 would drop its new messages as replayed ones.
+        """Refuse a log that has lost its end. Step 3 would drop its new messages as replayed ones.
 
         Raises:
             RecoveryRefused: naming the partition and both offsets.

@@ -2,13 +2,14 @@
 
     offsets/<n>     planned before batch n runs:  "v1", a line of metadata, a line per source
     commits/<n>     written after it:             "v1", a line of metadata
-    sources/0/0     where batch 0 began:          NUL "v1", a line
 
-A line of offsets is {"topic": {"partition": next offset, …}, …}. There is one source, Kafka.
+A line of offsets is {"topic": {"partition": next offset, …}, …}. There is one source, the timer
+topics.
 
 The query continues behind the newest planned batch if that is committed. Otherwise it repeats that
-batch from the end of the batch before; batch 0 from where it began. A partition that is missing
-there is new, and is read from its beginning.
+batch from the end of the batch before; batch 0 from where the new query begins, because Spark 4.2
+calls the source's `initialOffset` again. A partition that is missing there is new, and is read from
+its beginning.
 
 Spark writes these files without fsync: after a power failure they may be empty. A file of another
 form raises CorruptFile. `settle_checkpoint` then sets the checkpoint aside, and the query starts
@@ -44,7 +45,8 @@ class Resume:
 
     Attributes:
         batch_id: Spark's count. On another checkpoint the same number means other rows.
-        offsets: next offset to read, per partition; missing partitions are read in full.
+        offsets: next offset to read, per partition; missing partitions are read in full. Of batch
+            0 they are not known: it begins where its query begins.
         until: where that batch ends, if it was planned before.
     """
 
@@ -80,8 +82,7 @@ def resume_point(checkpoint: Path) -> Resume | None:
     if planned is None:
         if committed is not None:
             raise CorruptFile(checkpoint / "commits" / str(committed), 0, "was never planned")
-        initial = _initial(checkpoint)
-        return None if initial is None else Resume(0, initial)
+        return None
     if committed is not None and committed > planned:
         raise CorruptFile(checkpoint / "commits" / str(committed), 0, "was never planned")
     end = end_offsets(checkpoint, planned)
@@ -90,12 +91,7 @@ def resume_point(checkpoint: Path) -> Resume | None:
         return Resume(planned + 1, end)
     if planned > 0:
         return Resume(planned, end_offsets(checkpoint, planned - 1), end)
-    initial = _initial(checkpoint)
-    if initial is None:
-        raise CorruptFile(
-            checkpoint / "sources" / "0" / "0", 0, "missing, though batch 0 is planned"
-        )
-    return Resume(0, initial, end)
+    return Resume(0, {}, end)
 
 
 def is_ahead(checkpoint: Path, marks: Marks) -> bool:
@@ -163,10 +159,11 @@ def _misfit(
 ) -> str | None:
     """Returns why the query must not continue at its checkpoint; None if it may."""
     topics = {topic for topic, _ in partitions}
+    for topic, number in {**resume.offsets, **resume.until}:
+        if (topic, number) not in partitions:
+            return f"it reads {topic}-{number}, which is no partition of the timer topics"
     for (topic, number), offset in resume.offsets.items():
         name, mark = f"{topic}-{number}", marks.get((topic, number))
-        if (topic, number) not in partitions:
-            return f"it reads {name}, which is no partition of the timer topics"
         if mark is None and resume.batch_id > 0:
             return f"it has read {name}, for which the engine has no mark"
         if mark is not None and offset > mark:
@@ -175,7 +172,7 @@ def _misfit(
         end = ends.get((topic, number), until)
         if until > end:  # records committed there later would count as read
             return f"its next batch ends at offset {until} of {topic}-{number}, its log at {end}"
-    missing = topics - {topic for topic, _ in resume.offsets}
+    missing = topics - {topic for topic, _ in resume.offsets or resume.until}
     if missing:
         return f"it does not read {', '.join(sorted(missing))}"
     return None
@@ -188,16 +185,6 @@ def _newest(directory: Path) -> int | None:
     return max((int(p.name) for p in directory.iterdir() if p.name.isdecimal()), default=None)
 
 
-def _initial(checkpoint: Path) -> dict[TopicPartition, int] | None:
-    path = checkpoint / "sources" / "0" / "0"
-    if not path.exists():
-        return None
-    lines = _lines(path, leading=b"\0")
-    if len(lines) != 2:
-        raise CorruptFile(path, 0, f"{len(lines)} lines instead of version and offsets")
-    return _offsets(path, len(lines[0]) + 2, lines[1])
-
-
 def _check_commit(path: Path) -> None:
     lines = _lines(path)
     if len(lines) != 2:
@@ -205,13 +192,13 @@ def _check_commit(path: Path) -> None:
     _object(path, lines[0], lines[1])
 
 
-def _lines(path: Path, leading: bytes = b"") -> list[bytes]:
+def _lines(path: Path) -> list[bytes]:
     """The lines of a file of version _VERSION."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         raise CorruptFile(path, 0, "missing") from None
-    lines = data.removeprefix(leading).rstrip(b"\n").split(b"\n")
+    lines = data.rstrip(b"\n").split(b"\n")
     if lines[0] != _VERSION:
         raise CorruptFile(path, 0, f"begins with {data[:16]!r} instead of {_VERSION!r}")
     return lines

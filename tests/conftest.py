@@ -14,9 +14,9 @@ import hypothesis
 import pytest
 
 from duewheel.dev.broker import DevBroker
+from duewheel.dev.jars import broker_jars
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.java.find import Java, find_java
-from duewheel.java.jars import broker_jars, connector_jars
 
 Require = Callable[[object, str], None]
 
@@ -57,24 +57,6 @@ def _found_java() -> Java | str:
         return str(error)
 
 
-@functools.cache
-def _jars(fetch: Callable[[Java], list[Path]]) -> list[Path] | str:
-    java = _found_java()
-    if isinstance(java, str):
-        return java
-    try:
-        return fetch(java)
-    except DuewheelError as error:
-        return str(error)
-
-
-def _jars_or_skip(fetch: Callable[[Java], list[Path]]) -> list[Path]:
-    found = _jars(fetch)
-    _require(not isinstance(found, str), str(found))
-    assert not isinstance(found, str)
-    return found
-
-
 @pytest.fixture(scope="session")
 def require() -> Require:
     """`require(condition, reason)`: without the condition the test is skipped, in CI, too.
@@ -99,15 +81,13 @@ def java() -> Java:
 
 
 @pytest.fixture(scope="session")
-def spark_jars(java: Java) -> list[Path]:
-    """Spark's Kafka connector."""
-    return _jars_or_skip(connector_jars)
-
-
-@pytest.fixture(scope="session")
 def kafka_jars(java: Java) -> list[Path]:
     """What a broker needs; for tests that start one of their own."""
-    return _jars_or_skip(broker_jars)
+    try:
+        return broker_jars(java)
+    except DuewheelError as error:
+        _require(None, str(error))
+        raise
 
 
 @pytest.fixture(scope="session")

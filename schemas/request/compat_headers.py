@@ -29,7 +29,6 @@ from duewheel.schemas.columns import (
     concat,
     decimals,
     join,
-    lengths,
     spread,
     take,
 )
@@ -88,7 +87,7 @@ def traces(records: KafkaRecords, mode: Int8, rows: Bool) -> tuple[Column, Int32
 def _etf1(records: KafkaRecords) -> tuple[Column, int]:
     encoded = join(
         *(header_name(names.ETF1_TIMESTAMP), *framed(decimals(records.timestamp_ms // 1000))),
-        *(header_name(names.ETF1_KEY), *framed(records.key)),
+        *(header_name(names.ETF1_KEY), *framed(records.key.column())),
         *(header_name(names.ETF1_TOPIC), *framed(_topics(records))),
     )
     return encoded, 3
@@ -96,8 +95,8 @@ def _etf1(records: KafkaRecords) -> tuple[Column, int]:
 
 def _karafka(records: KafkaRecords) -> tuple[Column, Int32]:
     number = np.array([number for _, number in records.partitions], np.int32)[records.partition]
-    keyed = lengths(records.key) >= 0
-    key = join(header_name(names.KARAFKA_KEY), *framed(records.key))
+    keyed = ~records.key.is_null
+    key = join(header_name(names.KARAFKA_KEY), *framed(records.key.column()))
     encoded = join(
         *(header_name(names.KARAFKA_TOPIC), *framed(_topics(records))),
         *(header_name(names.KARAFKA_PARTITION), *framed(decimals(number))),

@@ -22,14 +22,12 @@ from duewheel.schemas.columns import (
     concat,
     constants,
     filled,
-    join,
     join_groups,
-    large_binary,
     take,
 )
 from duewheel.schemas.header_names import DROP_IN, ORIGIN, REQUEST, Request
+from duewheel.schemas.request.kafka_records import RawHeaders
 from duewheel.schemas.request.topic_settings import NATIVE
-from duewheel.schemas.wire.record_codec import framed
 
 Int8 = npt.NDArray[np.int8]
 _pc: Any = pyarrow.compute
@@ -40,22 +38,17 @@ class Headers:
     """The headers of a batch of records, flat.
 
     Attributes:
-        names: large_binary, no nulls.
-        values: large_binary; a null is a header without a value.
-        firsts: row → index of its first header; one more entry at the end.
+        raw: names, values and the rows that they belong to.
         request: the meaning of each header, a Request or USERS.
     """
 
-    names: Column
-    values: Column
-    firsts: Int64
+    raw: RawHeaders
     request: Int8
 
-    def where(self, keep: Bool) -> Headers:
-        """Only those headers. Their rows are lost: `firsts` has one group."""
-        kept = np.flatnonzero(keep)
-        firsts = np.array([0, len(kept)], np.int64)
-        return Headers(take(self.names, kept), take(self.values, kept), firsts, self.request[kept])
+    @property
+    def firsts(self) -> Int64:
+        """Row → index of its first header; one more entry at the end."""
+        return self.raw.firsts
 
     def rows(self) -> Int64:
         """The row of each header."""
@@ -72,7 +65,7 @@ class Headers:
             if mine.any():
                 row, header = rows[mine], with_request[mine]
                 last = np.append(row[1:] != row[:-1], True)
-                values = take(self.values, header[last])
+                values = self.raw.values.take(header[last]).column()
                 is_key = request is Request.TARGET_KEY
                 fields[request] = Field(row[last], values if is_key else filled(values))
         return fields
@@ -147,26 +140,22 @@ _MEANING = np.array(
 )
 
 
-def read_headers(column: Any, mode: Int8 | None = None) -> Headers:
-    """Headers as Spark gives them.
+def read_headers(raw: RawHeaders, mode: Int8 | None = None) -> Headers:
+    """The meanings of headers.
 
     Args:
-        column: list<struct<key: string, value: binary>>, chunked or not; a null list has none.
+        raw: the headers.
         mode: row → index in MODES; None if all are native.
     """
-    counts = np.asarray(_pc.fill_null(_pc.list_value_length(column), 0))
-    firsts = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=firsts[1:])
-    flat = _pc.list_flatten(column)
-    names = filled(large_binary(_pc.struct_field(flat, 0)))
-    values = large_binary(_pc.struct_field(flat, 1))
-    name = np.asarray(_pc.fill_null(_pc.index_in(names, value_set=_NAME_SET), len(_NAMES)))
+    index = _pc.index_in(raw.names.column(), value_set=_NAME_SET)
+    name = np.asarray(_pc.fill_null(index, len(_NAMES)))
     if mode is None:
-        return Headers(names, values, firsts, _MEANING[0][name])
+        return Headers(raw, _MEANING[0][name])
+    counts = np.diff(raw.firsts)
     row = np.repeat(np.arange(len(counts)), counts)
     meaning = mode.copy()
     meaning[row[name == _ORIGIN]] += len(MODES)
-    return Headers(names, values, firsts, _MEANING[np.repeat(meaning, counts), name])
+    return Headers(raw, _MEANING[np.repeat(meaning, counts), name])
 
 
 def header_groups(headers: Headers, keep: Bool) -> tuple[Column, Int32]:
@@ -179,6 +168,6 @@ def header_groups(headers: Headers, keep: Bool) -> tuple[Column, Int32]:
     kept = np.zeros(len(keep) + 1, np.int64)
     np.cumsum(keep, out=kept[1:])
     firsts = kept[headers.firsts]
-    written = headers if keep.all() else headers.where(keep)
-    encoded = join(*framed(written.names), *framed(written.values))
+    both = headers.raw.both
+    encoded = (both if keep.all() else both.take(keep)).column()
     return join_groups(encoded, firsts), np.diff(firsts).astype(np.int32)

@@ -43,7 +43,7 @@ from duewheel.schemas.request.headers import (
     read_headers,
     rows_of,
 )
-from duewheel.schemas.request.kafka_records import KafkaRecords, read_records
+from duewheel.schemas.request.kafka_records import KafkaRecords
 from duewheel.schemas.request.request_columns import (
     RequestColumns,
     copies,
@@ -139,24 +139,17 @@ class Contract:
             raise ConfigError(f"not the settings of a contract: {error!r}") from error
 
 
-def parse(table: pa.Table, contract: Contract) -> TimerBatch:
-    """Records to timers and cancels, in the same order.
-
-    Args:
-        table: columns of Spark's Kafka source: topic string, partition int32, offset int64,
-            timestamp timestamp[us, UTC], key binary, value binary, headers
-            list<struct<key: string, value: binary>>.
-        contract: the settings.
-    """
-    return parse_with_columns(table, contract)[0]
+def parse(records: KafkaRecords, contract: Contract) -> TimerBatch:
+    """Records to timers and cancels, in the same order."""
+    return parse_with_columns(records, contract)[0]
 
 
-def parse_with_columns(table: pa.Table, contract: Contract) -> tuple[TimerBatch, pa.Table]:
+def parse_with_columns(records: KafkaRecords, contract: Contract) -> tuple[TimerBatch, pa.Table]:
     """The same, and the columns that the rules have checked (request_columns.RULE_COLUMNS)."""
-    records = read_records(table)
     settings = RowSettings([contract.topic(name) for name in records.topics], records.topic)
-    headers = read_headers(table.column("headers"), settings.mode)
-    requests = _requests(headers.fields(), records, settings, contract.levels_ms)
+    headers = read_headers(records.headers, settings.mode)
+    record_key = records.key.column()
+    requests = _requests(headers.fields(), records, record_key, settings, contract.levels_ms)
     columns = rule_columns(requests)
     failure, letters = contract.rules.first_failure(columns), waiting_letters(headers)
     failure[letters] = ACCEPTED
@@ -169,7 +162,10 @@ def parse_with_columns(table: pa.Table, contract: Contract) -> tuple[TimerBatch,
         copy = copy.where(~letters, copies(headers.fields(), records.offset, letters).unrolled())
     timer_id, id_hash = _ids(requests.cancels.ids, rejected, records, copy.origin_offset)
     foreign = settings.drop_in(requests.fields) & placed
-    key = delivered_keys(records.key, foreign, requests.fields)
+    key = delivered_keys(record_key, foreign, requests.fields)
+    key_value = records.key_value.column()
+    if foreign.any():
+        key_value = key_values(key, records.value.column())
     encoded, header_count = _headers(headers, failure, letters, columns, contract.rules)
     if settings.mode is not None:
         added, added_count = traces(records, settings.mode, foreign)
@@ -192,7 +188,7 @@ def parse_with_columns(table: pa.Table, contract: Contract) -> tuple[TimerBatch,
         key_hash=placing_hashes(key, placed, requests.fields),
         id_hash=id_hash,
         timer_id=timer_id,
-        key_value=key_values(key, records.value),
+        key_value=key_value,
         headers=encoded,
         header_count=header_count,
         roll_times=copy.roll_times,
@@ -210,13 +206,14 @@ def parse_with_columns(table: pa.Table, contract: Contract) -> tuple[TimerBatch,
 def _requests(
     fields: Mapping[Request, Field],
     records: KafkaRecords,
+    key: Column,
     settings: RowSettings,
     levels_ms: Sequence[int],
 ) -> RequestColumns:
     """The requests of the records under the settings of their topics."""
     count = len(records)
-    cancelling = settings.cancelling_keys(fields, records.key, records.value)
-    named = settings.keys_as_ids(fields, records.key)
+    cancelling = settings.cancelling_keys(fields, key, records.value.is_null)
+    named = settings.keys_as_ids(fields, key)
     cancels = read_cancels(fields, cancelling, named, count)
     fields = cancels.of_timers(fields)
     excepted = cancels.pure | rows_of(fields, [Request.ORIGIN], count)

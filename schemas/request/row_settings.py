@@ -76,14 +76,16 @@ class RowSettings:
         rows = self._first_copies([each.headers != NATIVE for each in self.contracts], fields)
         return rows & rows_of(fields, _FOREIGN, len(rows))
 
-    def cancelling_keys(self, fields: Mapping[Request, Field], key: Column, value: Column) -> Field:
+    def cancelling_keys(
+        self, fields: Mapping[Request, Field], key: Column, null_value: Bool
+    ) -> Field:
         """Rows that are pure cancels by their null value or source type, and their keys."""
         by_null = [each.null_cancels for each in self.contracts]
         types = fields.get(Request.SOURCE_TYPE)
-        if types is None and (not any(by_null) or not value.null_count):
+        if types is None and (not any(by_null) or not null_value.any()):
             return Field.none()
         size = lengths(key)
-        cancels = (lengths(value) < 0) & (size > 0)
+        cancels = null_value & (size > 0)
         cancels &= self._first_copies(by_null, fields)
         if types is not None:
             is_cancel = np.asarray(_pa.compute.equal(types.values, _pa.scalar(CANCEL_TYPE)))

@@ -26,7 +26,7 @@ def varint(n: int) -> bytes:
     return bytes(out)
 
 
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """The number whose varint begins at byte `at`, and where the next byte after it is."""
     n = shift = 0
     while True:

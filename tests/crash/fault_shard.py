@@ -186,7 +186,7 @@ class FaultShard:
                 "mapping": {self.timers: self.target},
             },
             storage={"durable_interval": "1s"},
-            ingest={"driver_memory": "1g", "max_offsets_per_trigger": 40},
+            ingest={"max_offsets_per_trigger": 40},
             dequeue={"chunk_records": 15},
         )
         self.settings = load(self.config)

@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.crash_matrix,
     pytest.mark.timeout(600),
-    pytest.mark.usefixtures("spark_jars"),
+    pytest.mark.usefixtures("java"),
 ]
 
 

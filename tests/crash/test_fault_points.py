@@ -105,7 +105,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.usefixtures("spark_jars"),
+    pytest.mark.usefixtures("java"),
 ]
 
 

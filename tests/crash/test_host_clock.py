@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.crash_matrix,
     pytest.mark.timeout(600),
-    pytest.mark.usefixtures("spark_jars"),
+    pytest.mark.usefixtures("java"),
 ]
 
 ALL_DUE_S = 3.0  # more than the longest delay of a load

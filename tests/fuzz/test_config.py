@@ -25,7 +25,6 @@ id = "shop"
 [kafka]
 bootstrap_servers = ["a.example:9092", "b.example:9093"]
 client = { request_timeout_ms = 30_000, sasl_plain_password = "hunter2" }
-spark."security.protocol" = "SASL_SSL"
 [timer]
 topics = ["orders.delayed", "mails.delayed"]
 precision_ms = 50
@@ -81,7 +80,6 @@ def use(path: Path | None) -> None:
         assert settings.wheel.ring > 0
         assert settings.timer.levels_ms
         settings.spark_conf()
-        settings.kafka.source_options()
         settings.kafka.client_options("producer")
     assert shown
     assert SECRET not in shown

@@ -22,6 +22,7 @@ from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_
 from duewheel.schemas.header_names import DROP_IN, LEVELS_MS, REQUEST
 from duewheel.schemas.name_patterns import TimerTopics
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.varint import read_varint
@@ -149,7 +150,7 @@ def test_any_headers(
     damage: Change, data: st.DataObject, asked: list[tuple[int, list[str]]]
 ) -> None:
     rows = [(at, [(name, value_of(name, damage, data)) for name in names]) for at, names in asked]
-    batch = parse(table(rows), CONTRACT)
+    batch = parse(read_records(table(rows)), CONTRACT)
     assert len(batch) == len(rows)
     instants = roll_instants(batch.due_ms, batch.timestamp_ms, batch.id_hash, 86_400_000)
     slots = slot_of(np.where(batch.rejected, 0, batch.due_ms), 50)
@@ -198,7 +199,7 @@ def test_any_chase(damage: Change, data: st.DataObject, others: set[str]) -> Non
     headers[list(CHASE).index(place)] = (place, value_of(place, damage, data))
     headers += [(name, SAMPLES[name]) for name in sorted(others - CHASE.keys())]
     rows = [PlainRecord("orders.delayed", 3, 1_800_000_000_000, b"key", None, headers)]
-    batch = parse(records_table(rows, first_offset=100), CONTRACT)
+    batch = parse(read_records(records_table(rows, first_offset=100)), CONTRACT)
     check(rows, batch, CONTRACT, first_offset=100)
     (rejected,), (cancels,) = batch.rejected, batch.cancels
     assert cancels == (not rejected) and batch.timer[0] == rejected
@@ -234,7 +235,7 @@ def test_any_headers_of_another_service(
         )
         for at, key, value, names in asked
     ]
-    check(rows, parse(records_table(rows), under), under)
+    check(rows, parse(read_records(records_table(rows)), under), under)
 
 
 LETTER: list[tuple[str, bytes | None]] = [

@@ -17,6 +17,7 @@ from duewheel.schemas.batches import (
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_codec import key_values
 from duewheel.testing import suite_parameters
@@ -80,4 +81,4 @@ def topics(found: Routed) -> list[str]:
 def read_back(headers: list[tuple[str, bytes]], timestamp_ms: int = NOW_MS) -> TimerBatch:
     """One record at offset 40 of a timer partition, as ingest reads it."""
     row = SourceRow(40, timestamp_ms, [("own", b"1"), *headers], key=b"k", value=b"v")
-    return parse(as_table([row]), CONTRACT)
+    return parse(read_records(as_table([row])), CONTRACT)

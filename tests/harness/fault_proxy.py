@@ -147,8 +147,7 @@ class _Request:
 
     def __init__(self, frame: bytes) -> None:
         self.frame = frame
-        self.key, self.version, self.correlation_id, size = struct.unpack_from(">hhih", frame)
-        self.client_id = frame[10 : 10 + max(0, size)].decode()
+        self.key, self.version, self.correlation_id = struct.unpack_from(">hhi", frame)
         self._class = _REQUESTS.get(self.key)
         self.api = self._class.name.removesuffix("Request") if self._class else str(self.key)
 
@@ -334,7 +333,7 @@ class FaultProxy:
 
     Attributes:
         seen: how many requests came, by name.
-        asked: api key, version and client id of every kind of request that came.
+        asked: api key and version of every kind of request that came.
         errors: of the proxy itself; raised by the end of the with block.
     """
 
@@ -347,7 +346,7 @@ class FaultProxy:
         host, port = broker.rsplit(":", 1)
         self._broker = (host, int(port))
         self.seen: Counter[str] = Counter()
-        self.asked: set[tuple[int, int, str]] = set()
+        self.asked: set[tuple[int, int]] = set()
         self.errors: list[Exception] = []
         self._faults: list[Fault] = []
         self._open: set[asyncio.Task[None]] = set()
@@ -435,7 +434,7 @@ class FaultProxy:
 
     def fault_of(self, request: _Request) -> Fault | None:
         self.seen[request.api] += 1
-        self.asked.add((request.key, request.version, request.client_id))
+        self.asked.add((request.key, request.version))
         return next((fault for fault in self._faults if fault.takes(request)), None)
 
 

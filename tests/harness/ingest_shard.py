@@ -81,7 +81,7 @@ class IngestShard:
             f"precision_ms = {WHEEL.precision_ms}\nslots = {WHEEL.slots}\n"
             f'roll_window = "{WHEEL.window_ms}ms"\nmargin = "{WHEEL.margin_ms}ms"\n'
             f'[storage]\ndata_dir = "{self.data_dir}"\n'
-            '[ingest]\ndriver_memory = "1g"\nmax_offsets_per_trigger = 2000\n'
+            "[ingest]\nmax_offsets_per_trigger = 2000\n"
             '[log]\nformat = "json"\n'
             f'[spark]\n"spark.driver.extraJavaOptions" = "{QUICK_JVM}"\n'
         )

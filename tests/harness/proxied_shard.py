@@ -23,6 +23,7 @@ from duewheel.dev.broker import DevBroker
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.testing import suite_parameters
 from duewheel.wheel.admin import accept_loss as accepting
@@ -147,7 +148,7 @@ class ProxiedShard(KafkaShard):
         found = poll(self._reader, 10)
         if found:
             marks = {(p.topic, p.partition): self._reader.position(p) for p in self._homes}
-            batch = parse(as_table(found), self._contract)
+            batch = parse(read_records(as_table(found)), self._contract)
             self.engine.append(batch, {**self.engine.marks, **marks})
         while self.dequeue.tick():
             pass

@@ -28,6 +28,7 @@ from duewheel.kafka.transactional_producer import open_producer, transact, warm_
 from duewheel.ops import dlq_replay
 from duewheel.ops.dlq_replay import Selection
 from duewheel.runtime.dequeue_process import init_progress
+from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.single_record import Header, encode
@@ -99,7 +100,7 @@ class SparklessShard:
         records = read_topic(self.servers, self.timers, first)
         with self.admin() as admin:
             ends = admin.end_offsets([self.timers])
-        batch = parse(as_table(records), contract or factory.contract(self.settings))
+        batch = parse(read_records(as_table(records)), contract or factory.contract(self.settings))
         self._engine.append(batch, {**marks, **ends})
         time.sleep(2 * self.settings.timer.precision_ms / 1000)
         while self._dequeue.tick():

@@ -71,7 +71,7 @@ class WholeShard:
                 "topics_pattern": f"{name}[.]later.*",
                 "topic": {f"{name}.later.right": {"headers": "etf1"}},
             },
-            ingest={"driver_memory": "1g", "topics_interval": "500ms"} | sections.pop("ingest", {}),
+            ingest={"topics_interval": "500ms"} | sections.pop("ingest", {}),
             metrics={"ingest_port": 0, "dequeue_port": 0},
             log={"format": "json"},
             **sections,

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.crash_matrix,
-    pytest.mark.usefixtures("spark_jars"),
+    pytest.mark.usefixtures("java"),
     pytest.mark.timeout(900),
 ]
 

@@ -103,7 +103,7 @@ def test_what_producers_compress_is_read_back_and_previewed(
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.crash_matrix
-@pytest.mark.usefixtures("spark_jars")
+@pytest.mark.usefixtures("java")
 @pytest.mark.timeout(600)
 def test_a_whole_shard_starts_again_after_its_topics_were_made_to_recompress(
     broker: DevBroker, tmp_path: Path

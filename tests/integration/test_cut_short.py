@@ -124,7 +124,7 @@ def test_cancels_before_a_cut_hold_and_those_behind_it_are_waited_for(
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-@pytest.mark.usefixtures("spark_jars")
+@pytest.mark.usefixtures("java")
 def test_a_shard_goes_on_behind_a_cut(broker: DevBroker, tmp_path: Path) -> None:
     """With Spark, whose checkpoint speaks of what is lost; a timer stays cancelled."""
     (tmp_path / "shard").mkdir()

@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.crash_matrix,
-    pytest.mark.usefixtures("spark_jars"),
+    pytest.mark.usefixtures("java"),
 ]
 
 

@@ -145,7 +145,7 @@ def test_a_commit_that_is_only_pretended_is_found_out(
         pretended = proxy.inject(Fault("EndTxn", Action.REFUSE, code=0))
         found = examined(through(settings, proxy))
         assert pretended.hits == 1
-        asked = {key: version for key, version, _ in proxy.asked}
+        asked = dict(proxy.asked)
     listed = {api.key: api.version_min for api in (*apis.NEEDED, *apis.OPTIONAL)}
     assert {key: listed[key] for key in asked if asked[key] < listed[key]} == {}
     assert only(found, "transactions").severity == "ok"  # all that its client was told

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import functools
+import json
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
 import pytest
 
+from duewheel.dev import jars
+from duewheel.dev.jars import broker_jars
 from duewheel.errors import DuewheelError
-from duewheel.java import jars
 from duewheel.java.find import Java
-from duewheel.java.jars import connector_jars
 
 POM = """\
 <project><modelVersion>4.0.0</modelVersion>
@@ -24,10 +26,14 @@ POM = """\
 """
 
 FETCH = """
-from duewheel.java.jars import connector_jars
+import sys
+from pathlib import Path
+from duewheel.dev import jars
 from duewheel.java.find import find_java
-connector_jars(find_java())
+jars.PINS = Path(sys.argv[1])
+jars.broker_jars(find_java())
 """
+COUNT = 4  # jars that are fetched here: the smallest ones
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -36,13 +42,22 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def mirror(
-    spark_jars: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
-    """A Maven repository with the connector's jars, as the only one; the cache is empty."""
+def few(kafka_jars: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Some of the broker's jars, pinned instead of all."""
+    pins = sorted(jars.pinned(), key=lambda jar: jar.size)[:COUNT]
+    path = tmp_path / "jars.json"
+    path.write_text(json.dumps({"jars": [asdict(jar) for jar in pins]}))
+    monkeypatch.setattr(jars, "PINS", path)
+    by_name = {jar.name: jar for jar in kafka_jars}
+    return [by_name[jar.file_name] for jar in pins]
+
+
+@pytest.fixture
+def mirror(few: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A Maven repository with these jars, as the only one; the cache is empty."""
     root = tmp_path / "mirror"
-    for coordinate, path in zip(coordinates(), spark_jars, strict=True):
-        group, artifact, version = coordinate.split(":")
+    for jar, path in zip(jars.pinned(), few, strict=True):
+        group, artifact, version = jar.coordinate.split(":")
         folder = root.joinpath(*group.split("."), artifact, version)
         folder.mkdir(parents=True)
         (folder / path.name).write_bytes(path.read_bytes())
@@ -61,55 +76,53 @@ def mirror(
             thread.join()
 
 
-def coordinates() -> list[str]:
-    return [jar.coordinate for jar in jars.pinned("connector")]
-
-
 def folders(cache: Path) -> list[str]:
     return sorted(path.name.split("-")[0] for path in (cache / "jars").iterdir() if path.is_dir())
 
 
 def test_fetched_once_and_nothing_else_stays(
-    mirror: Path, java: Java, spark_jars: list[Path], tmp_path: Path
+    mirror: Path, java: Java, few: list[Path], tmp_path: Path
 ) -> None:
     (tmp_path / "cache/jars/fetching-killed/new").mkdir(parents=True)
     children = {child.pid for child in psutil.Process().children()}
-    paths = connector_jars(java)
-    assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in spark_jars]
-    assert folders(tmp_path / "cache") == ["connector"]
+    paths = broker_jars(java)
+    assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in few]
+    assert folders(tmp_path / "cache") == ["broker"]
     assert {child.pid for child in psutil.Process().children()} <= children
     for file in mirror.rglob("*.*"):
         if file.is_file():
             file.unlink()
-    assert connector_jars(java) == paths
+    assert broker_jars(java) == paths
 
 
 def test_damaged_jar_is_fetched_again(mirror: Path, java: Java) -> None:
-    path = connector_jars(java)[0]
+    path = broker_jars(java)[0]
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
-    assert connector_jars(java)[0].read_bytes() == whole
+    assert broker_jars(java)[0].read_bytes() == whole
 
 
 def test_another_jar_than_the_pinned_one_is_refused(
     mirror: Path, java: Java, tmp_path: Path
 ) -> None:
-    jar = next(mirror.rglob("commons-pool2*.jar"))
+    jar = next(mirror.rglob("*.jar"))
     jar.write_bytes(jar.read_bytes() + b"more")
-    with pytest.raises(DuewheelError, match=r"commons-pool2.*not the pinned jar"):
-        connector_jars(java)
+    with pytest.raises(DuewheelError, match=rf"{jar.parent.parent.name}.*not the pinned jar"):
+        broker_jars(java)
     assert folders(tmp_path / "cache") == []
 
 
 def test_missing_jar_is_named_with_the_remedy(mirror: Path, java: Java) -> None:
-    next(mirror.rglob("commons-pool2*.jar")).unlink()
-    with pytest.raises(DuewheelError, match=r"(?s)commons-pool2.*DEFAULT_ARTIFACT_REPOSITORY"):
-        connector_jars(java, attempts=1)
+    jar = next(mirror.rglob("*.jar"))
+    jar.unlink()
+    name = jar.parent.parent.name
+    with pytest.raises(DuewheelError, match=rf"(?s){name}.*DEFAULT_ARTIFACT_REPOSITORY"):
+        broker_jars(java, attempts=1)
 
 
 @pytest.mark.usefixtures("mirror")
 def test_two_processes_at_once_fetch_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-c", FETCH]
+    command = [sys.executable, "-P", "-c", FETCH, str(jars.PINS)]
     running = [
         subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
         for _ in range(2)
@@ -117,4 +130,4 @@ def test_two_processes_at_once_fetch_once(tmp_path: Path) -> None:
     said = [process.communicate()[1] for process in running]
     assert [process.returncode for process in running] == [0, 0], said
     assert sum("fetching" in text for text in said) == 1
-    assert folders(tmp_path / "cache") == ["connector"]
+    assert folders(tmp_path / "cache") == ["broker"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,6 @@ from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.ops import reconfigure, reshard
 from duewheel.runtime import dequeue_process
 from duewheel.runtime.topic_watch import TopicWatch
-from duewheel.streaming.source import partitions_json
 from duewheel.testing import LocalShard, ManualClock
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -241,7 +239,7 @@ def test_a_shard_of_several_reads_a_partition_that_is_added(application: Applica
         assert list(watch.find(admin)) == [application.topic]
         begins = watch.starts(admin)
     assert begins == {(application.topic, 1): 0, (application.topic, 3): -2}
-    assert partitions_json(begins) == json.dumps({application.topic: [1, 3]})
+    assert begins.keys() == {(application.topic, 1), (application.topic, 3)}
 
     client = KafkaAdminClient(bootstrap_servers=settings.kafka.servers)
     for count in (5, 6):

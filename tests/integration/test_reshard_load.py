@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.crash_matrix,
-    pytest.mark.usefixtures("spark_jars"),
+    pytest.mark.usefixtures("java"),
     pytest.mark.timeout(1_500),
 ]
 
@@ -79,8 +79,6 @@ class RunningShards:
 @pytest.fixture
 def shard(tmp_path: Path, broker: DevBroker) -> Iterator[LoadedShard]:
     shard = LoadedShard(tmp_path, broker.bootstrap_servers, f"reshard-{uuid.uuid4().hex[:8]}")
-    text = shard.config.read_text().replace('driver_memory = "1g"', 'driver_memory = "600m"')
-    shard.config.write_text(text)
     # The progress knows three partitions by now.
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     admin.create_partitions({shard.timers: 4})

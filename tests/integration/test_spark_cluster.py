@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.kafka,
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.usefixtures("spark_jars"),
+    pytest.mark.usefixtures("java"),
 ]
 
 

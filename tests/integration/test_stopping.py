@@ -198,7 +198,7 @@ def test_a_jvm_that_starts_ends_with_its_process(
     code = f"""
 from pathlib import Path
 from duewheel.streaming.session import SessionOptions, start_session
-start_session(SessionOptions("killed", Path({str(tmp_path)!r}), Path({str(java.home)!r}), []))
+start_session(SessionOptions("killed", Path({str(tmp_path)!r}), Path({str(java.home)!r})))
 """
     jvms = partial(jvms_of, tmp_path / "scratch")
     process = subprocess.Popen([sys.executable, "-P", "-c", code], stderr=subprocess.DEVNULL)

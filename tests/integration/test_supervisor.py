@@ -151,8 +151,6 @@ def test_a_login_that_is_refused_for_a_while(secured: LoginBroker, tmp_path: Pat
         by_sasl = shard.config.read_text().replace(secured.plain, secured.sasl) + (
             f'[kafka.client]\nsecurity_protocol = "SASL_PLAINTEXT"\nsasl_mechanism = "{SCRAM}"\n'
             f'sasl_plain_username = "{USER}"\nsasl_plain_password = "{PASSWORD}"\n'
-            f'[kafka.spark]\n"security.protocol" = "SASL_PLAINTEXT"\n"sasl.mechanism" = "{SCRAM}"\n'
-            f'"sasl.jaas.config" = \'{MODULE} required username="{USER}" password="{PASSWORD}";\'\n'
         )
         shard.config.write_text(by_sasl)
         try:

@@ -35,9 +35,9 @@ from duewheel.doctor.cluster import Topic
 from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.raw_reader import EARLIEST
 from duewheel.kafka.topic_discovery import TakenTopics, discover, timer_topics
 from duewheel.runtime.topic_watch import TopicWatch
-from duewheel.streaming.source import EARLIEST
 from duewheel.testing import ManualClock
 from duewheel.wheel.storage.data_directory import DataDirectory
 

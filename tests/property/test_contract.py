@@ -13,6 +13,7 @@ from tests.property.plain_contract import Header, PlainRecord, check, table
 from duewheel.errors import ConfigError
 from duewheel.schemas.header_names import DROP_IN, REQUEST
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.topic_settings import CHOICES, TopicContract
 from duewheel.testing import suite_parameters
@@ -157,7 +158,7 @@ contracts = st.fixed_dictionaries(
 def test_any_records(
     rows: list[PlainRecord], dictionary: bool, cuts: tuple[int, ...], under: Contract
 ) -> None:
-    check(rows, parse(table(rows, dictionary, cuts), under), under)
+    check(rows, parse(read_records(table(rows, dictionary, cuts)), under), under)
 
 
 @pytest.mark.parametrize("mode", CHOICES["headers"])
@@ -174,7 +175,7 @@ def test_each_value_in_each_header(mode: str) -> None:
             [("TIMER_DELAY_MS", b"5"), ("UNIQ_KEY", b"id")],
         )
     ]
-    batch = parse(table(rows), under)
+    batch = parse(read_records(table(rows)), under)
     check(rows, batch, under)
     assert 0.1 < batch.rejected.mean() < 0.9
 
@@ -194,7 +195,7 @@ def test_many_rows_with_large_ones_between() -> None:
         )
         for i in range(1_000)
     ]
-    check(rows, parse(table(rows, cuts=(100, 101, 700)), CONTRACT), CONTRACT)
+    check(rows, parse(read_records(table(rows, cuts=(100, 101, 700))), CONTRACT), CONTRACT)
 
 
 @pytest.mark.parametrize("origin", [b"7", b"8", b"9223372036854775807", b"-2", b"", b"x", None])
@@ -205,7 +206,7 @@ def test_a_forged_chase_is_a_dead_letter(origin: bytes | None) -> None:
         PlainRecord("orders.delayed", 0, NOW_MS, b"k", None, [*chase, ("TIMER_ORIGIN", value)])
         for value in (origin, b"6")
     ]
-    batch = parse(table(rows), CONTRACT)
+    batch = parse(read_records(table(rows)), CONTRACT)
     check(rows, batch, CONTRACT)
     assert batch.rejected.tolist() == [True, False]
     assert (batch.timer.tolist(), batch.cancels.tolist()) == ([True, False], [False, True])
@@ -225,7 +226,7 @@ def test_headers_of_ten_megabytes(octet: bytes) -> None:
         for name in names
         for huge in ([(name, octet * HUGE_BYTES)], [])
     ]
-    check(rows, parse(table(rows), CONTRACT), CONTRACT)
+    check(rows, parse(read_records(table(rows)), CONTRACT), CONTRACT)
 
 
 def test_thousands_of_headers_and_each_request_thousands_of_times() -> None:
@@ -242,15 +243,15 @@ def test_thousands_of_headers_and_each_request_thousands_of_times() -> None:
         PlainRecord("orders.delayed", 0, NOW_MS, b"k", b"v", headers)
         for headers in (many, [*times, *sound], [], [*sound, ("DELAY", None)], times)
     ]
-    batch = parse(table(rows), CONTRACT)
+    batch = parse(read_records(table(rows)), CONTRACT)
     check(rows, batch, CONTRACT)
     assert batch.due_ms[1] == NOW_MS + 19_999
     assert batch.header_count[1] == 20_000
 
 
 def test_no_rows() -> None:
-    assert len(parse(table([]), CONTRACT)) == 0
-    assert len(parse(table([]).schema.empty_table(), CONTRACT)) == 0
+    assert len(parse(read_records(table([])), CONTRACT)) == 0
+    assert len(parse(read_records(table([]).schema.empty_table()), CONTRACT)) == 0
 
 
 def test_taken_rows_keep_their_fields() -> None:
@@ -260,7 +261,9 @@ def test_taken_rows_keep_their_fields() -> None:
         )
         for i in range(5)
     ]
-    batch = parse(table(rows), CONTRACT).take(parse(table(rows), CONTRACT).offset[::-2] - 7)
+    batch = parse(read_records(table(rows)), CONTRACT).take(
+        parse(read_records(table(rows)), CONTRACT).offset[::-2] - 7
+    )
     assert batch.offset.tolist() == [11, 9, 7]
     assert batch.key_value.to_pylist() == [b"\x01\x024", b"\x01\x022", b"\x01\x020"]
     assert batch.rejected.tolist() == [False, False, True]

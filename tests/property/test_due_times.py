@@ -16,6 +16,7 @@ from tests.property.plain_contract import Header, PlainRecord, instant, table
 
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.testing import suite_parameters
@@ -52,7 +53,7 @@ def read(
     *headers: Header, key: bytes | None = None, now_ms: int = NOW_MS, **settings: Any
 ) -> TimerBatch:
     record = PlainRecord(TOPIC, 0, now_ms, key, b"", [*headers])
-    return parse(table([record]), contract(**settings))
+    return parse(read_records(table([record])), contract(**settings))
 
 
 def codes(batch: TimerBatch) -> set[str]:
@@ -265,7 +266,7 @@ def test_a_million_timers_of_one_second_spread_evenly() -> None:
             ),
         }
     )
-    batch = parse(records, contract())
+    batch = parse(read_records(records), contract())
     assert not batch.rejected.any()
     off_ms = batch.due_ms - NOW_MS
     assert (off_ms.min(), off_ms.max()) == (0, window_ms)

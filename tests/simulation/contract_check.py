@@ -11,6 +11,7 @@ import pyarrow as pa
 from tests.simulation.timers import DEAD, TARGETS, TOPIC, Copy, batch_of
 
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.testing import suite_parameters
 
@@ -51,7 +52,10 @@ def _differences(copies: Sequence[tuple[Copy, bytes]]) -> list[str]:
             "headers": pa.array([decoded(headers) for _, headers in copies], HEADERS),
         }
     )
-    found, wanted = parse(table, contract()), batch_of([copy for copy, _ in copies], DEAD)
+    found, wanted = (
+        parse(read_records(table), contract()),
+        batch_of([copy for copy, _ in copies], DEAD),
+    )
     timers_only = np.flatnonzero([not timer.rejected for timer in timers])
     different = []
     for field in fields(wanted):

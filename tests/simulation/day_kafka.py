@@ -27,6 +27,7 @@ from duewheel.schemas.batches import (
 from duewheel.schemas.columns import EMPTY, Column, binary, choose, constant, decimals, join, take
 from duewheel.schemas.hashing import id_hashes, key_hashes, source_names
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_codec import framed_bytes
 from duewheel.testing import TIMER_TOPIC, ManualClock, suite_parameters
@@ -318,7 +319,7 @@ class Kafka:
         )
         parameters = suite_parameters(forbidden_targets=[TIMER_TOPIC, "dead"])
         rules = compile_suite(load_suite(), parameters)
-        found = parse(table, Contract((1_000,), {}, "dead", rules))
+        found = parse(read_records(table), Contract((1_000,), {}, "dead", rules))
         assert not found.rejected.any()
         names = [found.targets[t] for t in found.target.tolist()]
         assert names == [TARGETS[t] for t in expected.target.tolist()]

@@ -18,12 +18,17 @@ from typing import NoReturn
 
 from tests.simulation.clocks import WorldClock
 from tests.simulation.history import History
+from tests.simulation.record_log import ABORTING, NO_PRODUCER, Entry, answer
 from tests.simulation.timers import Copy, Timer
 
 from duewheel.errors import KafkaUnavailable
 from duewheel.schemas.batches import ANY_OFFSET, Deliveries
 
 _AHEAD_MAX_MS = 1_000
+_SLOW = 1  # producer of the users' open transactions
+PRODUCERS = 100  # from here on those of the shards
+
+Lost = tuple[list[Copy | None], list[int], list[Entry]]
 
 
 class Partition:
@@ -31,6 +36,7 @@ class Partition:
 
     Attributes:
         records: by offset; None where a reader gets nothing.
+        log: what lies there all the same.
         start: the log begins here.
     """
 
@@ -38,6 +44,7 @@ class Partition:
         self.number = number
         self.records: list[Copy | None] = []
         self.stamps: list[int] = []
+        self.log: list[Entry] = []
         self.start = 0
         self._open: dict[int, Copy] = {}  # offset → record of an open transaction
 
@@ -50,25 +57,37 @@ class Partition:
         """Where a read_committed reader has to stop."""
         return min(self._open, default=self.end)
 
-    def append(self, copy: Copy | None, stamp_ms: int, *, opened: bool = False) -> None:
-        if opened:
-            assert copy is not None
-            self._open[self.end] = copy
-            copy = None
-        self.records.append(copy)
-        self.stamps.append(stamp_ms)
+    def append(self, copy: Copy, stamp_ms: int, producer: int = NO_PRODUCER) -> None:
+        """A record; with a producer in its transaction, which is open."""
+        self._append(Entry(copy, producer), stamp_ms)
+        if producer == NO_PRODUCER:
+            self.records[-1] = copy
+        else:
+            self._open[copy.offset] = copy
 
-    def cut(self, end: int) -> tuple[list[Copy | None], list[int]]:
+    def _append(self, entry: Entry, stamp_ms: int) -> None:
+        self.records.append(None)
+        self.stamps.append(stamp_ms)
+        self.log.append(entry)
+
+    def append_aborted(self, records: int, stamp_ms: int) -> None:
+        """A user's aborted transaction, and its marker."""
+        for _ in range(records):
+            self._append(Entry(None, ABORTING), stamp_ms)
+        self._append(Entry(None, ABORTING, commits=False), stamp_ms)
+
+    def cut(self, end: int) -> Lost:
         """Lose what lies behind; returns it. No transaction is open."""
         assert not self._open
-        lost = self.records[end:], self.stamps[end:]
-        del self.records[end:], self.stamps[end:]
+        lost = self.records[end:], self.stamps[end:], self.log[end:]
+        del self.records[end:], self.stamps[end:], self.log[end:]
         return lost
 
-    def put_back(self, lost: tuple[list[Copy | None], list[int]]) -> None:
+    def put_back(self, lost: Lost) -> None:
         """What was cut off is found again."""
         self.records += lost[0]
         self.stamps += lost[1]
+        self.log += lost[2]
 
     def finish(self, offsets: Iterable[int], stamp_ms: int, *, commit: bool) -> list[Copy]:
         """End a transaction that has written at these offsets; its marker follows."""
@@ -77,13 +96,17 @@ class Partition:
             for copy in copies:
                 self.records[copy.offset] = copy
         if copies:
-            self.append(None, stamp_ms)
+            producer = self.log[copies[0].offset].producer
+            self._append(Entry(None, producer, commits=commit), stamp_ms)
         return copies
 
-    def read(self, first: int, end: int) -> list[Copy]:
+    def copies(self) -> list[Copy]:
         """The records that are still there and committed."""
-        found = self.records[max(first, self.start) : end]
-        return [copy for copy in found if copy is not None]
+        return [copy for copy in self.records[self.start :] if copy is not None]
+
+    def fetch(self, at: int) -> tuple[bytes, list[tuple[int, int]]]:
+        """Record batches from an offset on, and the aborted transactions among them."""
+        return answer(self.log, self.records, at, self.stable_end)
 
     def offset_for_time(self, stamp_ms: int) -> int | None:
         """The first offset with this timestamp or a later one; None if there is none."""
@@ -210,7 +233,7 @@ class Kafka:
         offsets = [partition.end + row for row in range(len(due_ms))]
         for offset, due in zip(offsets, due_ms, strict=True):
             copy = Copy(Timer(number, offset, due, rejected=False), offset, now_ms, 0)
-            partition.append(copy, now_ms, opened=True)
+            partition.append(copy, now_ms, _SLOW)
         self.slow.append((number, offsets, commit))
 
     def end_slow(self) -> None:
@@ -222,9 +245,8 @@ class Kafka:
         self.slow.clear()
 
     def gap(self, number: int, count: int) -> None:
-        """A user's aborted transaction, or markers."""
-        for _ in range(count):
-            self.partitions[number].append(None, self.clock.true_ms)
+        """A user's aborted transaction, or a marker alone."""
+        self.partitions[number].append_aborted(count - 1, self.clock.true_ms)
 
     @property
     def parked_ms(self) -> int:

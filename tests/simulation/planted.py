@@ -29,6 +29,7 @@ from tests.simulation.planted_far_slots import FAR_SLOTS
 from tests.simulation.planted_held import HELD
 from tests.simulation.planted_hot_slots import HOT_SLOTS
 from tests.simulation.planted_letters import LETTERS
+from tests.simulation.planted_reads import READS
 from tests.simulation.planted_resharding import RESHARDING
 from tests.simulation.planted_settings import SETTINGS
 from tests.simulation.planting import Planted, found
@@ -551,6 +552,7 @@ PLANTED = {
     **FAR_SLOTS,
     **CANCELS,
     **RESHARDING,
+    **READS,
 }
 
 

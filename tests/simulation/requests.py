@@ -94,7 +94,7 @@ class Requests:
         rng = self._rng
         if not self.any:
             return NOTHING
-        known = [copy.timer for copy in self.world.kafka.partitions[number].read(0, 1 << 30)]
+        known = [copy.timer for copy in self.world.kafka.partitions[number].copies()]
         if not known or rng.random() < 0.4:
             return NOTHING
         timer_id = rng.choice(known[-8:]).timer_id
@@ -120,7 +120,7 @@ class Requests:
         weights = rng.choice(((1, 8, 1), (5, 3, 2), (1, 2, 8)))
         count = min(self._left, rng.choice((5, 15, 40)) * min(world.setup.rows_max, 8))
         self._left -= count
-        known = [copy.timer for copy in world.kafka.partitions[number].read(0, 1 << 30)]
+        known = [copy.timer for copy in world.kafka.partitions[number].copies()]
         for request in rng.choices(_KINDS, weights, k=count):
             due_ms = now_ms + rng.randint(0, 3 * wheel.window_ms // 2)
             asked = self._of_id(timer_id, known, request)
@@ -132,7 +132,7 @@ class Requests:
         if not world.shard.progress or kafka.slow:
             return
         now_ms, number = kafka.clock.true_ms, rng.randrange(len(kafka.partitions))
-        known = [copy.timer.timer_id for copy in kafka.partitions[number].read(0, 1 << 30)]
+        known = [copy.timer.timer_id for copy in kafka.partitions[number].copies()]
         for timer_id in rng.choices([*known[-8:], b"nobody's"], k=rng.randint(1, 3)):
             kafka.write(
                 number, now_ms, now_ms, rejected=False, **self._of_id(timer_id, [], "cancel")

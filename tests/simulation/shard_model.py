@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from tests.simulation.contract_check import decoded
-from tests.simulation.kafka_model import Kafka, Lane, Partition, Sent, Transaction
+from tests.simulation.kafka_model import PRODUCERS, Kafka, Lane, Partition, Sent, Transaction
 from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Copy, Timer
 
 from duewheel.checkpoints.held_copies import Held
@@ -134,7 +134,7 @@ class Shard:
         begun.offsets.setdefault(sent.partition, []).append(partition.end)
         made = _chase if sent.is_chase else self._copy
         copy = made(sent.timer, sent.headers, partition.end, now_ms)
-        partition.append(copy, now_ms, opened=True)
+        partition.append(copy, now_ms, PRODUCERS + self.index)
 
     def _copy(self, timer: Timer, headers: bytes, offset: int, now_ms: int) -> Copy:
         """What a roll has made of a timer; or parking, which says itself how long."""

@@ -1,17 +1,27 @@
-"""The sink of a simulated ingest: the real one with simulated input."""
+"""What a simulated ingest does with records: its tasks parse them, its sink takes the timers.
+
+Reading, settings epochs, the bytes between both and the sink are the real ones. Only the contract
+is not: what a record asks for follows from its place, key, value and headers from its bytes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from tests.simulation.kafka_model import Kafka
 from tests.simulation.settings import mapped
-from tests.simulation.timers import Records, batch_of
+from tests.simulation.timers import Copy, batch_of
 
+from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.fs import Space
 from duewheel.clock import Clock
 from duewheel.schemas.batches import TimerBatch
+from duewheel.schemas.columns import join_groups
+from duewheel.schemas.request.kafka_records import KafkaRecords
 from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.epoch_parser import parse_by_epoch
 from duewheel.streaming.offset_gaps import GapWatch
@@ -19,22 +29,45 @@ from duewheel.streaming.sink import TimerSink
 from duewheel.wheel.append.engine import Engine
 
 
+def parser_of(epochs: Epochs, kafka: Kafka) -> Callable[[KafkaRecords], TimerBatch]:
+    """What the tasks of a query do with records."""
+    parsers = [partial(_parsed, kafka, mapped(epoch.values)) for epoch in epochs.epochs]
+    return partial(parse_by_epoch, parsers=parsers, epochs=epochs)
+
+
+def _parsed(kafka: Kafka, mapped: int, records: KafkaRecords) -> TimerBatch:
+    """`mapped`: as in `batch_of`."""
+    numbers = [records.partitions[index][1] for index in records.partition.tolist()]
+    places = zip(numbers, records.offset.tolist(), strict=True)
+    copies = [_committed(kafka, number, offset) for number, offset in places]
+    headers = records.headers
+    return replace(
+        batch_of(copies, mapped),
+        partitions=records.partitions,
+        partition=records.partition,
+        offset=records.offset,
+        key_value=records.key_value.column(),
+        headers=join_groups(headers.both.column(), headers.firsts),
+        header_count=np.diff(headers.firsts).astype(np.int32),
+        timestamp_ms=records.timestamp_ms,
+    )
+
+
+def _committed(kafka: Kafka, number: int, offset: int) -> Copy:
+    copy = kafka.partitions[number].records[offset]
+    assert copy is not None, f"{number}@{offset} is read, but it is no committed record"
+    return copy
+
+
 def sink_of(engine: Engine, checkpoint: Path, kafka: Kafka, clock: Clock) -> TimerSink:
-    """The sink as ingest makes it, but for what it reads."""
-
-    epochs = engine.epochs
-    parsers = [partial(batch_of, mapped=mapped(epoch.values)) for epoch in epochs.epochs]
-
-    def parse(records: object) -> TimerBatch:
-        assert isinstance(records, Records)
-        return parse_by_epoch(records, parsers, epochs)
+    """The sink as ingest makes it; no query calls it."""
 
     def log_start(_: str, number: int) -> int:
         return kafka.partitions[number].start
 
     return TimerSink(
         engine,
-        parse,
+        lambda _: TimerBatch.none(),
         checkpoint,
         GapWatch(log_start, clock),
         clock,

@@ -1,9 +1,12 @@
 """Spark's side of ingest: a query that plans batches, keeps a checkpoint, and repeats itself.
 
 A batch is planned (offsets/<n> says where it ends), given to the sink, and committed (commits/<n>).
-A query that died in between runs its planned batch again when it starts, over the same offsets; a
-query without a checkpoint starts where it is told. The files are written as Spark writes them:
-without fsync.
+Where it begins is kept nowhere: at the end of the batch before, and batch 0 where `initialOffset`
+says when it runs. A query that died in between runs its planned batch again when it starts, over
+the same offsets; but batch 0 from where the query begins now (Spark 4.2 asks again). The files are
+written as Spark writes them: without fsync.
+
+Planning and reading are the real data source's; it finds a simulated Kafka (raw_reads.py).
 """
 
 from __future__ import annotations
@@ -11,19 +14,30 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from tests.simulation.raw_reads import SimulatedRawReader, SimulatedSource
 from tests.simulation.shard_model import Shard, offsets_of
-from tests.simulation.timers import TOPIC, Copy
 
-from duewheel.checkpoints.commit_and_close import Marks, marks_to
+from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.checkpoints.fs import FileSystem
-from duewheel.schemas.batches import TopicPartition
+from duewheel.kafka.raw_records import committed_records
+from duewheel.schemas.batch_ipc import to_bytes
+from duewheel.schemas.batches import TimerBatch, TopicPartition
+from duewheel.schemas.request.kafka_records import KafkaRecords
+from duewheel.streaming.read_task import COLUMN, TaskShare, timers
+from duewheel.streaming.source import from_json, to_json
 from duewheel.streaming.spark_checkpoint import end_offsets, resume_point
 
 CHECKPOINT = Path("spark") / "checkpoint"
 KEPT = 4
+_PART_BYTES = 1
+
+Parse = Callable[[KafkaRecords], TimerBatch]
 
 
 class Query:
@@ -34,46 +48,59 @@ class Query:
     """
 
     def __init__(
-        self, shard: Shard, checkpoint: Path, starts: Marks, rng: Random, fs: FileSystem
+        self,
+        shard: Shard,
+        checkpoint: Path,
+        starts: Marks,
+        parse: Parse,
+        rng: Random,
+        fs: FileSystem,
     ) -> None:
         """
         Args:
             starts: where to begin without a checkpoint.
+            parse: what tasks do.
             rng: plans the batches.
             fs: its process's.
         """
         self._shard = shard
         self._checkpoint = checkpoint
+        self._parse = parse
         self._rng = rng
         self._fs = fs
+        self._kafka = SimulatedRawReader(shard)
+        self._source = SimulatedSource(self._kafka, starts)
         resume = resume_point(checkpoint)
         self.batch = resume.batch_id if resume else 0
-        self._at: dict[TopicPartition, int] = dict(resume.offsets if resume else starts)
-        for folder in ("offsets", "commits", "sources/0"):
+        self._at = dict(resume.offsets) if self.batch and resume else None  # None: not known
+        for folder in ("offsets", "commits"):
             self._make_folder(checkpoint / folder)
-        if resume is None:
-            self._write("sources/0/0", "\0v1\n" + json.dumps(marks_to(self._at)))
 
-    def plan(self, rows_max: int) -> tuple[list[Copy], dict[TopicPartition, int]]:
-        """The next batch: its records, and where it ends. May hold nothing."""
+    def plan(self, rows_max: int) -> dict[TopicPartition, int]:
+        """Where the next batch ends."""
         path = self._checkpoint / "offsets" / str(self.batch)
         if path.exists():
-            ends = end_offsets(self._checkpoint, self.batch)
-        else:
-            ends = {
-                name: self._end(name, stable, rows_max)
-                for name, stable in offsets_of(self._shard, "stable_end").items()
-            }
-            line = json.dumps(marks_to(ends))
-            self._write(f"offsets/{self.batch}", 'v1\n{"batchWatermarkMs":0}\n' + line)
-        copies = [
-            copy
-            for (_, number), end in ends.items()
-            for copy in self._shard.kafka.partitions[number].read(
-                self._at.get((TOPIC, number), 0), end
-            )
-        ]
-        return copies, ends
+            return end_offsets(self._checkpoint, self.batch)
+        start = self._start()
+        self._kafka.ends = {
+            name: self._end(start.get(name, 0), stable, rows_max)
+            for name, stable in offsets_of(self._shard, "stable_end").items()
+        }
+        ends = self._source.latestOffset(to_json(start), ReadMaxRows(rows_max))
+        line = json.dumps(ends)
+        self._write(f"offsets/{self.batch}", 'v1\n{"batchWatermarkMs":0}\n' + line)
+        return from_json(ends)
+
+    def read(self, ends: Marks) -> TimerBatch:
+        """The timers of a planned batch, as its tasks hand them over."""
+        cells = []
+        for share in self._source.partitions(to_json(self._start()), to_json(ends)):
+            assert isinstance(share, TaskShare)
+            for part in self._kafka.read(share.ranges, _PART_BYTES):
+                records = committed_records(part, share.ranges)
+                if records is not None:
+                    cells.append(to_bytes(self._parse(records)).to_pybytes())
+        return timers(pa.table({COLUMN: pa.array(cells, pa.binary())}), folder="")
 
     def commit(self, ends: Marks) -> None:
         """The planned batch has been taken."""
@@ -86,11 +113,15 @@ class Query:
     @property
     def behind(self) -> bool:
         """Whether there are offsets that no batch has covered."""
-        ends = offsets_of(self._shard, "stable_end")
-        return any(self._at.get(name, 0) < end for name, end in ends.items())
+        start, ends = self._start(), offsets_of(self._shard, "stable_end")
+        return any(start.get(name, 0) < end for name, end in ends.items())
 
-    def _end(self, name: TopicPartition, stable: int, rows_max: int) -> int:
-        at = self._at.get(name, 0)
+    def _start(self) -> dict[TopicPartition, int]:
+        """Where the next batch begins."""
+        return from_json(self._source.initialOffset()) if self._at is None else self._at
+
+    def _end(self, at: int, stable: int, rows_max: int) -> int:
+        """What the broker tells: it may have told that for a while."""
         return max(at, min(stable, at + self._rng.randint(0, rows_max)))
 
     def _write(self, name: str, text: str) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import (
     ACCEPTED,
     ANY_OFFSET,
@@ -194,13 +193,6 @@ class Copy:
             )
             instant = int(roll_instants(due, stamp, hashed, wheel.window_ms)[0])
         return slot_of(max(instant, self.held_ms(wheel)), wheel.precision_ms)
-
-
-class Records(list[Copy]):
-    """Records as ingest gets them."""
-
-    def take(self, rows: Int64) -> Records:
-        return Records(self[row] for row in rows.tolist())
 
 
 def batch_of(copies: Sequence[Copy], mapped: int) -> TimerBatch:

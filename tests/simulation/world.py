@@ -22,9 +22,9 @@ from tests.simulation.host import Host, Setup
 from tests.simulation.processes import Ingest, Process, Shop, Standby
 from tests.simulation.seam import Actor, Killed, Plan
 from tests.simulation.shard_model import Shard, SimulatedPublisher, offsets_at, offsets_of
-from tests.simulation.sinks import sink_of
+from tests.simulation.sinks import parser_of, sink_of
 from tests.simulation.spark_model import CHECKPOINT, Query
-from tests.simulation.timers import TOPIC, Records
+from tests.simulation.timers import TOPIC
 from tests.simulation.watched_parts import WatchedDirectory, WatchedEngine
 
 from duewheel.checkpoints.file_lock import ENGINE_LOCK, lock_is_held
@@ -34,6 +34,7 @@ from duewheel.checkpoints.reshard_records import is_unfinished_notice
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile, Fenced, RecoveryRefused
+from duewheel.kafka.raw_reader import EARLIEST
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.streaming.background_append import StoppedWaitingError
 from duewheel.streaming.spark_checkpoint import settle_checkpoint
@@ -422,32 +423,39 @@ class World:
             ingest.directory, self.clock, TOPIC_IDS, self.setup.cancel_limits
         )
         ends = offsets_of(self.shard, "end")
-        starts = {name: engine.marks.get(name, 0) for name in ends}
+        starts = {name: engine.marks.get(name, EARLIEST) for name in ends}
         checkpoint = ingest.directory.path / CHECKPOINT
         fs, ends = ingest.directory.fs, offsets_of(self.shard, "stable_end")
         settle_checkpoint(checkpoint, engine.marks, starts, ends, fs)
-        query = Query(self.shard, checkpoint, starts, self.rng, fs)
+        parse = parser_of(engine.epochs, self.kafka)
+        query = Query(self.shard, checkpoint, starts, parse, self.rng, fs)
         ingest.durable = DurableCheckpoints(ingest.directory.path, fs)
         ingest.sink = sink_of(engine, checkpoint, self.kafka, self.clock)
         ingest.query = query
 
     def _take_batch(self, ingest: Ingest) -> None:
-        assert ingest.query is not None
-        assert ingest.sink is not None
-        copies, ends = ingest.query.plan(self.setup.rows_max)
-        offsets = [f"{c.timer.partition}@{c.offset}" for c in copies]
-        self.history.say(f"{ingest.actor.name} takes {' '.join(offsets) or 'an empty batch'}")
+        query, sink = ingest.query, ingest.sink
+        assert query is not None
+        assert sink is not None
+        batch, ends = query.batch, query.plan(self.setup.rows_max)
+        timers = query.read(ends)
+        places = zip(timers.partition.tolist(), timers.offset.tolist(), strict=True)
+        told = " ".join(f"{timers.partitions[p][1]}@{offset}" for p, offset in places)
+        self.history.say(f"{ingest.actor.name} takes {told or 'an empty batch'}")
         self.history.counts["batches"] += 1
         ingest.waits = 0
-        replayed = ingest.sink.statistics.rows_replayed
-        # Spark commits a batch as soon as it is handed over: now before, now behind its end.
-        commits_first = ingest.query.batch % 2 == 0
+        replayed = sink.statistics.rows_replayed
+        # Spark commits a batch as soon as it is handed over, and plans the next one: now before,
+        # now behind its end.
+        commits_first, plans_ahead = batch % 2 == 0, batch % 4 == 0
         if commits_first:
-            ingest.query.commit(ends)
-        ingest.sink.take(Records(copies), ends)  # type: ignore[arg-type]
-        self.history.counts["rows replayed"] += ingest.sink.statistics.rows_replayed - replayed
+            query.commit(ends)
+        if plans_ahead:
+            query.plan(self.setup.rows_max)
+        sink.take(timers, ends)
+        self.history.counts["rows replayed"] += sink.statistics.rows_replayed - replayed
         if not commits_first:
-            ingest.query.commit(ends)
+            query.commit(ends)
 
     # ---- all of it -------------------------------------------------------------------------
 

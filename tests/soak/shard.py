@@ -64,7 +64,6 @@ class SoakShard:
                 "margin": "1m",
             },
             storage={"durable_interval": "1s"},
-            ingest={"driver_memory": "1g"},
             dequeue={
                 "chunk_records": 50,
                 "transaction_timeout_ms": 10_000,

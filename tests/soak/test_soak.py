@@ -142,7 +142,7 @@ def test_the_judge_finds_no_fault_where_there_is_none() -> None:
 @pytest.mark.spark
 @pytest.mark.crash_matrix
 @pytest.mark.timeout(900)
-@pytest.mark.usefixtures("spark_jars", "kafka_jars")
+@pytest.mark.usefixtures("kafka_jars")
 def test_three_rounds(tmp_path: Path) -> None:
     """kill -9 of dequeue and of the broker; Spark lives through both."""
     outcome = soak(Plan(3, kinds=("dequeue", "broker")), tmp_path)

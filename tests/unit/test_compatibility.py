@@ -24,6 +24,7 @@ from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import Deliveries, TimerBatch
 from duewheel.schemas.columns import join
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_codec import added_headers
 from duewheel.schemas.wire.varint import read_varint
@@ -98,7 +99,7 @@ def read(offset: int, timestamp_ms: int, *records: list[Header]) -> TimerBatch:
         SourceRow(offset + row, timestamp_ms, headers, key=b"key", value=b"value")
         for row, headers in enumerate(records)
     ]
-    return parse(as_table(rows), CONTRACT)
+    return parse(read_records(as_table(rows)), CONTRACT)
 
 
 def delivered_headers(deliveries: Deliveries, row: int) -> list[Header]:

@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 from duewheel.cli import main as cli
 from duewheel.config.settings import Settings, load
 from duewheel.dev import broker
-from duewheel.java.jars import pinned
+from duewheel.dev.jars import pinned
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = YAML(typ="safe").load(ROOT / "docker-compose.yml")
@@ -107,7 +107,7 @@ def test_kafka_is_set_up_as_the_development_broker_is() -> None:
     assert len(kafka["CLUSTER_ID"]) == 22
     (version,) = (
         jar.coordinate.rpartition(":")[2]
-        for jar in pinned("broker")
+        for jar in pinned()
         if "org.apache.kafka:kafka_2" in jar.coordinate
     )
     assert SERVICES["kafka"]["image"] == f"apache/kafka:{version}"

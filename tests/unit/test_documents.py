@@ -83,6 +83,8 @@ def settings_in(page: Path) -> Iterator[tuple[str, str]]:
 
 # What status says under names of sections, files that begin so, and settings that are gone.
 NO_SETTINGS = {
+    ("audit", "driver_memory"),
+    ("kafka", "spark"),
     *(("dequeue", key) for key in ("behind_ms", "cancels_max", "lock", "py")),
     *(("ingest", key) for key in ("lag", "lock", "py")),
 }

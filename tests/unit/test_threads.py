@@ -19,7 +19,7 @@ from duewheel.threads import LIBRARY, Worker, failures
 
 PACKAGE = Path(duewheel.__file__).parent
 # Of these the result of every future is asked for, and so every error is raised.
-POOLS = {"java/jars.py", "runtime/dequeue_process.py", "doctor/bootstrap.py", "doctor/brokers.py"}
+POOLS = {"dev/jars.py", "runtime/dequeue_process.py", "doctor/bootstrap.py", "doctor/brokers.py"}
 
 
 @pytest.fixture(autouse=True)

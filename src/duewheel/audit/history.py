@@ -6,7 +6,6 @@
     <time>/rules-0.html      Data Docs: the suite over the rows of each settings epoch, oldest 0
     <time>/rows.html         Data Docs: the suite that compares rows with each other
     audit.lock               held while an audit runs
-    spark/                   Spark's scratch files
 
 Invariant: an audit appears whole or not at all. Its folder is written under a temporary name and
 renamed when it is complete; a kill before that leaves only the temporary folder.
@@ -29,7 +28,6 @@ RESULT = "result.json"
 INDEX = "index.html"
 TEXT_FILE = "duewheel_audit.prom"
 _LOCK = "audit.lock"
-_SPARK = "spark"
 _UNFINISHED = "unfinished"
 
 
@@ -38,11 +36,6 @@ class AuditHistory:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-
-    @property
-    def spark_dir(self) -> Path:
-        """The folder of Spark's scratch files."""
-        return self.directory / _SPARK
 
     @contextmanager
     def locked(self) -> Iterator[None]:

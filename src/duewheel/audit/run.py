@@ -2,7 +2,7 @@
 
     1. determines the range: committed records of this shard's partitions, as far as its settings
        epochs go back; evenly spread chunks of it if it is longer than `audit.rows_max`
-    2. reads one chunk after the other with Spark, and validates each (validation.py)
+    2. reads one chunk after the other, and validates its parts (validation.py)
     3. writes Data Docs, a result for programs, and metrics (history.py)
 
 An audit is a process of its own, beside those of the shard or on another host. It only reads, takes
@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow as pa
 import structlog
 
 from duewheel import factory
@@ -36,25 +35,25 @@ from duewheel.checkpoints.progress import Progress
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError, DuewheelError
-from duewheel.java.spark_session import spark_session
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.bounded_reader import Bound
+from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.raw_reader import RawReader
+from duewheel.kafka.raw_records import committed_records
 from duewheel.kafka.topic_discovery import TakenTopics, discover, require_some
 from duewheel.osutil.signals import stop_signals
 from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.batches import OffsetRanges, TopicPartition
 from duewheel.streaming.epoch_parser import contracts
-from duewheel.streaming.range_reader import read_range
 
 LAST = "last"  # as `--from`: the end of the last gapless audit
 
 _HOUR_MS = 3_600_000
 _NICE = 10
+_PART_BYTES = 8 << 20  # read and validated at a time
 
 log = structlog.get_logger(__name__)
-
-Read = Callable[[OffsetRanges], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +101,9 @@ def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
         message_contracts = contracts(epochs, settings.dead_letter_topic)
         validator = AuditValidator(epochs, message_contracts, GreatExpectations())
         if chunks:
-            with _reader(settings, history) as read:
-                _take(validator, read, chunks, stopping.is_set)
+            client = ClientSettings(settings.kafka.client_options("consumer"))
+            with closing(RawReader(client, topics)) as reader:
+                _take(validator, reader, chunks, stopping.is_set)
         across = validator.across_rows(_parameters(settings))
         ended_ms = clock.now_ms()
         result = {
@@ -224,23 +224,9 @@ def _named(marks: Marks) -> dict[str, int]:
 # ---- reading and keeping ------------------------------------------------------------------------
 
 
-@contextmanager
-def _reader(settings: Settings, history: AuditHistory) -> Iterator[Read]:
-    """Runs Spark for the length of a with block."""
-    servers, kafka = settings.kafka.servers, settings.kafka.source_options()
-    with spark_session(
-        settings,
-        "audit",
-        app_name=f"{settings.app.id}.audit.{settings.shard.index}",
-        work_dir=history.spark_dir,
-        driver_memory=settings.audit.driver_memory,
-    ) as session:
-        yield lambda between: read_range(session, servers, kafka, between)
-
-
 def _take(
     validator: AuditValidator,
-    read: Read,
+    reader: RawReader,
     chunks: Sequence[OffsetRanges],
     stopped: Callable[[], bool],
 ) -> None:
@@ -248,9 +234,12 @@ def _take(
     with progress_bar() as bar:
         task = bar.add_task("offsets", total=sum(map(offsets_in, chunks)))
         for chunk in chunks:
-            if stopped():
-                raise DuewheelError("the audit was stopped: it has no result")
-            validator.take(read(chunk))
+            for part in reader.read(chunk, _PART_BYTES):
+                if stopped():
+                    raise DuewheelError("the audit was stopped: it has no result")
+                records = committed_records(part, chunk)
+                if records is not None:
+                    validator.take(records)
             bar.update(task, advance=offsets_in(chunk))
     log.info("range validated", rows=validator.rows, took_s=round(time.monotonic() - begun_s, 1))
 

@@ -33,6 +33,7 @@ from duewheel.schemas.batches import ACCEPTED, TimerBatch, TopicPartition
 from duewheel.schemas.columns import lengths
 from duewheel.schemas.hashing import murmur2, source_names
 from duewheel.schemas.request.acceptance_rules import VALUE, Rule, Rules, load_suite
+from duewheel.schemas.request.kafka_records import KafkaRecords
 from duewheel.schemas.request.parser import Contract, error_headers, parse_with_columns
 
 _pa: Any = pa
@@ -136,8 +137,8 @@ class AuditValidator:
         self.rows = 0
         self.rejected: Counter[str] = Counter()
 
-    def take(self, records: pa.Table) -> None:
-        """Validates more records, with the columns of the stream."""
+    def take(self, records: KafkaRecords) -> None:
+        """Validates more records."""
         for number, batch, columns in map(_without_letters, self._by_epoch(records)):
             if not len(batch):
                 continue
@@ -172,7 +173,7 @@ class AuditValidator:
             tally.add(each, self._names(each.failing[: len(each.values)]))
         return totals
 
-    def _by_epoch(self, records: pa.Table) -> Iterator[tuple[int, TimerBatch, pa.Table]]:
+    def _by_epoch(self, records: KafkaRecords) -> Iterator[tuple[int, TimerBatch, pa.Table]]:
         """Parses records as ingest does, separately for each epoch, in offset order."""
         newest = len(self._contracts) - 1
         batch, columns = parse_with_columns(records, self._contracts[newest])

@@ -331,7 +331,7 @@ def doctor(settings: Settings, output: str) -> int:
 def audit(
     settings: Settings, topics: tuple[str, ...], since: str | None, until: str | None, output: str
 ) -> int:
-    """Compare ingest's rules with Great Expectations (Spark).
+    """Compare ingest's rules with Great Expectations.
 
     Writes Data Docs. `--from last` continues at the end of the last audit. Exit code 1: the rules
     of ingest disagree with the suite, or a critical expectation across rows fails.

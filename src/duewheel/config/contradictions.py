@@ -32,35 +32,11 @@ _OWNED_CLIENT = {
     for part in ("key", "value")
     for direction in ("", "de")
 }
-_OWNED_SOURCE = {
-    "bootstrap.servers": "set kafka.bootstrap_servers",
-    "group.id": "Spark makes its own for every query",
-    "isolation.level": "uncommitted records must not be read",
-    "auto.offset.reset": "the engine's high-water marks are the start offsets",
-    "enable.auto.commit": "the engine's high-water marks are the committed offsets",
-    "key.deserializer": "bytes are passed unchanged",
-    "value.deserializer": "bytes are passed unchanged",
-    "interceptor.classes": "Spark refuses it",
-} | dict.fromkeys(
-    (
-        "subscribe",
-        "subscribePattern",
-        "assign",
-        "startingOffsets",
-        "startingTimestamp",
-        "startingOffsetsByTimestamp",
-        "maxOffsetsPerTrigger",
-        "failOnDataLoss",
-        "includeHeaders",
-    ),
-    "it is an option of the Spark source that duewheel sets itself",
-)
 _OWNED_SPARK = {
     "spark.master": "set ingest.spark_master",
     "spark.submit.deployMode": "the driver works on the files of this host",
     "spark.dynamicAllocation.enabled": "a timer would wait for the start of an executor",
     "spark.driver.memory": "set ingest.driver_memory",
-    "spark.jars": "the connector's jars are pinned",
     "spark.remote": "Spark Connect runs the sink in another process, away from its files",
     "spark.api.mode": "Spark Connect runs the sink in another process, away from its files",
     "spark.sql.session.timeZone": "record timestamps are read as UTC",
@@ -87,7 +63,6 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.audit.rows_min > settings.audit.rows_max:
         yield "audit.rows_min", f"is above audit.rows_max = {settings.audit.rows_max}"
     yield from _owned("kafka.client", settings.kafka.client, _OWNED_CLIENT)
-    yield from _owned("kafka.spark", settings.kafka.spark, _OWNED_SOURCE)
     yield from _owned("spark", settings.spark, _OWNED_SPARK)
     if settings.ingest.spark_master.startswith("k8s:") and not _IMAGES & settings.spark.keys():
         yield "ingest.spark_master", "executors on Kubernetes need spark.kubernetes.container.image"
@@ -113,10 +88,8 @@ def _owned(
     table: str, options: Mapping[str, Any], owned: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
     for name in options:
-        # The source's options are spelled with and without `kafka.`: refuse both.
-        reason = owned.get(name) or owned.get(name.removeprefix("kafka."))
-        if reason is not None:
-            yield f"{table}.{name}", f"is set by duewheel: {reason}"
+        if name in owned:
+            yield f"{table}.{name}", f"is set by duewheel: {owned[name]}"
 
 
 def _unknown_options(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -126,9 +99,6 @@ def _unknown_options(settings: Settings) -> Iterator[tuple[str, str]]:
         for name in settings.kafka.client.keys() - known - _OWNED_CLIENT.keys():
             hint = nearest(name, known)
             yield f"kafka.client.{name}", f"not an option of all of kafka-python's clients{hint}"
-    for name in settings.kafka.spark:
-        if name.startswith("kafka.") and name.removeprefix("kafka.") not in _OWNED_SOURCE:
-            yield f"kafka.spark.{name}", "write it without the leading `kafka.`"
     for name in settings.spark:
         if not name.startswith("spark."):
             yield f"spark.{name}", "Spark's options begin with `spark.`, also in this table"

@@ -55,10 +55,6 @@ DriverMemory = Annotated[str, Field(pattern=r"^\d+[mMgG]$"), AfterValidator(_lar
 
 SparkMaster = Annotated[str, Field(pattern=r"^(local(\[[\d*, ]+\])?|(spark|k8s)://\S+)$")]
 
-# The driver's heap has a row several times, while it is fetched, collected and handed over; then
-# the ingest process has it again.
-HEAP_SHARE = 8
-
 LEVELS = tuple(timedelta(milliseconds=level_ms) for level_ms in LEVELS_MS)
 
 
@@ -85,8 +81,6 @@ class KafkaSection(Section):
     """`host:port` of brokers."""
     client: Options = Field(default_factory=dict)
     """A table of options for kafka-python's clients, under its names (`request_timeout_ms`)."""
-    spark: Options = Field(default_factory=dict)
-    """A table of options for Spark's consumers, under Kafka's names (`security.protocol`)."""
 
     @property
     def servers(self) -> str:
@@ -99,10 +93,6 @@ class KafkaSection(Section):
         options = {name: reveal(value) for name, value in self.client.items() if name in known}
         typed = {name: _typed(value, known[name]) for name, value in options.items()}
         return {"bootstrap_servers": list(self.bootstrap_servers)} | typed
-
-    def source_options(self) -> dict[str, str]:
-        """Returns the Spark source's Kafka options, in clear, without their prefix `kafka.`."""
-        return {name: as_text(reveal(value)) for name, value in self.spark.items()}
 
 
 class TimerTopic(Section):
@@ -209,12 +199,12 @@ class IngestSection(Section):
     trigger_ms: Annotated[Millis, Field(ge=0)] = 100
     """The shortest time between the starts of two batches; 0: a batch starts when the last one has
     ended."""
-    max_offsets_per_trigger: Annotated[int, Field(ge=1)] = 150_000
+    max_offsets_per_trigger: Annotated[int, Field(ge=1)] = 300_000
     """The most rows of a batch; two batches are in memory behind a backlog."""
-    max_bytes_per_trigger: Annotated[Size, Field(ge=1)] | None = None
-    """The most bytes of a batch; by default an eighth of `driver_memory`."""
-    driver_memory: DriverMemory = "2g"
-    """The heap of Spark's driver."""
+    max_bytes_per_trigger: Annotated[Size, Field(ge=1)] = 256 << 20
+    """The most bytes of a batch, estimated by the size of recent rows."""
+    driver_memory: DriverMemory = "512m"
+    """The heap of Spark's driver. On a cluster the timers of two batches pass through it."""
     spark_master: SparkMaster = "local[*]"
     """Where Spark's tasks run: `local[n]`, in the driver with n threads (`*`: one per processor);
     `spark://host:port` or `k8s://https://host:port`, on a cluster. The driver itself runs on this
@@ -223,11 +213,6 @@ class IngestSection(Section):
         seconds=10
     )
     """The interval between lists of the timer topics in Kafka."""
-
-    @property
-    def bytes_per_trigger(self) -> int:
-        """The bytes that the rows of a batch may take, estimated by the size of recent rows."""
-        return self.max_bytes_per_trigger or self.driver_memory_bytes // HEAP_SHARE
 
     @property
     def driver_memory_bytes(self) -> int:
@@ -310,8 +295,6 @@ class AuditSection(Section):
     """Fewer messages in the range are a finding."""
     rejected_max: Annotated[float, Field(ge=0, le=1)] = 0.05
     """A larger share of rejected messages in the range, of 1, is a finding."""
-    driver_memory: DriverMemory = "1g"
-    """The heap of the audit's Spark driver."""
 
 
 class MetricsSection(Section):

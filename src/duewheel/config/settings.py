@@ -7,9 +7,9 @@ impossible value and a contradiction are refused, and one error lists all of the
 Keys, kinds and bounds are in keys_and_bounds.py and values.py; what several keys must satisfy
 together, in contradictions.py. Durations: "24h", "1h30m"; keys that end in `_ms` also take a bare
 number. Sizes: "16MiB" or bytes. Lists: TOML lists, or separated by commas. The tables
-[kafka.client], [kafka.spark] and [spark] are passed through; from the environment they come key by
-key or as one JSON object, as [timer.topic] does. What looks like a secret in them is held as
-SecretStr and never shown.
+[kafka.client] and [spark] are passed through; from the environment they come key by key or as one
+JSON object, as [timer.topic] does. What looks like a secret in them is held as SecretStr and never
+shown.
 """
 
 from __future__ import annotations

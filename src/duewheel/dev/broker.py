@@ -33,10 +33,10 @@ from typing import Self, TextIO
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
+from duewheel.dev.ivy import pyspark_jars
+from duewheel.dev.jars import broker_jars
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable, Locked
 from duewheel.java.find import Java, find_java
-from duewheel.java.ivy import pyspark_jars
-from duewheel.java.jars import broker_jars
 from duewheel.osutil.child_process import Child
 from duewheel.osutil.signals import interruptible
 from duewheel.osutil.tempdir import ScratchFolder

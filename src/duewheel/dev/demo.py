@@ -38,9 +38,9 @@ from duewheel import __version__
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
 from duewheel.dev.broker import DevBroker
+from duewheel.dev.jars import broker_jars
 from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.java.find import find_java
-from duewheel.java.jars import broker_jars
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.osutil.child_process import Child
 from duewheel.osutil.signals import interruptible

@@ -1,11 +1,10 @@
 """The Kafka APIs that duewheel's clients use, and the check that a broker offers them.
 
-The list is what kafka-python 3.0.12 and Spark's Java client 3.9.2 sent while every command ran
-against Kafka 4.3 (docs/kafka.md); a test records it again. Kafka-compatible systems offer some of
-the APIs, at versions of their own.
+The list is what kafka-python 3.0.12 sent while every command ran against Kafka 4.3 (docs/kafka.md);
+a test records it again. Kafka-compatible systems offer some of the APIs, at versions of their own.
 
     version_min   the lowest version with the fields that duewheel uses
-    version_max   the highest version that every client of the API can send
+    version_max   the highest version that duewheel can send
 
 A broker must offer some version between them: an old broker ends below, a future one begins above.
 """
@@ -47,8 +46,8 @@ class Api:
 NEEDED = (
     Api(0, "Produce", 3, 9, "dequeue, client", "transactional record batches"),
     Api(1, "Fetch", 4, 12, "ingest, progress, dlq", "reads of committed records only"),
-    Api(2, "ListOffsets", 2, 9, "ingest, progress, dlq", "offsets by time, and of the stable end"),
-    Api(3, "Metadata", 10, 12, "everything", "topic ids: a recreated topic goes unnoticed"),
+    Api(2, "ListOffsets", 2, 11, "ingest, progress, dlq", "offsets by time, and of the stable end"),
+    Api(3, "Metadata", 10, 13, "everything", "topic ids: a recreated topic goes unnoticed"),
     Api(10, "FindCoordinator", 1, 6, "dequeue", "lookup of the transaction coordinator"),
     Api(18, "ApiVersions", 0, 4, "everything", "agreement on versions"),
     Api(22, "InitProducerId", 4, 4, "dequeue", "fencing of a shard's older instance"),
@@ -62,9 +61,6 @@ NEEDED = (
 gets no connection at all."""
 
 OPTIONAL = (
-    Api(60, "DescribeCluster", 0, 1, "ingest (Spark)", "nothing: Metadata does", "ok"),
-    Api(75, "DescribeTopicPartitions", 0, 0, "ingest (Spark)", "nothing: Metadata does", "ok"),
-    Api(23, "OffsetForLeaderEpoch", 3, 4, "ingest (Spark)", "notice of a truncated log", "ok"),
     Api(25, "AddOffsetsToTxn", 0, 3, "doctor", "the trial of group offsets", "ok"),
     Api(28, "TxnOffsetCommit", 0, 3, "doctor", "the trial of group offsets", "ok"),
     Api(9, "OffsetFetch", 1, 8, "doctor", "the trial of group offsets", "ok"),

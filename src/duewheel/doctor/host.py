@@ -1,4 +1,4 @@
-"""Checks this host: the data directory's disk, limits of the process, Java, the jars, the clock.
+"""Checks this host: the data directory's disk, limits of the process, Java, the clock.
 
 Kafka is not involved. Files in a temporary folder beside the data directory show whether the file
 system allocates blocks, maps files and locks them.
@@ -24,7 +24,6 @@ from duewheel.config.settings import Settings
 from duewheel.doctor.findings import Diagnosis, diagnose
 from duewheel.errors import ConfigError
 from duewheel.factory import COPIES_ON_WRITE
-from duewheel.java import jars
 from duewheel.java.find import find_java
 from duewheel.wheel.storage.layout import ENTRY_BYTES
 
@@ -64,7 +63,6 @@ def examine(settings: Settings) -> Iterator[Diagnosis]:
     yield _open_files()
     yield _memory(settings)
     yield _java()
-    yield _jars()
     yield _clock()
 
 
@@ -217,19 +215,6 @@ def _java() -> Diagnosis:
     spark = version("pyspark")
     found = f"{java.version} from {java.source} ({java.executable}), pyspark {spark}"
     return Diagnosis("java", "ok", "host", found)
-
-
-def _jars() -> Diagnosis:
-    exists = jars.is_fetched("connector")
-    return diagnose(
-        "jars",
-        "host",
-        "Spark's Kafka connector is installed, with its checksums"
-        if exists
-        else "Spark's Kafka connector is missing: the first start fetches it",
-        warning=not exists,
-        remedy="python -P -m duewheel.java.jars",
-    )
 
 
 def _clock() -> Diagnosis:

@@ -1,1 +1,1 @@
-"""Java, the jars that pip does not bring, and a Spark session that uses both."""
+"""Java, and a Spark session on it."""

@@ -1,4 +1,4 @@
-"""Finds a Java for Spark, for the development broker and for fetching jars.
+"""Finds a Java for Spark, and for the development broker.
 
 The first that starts is taken, in this order:
 

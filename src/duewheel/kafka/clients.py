@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
@@ -128,8 +128,18 @@ class ClientSettings:
             KafkaUnavailable: no answer by the deadline, or an error.
             ConfigError: the settings or the rights do not fit.
         """
-        try:
+        with self.explained(what):
             return within(deadline, what, call)
+
+    @contextlib.contextmanager
+    def explained(self, what: str) -> Iterator[None]:
+        """Turns the errors of a block of calls to Kafka.
+
+        Raises:
+            KafkaUnavailable, ConfigError: as `call`.
+        """
+        try:
+            yield
         except DuewheelError:
             raise
         except _MISCONFIGURED as error:
@@ -137,6 +147,28 @@ class ClientSettings:
         except (KafkaError, DeadlineExceeded, OSError, RuntimeError) as error:
             text = f"Kafka at {self.address}: {what}: {self.explain(error)}"
             raise KafkaUnavailable(text) from None
+
+    def connect(self, deadline: Deadline, **own: Any) -> KafkaNetClient:
+        """A new network client, with the metadata of the cluster.
+
+        Args:
+            deadline: for the first answer of a broker.
+            own: settings of this one client; they win.
+
+        Raises:
+            KafkaUnavailable, ConfigError: as `call`.
+        """
+        client = KafkaNetClient(**{**self._settings, **own})
+        try:
+            self.call(
+                deadline,
+                "connect",
+                lambda: client.get_broker_version(timeout_ms=deadline.remaining_ms()),
+            )
+        except DuewheelError:
+            _close_quietly("network", client.close)
+            raise
+        return client
 
     def open(self, kind: type[Client], deadline: Deadline, **own: Any) -> Client:
         """A new client; a failure leaves no socket and no thread behind.

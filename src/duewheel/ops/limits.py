@@ -38,7 +38,6 @@ def bounds(settings: Settings) -> dict[str, Bound]:
 
 def _of_ingest(settings: Settings) -> dict[str, Bound]:
     ingest, timer = settings.ingest, settings.timer
-    by_heap = ingest.max_bytes_per_trigger is None
     lowered = Attempt.read(settings.storage.data_dir / SPARK_DIR)
     rows = ingest.max_offsets_per_trigger
     return {
@@ -48,10 +47,7 @@ def _of_ingest(settings: Settings) -> dict[str, Bound]:
             "rows_per_trigger; fewer by bytes_per_trigger, or after a batch out of memory",
         ),
         "bytes_per_trigger": _set(
-            settings,
-            "ingest.driver_memory" if by_heap else "ingest.max_bytes_per_trigger",
-            ingest.bytes_per_trigger,
-            "an eighth of " if by_heap else "",
+            settings, "ingest.max_bytes_per_trigger", ingest.max_bytes_per_trigger
         ),
         "driver_heap_bytes": _set(settings, "ingest.driver_memory", ingest.driver_memory_bytes),
         "batches_in_flight": _fixed(2),

@@ -37,6 +37,7 @@ from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.topic_discovery import timer_topics
 from duewheel.osutil.signals import stop_signals
 from duewheel.osutil.terminal import progress_bar
+from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import parse
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
 from duewheel.wheel.recovery.rebuild import first_marks
@@ -203,7 +204,7 @@ def _classify_rows(
             bar.update(task, advance=chunk.offsets)
             if not chunk.records:
                 continue
-            rows = parse_by_epoch(_table(chunk.records), parsers, epochs)
+            rows = parse_by_epoch(read_records(_table(chunk.records)), parsers, epochs)
             rows = rows.take(np.flatnonzero(rows.timer))  # cancels take no slot
             windows_ms = epochs.windows_ms(rows.partitions, rows.partition, rows.offset)
             slot, _ = requested_slots(rows, settings.wheel.precision_ms, windows_ms)

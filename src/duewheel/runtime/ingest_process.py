@@ -31,7 +31,6 @@ from duewheel import factory
 from duewheel.audit.history import AuditHistory
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.commit_and_close import Marks
-from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.ownership import require_same_shard
 from duewheel.checkpoints.recovery_decision import RecoveryRecord, dequeue_has_decided, recovering
 from duewheel.checkpoints.role import Role
@@ -50,18 +49,16 @@ from duewheel.runtime.checkpointer import CheckpointThread
 from duewheel.runtime.ingest_metrics import IngestMetrics
 from duewheel.runtime.shard_metrics import ShardMetrics
 from duewheel.runtime.topic_watch import TopicWatch
-from duewheel.schemas.request.parser import parse
-from duewheel.schemas.request.skipped_records import parse_but_skipped
 from duewheel.streaming.batch_attempt import SPARK_DIR
 from duewheel.streaming.batch_size import RowLimit
 from duewheel.streaming.disk_guard import DiskGuard
-from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
 from duewheel.streaming.executors import Executors
 from duewheel.streaming.offset_gaps import GapWatch, LogStart
 from duewheel.streaming.query import QueryOptions, run_query
 from duewheel.streaming.query_progress import QueryProgress
-from duewheel.streaming.session import Session
-from duewheel.streaming.sink import Parse, TimerSink
+from duewheel.streaming.read_task import timers
+from duewheel.streaming.session import Session, shared_folder
+from duewheel.streaming.sink import TimerSink
 from duewheel.streaming.source import SourceOptions, timer_stream
 from duewheel.streaming.spark_checkpoint import settle_checkpoint
 from duewheel.wheel.append.engine import Engine
@@ -130,7 +127,7 @@ class IngestRun:
         Args:
             settings: of the shard.
             directory: started as ingest's.
-            spark: with the Kafka connector.
+            spark: runs the queries.
             executors: those of `spark`.
             admin: reads the timer topics.
             clock: for waiting.
@@ -146,13 +143,16 @@ class IngestRun:
         self._engine = Engine(directory, clock, self._watch.find(admin))
         _require_same_settings(settings, state, self._engine)
         self._checkpoint = spark_dir / CHECKPOINT
+        self._folder = shared_folder(spark)
         wanted = settings.ingest
-        self._limit = RowLimit(spark_dir, wanted.max_offsets_per_trigger, wanted.bytes_per_trigger)
+        self._limit = RowLimit(
+            spark_dir, wanted.max_offsets_per_trigger, wanted.max_bytes_per_trigger
+        )
         self._limit.settle(self._checkpoint, self._engine.marks)
         self._gaps = GapWatch(_log_start(admin), clock)
         self._sink = TimerSink(
             self._engine,
-            _parser(self._engine.epochs, settings.dead_letter_topic),
+            partial(timers, folder=self._folder),
             self._checkpoint,
             self._gaps,
             clock,
@@ -201,12 +201,14 @@ class IngestRun:
         ends = self._admin.stable_offsets(sorted({topic for topic, _ in starts}))
         settle_checkpoint(self._checkpoint, self._engine.marks, starts, ends)
         return SourceOptions(
-            bootstrap_servers=settings.kafka.servers,
+            kafka=settings.kafka.client_options("consumer"),
             topics=self._watch.topic_set.topics,
             starting_offsets=starts,
             max_offsets_per_trigger=settings.ingest.max_offsets_per_trigger,
+            epochs=self._engine.epochs.text,
+            dead_letter_topic=settings.dead_letter_topic,
+            folder=self._folder,
             only=settings.shard.count > 1,
-            kafka=settings.kafka.source_options(),
         )
 
     @contextmanager
@@ -241,18 +243,6 @@ class IngestRun:
             statistics.batches, statistics.row_bytes, progress.behind
         )
         return self._watch.poll() or outgrown
-
-
-def _parser(epochs: Epochs, dead_letter_topic: str) -> Parse:
-    """Parses records to timers, each under its epoch."""
-    of_epochs = contracts(epochs, dead_letter_topic)
-    parsers = [partial(parse, contract=contract) for contract in of_epochs]
-    return partial(
-        parse_but_skipped,
-        parser=partial(parse_by_epoch, parsers=parsers, epochs=epochs),
-        skipped=epochs.skipped,
-        dead_letter_topic=dead_letter_topic,
-    )
 
 
 @contextmanager
@@ -295,11 +285,8 @@ def _require_same_settings(settings: Settings, state: State, engine: Engine) -> 
 def _session(settings: Settings) -> AbstractContextManager[Session]:
     return spark_session(
         settings,
-        "ingest",
         app_name=_name(settings),
         work_dir=settings.storage.data_dir / SPARK_DIR,
-        driver_memory=settings.ingest.driver_memory,
-        master=settings.ingest.spark_master,
     )
 
 

@@ -20,9 +20,9 @@ from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError, KafkaUnavailable, RecoveryPending, RecoveryRefused
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.raw_reader import EARLIEST
 from duewheel.kafka.topic_discovery import TakenTopics, discover, require_some
 from duewheel.schemas.batches import TopicPartition
-from duewheel.streaming.source import EARLIEST
 from duewheel.wheel.append.engine import require_same_topics
 
 _POLL_DEADLINE_S = 3.0

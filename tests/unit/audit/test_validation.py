@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from tests.harness.source_table import SourceRow, as_table
@@ -18,6 +19,7 @@ from duewheel.audit.validation import AuditValidator, Disagreement
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.errors import DuewheelError
 from duewheel.schemas.request.acceptance_rules import Rule, compile_suite, load_suite
+from duewheel.schemas.request.kafka_records import KafkaRecords, read_records
 from duewheel.schemas.request.parser import Contract
 from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.testing import suite_parameters
@@ -68,20 +70,24 @@ def contract(max_delay_ms: int = 86_400_000, *, alter: Rule | None = None) -> Co
     return Contract((1_000,), {TOPIC: TopicContract(target="orders")}, "dlq", rules)
 
 
-def records(rows: list[Headers], first: int = 0, step_ms: int = 1, partition: int = 0) -> pa.Table:
+def records(
+    rows: list[Headers], first: int = 0, step_ms: int = 1, partition: int = 0
+) -> KafkaRecords:
     """As Spark gives them."""
-    return as_table(
-        [
-            SourceRow(
-                first + row,
-                NOW_MS + step_ms * row,
-                [(name, value.encode()) for name, value in headers],
-                partition,
-                value=b"",
-                topic=TOPIC,
-            )
-            for row, headers in enumerate(rows)
-        ]
+    return read_records(
+        as_table(
+            [
+                SourceRow(
+                    first + row,
+                    NOW_MS + step_ms * row,
+                    [(name, value.encode()) for name, value in headers],
+                    partition,
+                    value=b"",
+                    topic=TOPIC,
+                )
+                for row, headers in enumerate(rows)
+            ]
+        )
     )
 
 
@@ -204,7 +210,7 @@ def test_across_rows(library: GreatExpectations) -> None:
     audit.take(records([named, SOON, BROKEN], step_ms=-600))
     audit.take(records([named, named], first=10, step_ms=-2_000))
     audit.take(records([named], first=11, partition=1))
-    audit.take(pa.concat_tables([records([SOON], first=20), records([SOON], first=20)]))
+    audit.take(records([SOON], first=20).take(np.array([0, 0])))
     found = by_code(audit.across_rows(ACROSS))
     failing = {code for code, tally in found.items() if not tally.success}
     assert failing == {"too_many_rejected", "offsets_fall", "timestamps_fall", "ids_again"}

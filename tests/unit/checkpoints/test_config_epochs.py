@@ -17,6 +17,7 @@ from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
@@ -185,7 +186,7 @@ def records(*rows: tuple[int, int]) -> pa.Table:
 
 def parsed(epochs: Epochs, *rows: tuple[int, int]) -> list[tuple[Any, ...]]:
     parsers = [partial(parse, contract=judge) for judge in contracts(epochs, "dead")]
-    batch = parse_by_epoch(records(*rows), parsers, epochs)
+    batch = parse_by_epoch(read_records(records(*rows)), parsers, epochs)
     targets = [batch.targets[index] for index in batch.target.tolist()]
     partitions = [batch.partitions[index] for index in batch.partition.tolist()]
     columns = (partitions, batch.offset.tolist(), batch.due_ms.tolist(), targets)
@@ -227,7 +228,7 @@ def test_a_copy_of_what_was_accepted_may_be_due_later_than_is_accepted_now(
         headers.append(("TIMER_ORIGIN", origin))
     table = records((0, 9)).drop_columns("headers")
     table = table.append_column("headers", pa.array([headers], HEADERS))
-    batch = parse(table, contract((1_000,), "orders", 5_000))
+    batch = parse(read_records(table), contract((1_000,), "orders", 5_000))
     assert batch.targets[batch.target[0]] == found
 
 

@@ -42,7 +42,7 @@ def test_defaults_are_the_documented_ones(tmp_path: Path) -> None:
     assert settings.wheel.window_ms == 86_400_000
     assert settings.wheel.margin_ms == 3_600_000
     assert settings.ingest.trigger_ms == 100
-    assert settings.ingest.max_offsets_per_trigger == 150_000
+    assert settings.ingest.max_offsets_per_trigger == 300_000
     assert len(settings.timer.levels_ms) == 18
     assert settings.timer.levels_ms[0] == 1_000
     assert settings.timer.levels_ms[13:] == (600_000, 1_200_000, 1_800_000, 3_600_000, 7_200_000)
@@ -95,7 +95,7 @@ def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("DUEWHEEL_TIMER__LEVELS", "1s 1m 1h30m")
     monkeypatch.setenv("DUEWHEEL_KAFKA__CLIENT__REQUEST_TIMEOUT_MS", "5000")
     monkeypatch.setenv("DUEWHEEL_KAFKA__CLIENT__SASL_PLAIN_PASSWORD", "0123")
-    monkeypatch.setenv("DUEWHEEL_KAFKA__SPARK", '{"security.protocol": "SSL"}')
+    monkeypatch.setenv("DUEWHEEL_SPARK", '{"spark.ui.enabled": true}')
     monkeypatch.setenv("DUEWHEEL_DEQUEUE__CHUNK_BYTES", "4MiB")
     monkeypatch.setenv("DUEWHEEL_CACHE_DIR", "elsewhere")
     settings = load()
@@ -105,7 +105,7 @@ def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
     options = settings.kafka.client_options("consumer")
     assert options["request_timeout_ms"] == 5000
     assert options["sasl_plain_password"] == "0123"
-    assert settings.kafka.source_options() == {"security.protocol": "SSL"}
+    assert settings.spark_conf() == {"spark.ui.enabled": "true"}
     assert settings.dequeue.chunk_bytes == 4 << 20
 
 
@@ -164,12 +164,6 @@ def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
             MINIMAL + "[kafka.client]\nrequest_timeout = 1",
             'clients; did you mean "request_timeout_ms"?',
         ),
-        (MINIMAL + '[kafka.spark]\ngroup.id = "x"', "kafka.spark.group.id: is set by duewheel"),
-        (
-            MINIMAL + '[kafka.spark]\n"kafka.isolation.level" = "x"',
-            "kafka.spark.kafka.isolation.level: is set by duewheel",
-        ),
-        (MINIMAL + '[kafka.spark]\nstartingOffsets = "latest"', "an option of the Spark source"),
         (MINIMAL + '[spark]\n"spark.remote" = "local"', "Spark Connect runs the sink in another"),
         (MINIMAL + '[spark]\n"spark.master" = "spark://x:7077"', "set ingest.spark_master"),
         (MINIMAL + '[ingest]\nspark_master = "yarn"', "ingest.spark_master: String should match"),
@@ -184,7 +178,6 @@ def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         (MINIMAL + '[storage]\nmin_free = "120%"', "a number between 0 and 100, and %"),
         (MINIMAL + '[storage]\nmin_free = "some"', '"some" is no size'),
         (MINIMAL + '[ingest]\ndriver_memory = "511m"', "too small for Spark: at least 512m"),
-        (MINIMAL + '[audit]\ndriver_memory = "100M"', "too small for Spark: at least 512m"),
     ],
 )
 def test_refused_with_key_reason_and_source(tmp_path: Path, text: str, expected: str) -> None:
@@ -248,8 +241,6 @@ def test_secrets_show_nowhere(tmp_path: Path) -> None:
         tmp_path,
         MINIMAL
         + '[kafka.client]\nsasl_plain_username = "ann"\nsasl_plain_password = "hunter2"\n'
-        + "[kafka.spark]\n"
-        + 'sasl.jaas.config = "x required password=hunter2;"\n'
         + '[spark]\nspark.hadoop.fs.s3a.access.key = "hunter2"\n'
         + 'spark.driver.defaultJavaOptions = "-Dtrust.password=hunter2"\n',
     )
@@ -259,7 +250,6 @@ def test_secrets_show_nowhere(tmp_path: Path) -> None:
     assert "ann" in shown
     assert settings.redacted()["kafka"]["client"]["sasl_plain_password"] == "**********"
     assert settings.kafka.client_options("producer")["sasl_plain_password"] == "hunter2"
-    assert "hunter2" in settings.kafka.source_options()["sasl.jaas.config"]
     assert settings.spark_conf()["spark.hadoop.fs.s3a.access.key"] == "hunter2"
 
 
@@ -270,7 +260,7 @@ def test_refusals_do_not_quote_secrets(tmp_path: Path, monkeypatch: pytest.Monke
         + '[kafka.client]\nsasl_plain_pasword = "hunter2"\n[kafka]\nsasl_password = "hunter2"\n',
     )
     assert "hunter2" not in refusal(path)
-    monkeypatch.setenv("DUEWHEEL_KAFKA__SPARK", '{"sasl.jaas.config": "hunter2"')
+    monkeypatch.setenv("DUEWHEEL_KAFKA__CLIENT", '{"sasl_plain_password": "hunter2"')
     assert "hunter2" not in refusal(write(tmp_path, MINIMAL))
 
 

@@ -18,6 +18,7 @@ from duewheel.cli.main import cli
 from duewheel.config.keys_and_bounds import TimerTopic
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError
+from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import parse
 from duewheel.schemas.request.topic_settings import CHOICES, TopicContract
 
@@ -261,7 +262,7 @@ def test_a_copy_is_judged_by_the_lists_of_its_own_time(tmp_path: Path) -> None:
     table = pa.Table.from_pylist([row], SOURCE)
     for deny, codes in (("bills", {}), ("order?", {"target_not_allowed": 1})):
         contract = factory.contract(loaded(tmp_path, LISTED + f'targets_deny = ["{deny}"]\n'))
-        batch = parse(table, contract)
+        batch = parse(read_records(table), contract)
         assert batch.origin_offset.tolist() == [3 if not codes else 7]
         assert batch.rejections() == codes
 

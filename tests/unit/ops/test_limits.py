@@ -38,9 +38,9 @@ def test_bounds_are_those_in_force_and_name_what_has_set_them(
     assert found["queue_records"] == found["transaction_records"]
     assert found["hot_slot_rows"] == {"value": 70, "from": "dequeue.hot_slot_limit (environment)"}
     assert found["min_free"] == {"value": "5%", "from": "storage.min_free (flags)"}
-    assert found["bytes_per_trigger"] == {
-        "value": (1 << 30) // 8,
-        "from": f"an eighth of ingest.driver_memory ({file})",
+    assert found["driver_heap_bytes"] == {
+        "value": 1 << 30,
+        "from": f"ingest.driver_memory ({file})",
     }
     assert found["transaction_bytes"]["from"] == "dequeue.chunk_bytes (default)"
     config = dequeue_config(settings)
@@ -50,22 +50,14 @@ def test_bounds_are_those_in_force_and_name_what_has_set_them(
     assert found["batch_bytes_max"]["value"] == PublisherLimits().batch_bytes_max
 
 
-def test_bytes_per_trigger_can_be_set() -> None:
-    settings = load(None, {"timer": {"topics": "a"}, "ingest": {"max_bytes_per_trigger": "32MiB"}})
-    assert bounds(settings)["bytes_per_trigger"] == {
-        "value": 32 << 20,
-        "from": "ingest.max_bytes_per_trigger (flags)",
-    }
-
-
 def test_rows_per_trigger_tell_of_batches_that_were_too_large(tmp_path: Path) -> None:
     settings = load(None, {"timer": {"topics": "a"}, "storage": {"data_dir": tmp_path}})
-    assert bounds(settings)["rows_per_trigger_now"]["value"] == 150_000
+    assert bounds(settings)["rows_per_trigger_now"]["value"] == 300_000
     (tmp_path / SPARK_DIR).mkdir()
     Attempt({}, 12_500).write(tmp_path / SPARK_DIR)
     found = bounds(settings)
     assert found["rows_per_trigger_now"]["value"] == 12_500
-    assert found["rows_per_trigger"]["value"] == 150_000
+    assert found["rows_per_trigger"]["value"] == 300_000
 
 
 def test_without_a_limit_no_slot_is_hot() -> None:

@@ -10,17 +10,22 @@ from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
-from py4j.protocol import Py4JNetworkError
-from pyspark.errors import PySparkException, StreamingQueryException
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame
 
 from duewheel.clock import SystemClock
 from duewheel.errors import BatchTooLarge, DiskFull, DuewheelError, KafkaUnavailable
-from duewheel.streaming.query import QueryOptions, cause, run_query
+from duewheel.streaming.failure import cause
+from duewheel.streaming.query import QueryOptions, run_query
 from duewheel.streaming.query_progress import QueryProgress
 from duewheel.streaming.sink import TimerSink
 
 TASK = PySparkException("Job aborted due to stage failure")
+OF_A_TASK = """Failed when Python streaming data source perform latestOffset: Traceback (most recent
+  File "raw_reader.py", line 1, in read
+duewheel.errors.KafkaUnavailable: nothing comes from delayed-0
+ SQLSTATE: 38000"""
 
 
 @pytest.mark.parametrize(
@@ -30,7 +35,11 @@ TASK = PySparkException("Job aborted due to stage failure")
         ("an exception in foreachBatch", pa.ArrowMemoryError("malloc of 1 GB"), BatchTooLarge),
         ("caused by: java.lang.OutOfMemoryError: Java heap space", TASK, BatchTooLarge),
         ("java.lang.OutOfMemoryError: GC overhead limit exceeded", None, BatchTooLarge),
-        ("org.apache.kafka.common.errors.TimeoutException: 60000 ms", TASK, KafkaUnavailable),
+        ("[STREAM_FAILED] Query", PythonException(OF_A_TASK), KafkaUnavailable),
+        (OF_A_TASK, None, KafkaUnavailable),  # of the process that plans
+        ("Traceback\nduewheel.errors.CorruptFile: a/b at byte 0: no", None, DuewheelError),
+        ("[STREAM_FAILED] Query", PythonException("Traceback\nMemoryError: no"), BatchTooLarge),
+        ("", Py4JError("Python worker exited unexpectedly (crashed)"), BatchTooLarge),
         ("an exception in foreachBatch", OSError(28, "no space"), OSError),
         ("java.io.IOException: No space left on device", TASK, DiskFull),
         ("something else", TASK, DuewheelError),

@@ -27,7 +27,7 @@ def test_a_kill_while_the_jvm_starts_leaves_nothing_outside_the_work_directory(
 
     monkeypatch.setattr(os, "environ", {**os.environ})
     monkeypatch.setattr(SparkSession, "builder", Killed())
-    start_session(SessionOptions("test", tmp_path, Path("java"), []))
+    start_session(SessionOptions("test", tmp_path, Path("java")))
     (folder,) = made
     assert folder.parent == tmp_path / "scratch"
     assert Path(tempfile.gettempdir()) != tmp_path / "scratch"
@@ -58,5 +58,5 @@ def test_the_jvm_has_one_collector(
     monkeypatch.setattr(os, "environ", {**os.environ})
     monkeypatch.setattr(SparkSession, "builder", Started())
     conf = {f"spark.driver.{key}": own}
-    start_session(SessionOptions("test", tmp_path, Path("java"), [], conf=conf))
+    start_session(SessionOptions("test", tmp_path, Path("java"), conf=conf))
     assert sorted(re.findall(r"Use\w+GC", settings[0])) == collectors

@@ -22,6 +22,7 @@ from duewheel.checkpoints.fs import Space
 from duewheel.errors import KafkaUnavailable, RecoveryRefused
 from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.streaming.background_append import StoppedWaitingError
 from duewheel.streaming.disk_guard import DiskGuard, written_bytes
@@ -115,13 +116,13 @@ class SinkBench:
         rules = compile_suite(load_suite(), suite_parameters(forbidden_targets=["a", "b"]))
         contract = Contract((1_000,), {}, "dead", rules)
         self.engine = RecordingEngine(marks, room)
-        self.parse = partial(parse, contract=contract)
+        self.contract = contract
         self.clock = ManualClock()
         self.starts = LogStarts()
         self.gaps = GapWatch(self.starts, self.clock)
         self.sink = TimerSink(
             self.engine,
-            self.parse,
+            self.timers,
             checkpoint=checkpoint,
             gaps=self.gaps,
             clock=self.clock,
@@ -132,6 +133,12 @@ class SinkBench:
         self.must_take = False
         self.pauses = 0
 
+    def timers(self, rows: pa.Table) -> TimerBatch:
+        return parse(read_records(rows), self.contract)
+
+    def take(self, rows: pa.Table, ends: Marks) -> None:
+        self.sink.take(self.timers(rows), ends)
+
     def paused(self) -> bool:
         """For as many looks as `pauses` says."""
         self.pauses -= 1
@@ -140,7 +147,7 @@ class SinkBench:
 
 def test_rows_and_marks_of_a_batch_reach_the_engine() -> None:
     bench = SinkBench({A0: 0, A1: 0})
-    bench.sink.take(table((A0, 0), (A0, 1), (A1, 0)), {A0: 2, A1: 1})
+    bench.take(table((A0, 0), (A0, 1), (A1, 0)), {A0: 2, A1: 1})
     assert bench.engine.taken == [(A0, 0), (A0, 1), (A1, 0)]
     assert bench.engine.marks == {A0: 2, A1: 1}
     assert bench.sink.statistics.rows == 3
@@ -149,15 +156,15 @@ def test_rows_and_marks_of_a_batch_reach_the_engine() -> None:
 
 def test_marks_are_the_batchs_end_not_its_last_row() -> None:
     bench = SinkBench({A0: 0})
-    bench.sink.take(table((A0, 0)), {A0: 7, A1: 3})
+    bench.take(table((A0, 0)), {A0: 7, A1: 3})
     assert bench.engine.marks == {A0: 7, A1: 3}
 
 
 def test_an_empty_batch_moves_the_marks() -> None:
     bench = SinkBench({A0: 4})
-    bench.sink.take(SCHEMA.empty_table(), {A0: 6})
+    bench.take(SCHEMA.empty_table(), {A0: 6})
     assert bench.engine.marks == {A0: 6}
-    bench.sink.take(
+    bench.take(
         pa.table({name: pa.chunked_array([], SCHEMA.field(name).type) for name in SCHEMA.names}),
         {A0: 7},
     )
@@ -167,7 +174,7 @@ def test_an_empty_batch_moves_the_marks() -> None:
 
 def test_replayed_rows_are_dropped_and_marks_do_not_fall() -> None:
     bench = SinkBench({A0: 3, A1: 9})
-    bench.sink.take(table((A0, 1), (A0, 2), (A0, 3), (A1, 0)), {A0: 4, A1: 1})
+    bench.take(table((A0, 1), (A0, 2), (A0, 3), (A1, 0)), {A0: 4, A1: 1})
     assert bench.engine.taken == [(A0, 3)]
     assert bench.engine.marks == {A0: 4, A1: 9}
     assert bench.sink.statistics.rows_replayed == 3
@@ -176,15 +183,15 @@ def test_replayed_rows_are_dropped_and_marks_do_not_fall() -> None:
 def test_ends_that_fall_are_refused() -> None:
     """A log that has lost its end: what is written there now is not what was taken."""
     bench = SinkBench({A0: 0})
-    bench.sink.take(table((A0, 0), (A0, 1), (A0, 2)), {A0: 3})
+    bench.take(table((A0, 0), (A0, 1), (A0, 2)), {A0: 3})
     with pytest.raises(RecoveryRefused, match=r"ends at offset 2, but messages up to 3"):
-        bench.sink.take(table((A0, 1)), {A0: 2})
+        bench.take(table((A0, 1)), {A0: 2})
     assert bench.engine.taken == [(A0, 0), (A0, 1), (A0, 2)]
 
 
 def test_several_topics_keep_their_partitions_apart() -> None:
     bench = SinkBench({A0: 1, B0: 0})
-    bench.sink.take(table((A0, 0), (B0, 0)), {A0: 1, B0: 1})
+    bench.take(table((A0, 0), (B0, 0)), {A0: 1, B0: 1})
     assert bench.engine.taken == [(B0, 0)]
 
 
@@ -192,7 +199,7 @@ def test_what_the_engine_does_not_take_yet_waits_and_nothing_is_taken_twice() ->
     bench = SinkBench({A0: 0, A1: 0}, room=2)
     began_ms = bench.clock.now_ms()
     rows = [(A0, n) for n in range(5)] + [(A1, n) for n in range(3)]
-    bench.sink.take(table(*rows), {A0: 6, A1: 4})
+    bench.take(table(*rows), {A0: 6, A1: 4})
     assert sorted(bench.engine.taken) == rows
     assert bench.engine.marks == {A0: 6, A1: 4}
     assert bench.clock.now_ms() > began_ms
@@ -204,7 +211,7 @@ def test_a_paused_sink_takes_nothing_until_it_may() -> None:
     bench = SinkBench({A0: 0})
     bench.pauses = 3
     began_ms = bench.clock.now_ms()
-    bench.sink.take(table((A0, 0), (A0, 1)), {A0: 2})
+    bench.take(table((A0, 0), (A0, 1)), {A0: 2})
     assert bench.clock.now_ms() > began_ms  # it waited, and then took them
     assert bench.engine.taken == [(A0, 0), (A0, 1)]
     assert bench.sink.statistics.rows_held == 0
@@ -215,7 +222,7 @@ def test_a_paused_sink_can_be_stopped() -> None:
     bench.pauses = 3
     bench.sink.stop()
     with pytest.raises(StoppedWaitingError, match="paused"):
-        bench.sink.take(table((A0, 0)), {A0: 1})
+        bench.take(table((A0, 0)), {A0: 1})
     assert bench.engine.taken == []
     assert bench.sink.statistics.rows_held == 1
     bench.sink.resume()
@@ -225,7 +232,7 @@ def test_a_paused_sink_can_be_stopped() -> None:
 def test_a_batch_that_the_disk_has_no_room_for_comes_in_parts() -> None:
     bench = SinkBench({A0: 0, A1: 0})
     rows = table((A0, 0), (A1, 0), (A0, 1), (A1, 4), (A0, 2))
-    each = int(written_bytes(bench.parse(rows))[0])
+    each = int(written_bytes(bench.timers(rows))[0])
     parts: list[tuple[int, Marks]] = []
 
     def emptied(seconds: float) -> None:
@@ -239,7 +246,7 @@ def test_a_batch_that_the_disk_has_no_room_for_comes_in_parts() -> None:
     bench.space = Space(MIN_FREE + 3 * each - 1, 1 << 30)
     bench.engine.appended = filled
     bench.clock.sleep = emptied  # type: ignore[method-assign]
-    bench.sink.take(rows, {A0: 3, A1: 9})
+    bench.take(rows, {A0: 3, A1: 9})
     assert parts == [(2, {A0: 1, A1: 4}), (4, {A0: 2, A1: 9})]
     assert bench.engine.taken == [(A0, 0), (A1, 0), (A0, 1), (A1, 4), (A0, 2)]
     assert bench.engine.marks == {A0: 3, A1: 9}
@@ -266,7 +273,7 @@ def test_a_batch_waits_until_the_disk_has_room_for_it_and_some_more() -> None:
     bench.space = Space(free_bytes, 1 << 30)
     bench.clock.sleep = slept  # type: ignore[method-assign]
     with capture_logs() as lines:
-        bench.sink.take(rows, {A0: 2})
+        bench.take(rows, {A0: 2})
     assert bench.engine.taken == [(A0, 0), (A0, 1)]
     assert bench.sink.statistics.rows_without_room == 0
     assert MIN_FREE * 11 // 10 <= waits[-1] + 1_000 < MIN_FREE * 11 // 10 + 3_000, "a tenth more"
@@ -281,20 +288,20 @@ def test_what_a_batch_writes_counts_before_it_is_taken() -> None:
     bench.space = Space(MIN_FREE + needed, 1 << 30)
     bench.sink.stop()
     with pytest.raises(StoppedWaitingError, match="disk"):
-        bench.sink.take(table((A0, 0), (A0, 1)), {A0: 2})
+        bench.take(table((A0, 0), (A0, 1)), {A0: 2})
     bench.sink.resume()
     bench.space = Space(MIN_FREE + 3 * needed, 1 << 30)
-    bench.sink.take(table((A0, 0), (A0, 1)), {A0: 2})
+    bench.take(table((A0, 0), (A0, 1)), {A0: 2})
     assert len(bench.engine.taken) == 2
     bench.space = Space(0, 1 << 30)
-    bench.sink.take(SCHEMA.empty_table(), {A0: 3})
+    bench.take(SCHEMA.empty_table(), {A0: 3})
     assert bench.engine.marks == {A0: 3}, "what writes nothing waits for nothing"
 
 
 def test_what_delivery_waits_for_is_taken_on_a_full_disk_too() -> None:
     bench = SinkBench({A0: 0})
     bench.space, bench.must_take = Space(0, 1 << 30), True
-    bench.sink.take(table((A0, 0)), {A0: 1})
+    bench.take(table((A0, 0)), {A0: 1})
     assert bench.engine.taken == [(A0, 0)]
 
 
@@ -304,7 +311,7 @@ def test_rejected_rows_are_counted_by_reason() -> None:
     rows = table(*((A0, offset) for offset in range(4)))
     headers = pa.array([[]] * 3 + [[{"key": "DELAY", "value": b"x"}]], HEADERS)
     rows = rows.set_column(rows.schema.get_field_index("headers"), "headers", headers)
-    bench.sink.take(rows, {A0: 4})
+    bench.take(rows, {A0: 4})
     known = bench.sink.statistics
     assert known.rejected == {"no_due_time": 2, "bad_header": 1}
     assert (known.rows, known.rows_replayed) == (3, 1)
@@ -319,13 +326,13 @@ def test_rows_of_a_batch_that_was_taken_in_part_are_counted() -> None:
     rows = rows.set_column(rows.schema.get_field_index("headers"), "headers", headers)
     bench.sink.stop()
     with pytest.raises(StoppedWaitingError, match="owner"):
-        bench.sink.take(rows, {A0: 5})
+        bench.take(rows, {A0: 5})
     known = bench.sink.statistics
     assert (known.rows, dict(known.rejected), known.batches) == (2, {"no_due_time": 1}, 0)
     assert known.newest_ms == int(WRITTEN.timestamp() * 1000)
     bench.sink.resume()
     bench.engine.room = 1_000
-    bench.sink.take(rows, {A0: 5})
+    bench.take(rows, {A0: 5})
     known = bench.sink.statistics
     assert (known.rows, known.rows_replayed, known.batches) == (5, 2, 1)
     assert bench.engine.taken == [(A0, offset) for offset in range(5)]
@@ -335,7 +342,7 @@ def test_a_waiting_sink_can_be_stopped() -> None:
     bench = SinkBench({A0: 0}, room=0)
     bench.sink.stop()
     with pytest.raises(StoppedWaitingError):
-        bench.sink.take(table((A0, 0)), {A0: 1})
+        bench.take(table((A0, 0)), {A0: 1})
     assert bench.sink.statistics.rows_ahead == 1
     assert bench.engine.marks == {A0: 0}
 
@@ -488,7 +495,7 @@ def test_a_query_with_smaller_batches_may_end_before_a_batch_that_was_not_taken(
 
 def test_a_gap_of_markers_is_no_loss() -> None:
     bench = SinkBench({A0: 10})
-    bench.sink.take(table((A0, 12)), {A0: 13})
+    bench.take(table((A0, 12)), {A0: 13})
     assert bench.starts.asked == 1
     assert bench.sink.statistics.rows_lost == 0
 
@@ -496,7 +503,7 @@ def test_a_gap_of_markers_is_no_loss() -> None:
 def test_a_gap_below_the_log_start_is_a_loss() -> None:
     bench = SinkBench({A0: 10, A1: 5})
     bench.starts.starts = {A0: 25, A1: 8}
-    bench.sink.take(table((A0, 30)), {A0: 31, A1: 8})
+    bench.take(table((A0, 30)), {A0: 31, A1: 8})
     assert bench.sink.statistics.rows_lost == (25 - 10) + (8 - 5)
 
 
@@ -506,25 +513,25 @@ def test_a_loss_counts_once_though_its_batch_is_read_again() -> None:
     bench.pauses = 2
     bench.sink.stop()
     with pytest.raises(StoppedWaitingError):
-        bench.sink.take(table((A0, 30)), {A0: 31})
+        bench.take(table((A0, 30)), {A0: 31})
     bench.sink.resume()
-    bench.sink.take(table((A0, 30)), {A0: 31})
+    bench.take(table((A0, 30)), {A0: 31})
     assert bench.sink.statistics.rows_lost == 25 - 10
 
 
 def test_a_partition_without_a_mark_has_no_gap() -> None:
     bench = SinkBench({})
     bench.starts.starts = {A0: 30}
-    bench.sink.take(table((A0, 30)), {A0: 31})
+    bench.take(table((A0, 30)), {A0: 31})
     assert bench.starts.asked == 0
 
 
 def test_the_log_start_is_asked_for_after_the_gap_and_not_too_often() -> None:
     bench = SinkBench({A0: 0})
-    bench.sink.take(table((A0, 1)), {A0: 2})
+    bench.take(table((A0, 1)), {A0: 2})
     assert bench.starts.asked == 1
     bench.starts.starts = {A0: 9}
-    bench.sink.take(table((A0, 9)), {A0: 10})
+    bench.take(table((A0, 9)), {A0: 10})
     assert bench.starts.asked == 1
     assert bench.gaps.rows_lost == 0
     bench.clock.sleep(LOG_START_INTERVAL_MS / 1000)
@@ -539,7 +546,7 @@ def test_the_log_start_is_asked_for_after_the_gap_and_not_too_often() -> None:
 def test_a_gap_waits_until_the_brokers_answer() -> None:
     bench = SinkBench({A0: 0})
     bench.starts.reachable = False
-    bench.sink.take(table((A0, 5)), {A0: 6})
+    bench.take(table((A0, 5)), {A0: 6})
     assert bench.engine.taken == [(A0, 5)]
     bench.starts.reachable, bench.starts.starts = True, {A0: 5}
     bench.clock.sleep(LOG_START_INTERVAL_MS / 1000)
@@ -566,7 +573,7 @@ def test_what_lies_ahead_of_a_followed_owner_waits_without_a_word(
 
     monkeypatch.setattr(bench.engine, "append", limited)
     with capture_logs() as logged:
-        bench.sink.take(table((A0, 0), (A0, 1)), {A0: 2})
+        bench.take(table((A0, 0), (A0, 1)), {A0: 2})
     assert counts == [0, 2]
     assert all(batch is batches[0] for batch in batches)  # nothing of it is copied
     assert bench.sink.statistics.rows_ahead == 0

@@ -35,12 +35,6 @@ def commit(checkpoint: Path, batch_id: int) -> None:
     path.write_text('v1\n{"nextBatchWatermarkMs":0}')
 
 
-def begin(checkpoint: Path, offsets: Offsets) -> None:
-    path = checkpoint / "sources" / "0" / "0"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"\0v1\n" + json.dumps(offsets).encode())
-
-
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     return tmp_path / "spark"
@@ -58,19 +52,12 @@ def test_nothing_there_says_nothing(checkpoint: Path) -> None:
     assert resume_point(checkpoint) is None
 
 
-def test_started_but_nothing_planned(checkpoint: Path) -> None:
-    begin(checkpoint, {"a": {"0": 3}})
-    assert resume_point(checkpoint) == Resume(0, {("a", 0): 3})
-
-
-def test_batch_0_is_run_again_from_where_it_began(checkpoint: Path) -> None:
-    begin(checkpoint, {"a": {"0": 3}})
+def test_batch_0_is_run_again_from_an_offset_that_no_file_has(checkpoint: Path) -> None:
     plan(checkpoint, 0, {"a": {"0": 8}})
-    assert resume_point(checkpoint) == Resume(0, {("a", 0): 3}, {("a", 0): 8})
+    assert resume_point(checkpoint) == Resume(0, {}, {("a", 0): 8})
 
 
 def test_goes_on_behind_a_committed_batch(checkpoint: Path) -> None:
-    begin(checkpoint, {"a": {"0": 3}})
     for batch_id in range(11):
         plan(checkpoint, batch_id, {"a": {"0": 8 + batch_id}})
         commit(checkpoint, batch_id)
@@ -133,10 +120,22 @@ def test_missing_pieces_are_refused(checkpoint: Path) -> None:
         end_offsets(checkpoint, 6)
 
 
-def test_batch_0_without_its_beginning_is_refused(checkpoint: Path) -> None:
-    plan(checkpoint, 0, {"a": {"0": 1}})
-    with pytest.raises(CorruptFile, match="missing, though batch 0 is planned"):
-        resume_point(checkpoint)
+@pytest.mark.parametrize(
+    ("end", "log_end", "kept"),
+    [
+        ({"a": {"0": 8}}, 8, True),
+        ({"a": {"0": 2}}, 8, True),  # it begins at the marks: it is empty
+        ({"a": {"0": 8}}, 7, False),
+        ({"a": {"0": 8, "1": 0}}, 8, False),
+        ({"b": {"0": 8}}, 8, False),
+    ],
+)
+def test_batch_0_is_run_again_where_it_can_skip_nothing(
+    checkpoint: Path, end: Offsets, log_end: int, *, kept: bool
+) -> None:
+    plan(checkpoint, 0, end)
+    settle_checkpoint(checkpoint, {("a", 0): 3}, {("a", 0): 3}, {("a", 0): log_end})
+    assert checkpoint.exists() == kept
 
 
 def test_an_empty_commit_is_refused(checkpoint: Path) -> None:

@@ -14,6 +14,7 @@ from tests.property.plain_contract import Header, PlainRecord, table
 from duewheel.schemas.batches import NO_KEY, Deliveries, TimerBatch
 from duewheel.schemas.header_names import LEVELS_MS
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.varint import read_varint
@@ -40,7 +41,7 @@ def read(
 ) -> TimerBatch:
     """One record of a topic of this mode, with offset 7 in partition 3."""
     record = PlainRecord(TOPIC, 3, NOW_MS, key, value, headers)
-    return parse(table([record]), contract(mode, **settings))
+    return parse(read_records(table([record])), contract(mode, **settings))
 
 
 def code(batch: TimerBatch) -> str | None:
@@ -259,7 +260,7 @@ class RollingWorld(LocalWorld):
 
     def take(self, *records: PlainRecord) -> None:
         mark = self.engine.marks.get((TOPIC, 3), 0)
-        batch = parse(table([*records], first_offset=mark), self.under)
+        batch = parse(read_records(table([*records], first_offset=mark)), self.under)
         assert not batch.rejected.any()
         self.engine.append(batch, {(TOPIC, 3): mark + len(records)})
 
@@ -309,7 +310,7 @@ def test_one_that_rolls_is_delivered_like_one_that_does_not(
     under = contract(mode, id="key", null_value="cancel", past_due="dead-letter", delay_ms=5)
     headers = [*headers, ("TIMER_WINDOW_MS", b"60000"), ("x", b"")]
     record = PlainRecord(TOPIC, 3, NOW_MS, key, b"value", headers)
-    at_once = parse(table([record], first_offset=0), under)
+    at_once = parse(read_records(table([record], first_offset=0)), under)
     world = RollingWorld(tmp_path, under)
     world.take(record)
     found, rolls = world.deliver()

@@ -18,6 +18,7 @@ from duewheel.schemas.header_names import LEVELS_MS, REQUEST, Request
 from duewheel.schemas.request.due_times import due_times
 from duewheel.schemas.request.header_values import SATURATED, parse_instants, parse_numbers
 from duewheel.schemas.request.headers import USERS, header_groups, read_headers
+from duewheel.schemas.request.kafka_records import raw_headers
 
 NOW_MS = 1_800_000_000_000
 
@@ -116,7 +117,7 @@ def test_what_is_no_instant(text: str) -> None:
 
 def due(*rows: list[Header]) -> list[int | str]:
     """The due time of each row, relative to its timestamp, or what is wrong."""
-    fields = read_headers(column(*rows)).fields()
+    fields = read_headers(raw_headers(column(*rows))).fields()
     found = due_times(fields, np.full(len(rows), NOW_MS), LEVELS_MS)
     out: list[int | str] = []
     for due_ms, known, bad in zip(found.due_ms, found.valid, found.bad, strict=True):
@@ -184,7 +185,7 @@ def test_the_last_of_several_counts() -> None:
 def test_null_list_and_parts_of_a_column() -> None:
     rows = column([("a", b"1")], None, [("b", None), ("DELAY", b"1")], [], [("c", b"")])
     for part in (rows, rows.slice(1), rows.slice(2, 1), pa.chunked_array([rows, rows.slice(3)])):
-        found = read_headers(part)
+        found = read_headers(raw_headers(part))
         encoded, count = header_groups(found, found.request == USERS)
         expected = [
             [(k, v) for k, v in ((h["key"], h["value"]) for h in row or []) if k not in REQUEST]

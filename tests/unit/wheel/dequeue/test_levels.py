@@ -25,6 +25,7 @@ from duewheel.ops import stats
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.header_names import LEVELS_MS
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.testing import (
     TIMER_TOPIC,
@@ -49,7 +50,7 @@ def batch_of(rows: Sequence[Asked], firsts: Sequence[int], levels: Sequence[int]
         headers = [("DELAY", level.encode()), ("REAL_TOPIC", b"orders")]
         records.append(SourceRow(ends[partition], timestamp_ms, headers, partition))
         ends[partition] += 1
-    return parse(as_table(records), Contract(tuple(levels), {}, "dead", RULES))
+    return parse(read_records(as_table(records)), Contract(tuple(levels), {}, "dead", RULES))
 
 
 @pytest.fixture

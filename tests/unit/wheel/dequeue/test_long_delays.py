@@ -17,6 +17,7 @@ from duewheel.config.settings import load
 from duewheel.errors import ConfigError
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.request_columns import COUNT_MAX
 from duewheel.testing import (
@@ -38,7 +39,7 @@ def asked_for(*delays_ms: int, header: str = "TIMER_DELAY_MS") -> TimerBatch:
         SourceRow(offset, NOW_MS, [(header, b"%d" % (base + ms)), ("REAL_TOPIC", b"orders")])
         for offset, ms in enumerate(delays_ms)
     ]
-    return parse(as_table(records), Contract((1_000,), {}, "dead", RULES))
+    return parse(read_records(as_table(records)), Contract((1_000,), {}, "dead", RULES))
 
 
 @pytest.mark.parametrize("header", ["TIMER_DELAY_MS", "TIMER_DELIVER_MS"])

@@ -1,20 +1,18 @@
-"""The jars that pip does not bring: Spark's Kafka connector, and a Kafka broker.
+"""The jars of the development broker, which pip does not bring.
 
-`jars.json` beside this module pins two lists:
+`jars.json` beside this module pins them:
 
-    { list: { "roots":      the coordinates a person chose,
-              "transitive": whether their dependencies belong to the list,
-              "jars":       [ { "coordinate": group:artifact:version, "size", "sha256" } ] } }
+    { "roots": the coordinates a person chose,
+      "jars":  [ { "coordinate": group:artifact:version, "size", "sha256" } ] }
 
-The connector's roots are not transitive: Spark brings the rest itself. `python -P -m
-duewheel.java.jars --pin` fills in "jars" from "roots"; an upgrade is an edit of "roots" and that
-command.
+`python -P -m duewheel.dev.jars --pin` fills in "jars" from "roots" and their dependencies; an
+upgrade is an edit of "roots" and that command.
 
 The jars (fetched as ivy.py says) are kept in the cache directory:
 
     jars/lock             held while fetching: a second process waits and finds the work done
     jars/fetching-*       unfinished; the next process removes it after a kill
-    jars/<list>-<digest>  complete; <digest> names the pinned list, so that upgrades do not mix
+    jars/broker-<digest>  complete; <digest> names the pinned list, so that upgrades do not mix
 
 Invariant: a folder without "fetching" in its name was checksummed in full before it got its name,
 and is checksummed again whenever it is used; one that fails is fetched again.
@@ -41,13 +39,13 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 
 from duewheel.backoff import Backoff
 from duewheel.clock import SystemClock
+from duewheel.dev.ivy import Ivy
 from duewheel.errors import DuewheelError
 from duewheel.java.find import Java, cache_dir, find_java
-from duewheel.java.ivy import Ivy
 
 PINS = Path(__file__).with_name("jars.json")
 
-# Ivy fetches one file after the other; six at a time is 6 s instead of 16 s for the broker.
+# Ivy fetches one file after the other; six at a time is 6 s instead of 16 s.
 _PARALLEL = 6
 _ATTEMPTS = 4
 _BACKOFF_MS = 1_000, 8_000
@@ -68,49 +66,27 @@ class Jar:
         return f"{artifact}-{version}.jar"
 
 
-def connector_jars(java: Java, attempts: int = _ATTEMPTS) -> list[Path]:
-    """Spark's Kafka connector, for `spark.jars`. Fetched first if need be.
+def broker_jars(java: Java, attempts: int = _ATTEMPTS) -> list[Path]:
+    """A Kafka broker with its dependencies, without a logging backend and scala-library. Fetched
+    first if need be.
 
     Raises:
         DuewheelError: the jars cannot be fetched, or are not the pinned ones.
     """
-    return _jars("connector", java, attempts)
-
-
-def broker_jars(java: Java) -> list[Path]:
-    """A Kafka broker with its dependencies, without a logging backend and scala-library.
-
-    Raises:
-        DuewheelError: the jars cannot be fetched, or are not the pinned ones.
-    """
-    return _jars("broker", java)
-
-
-def pinned(name: str) -> list[Jar]:
-    """The list of that name: "connector" or "broker"."""
-    return [Jar(**jar) for jar in json.loads(PINS.read_text())[name]["jars"]]
-
-
-def is_fetched(name: str) -> bool:
-    """Whether all jars of the list are there, with their checksums."""
-    wanted = pinned(name)
-    return _whole(_folder(name, wanted), wanted)
-
-
-def _folder(name: str, wanted: Sequence[Jar]) -> Path:
+    wanted = pinned()
     digest = hashlib.sha256("".join(jar.sha256 for jar in wanted).encode()).hexdigest()[:12]
-    return cache_dir() / "jars" / f"{name}-{digest}"
-
-
-def _jars(name: str, java: Java, attempts: int = _ATTEMPTS) -> list[Path]:
-    wanted = pinned(name)
-    folder = _folder(name, wanted)
+    folder = cache_dir() / "jars" / f"broker-{digest}"
     if not _whole(folder, wanted):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.parent / "lock"):
             if not _whole(folder, wanted):
-                _fetch(name, wanted, folder, java, attempts)
+                _fetch(wanted, folder, java, attempts)
     return [folder / jar.file_name for jar in wanted]
+
+
+def pinned() -> list[Jar]:
+    """The jars of `broker_jars`."""
+    return [Jar(**jar) for jar in json.loads(PINS.read_text())["jars"]]
 
 
 def _whole(folder: Path, wanted: Sequence[Jar]) -> bool:
@@ -133,7 +109,7 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _fetch(name: str, wanted: Sequence[Jar], folder: Path, java: Java, attempts: int) -> None:
+def _fetch(wanted: Sequence[Jar], folder: Path, java: Java, attempts: int) -> None:
     """Fill `folder`; the caller holds the lock."""
     for left_over in folder.parent.glob("fetching-*"):
         shutil.rmtree(left_over)
@@ -141,7 +117,7 @@ def _fetch(name: str, wanted: Sequence[Jar], folder: Path, java: Java, attempts:
         tempfile.TemporaryDirectory(prefix="fetching-", dir=folder.parent) as scratch,
         _progress() as progress,
     ):
-        bar = progress.add_task(f"fetching {len(wanted)} {name} jars", total=_size(wanted))
+        bar = progress.add_task(f"fetching {len(wanted)} jars of the broker", total=_size(wanted))
         new = Path(scratch) / "new"
         new.mkdir()
         with Ivy(java, Path(scratch)) as ivy, ThreadPoolExecutor(_PARALLEL) as pool:
@@ -192,17 +168,15 @@ def _progress() -> Progress:
 
 
 def pin() -> None:
-    """Resolve the roots of every list and write their jars and checksums to jars.json."""
+    """Resolve the roots and write their jars and checksums to jars.json."""
     pins = json.loads(PINS.read_text())
-    java = find_java()
-    for name, pinning in pins.items():
-        with tempfile.TemporaryDirectory() as scratch, Ivy(java, Path(scratch)) as ivy:
-            ivy.resolve(pinning["roots"], transitive=pinning["transitive"])
-            jars = [_pinned(path) for path in Path(scratch).glob("ivy-*/cache/*/*/*/*.jar")]
-        jars.sort(key=lambda jar: jar.coordinate)
-        assert len({jar.file_name for jar in jars}) == len(jars), "file names must not collide"
-        pinning["jars"] = [asdict(jar) for jar in jars]
-        print(f"{name}: {len(jars)} jars, {_size(jars) / 1e6:.1f} MB")
+    with tempfile.TemporaryDirectory() as scratch, Ivy(find_java(), Path(scratch)) as ivy:
+        ivy.resolve(pins["roots"], transitive=True)
+        jars = [_pinned(path) for path in Path(scratch).glob("ivy-*/cache/*/*/*/*.jar")]
+    jars.sort(key=lambda jar: jar.coordinate)
+    assert len({jar.file_name for jar in jars}) == len(jars), "file names must not collide"
+    pins["jars"] = [asdict(jar) for jar in jars]
+    print(f"{len(jars)} jars, {_size(jars) / 1e6:.1f} MB")
     PINS.write_text(json.dumps(pins, indent=2) + "\n")
 
 
@@ -216,17 +190,15 @@ def _pinned(path: Path) -> Jar:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fetch both lists now, or with --pin renew the pins."""
+    """Fetch the jars now, or with --pin renew the pins."""
     if list(arguments) == ["--pin"]:
         pin()
         return 0
     if arguments:
-        print("usage: python -P -m duewheel.java.jars [--pin]", file=sys.stderr)
+        print("usage: python -P -m duewheel.dev.jars [--pin]", file=sys.stderr)
         return 2
     try:
-        java = find_java()
-        connector_jars(java)
-        broker_jars(java)
+        broker_jars(find_java())
     except DuewheelError as error:
         print(error, file=sys.stderr)
         return error.exit_code

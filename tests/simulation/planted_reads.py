@@ -1,0 +1,65 @@
+"""Faults of planted.py on the way from record batches to timers."""
+
+from __future__ import annotations
+
+from tests.simulation.planting import Planted
+
+READS = {
+    "aborted-read": Planted(
+        "read",
+        "records of aborted transactions are read",
+        "schemas/wire/batch_reader.py",
+        "            return producer in self._aborting\n",
+        "            return False\n",
+    ),
+    "aborted-for-ever": Planted(
+        "2",
+        "the marker of an aborted transaction does not end it",
+        "schemas/wire/batch_reader.py",
+        "            self._aborting.discard(producer)\n",
+        "            pass\n",
+    ),
+    "last-record": Planted(
+        "2",
+        "the last record of a batch is not read",
+        "schemas/wire/batch_reader.py",
+        "        chunks.append(BatchBody(*body, count, base, ",
+        "        chunks.append(BatchBody(*body, count - (count > 1), base, ",
+    ),
+    "range-end": Planted(
+        "3",
+        "records behind the end of a range are taken",
+        "kafka/raw_records.py",
+        " & (records.offset < bounds[:, 1])",
+        "",
+    ),
+    "range-start": Planted(
+        "loss report",
+        "records that retention has deleted are read, where they share a batch with others",
+        "kafka/raw_records.py",
+        "(records.offset >= bounds[:, 0]) & ",
+        "",
+        test="unit/kafka/test_raw_records.py::test_records_below_the_logs_start_stay_out",
+    ),
+    "first-part": Planted(
+        "2",
+        "a range is read up to the end of its first answer",
+        "kafka/raw_reader.py",
+        "                    left[partition] = answer.end\n",
+        "                    left[partition] = between[partition][1]\n",
+    ),
+    "begins-above-marks": Planted(
+        "2",
+        "a query begins above the engine's marks",
+        "streaming/source.py",
+        "else given[p] for p in wanted}",
+        "else given[p] + 1 for p in wanted}",
+    ),
+    "handed-over": Planted(
+        "2",
+        "only the first part that the tasks hand over is taken",
+        "streaming/read_task.py",
+        "    return batches[0].extended_by(*batches[1:])\n",
+        "    return batches[0]\n",
+    ),
+}

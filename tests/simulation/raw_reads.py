@@ -1,0 +1,66 @@
+"""The data source and its reader on the simulated Kafka: only requests and answers are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from kafka.errors import OffsetOutOfRangeError
+from tests.simulation.shard_model import Shard
+from tests.simulation.timers import TOPIC
+
+from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.kafka.raw_reader import EARLIEST, RawReader, _fetched
+from duewheel.schemas.batches import TopicPartition
+from duewheel.streaming.source import TimerReader, to_json
+
+_NO_LIMIT = 1 << 30
+
+
+class SimulatedRawReader(RawReader):
+    """Answers as brokers would.
+
+    Attributes:
+        ends: of the partitions, as the brokers tell them now.
+    """
+
+    def __init__(self, shard: Shard) -> None:  # without a network
+        self._shard = shard
+        self.ends: Marks = {}
+
+    def partitions(self) -> list[TopicPartition]:
+        return [(TOPIC, partition.number) for partition in self._shard.partitions]
+
+    def _run(self, what: str, call: Callable[..., Any], *args: Any) -> Any:
+        if what == "read the offsets":
+            wanted, time = args
+            return {name: self._offset(name, time) for name in wanted}
+        assert what == "fetch"
+        return {name: _fetched(name, self._answer(name, at), at) for name, at in args[0].items()}
+
+    def _offset(self, name: TopicPartition, time: int) -> int:
+        start = self._shard.kafka.partitions[name[1]].start
+        return start if time == EARLIEST else self.ends[name]
+
+    def _answer(self, name: TopicPartition, at: int) -> Any:
+        partition = self._shard.kafka.partitions[name[1]]
+        if not partition.start <= at < partition.stable_end:
+            return SimpleNamespace(error_code=OffsetOutOfRangeError.errno)
+        octets, aborted = partition.fetch(at)
+        named = [SimpleNamespace(producer_id=p, first_offset=first) for p, first in aborted]
+        return SimpleNamespace(error_code=0, records=octets, aborted_transactions=named)
+
+
+class SimulatedSource(TimerReader):
+    """The data source of one query."""
+
+    def __init__(self, kafka: RawReader, starts: Marks) -> None:
+        settings = dict.fromkeys(("kafka", "epochs", "dead_letter_topic", "folder"), "")
+        rest = {"topics": [TOPIC], "rows_max": _NO_LIMIT, "only": False, "tasks": 2}
+        super().__init__(settings | rest | {"starts": to_json(starts)})
+        self._simulated = kafka
+
+    @property
+    def _kafka(self) -> RawReader:
+        return self._simulated

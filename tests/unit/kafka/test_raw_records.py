@@ -1,0 +1,171 @@
+"""Committed records of fetched batches, within their range; against what was written."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.harness.record_batches import (
+    ABORT,
+    COMMIT,
+    RECORDS,
+    Record,
+    batch,
+    headers_of,
+    marker,
+    plain,
+    sealed,
+)
+
+from duewheel.errors import DuewheelError
+from duewheel.kafka.raw_reader import Fetched
+from duewheel.kafka.raw_records import committed_records
+from duewheel.schemas.batches import OffsetRanges, TopicPartition
+from duewheel.schemas.wire.batch_reader import HEADER_BYTES
+
+PARTITION = ("timers", 0)
+Rows = list[tuple[TopicPartition, int, Record]]
+
+
+@dataclass
+class Log:
+    """A partition's log, as it is written.
+
+    Attributes:
+        batches: offset behind each, and its bytes.
+        committed: offsets and records that a reader gets.
+        aborted: producer, first offset and marker of each transaction.
+    """
+
+    batches: list[tuple[int, bytes]] = field(default_factory=list)
+    committed: dict[int, Record] = field(default_factory=dict)
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
+    open: dict[int, dict[int, Record]] = field(default_factory=dict)
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1][0] if self.batches else 0
+
+    def write(self, records: Sequence[Record], codec: int = 0, producer: int = -1) -> None:
+        at = dict(enumerate(records, self.end))
+        is_open = producer >= 0
+        (self.open.setdefault(producer, {}) if is_open else self.committed).update(at)
+        octets = batch(records, self.end, codec=codec, producer=producer, transactional=is_open)
+        self.batches.append((self.end + len(records), bytes(octets)))
+
+    def finish(self, producer: int, *, commit: bool) -> None:
+        records = self.open.pop(producer, {})
+        if commit:
+            self.committed.update(records)
+        elif records:
+            self.aborted.append((producer, min(records), self.end))
+        octets = marker(self.end, producer, COMMIT if commit else ABORT)
+        self.batches.append((self.end + 1, bytes(octets)))
+
+    def fetch(self, at: int, batches: int, *, cut: bool, name: TopicPartition) -> Fetched:
+        """What a broker answers."""
+        left = [each for each in self.batches if each[0] > at]
+        end, octets = left[:batches][-1][0], b"".join(octets for _, octets in left[:batches])
+        if left[batches:] and cut:
+            octets += left[batches][1][:-1]
+        aborted = [(p, first) for p, first, last in self.aborted if last >= at and first < end]
+        return Fetched(name, memoryview(octets), aborted, at, end)
+
+
+def rows(part: Sequence[Fetched], ranges: OffsetRanges) -> Rows:
+    found = committed_records(part, ranges)
+    if found is None:
+        return []
+    raw = found.headers
+    columns = (
+        [found.partitions[index] for index in found.partition.tolist()],
+        found.offset.tolist(),
+        found.timestamp_ms.tolist(),
+        found.key.column().to_pylist(),
+        found.value.column().to_pylist(),
+        headers_of(raw.names, raw.values, raw.firsts.tolist()),
+    )
+    return [(row[0], row[1], row[2:]) for row in zip(*columns, strict=True)]
+
+
+@st.composite
+def logs(draw: Any) -> Log:
+    """Producers write beside each other, in transactions and without."""
+    log = Log()
+    for _ in range(draw(st.integers(1, 12))):
+        producer = draw(st.sampled_from([-1, 7, 8, 9]))
+        if producer >= 0 and draw(st.integers(0, 3)) == 0:
+            log.finish(producer, commit=draw(st.booleans()))
+        else:
+            log.write(draw(RECORDS)[:3], draw(st.integers(0, 4)), producer)
+    for producer in list(log.open):
+        log.finish(producer, commit=draw(st.booleans()))
+    return log
+
+
+@given(logs(), st.data())
+def test_a_range_read_in_parts_is_what_was_committed(log: Log, data: Any) -> None:
+    first = data.draw(st.integers(0, log.end - 1))
+    until = data.draw(st.integers(first + 1, log.end))
+    at, found = first, Rows()
+    while at < until:
+        batches, cut = data.draw(st.integers(1, 5)), data.draw(st.booleans())
+        part = log.fetch(at, batches, cut=cut, name=PARTITION)
+        found += rows([part], {PARTITION: (first, until)})
+        at = part.end
+    wanted = sorted((o, r) for o, r in log.committed.items() if first <= o < until)
+    assert found == [(PARTITION, offset, record) for offset, record in wanted]
+
+
+@given(st.lists(logs(), min_size=2, max_size=3))
+def test_partitions_are_told_apart(several: list[Log]) -> None:
+    named = {("timers", number): log for number, log in enumerate(several)}
+    part = [log.fetch(0, len(log.batches), cut=False, name=name) for name, log in named.items()]
+    found = rows(part, {name: (0, log.end) for name, log in named.items()})
+    assert found == [
+        (name, *each) for name, log in named.items() for each in sorted(log.committed.items())
+    ]
+
+
+def test_what_a_batch_holds_outside_its_range_stays_out() -> None:
+    log = Log()
+    log.write([plain(n) for n in range(6)])
+    found = rows([log.fetch(2, 1, cut=False, name=PARTITION)], {PARTITION: (2, 5)})
+    assert [offset for _, offset, _ in found] == [2, 3, 4]
+
+
+def test_records_below_the_logs_start_stay_out() -> None:
+    """The range began before; retention has moved the start into a batch."""
+    log = Log()
+    log.write([plain(n) for n in range(6)])
+    found = rows([log.fetch(4, 1, cut=False, name=PARTITION)], {PARTITION: (1, 6)})
+    assert [offset for _, offset, _ in found] == [4, 5]
+
+
+@pytest.mark.parametrize("beside", [0, 1])
+def test_a_batch_without_records_is_read(beside: int) -> None:
+    """Compaction leaves such batches."""
+    log = Log()
+    for number in range(beside):
+        log.write([plain(number)])
+    octets = bytearray(batch([plain(0)], log.end)[:HEADER_BYTES])
+    struct.pack_into(">i", octets, 8, HEADER_BYTES - 12)
+    struct.pack_into(">i", octets, HEADER_BYTES - 4, 0)
+    log.batches.append((log.end + 1, bytes(sealed(octets))))
+    found = rows([log.fetch(0, 2, cut=False, name=PARTITION)], {PARTITION: (0, 9)})
+    assert [offset for _, offset, _ in found] == list(range(beside))
+
+
+def test_damage_names_the_partition() -> None:
+    log = Log()
+    log.write([plain(0)])
+    damaged = bytearray(log.batches[0][1])
+    damaged[-1] ^= 1
+    part = Fetched(PARTITION, memoryview(damaged), (), 0, 1)
+    with pytest.raises(DuewheelError, match="timers-0: wrong checksum"):
+        committed_records([part], {PARTITION: (0, 1)})
