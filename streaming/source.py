@@ -149,13 +149,13 @@ class TimerReader(DataSourceStreamReader):
 
 
 def limited(begun: Offsets, ends: Offsets, rows_max: int) -> Offsets:
-    """The end of the next batch: all partitions get the same share of what waits in each."""
+    """The end of the next batch: all partitions get the same share of what waits in each. A log
+    that has lost its end gets its end as it is now: the sink refuses it.
+    """
     waiting = {p: max(end - begun[p], 0) for p, end in ends.items()}
-    total = sum(waiting.values())
-    if total <= rows_max:
-        return {p: begun[p] + rows for p, rows in waiting.items()}
     # Rounded up: otherwise a partition with few rows would never move.
-    return {p: begun[p] + -(-rows * rows_max // total) for p, rows in waiting.items()}
+    total = max(sum(waiting.values()), rows_max, 1)
+    return {p: min(ends[p], begun[p] + -(-rows * rows_max // total)) for p, rows in waiting.items()}
 
 
 def shared(ranges: Mapping[TopicPartition, tuple[int, int]], tasks: int) -> list[TaskShare]:
