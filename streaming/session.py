@@ -54,7 +54,11 @@ _DEFAULTS = {
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
 }
 
-_LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.python.daemon.module": "duewheel.streaming.worker_daemon",
+}
 _ON_A_CLUSTER = {
     # Without a bound the first application has all cores of a standalone cluster. Two executors
     # busy with fetching keep a driver busy.
