@@ -31,7 +31,7 @@ def require_python(session: SparkSession, packages: Sequence[str], scratch: Path
 
     Args:
         session: of an application that has executors; nothing is done on a local master.
-        packages: to import.
+        packages: to import; or modules.
         scratch: a folder for the code as it is sent, as long as the session lives.
 
     Raises:

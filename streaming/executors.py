@@ -4,7 +4,7 @@ Spark waits where an operator should read a line: a minute for a master that is 
 reports by pages of stack traces, and without end for executors. Both are an error here, in one line
 that names the remedy.
 
-The tasks of a local master run in the driver's JVM: nothing of this applies to them.
+The tasks of a local master run below the driver's JVM: nothing of this applies to them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 
 
 def is_local(master: str) -> bool:
-    """Whether tasks run in the driver's JVM."""
+    """Whether tasks run on the driver's host, below its JVM."""
     return master.startswith("local")
 
 
@@ -67,7 +67,11 @@ def _addresses(master: str) -> Iterator[tuple[str, int]]:
 
 
 class Executors:
-    """The executors of one application. Not thread-safe."""
+    """The executors of one application. Not thread-safe.
+
+    Attributes:
+        are_local: whether tasks run on this host, below the driver's JVM.
+    """
 
     def __init__(self, session: SparkSession, clock: Clock) -> None:
         """
@@ -78,7 +82,7 @@ class Executors:
         self._session, self._clock = session, clock
         master = session.sparkContext.master
         assert master is not None, "the session was started with one"
-        self._is_local = is_local(master)
+        self.are_local = is_local(master)
         self._count = 0
         self._last_ms = clock.boottime_ms()  # when there was one
 
@@ -88,7 +92,7 @@ class Executors:
         Raises:
             SparkUnavailable: there is none for too long, or the master has removed the application.
         """
-        if self._is_local:
+        if self.are_local:
             return True
         count, now_ms = self._counted(), self._clock.boottime_ms()
         if count != self._count:

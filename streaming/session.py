@@ -63,6 +63,8 @@ _ON_A_CLUSTER = {
     # Without a bound the first application has all cores of a standalone cluster. Two executors
     # busy with fetching keep a driver busy.
     "spark.cores.max": "4",
+    # The timers of a task come with its result: more would be fetched in a second round trip.
+    "spark.task.maxDirectResultSize": "64m",
 }
 
 _LOG4J2 = """\
@@ -108,6 +110,11 @@ class SessionOptions:
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
+def scratch_folder(work_dir: Path) -> Path:
+    """Of files that nobody needs after a start of the session: it empties the folder."""
+    return work_dir.absolute() / "scratch"
+
+
 _log = structlog.get_logger(__name__)
 
 
@@ -145,7 +152,11 @@ def start_session(options: SessionOptions) -> Session:
     if not is_local(options.master):
         require_master(options.master)
     work = options.work_dir.absolute()
-    scratch, properties, log4j2 = work / "scratch", work / "properties", work / "log4j2.properties"
+    scratch, properties, log4j2 = (
+        scratch_folder(work),
+        work / "properties",
+        work / "log4j2.properties",
+    )
     # A killed JVM leaves files there. The data directory's lock keeps other processes out.
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
@@ -179,16 +190,6 @@ def stop_session(session: Session) -> None:
         session.stop()
     except (Py4JError, OSError) as error:
         _log.warning("Spark's JVM has ended already", reason=str(error))
-
-
-def shared_folder(session: Session) -> str:
-    """The folder that tasks share with this process; empty if they may run on other hosts."""
-    context = session.sparkContext
-    assert context.master is not None, "the session was started with one"
-    if not is_local(context.master):
-        return ""
-    folder = Path(context.getConf().get("spark.local.dir") or os.environ["SPARK_LOCAL_DIRS"])
-    return str(folder)
 
 
 def _refuse_connect() -> None:

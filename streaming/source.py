@@ -74,10 +74,16 @@ def timer_stream(spark: SparkSession, options: SourceOptions) -> DataFrame:
         "dead_letter_topic": options.dead_letter_topic,
         "folder": options.folder,
         "only": options.only,
-        "tasks": spark.sparkContext.defaultParallelism,
+        "tasks": _cores(spark),
     }
     spark.dataSource.register(TimerSource)
     return spark.readStream.format(_FORMAT).option(_SETTINGS, json.dumps(settings)).load()
+
+
+def _cores(spark: SparkSession) -> int:
+    """Those of the executors; a cluster's may not all be there yet."""
+    context = spark.sparkContext
+    return max(context.defaultParallelism, int(context.getConf().get("spark.cores.max") or 0))
 
 
 class TimerSource(DataSource):

@@ -49,15 +49,16 @@ from duewheel.runtime.checkpointer import CheckpointThread
 from duewheel.runtime.ingest_metrics import IngestMetrics
 from duewheel.runtime.shard_metrics import ShardMetrics
 from duewheel.runtime.topic_watch import TopicWatch
+from duewheel.streaming import read_task
 from duewheel.streaming.batch_attempt import SPARK_DIR
 from duewheel.streaming.batch_size import RowLimit
 from duewheel.streaming.disk_guard import DiskGuard
+from duewheel.streaming.executor_python import require_python
 from duewheel.streaming.executors import Executors
 from duewheel.streaming.offset_gaps import GapWatch, LogStart
 from duewheel.streaming.query import QueryOptions, run_query
 from duewheel.streaming.query_progress import QueryProgress
-from duewheel.streaming.read_task import timers
-from duewheel.streaming.session import Session, shared_folder
+from duewheel.streaming.session import Session, scratch_folder
 from duewheel.streaming.sink import TimerSink
 from duewheel.streaming.source import SourceOptions, timer_stream
 from duewheel.streaming.spark_checkpoint import settle_checkpoint
@@ -98,6 +99,8 @@ def run_ingest(settings: Settings) -> None:
                     executors = Executors(spark, clock)
                     while not executors.poll() and not stopping.wait(_WAIT_S):
                         pass
+                    if not executors.are_local and not stopping.is_set():
+                        require_python(spark, [read_task.__name__], _scratch(settings))
                     record = _decision(directory, clock, stopping)
                     if record is not None:
                         offsets_at = partial(_offsets_at, settings, directory.state, admin)
@@ -143,7 +146,7 @@ class IngestRun:
         self._engine = Engine(directory, clock, self._watch.find(admin))
         _require_same_settings(settings, state, self._engine)
         self._checkpoint = spark_dir / CHECKPOINT
-        self._folder = shared_folder(spark)
+        self._folder = str(_scratch(settings)) if executors.are_local else ""
         wanted = settings.ingest
         self._limit = RowLimit(
             spark_dir, wanted.max_offsets_per_trigger, wanted.max_bytes_per_trigger
@@ -152,7 +155,7 @@ class IngestRun:
         self._gaps = GapWatch(_log_start(admin), clock)
         self._sink = TimerSink(
             self._engine,
-            partial(timers, folder=self._folder),
+            partial(read_task.timers, folder=self._folder),
             self._checkpoint,
             self._gaps,
             clock,
@@ -288,6 +291,10 @@ def _session(settings: Settings) -> AbstractContextManager[Session]:
         app_name=_name(settings),
         work_dir=settings.storage.data_dir / SPARK_DIR,
     )
+
+
+def _scratch(settings: Settings) -> Path:
+    return scratch_folder(settings.storage.data_dir / SPARK_DIR)
 
 
 def _admin(settings: Settings, stopping: threading.Event) -> KafkaAdmin:
