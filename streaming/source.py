@@ -127,8 +127,11 @@ class TimerReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         kafka = self._kafka
         self._ends = kafka.offsets(self._starts if self._only else kafka.partitions(), LATEST)
-        begun = self._begun(from_json(start), self._ends)
-        return to_json(limited(begun, self._ends, self._rows_max))
+        before = from_json(start)
+        begun = self._begun(before, self._ends)
+        # A partition that the metadata lacks for a moment keeps its offset: as a new one it would
+        # be read again from its log's start.
+        return to_json(before | limited(begun, self._ends, self._rows_max))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         return to_json(self._ends)

@@ -2,11 +2,91 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
-from duewheel.streaming.source import Offsets, from_json, limited, shared, to_json
+import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from duewheel.kafka.raw_reader import EARLIEST
+from duewheel.schemas.batches import TopicPartition
+from duewheel.streaming.source import (
+    Offsets,
+    TimerReader,
+    from_json,
+    limited,
+    shared,
+    to_json,
+)
 
 A, B, C = ("a", 0), ("a", 1), ("b", 0)
+
+
+@dataclass
+class Brokers:
+    """What the reader of a source needs.
+
+    Attributes:
+        starts, ends: of the logs in the metadata.
+    """
+
+    starts: Offsets
+    ends: Offsets
+
+    def partitions(self) -> list[TopicPartition]:
+        return list(self.ends)
+
+    def offsets(self, partitions: Iterable[TopicPartition], time: int) -> Offsets:
+        return {p: (self.starts if time == EARLIEST else self.ends)[p] for p in partitions}
+
+
+class Source(TimerReader):
+    """The source of one query.
+
+    Attributes:
+        brokers: that it asks.
+    """
+
+    def __init__(self, starts: Offsets, brokers: Brokers) -> None:
+        self.brokers = brokers
+        texts = dict.fromkeys(("kafka", "epochs", "dead_letter_topic", "folder"), "")
+        rest = {"topics": ["a", "b"], "rows_max": 100, "only": False, "tasks": 2}
+        super().__init__(texts | rest | {"starts": to_json(starts)})
+
+    @property
+    def _kafka(self) -> Any:
+        return self.brokers
+
+    def next_end(self, start: Offsets) -> Offsets:
+        return from_json(self.latestOffset(to_json(start), ReadMaxRows(100)))
+
+    def ranges(self, start: Offsets, end: Offsets) -> dict[TopicPartition, tuple[int, int]]:
+        shares = self.partitions(to_json(start), to_json(end))
+        return {p: of for share in shares for p, of in share.ranges.items()}  # type: ignore[attr-defined]
+
+
+def test_a_query_begins_at_the_marks_and_new_partitions_at_their_logs_start() -> None:
+    source = Source({A: 5, B: EARLIEST}, Brokers({A: 0, B: 2, C: 3}, {A: 6, B: 4, C: 4}))
+    begun = from_json(source.initialOffset())
+    assert begun == {A: 5, B: 2}
+    assert source.next_end(begun) == {A: 6, B: 4, C: 4}
+    assert source.ranges(begun, {A: 6, B: 4, C: 4}) == {A: (5, 6), B: (2, 4), C: (3, 4)}
+
+
+def test_batch_0_that_is_repeated_begins_at_the_marks_of_now() -> None:
+    """Its end is that of the first time, below the marks or above them."""
+    source = Source({A: 5, B: 9}, Brokers({A: 0, B: 0}, {A: 9, B: 9}))
+    assert source.ranges(from_json(source.initialOffset()), {A: 7, B: 8}) == {A: (5, 7)}
+
+
+def test_a_partition_that_metadata_lacks_for_a_moment_is_not_read_again() -> None:
+    brokers = Brokers({A: 0, C: 0}, {A: 6})
+    source, begun = Source({A: 5, C: 7}, brokers), {A: 5, C: 7}
+    end = source.next_end(begun)
+    assert end == {A: 6, C: 7}
+    brokers.ends = {A: 6, C: 8}
+    assert source.ranges(end, source.next_end(end)) == {C: (7, 8)}
 
 
 @pytest.mark.parametrize(
