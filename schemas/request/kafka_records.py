@@ -8,21 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute
 
 from duewheel.schemas.arrays import Int32, Int64
 from duewheel.schemas.batches import TopicPartition
-from duewheel.schemas.columns import filled, join, large_binary
 from duewheel.schemas.wire.batch_reader import RawRecords
-from duewheel.schemas.wire.record_codec import framed, key_values
 from duewheel.schemas.wire.spans import Spans
-
-_pa: Any = pa
-_pc: Any = pyarrow.compute
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,47 +110,3 @@ def from_raw(raw: RawRecords, partitions: Sequence[TopicPartition]) -> KafkaReco
         raw.key_value,
         RawHeaders(raw.firsts, raw.names, raw.values, raw.headers),
     )
-
-
-def read_records(table: pa.Table) -> KafkaRecords:
-    """The records of a table: topic string, partition int32, offset int64, timestamp
-    timestamp[us, UTC], key binary, value binary, headers list<struct<key: string, value: binary>>.
-    """
-    topic_column: Any = table.column("topic")
-    if not pa.types.is_dictionary(topic_column.type):
-        topic_column = _pc.dictionary_encode(topic_column)
-    encoded = topic_column.unify_dictionaries().combine_chunks()
-    topics, topic = encoded.dictionary.to_pylist(), np.asarray(encoded.indices).astype(np.int32)
-    number = np.asarray(table.column("partition")).astype(np.int64)
-    pairs = _pc.dictionary_encode(_pa.array((topic.astype(np.int64) << 32) | number))
-    partitions = [(topics[pair >> 32], pair & 0xFFFFFFFF) for pair in pairs.dictionary.to_pylist()]
-    key, value = large_binary(table.column("key")), large_binary(table.column("value"))
-    return KafkaRecords(
-        topics,
-        topic,
-        partitions,
-        np.asarray(pairs.indices).astype(np.int32),
-        np.asarray(table.column("offset")).astype(np.int64),
-        _timestamps_ms(table.column("timestamp")),
-        Spans.of(key),
-        Spans.of(value),
-        Spans.of(key_values(key, value)),
-        raw_headers(table.column("headers")),
-    )
-
-
-def raw_headers(column: Any) -> RawHeaders:
-    """The headers of a column list<struct<key: string, value: binary>>; a null list has none."""
-    counts = np.asarray(_pc.fill_null(_pc.list_value_length(column), 0))
-    firsts = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=firsts[1:])
-    flat = _pc.list_flatten(column)
-    names = filled(large_binary(_pc.struct_field(flat, 0)))
-    values = large_binary(_pc.struct_field(flat, 1))
-    both = join(*framed(names), *framed(values))
-    return RawHeaders(firsts, Spans.of(names), Spans.of(values), Spans.of(both))
-
-
-def _timestamps_ms(column: Any) -> Int64:
-    assert column.type.unit == "us", "Spark's timestamps are in microseconds"
-    return np.asarray(column.cast(pa.int64())) // 1000

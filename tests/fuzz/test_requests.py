@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.harness.source_table import HEADERS
+from tests.harness.source_table import HEADERS, read_records
 from tests.property.plain_contract import PlainRecord, check
 from tests.property.plain_contract import table as records_table
 
@@ -22,7 +22,6 @@ from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_
 from duewheel.schemas.header_names import DROP_IN, LEVELS_MS, REQUEST
 from duewheel.schemas.name_patterns import TimerTopics
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
-from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.varint import read_varint

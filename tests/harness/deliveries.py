@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from tests.harness.source_table import SourceRow, as_table
+from tests.harness.source_table import SourceRow, as_table, read_records
 
 from duewheel.kafka.park_or_dead_letter import Routed, route
 from duewheel.schemas.batches import (
@@ -17,7 +17,6 @@ from duewheel.schemas.batches import (
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
-from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_codec import key_values
 from duewheel.testing import suite_parameters

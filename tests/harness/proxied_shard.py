@@ -16,14 +16,13 @@ from tests.harness.fault_judge import GIVE_UP_S, FaultTopics
 from tests.harness.kafka_shard import CLOCK, KafkaShard
 from tests.harness.launcher import wait_until
 from tests.harness.reader import consumer, poll, read_topic
-from tests.harness.source_table import as_table
+from tests.harness.source_table import as_table, read_records
 
 from duewheel.checkpoints.role import Role
 from duewheel.dev.broker import DevBroker
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
-from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.testing import suite_parameters
 from duewheel.wheel.admin import accept_loss as accepting

@@ -12,7 +12,7 @@ from typing import Any
 from kafka import TopicPartition
 from tests.harness.launcher import wait_until
 from tests.harness.reader import read_topic
-from tests.harness.source_table import as_table
+from tests.harness.source_table import as_table, read_records
 
 from duewheel import factory
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
@@ -28,7 +28,6 @@ from duewheel.kafka.transactional_producer import open_producer, transact, warm_
 from duewheel.ops import dlq_replay
 from duewheel.ops.dlq_replay import Selection
 from duewheel.runtime.dequeue_process import init_progress
-from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.single_record import Header, encode

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.harness.source_table import read_records
 from tests.property.plain_contract import Header, PlainRecord, check, table
 
 from duewheel.errors import ConfigError
 from duewheel.schemas.header_names import DROP_IN, REQUEST
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
-from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.topic_settings import CHOICES, TopicContract
 from duewheel.testing import suite_parameters

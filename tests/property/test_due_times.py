@@ -12,11 +12,11 @@ import pyarrow.compute
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.harness.source_table import read_records
 from tests.property.plain_contract import Header, PlainRecord, instant, table
 
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
-from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.testing import suite_parameters

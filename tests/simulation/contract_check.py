@@ -8,10 +8,10 @@ from dataclasses import fields
 
 import numpy as np
 import pyarrow as pa
+from tests.harness.source_table import read_records
 from tests.simulation.timers import DEAD, TARGETS, TOPIC, Copy, batch_of
 
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
-from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.testing import suite_parameters
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from tests.harness.source_table import read_records
 from tests.simulation.contract_check import decoded
 
 from duewheel.checkpoints.progress import Progress
@@ -27,7 +28,6 @@ from duewheel.schemas.batches import (
 from duewheel.schemas.columns import EMPTY, Column, binary, choose, constant, decimals, join, take
 from duewheel.schemas.hashing import id_hashes, key_hashes, source_names
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
-from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_codec import framed_bytes
 from duewheel.testing import TIMER_TOPIC, ManualClock, suite_parameters

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.harness.local_world import NOW_MS, LocalWorld
-from tests.harness.source_table import SourceRow, as_table
+from tests.harness.source_table import SourceRow, as_table, read_records
 from tests.harness.timer_rows import P0
 
 from duewheel.checkpoints.progress import Progress
@@ -24,7 +24,6 @@ from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import Deliveries, TimerBatch
 from duewheel.schemas.columns import join
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
-from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_codec import added_headers
 from duewheel.schemas.wire.varint import read_varint

@@ -6,7 +6,7 @@
     3. reads the messages from there up to C of the close page, where dequeue would end its wait,
        and counts them as ingest would: done, or pending again
 
-Memory holds one poll of records at a time. The preview does not verify the files. If the start
+Memory holds 8 MiB of records at a time. The preview does not verify the files. If the start
 finds damage in them, it keeps nothing, whatever the preview reported.
 """
 
@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import functools
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import structlog
 
 from duewheel import factory
@@ -32,12 +32,12 @@ from duewheel.config.settings import Settings
 from duewheel.errors import RecoveryRefused
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.bounded_reader import BoundedReader
 from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.raw_reader import RawReader
+from duewheel.kafka.raw_records import committed_records
 from duewheel.kafka.topic_discovery import timer_topics
 from duewheel.osutil.signals import stop_signals
 from duewheel.osutil.terminal import progress_bar
-from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import parse
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
 from duewheel.wheel.recovery.rebuild import first_marks
@@ -45,20 +45,7 @@ from duewheel.wheel.recovery.startup import NO_PROGRESS
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.roll_rule import requested_slots
 
-_POLL_RECORDS = 5_000
-
-# The columns of Spark's Kafka source.
-_HEADER: dict[str, pa.DataType] = {"key": pa.string(), "value": pa.binary()}
-_FIELDS: dict[str, pa.DataType] = {
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "headers": pa.list_(pa.struct(list(_HEADER.items()))),
-}
-_SCHEMA = pa.schema(_FIELDS)
+_PART_BYTES = 8 << 20  # read and counted at a time
 
 log = structlog.get_logger(__name__)
 
@@ -198,32 +185,17 @@ def _classify_rows(
     epoch_contracts = contracts(epochs, settings.dead_letter_topic)
     parsers = [functools.partial(parse, contract=contract) for contract in epoch_contracts]
     client = ClientSettings(settings.kafka.client_options("consumer"))
-    with BoundedReader(client, _POLL_RECORDS) as records, progress_bar() as bar:
+    with closing(RawReader(client, topics)) as reader, progress_bar() as bar:
         task = bar.add_task("offsets", total=sum(end - start for start, end in bounds.values()))
-        for chunk in records.read(bounds):
-            bar.update(task, advance=chunk.offsets)
-            if not chunk.records:
+        for part in reader.read(bounds, _PART_BYTES):
+            bar.update(task, advance=sum(fetched.end - fetched.begin for fetched in part))
+            records = committed_records(part, bounds)
+            if records is None:
                 continue
-            rows = parse_by_epoch(read_records(_table(chunk.records)), parsers, epochs)
+            rows = parse_by_epoch(records, parsers, epochs)
             rows = rows.take(np.flatnonzero(rows.timer))  # cancels take no slot
             windows_ms = epochs.windows_ms(rows.partitions, rows.partition, rows.offset)
             slot, _ = requested_slots(rows, settings.wheel.precision_ms, windows_ms)
             done = int(progress.done(rows.partitions, rows.partition, rows.offset, slot).sum())
             reread = Reread(reread.done + done, reread.pending + len(rows) - done)
     return reread
-
-
-def _table(records: list[Any]) -> pa.Table:
-    """Builds a table with the columns of Spark's Kafka source."""
-    columns = {
-        "topic": [record.topic for record in records],
-        "partition": [record.partition for record in records],
-        "offset": [record.offset for record in records],
-        "timestamp": [1000 * record.timestamp for record in records],
-        "key": [record.key for record in records],
-        "value": [record.value for record in records],
-        "headers": [
-            [{"key": name, "value": value} for name, value in record.headers] for record in records
-        ],
-    }
-    return pa.table(columns, schema=_SCHEMA)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.harness.source_table import SourceRow, as_table
+from tests.harness.source_table import SourceRow, as_table, read_records
 
 from duewheel.audit.data_docs import DataDocs
 from duewheel.audit.expectations import EXAMPLES_MAX, GreatExpectations, Tally
@@ -19,7 +19,7 @@ from duewheel.audit.validation import AuditValidator, Disagreement
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.errors import DuewheelError
 from duewheel.schemas.request.acceptance_rules import Rule, compile_suite, load_suite
-from duewheel.schemas.request.kafka_records import KafkaRecords, read_records
+from duewheel.schemas.request.kafka_records import KafkaRecords
 from duewheel.schemas.request.parser import Contract
 from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.testing import suite_parameters

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.harness.source_table import HEADERS, SourceRow, as_table
+from tests.harness.source_table import HEADERS, SourceRow, as_table, read_records
 
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
-from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch

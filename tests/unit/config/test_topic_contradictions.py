@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from tests.harness.source_table import read_records
 
 from duewheel import factory
 from duewheel.cli.main import cli
 from duewheel.config.keys_and_bounds import TimerTopic
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError
-from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import parse
 from duewheel.schemas.request.topic_settings import CHOICES, TopicContract
 

@@ -16,13 +16,12 @@ import pytest
 from pyspark.sql import DataFrame
 from structlog.testing import capture_logs
 from tests.harness.launcher import wait_until
-from tests.harness.source_table import HEADERS
+from tests.harness.source_table import HEADERS, read_records
 
 from duewheel.checkpoints.fs import Space
 from duewheel.errors import KafkaUnavailable, RecoveryRefused
 from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
-from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.streaming.background_append import StoppedWaitingError
 from duewheel.streaming.disk_guard import DiskGuard, written_bytes

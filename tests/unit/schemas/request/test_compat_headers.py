@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from tests.harness.local_world import LocalWorld
+from tests.harness.source_table import read_records
 from tests.property.plain_contract import Header, PlainRecord, table
 
 from duewheel.schemas.batches import NO_KEY, Deliveries, TimerBatch
 from duewheel.schemas.header_names import LEVELS_MS
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
-from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.varint import read_varint

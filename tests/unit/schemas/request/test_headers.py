@@ -11,14 +11,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.harness.source_table import HEADERS
+from tests.harness.source_table import HEADERS, raw_headers
 
 from duewheel.schemas.columns import binary
 from duewheel.schemas.header_names import LEVELS_MS, REQUEST, Request
 from duewheel.schemas.request.due_times import due_times
 from duewheel.schemas.request.header_values import SATURATED, parse_instants, parse_numbers
 from duewheel.schemas.request.headers import USERS, header_groups, read_headers
-from duewheel.schemas.request.kafka_records import raw_headers
 
 NOW_MS = 1_800_000_000_000
 

@@ -11,7 +11,7 @@ import pytest
 from tests.harness.reconfiguring import alone as holding
 from tests.harness.reconfiguring import caught_up
 from tests.harness.recovery_world import RecoveryWorld
-from tests.harness.source_table import SourceRow, as_table
+from tests.harness.source_table import SourceRow, as_table, read_records
 
 from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.checkpoints.config_epochs import Epoch, Epochs
@@ -20,7 +20,7 @@ from duewheel.checkpoints.state_file import State
 from duewheel.errors import ConfigError, RecoveryRefused
 from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
-from duewheel.schemas.request.kafka_records import KafkaRecords, read_records
+from duewheel.schemas.request.kafka_records import KafkaRecords
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.skipped_records import parse_but_skipped
 from duewheel.testing import TIMER_TOPIC, suite_parameters

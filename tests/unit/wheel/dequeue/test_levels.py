@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.local_world import NOW_MS, LocalWorld
-from tests.harness.source_table import SourceRow, as_table
+from tests.harness.source_table import SourceRow, as_table, read_records
 from tests.harness.timer_rows import P0, P1
 
 from duewheel.config.settings import Settings, load
@@ -25,7 +25,6 @@ from duewheel.ops import stats
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.header_names import LEVELS_MS
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
-from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.testing import (
     TIMER_TOPIC,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.harness.local_world import NOW_MS, LocalWorld
-from tests.harness.source_table import SourceRow, as_table
+from tests.harness.source_table import SourceRow, as_table, read_records
 from tests.harness.timer_rows import P0
 from tests.simulation.years import DAY_MS, traffic
 
@@ -17,7 +17,6 @@ from duewheel.config.settings import load
 from duewheel.errors import ConfigError
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
-from duewheel.schemas.request.kafka_records import read_records
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.request_columns import COUNT_MAX
 from duewheel.testing import (
