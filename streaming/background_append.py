@@ -1,4 +1,4 @@
-"""Appends one batch in a thread while Spark fetches the next.
+"""Appends one batch in a thread while Spark's tasks read the next.
 
 `put` waits for the batch before, and returns while its own is appended: there are never more than
 two batches in memory. Spark takes a batch as finished when `put` returns, so a kill leaves Spark's

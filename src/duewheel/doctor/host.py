@@ -45,6 +45,7 @@ _TRIAL_BYTES = 1 << 16
 _BLOCK_BYTES = 512  # the unit of st_blocks; the file system's own blocks are larger
 _OPEN_FILES = 4_096
 _JVM_BESIDE_HEAP = 1.3  # bytes of memory that a JVM takes per byte of its heap
+_TASKS_BYTES = 800 << 20  # of the Python processes that plan and read, measured on two processors
 # The kernel's adjtimex: its return value for an unsynchronised clock, and the first fields of
 # `struct timex`: modes, offset, freq, maxerror (µs), esterror, status.
 _UNSYNCHRONISED = 5
@@ -189,18 +190,18 @@ def _open_files() -> Diagnosis:
 
 
 def _memory(settings: Settings) -> Diagnosis:
-    heap = int(settings.ingest.driver_memory_bytes * _JVM_BESIDE_HEAP)
-    return check_memory(psutil.virtual_memory().available, heap, settings.dequeue.read_ahead_bytes)
+    spark = int(settings.ingest.driver_memory_bytes * _JVM_BESIDE_HEAP) + _TASKS_BYTES
+    return check_memory(psutil.virtual_memory().available, spark, settings.dequeue.read_ahead_bytes)
 
 
-def check_memory(available: int, heap: int, cache: int) -> Diagnosis:
-    """Compares the available bytes with those of Spark's driver and of read-ahead."""
+def check_memory(available: int, spark: int, cache: int) -> Diagnosis:
+    """Compares the available bytes with those of Spark and of read-ahead."""
     return diagnose(
         "memory",
         "host",
-        f"{available >> 20} MiB available; Spark's driver takes {heap >> 20}, "
+        f"{available >> 20} MiB available; Spark takes {spark >> 20}, "
         f"reading ahead {cache >> 20} of page cache",
-        warning=available < heap + cache,
+        warning=available < spark + cache,
         remedy="lower ingest.driver_memory or dequeue.read_ahead_bytes, or give the host more; "
         "it is enough if duewheel runs already",
     )
