@@ -23,7 +23,7 @@ from kafka import TopicPartition as Place
 from kafka import errors
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 
-from duewheel.errors import KafkaUnavailable
+from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.schemas.batches import OffsetRanges, TopicPartition
@@ -82,14 +82,21 @@ class RawReader:
         """
         self._settings = settings
         self._topics = list(topics)
+        deadline = Deadline(_STALLED_S)
         self._client = settings.connect(
-            Deadline(_STALLED_S),
+            deadline,
             receive_message_max_bytes=_FRAME_BYTES_MAX,
             metadata_max_age_ms=_METADATA_AGE_MS,
         )
         self._manager = self._client._manager  # noqa: SLF001 - its clients have no other way to it
+        # Otherwise a request for a topic that was deleted would create it, on most clusters.
+        self._client.cluster.config["allow_auto_create_topics"] = False
         self._client.cluster.set_topics(self._topics)
-        self._run("read the metadata", self._client.cluster.refresh_metadata)
+        try:
+            self._read_metadata(deadline)
+        except DuewheelError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close all connections."""
@@ -156,16 +163,40 @@ class RawReader:
                     until_s = monotonic() + _STALLED_S
                     if answer.octets:
                         part.append(answer)
-            for partition, start in self.offsets(lost, EARLIEST).items():
-                # Behind the log's end there is nothing: it has lost its end, which the sink sees
-                # by the end of a later batch.
-                left[partition] = start if left[partition] < start else between[partition][1]
+            if lost:
+                failures += self._find_again(lost, left, between)
             left = {p: offset for p, offset in left.items() if offset < between[p][1]}
             if part:
                 yield part
             elif monotonic() > until_s:
                 raise KafkaUnavailable(f"nothing comes from {', '.join(map(_name, left))}")
             self._retry_before(until_s, failures)
+
+    def _find_again(
+        self, lost: Sequence[TopicPartition], left: dict[TopicPartition, int], between: OffsetRanges
+    ) -> Iterator[Exception]:
+        """Correct offsets in `left` that their leaders have refused; yield those to ask again."""
+        starts, ends = self.offsets(lost, EARLIEST), self.offsets(lost, LATEST)
+        for partition in lost:
+            if left[partition] < starts[partition]:
+                left[partition] = starts[partition]
+            elif left[partition] >= ends[partition]:
+                # There is nothing: the log has lost its end, which the sink sees by the end of a
+                # later batch.
+                left[partition] = between[partition][1]
+            else:  # the leader has changed, and its log begins elsewhere
+                yield errors.OffsetNotAvailableError(_name(partition))
+
+    def _read_metadata(self, deadline: Deadline) -> None:
+        while True:
+            try:
+                self._run("read the metadata", self._client.cluster.refresh_metadata)
+            except KafkaUnavailable:  # the broker that was asked; others may answer
+                if not deadline.remaining_s():
+                    raise
+            else:
+                return
+            sleep(_RETRY_S)
 
     def _retry_before(self, until_s: float, failures: Sequence[Exception]) -> None:
         """Wait before requests are repeated, if some have failed.
@@ -209,14 +240,12 @@ class RawReader:
         """One request to each leader, all at once, and the answer of each partition."""
         found = dict[TopicPartition, Answer | Exception]()
         leaders = await self._by_leader(partitions)
-        sent = {
-            node: self._manager.send(request(mine), node)
-            for node, mine in leaders.items()
-            if node >= 0
-        }
+        # A leader that the metadata does not list is about to come, or to go.
+        known = {node for node in leaders if self._client.cluster.broker_metadata(node)}
+        sent = {node: self._manager.send(request(leaders[node]), node) for node in known}
         for node, mine in leaders.items():
             try:
-                if node < 0:
+                if node not in known:
                     raise errors.LeaderNotAvailableError("a partition has no leader")
                 found |= read(await sent[node])
             except errors.KafkaError as error:

@@ -1,0 +1,65 @@
+"""What the reader does after errors; the brokers' answers are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kafka.errors import OffsetOutOfRangeError
+from tests.harness.record_batches import batch, plain
+
+from duewheel.kafka import raw_reader
+from duewheel.kafka.raw_reader import EARLIEST, Fetched, RawReader
+
+TIMERS = ("timers", 0)
+
+
+class Answering(RawReader):
+    """Answers without a network.
+
+    Attributes:
+        fetches: one answer after another.
+        starts, ends: of the log, each time that it is asked; the last stays.
+    """
+
+    def __init__(self, fetches: list[Any], starts: list[int], ends: list[int]) -> None:
+        self.fetches, self.starts, self.ends = fetches, starts, ends
+        self._client = SimpleNamespace(cluster=SimpleNamespace(request_update=lambda: None))
+
+    def _run(self, what: str, call: Callable[..., Any], *args: Any) -> Any:
+        if what == "fetch":
+            return {TIMERS: self.fetches.pop(0)}
+        wanted, time = args
+        of = self.starts if time == EARLIEST else self.ends
+        return {name: of.pop(0) if of[1:] else of[0] for name in wanted}
+
+
+def fetched(begin: int, count: int) -> Fetched:
+    octets = memoryview(bytes(batch([plain(n) for n in range(count)], begin)))
+    return Fetched(TIMERS, octets, [], begin, begin + count)
+
+
+@pytest.fixture(autouse=True)
+def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw_reader, "_RETRY_S", 0.0)
+
+
+def read(reader: RawReader, first: int, until: int) -> list[int]:
+    return [each.begin for part in reader.read({TIMERS: (first, until)}, 1) for each in part]
+
+
+def test_reading_continues_where_retention_has_stopped() -> None:
+    reader = Answering([OffsetOutOfRangeError(), fetched(7, 3)], starts=[7], ends=[10])
+    assert read(reader, 2, 10) == [7]
+
+
+def test_a_log_that_has_lost_its_end_has_nothing_more() -> None:
+    assert read(Answering([OffsetOutOfRangeError()], starts=[0], ends=[5]), 7, 10) == []
+
+
+def test_a_new_leader_that_is_behind_with_the_retention_skips_nothing() -> None:
+    """The old leader has refused the offset, and the new one would have it."""
+    reader = Answering([OffsetOutOfRangeError(), fetched(2, 8)], starts=[1], ends=[10])
+    assert read(reader, 2, 10) == [2]
