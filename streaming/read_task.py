@@ -84,8 +84,7 @@ def read(settings: TaskSettings, share: TaskShare) -> Iterator[Any]:
     """
     parse = _parser(settings.epochs, settings.dead_letter_topic)
     for part in reader_of(settings).read(share.ranges, _PART_BYTES):
-        records = committed_records(part, share.ranges)
-        if records is not None:
+        for records in committed_records(part, share.ranges):
             timers = to_bytes(parse(records))
             yield _row(_written(timers, settings.folder) if settings.folder else timers)
 

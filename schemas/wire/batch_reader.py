@@ -12,7 +12,7 @@ client must. Columns are positions in the fetched bytes (`Spans`); only what is 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -65,7 +65,8 @@ def committed_chunks(
     aborted: Iterable[tuple[int, int]],
     decompress: Callable[[Codec, memoryview], bytes],
     partition: int = 0,
-) -> list[BatchBody]:
+    until: int = 1 << 62,
+) -> Iterator[BatchBody]:
     """The batches of one response for one partition, without aborted ones and control batches.
 
     Args:
@@ -73,11 +74,11 @@ def committed_chunks(
         aborted: the response's aborted transactions: producer id, first offset.
         decompress: gives the records of a compressed batch.
         partition: for the chunks.
+        until: of batches that begin at this offset or behind it, nothing is read.
 
     Raises:
         CorruptBatch: see there.
     """
-    chunks: list[BatchBody] = []
     transactions = _Transactions(aborted)
     at = 0
     while at + HEADER_BYTES <= len(octets):
@@ -85,7 +86,7 @@ def committed_chunks(
             _HEADER.unpack_from(octets, at)
         )
         first, end = at + HEADER_BYTES, at + _LENGTH_END + length
-        if end > len(octets):
+        if end > len(octets) or base >= until:
             break
         if magic != 2:
             raise CorruptBatch(f"message format {magic} at offset {base}: only format 2 is read")
@@ -101,8 +102,7 @@ def committed_chunks(
                 raise CorruptBatch(f"unknown compression of the batch at offset {base}")
             plain = memoryview(decompress(CODECS[kind & _CODEC], octets[first:end]))
             body = (plain, 0, len(plain))
-        chunks.append(BatchBody(*body, count, base, base_ms, append_ms, partition))
-    return chunks
+        yield BatchBody(*body, count, base, base_ms, append_ms, partition)
 
 
 class _Transactions:

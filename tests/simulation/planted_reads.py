@@ -23,8 +23,8 @@ READS = {
         "2",
         "the last record of a batch is not read",
         "schemas/wire/batch_reader.py",
-        "        chunks.append(BatchBody(*body, count, base, ",
-        "        chunks.append(BatchBody(*body, count - (count > 1), base, ",
+        "        yield BatchBody(*body, count, base, ",
+        "        yield BatchBody(*body, count - (count > 1), base, ",
     ),
     "range-end": Planted(
         "3",

@@ -97,9 +97,10 @@ class Query:
         for share in self._source.partitions(to_json(self._start()), to_json(ends)):
             assert isinstance(share, TaskShare)
             for part in self._kafka.read(share.ranges, _PART_BYTES):
-                records = committed_records(part, share.ranges)
-                if records is not None:
-                    cells.append(to_bytes(self._parse(records)).to_pybytes())
+                cells += [
+                    to_bytes(self._parse(records)).to_pybytes()
+                    for records in committed_records(part, share.ranges)
+                ]
         return timers(pa.table({COLUMN: pa.array(cells, pa.binary())}), folder="")
 
     def commit(self, ends: Marks) -> None:

@@ -237,8 +237,7 @@ def _take(
             for part in reader.read(chunk, _PART_BYTES):
                 if stopped():
                     raise DuewheelError("the audit was stopped: it has no result")
-                records = committed_records(part, chunk)
-                if records is not None:
+                for records in committed_records(part, chunk):
                     validator.take(records)
             bar.update(task, advance=offsets_in(chunk))
     log.info("range validated", rows=validator.rows, took_s=round(time.monotonic() - begun_s, 1))

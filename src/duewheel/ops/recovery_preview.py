@@ -189,13 +189,11 @@ def _classify_rows(
         task = bar.add_task("offsets", total=sum(end - start for start, end in bounds.values()))
         for part in reader.read(bounds, _PART_BYTES):
             bar.update(task, advance=sum(fetched.end - fetched.begin for fetched in part))
-            records = committed_records(part, bounds)
-            if records is None:
-                continue
-            rows = parse_by_epoch(records, parsers, epochs)
-            rows = rows.take(np.flatnonzero(rows.timer))  # cancels take no slot
-            windows_ms = epochs.windows_ms(rows.partitions, rows.partition, rows.offset)
-            slot, _ = requested_slots(rows, settings.wheel.precision_ms, windows_ms)
-            done = int(progress.done(rows.partitions, rows.partition, rows.offset, slot).sum())
-            reread = Reread(reread.done + done, reread.pending + len(rows) - done)
+            for records in committed_records(part, bounds):
+                rows = parse_by_epoch(records, parsers, epochs)
+                rows = rows.take(np.flatnonzero(rows.timer))  # cancels take no slot
+                windows_ms = epochs.windows_ms(rows.partitions, rows.partition, rows.offset)
+                slot, _ = requested_slots(rows, settings.wheel.precision_ms, windows_ms)
+                done = int(progress.done(rows.partitions, rows.partition, rows.offset, slot).sum())
+                reread = Reread(reread.done + done, reread.pending + len(rows) - done)
     return reread

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.harness.record_batches import (
     ABORT,
     COMMIT,
+    NOW_MS,
     RECORDS,
     Record,
     batch,
@@ -23,6 +24,7 @@ from tests.harness.record_batches import (
 )
 
 from duewheel.errors import DuewheelError
+from duewheel.kafka import raw_records
 from duewheel.kafka.raw_reader import Fetched
 from duewheel.kafka.raw_records import committed_records
 from duewheel.schemas.batches import OffsetRanges, TopicPartition
@@ -78,19 +80,19 @@ class Log:
 
 
 def rows(part: Sequence[Fetched], ranges: OffsetRanges) -> Rows:
-    found = committed_records(part, ranges)
-    if found is None:
-        return []
-    raw = found.headers
-    columns = (
-        [found.partitions[index] for index in found.partition.tolist()],
-        found.offset.tolist(),
-        found.timestamp_ms.tolist(),
-        found.key.column().to_pylist(),
-        found.value.column().to_pylist(),
-        headers_of(raw.names, raw.values, raw.firsts.tolist()),
-    )
-    return [(row[0], row[1], row[2:]) for row in zip(*columns, strict=True)]
+    found = Rows()
+    for group in committed_records(part, ranges):
+        raw = group.headers
+        columns = (
+            [group.partitions[index] for index in group.partition.tolist()],
+            group.offset.tolist(),
+            group.timestamp_ms.tolist(),
+            group.key.column().to_pylist(),
+            group.value.column().to_pylist(),
+            headers_of(raw.names, raw.values, raw.firsts.tolist()),
+        )
+        found += [(row[0], row[1], row[2:]) for row in zip(*columns, strict=True)]
+    return found
 
 
 @st.composite
@@ -161,6 +163,29 @@ def test_a_batch_without_records_is_read(beside: int) -> None:
     assert [offset for _, offset, _ in found] == list(range(beside))
 
 
+def test_a_part_that_is_well_compressed_comes_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has 8 MB and holds 800 MB would not fit the memory, however few rows are wanted."""
+    monkeypatch.setattr(raw_records, "_GROUP_BYTES", 150_000)
+    log = Log()
+    for number in range(6):
+        log.write([(NOW_MS, b"%d" % number, bytes(100_000), [])], codec=1)
+    part = [log.fetch(0, 6, cut=False, name=PARTITION)]
+    assert sum(len(each.octets) for each in part) < 3_000
+    groups = [group.offset.tolist() for group in committed_records(part, {PARTITION: (0, 5)})]
+    assert groups == [[0, 1], [2, 3], [4]]
+
+
+def test_nothing_behind_the_range_is_read() -> None:
+    log = Log()
+    for number in range(3):
+        log.write([plain(number)])
+    damaged = bytearray(log.batches[2][1])
+    damaged[-1] ^= 1
+    log.batches[2] = (3, bytes(damaged))
+    found = rows([log.fetch(0, 3, cut=False, name=PARTITION)], {PARTITION: (0, 2)})
+    assert [offset for _, offset, _ in found] == [0, 1]
+
+
 def test_damage_names_the_partition() -> None:
     log = Log()
     log.write([plain(0)])
@@ -168,4 +193,4 @@ def test_damage_names_the_partition() -> None:
     damaged[-1] ^= 1
     part = Fetched(PARTITION, memoryview(damaged), (), 0, 1)
     with pytest.raises(DuewheelError, match="timers-0: wrong checksum"):
-        committed_records([part], {PARTITION: (0, 1)})
+        rows([part], {PARTITION: (0, 1)})

@@ -35,7 +35,7 @@ from duewheel.schemas.wire.batch_reader import (
 
 
 def read_all(octets: bytes | bytearray, *aborted: tuple[int, int]) -> RawRecords:
-    return read(committed_chunks(memoryview(octets), aborted, decompressed))
+    return read(list(committed_chunks(memoryview(octets), aborted, decompressed)))
 
 
 def rows(raw: RawRecords) -> list[tuple[int, Record]]:
@@ -84,7 +84,7 @@ def test_a_batch_that_is_cut_off_is_left() -> None:
     first, second = batch([plain(0), plain(1)]), batch([plain(2)], 2)
     for size in range(len(first), len(first) + len(second)):
         octets = memoryview(bytes(first + second))[:size]
-        assert rows(read(committed_chunks(octets, [], decompressed))) == [
+        assert rows(read(list(committed_chunks(octets, [], decompressed)))) == [
             (0, plain(0)),
             (1, plain(1)),
         ]
@@ -106,7 +106,7 @@ def test_aborted_transactions_and_markers_are_left_out() -> None:
 
 
 def test_nothing_but_markers() -> None:
-    assert committed_chunks(memoryview(marker(0, 7, ABORT)), [(7, 0)], decompressed) == []
+    assert not list(committed_chunks(memoryview(marker(0, 7, ABORT)), [(7, 0)], decompressed))
 
 
 def test_the_brokers_time_wins_if_it_gives_one() -> None:
