@@ -89,14 +89,18 @@ def read(settings: TaskSettings, share: TaskShare) -> Iterator[Any]:
             yield _row(_written(timers, settings.folder) if settings.folder else timers)
 
 
+_readers: dict[tuple[str, tuple[str, ...]], RawReader] = {}  # one at most
+
+
 def reader_of(settings: TaskSettings) -> RawReader:
     """This process's reader."""
-    return _reader(settings.kafka, settings.topics)
-
-
-@functools.lru_cache(maxsize=1)
-def _reader(kafka: str, topics: tuple[str, ...]) -> RawReader:
-    return RawReader(ClientSettings(json.loads(kafka)), topics)
+    key = (settings.kafka, settings.topics)
+    if key not in _readers:
+        # The one of other topics would keep its connections: it may be frozen, see below.
+        for other in [_readers.pop(each) for each in list(_readers)]:
+            other.close()
+        _readers[key] = RawReader(ClientSettings(json.loads(settings.kafka)), settings.topics)
+    return _readers[key]
 
 
 @functools.lru_cache(maxsize=1)

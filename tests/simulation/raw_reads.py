@@ -26,6 +26,7 @@ class SimulatedRawReader(RawReader):
     """
 
     def __init__(self, shard: Shard) -> None:  # without a network
+        self._stopping = None
         self._shard = shard
         self.ends: Marks = {}
 

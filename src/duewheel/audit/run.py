@@ -102,7 +102,7 @@ def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
         validator = AuditValidator(epochs, message_contracts, GreatExpectations())
         if chunks:
             client = ClientSettings(settings.kafka.client_options("consumer"))
-            with closing(RawReader(client, topics)) as reader:
+            with closing(RawReader(client, topics, stopping)) as reader:
                 _take(validator, reader, chunks, stopping.is_set)
         across = validator.across_rows(_parameters(settings))
         ended_ms = clock.now_ms()

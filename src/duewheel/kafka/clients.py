@@ -235,7 +235,7 @@ def open_reader(settings: ClientSettings, deadline: Deadline, **own: Any) -> Kaf
     )
 
 
-def close(client: KafkaAdminClient | KafkaConsumer) -> None:
+def close(client: KafkaAdminClient | KafkaConsumer | KafkaNetClient) -> None:
     """Close a client in any state. Bounded in time; never raises."""
     _close_quietly("client", client.close)
 

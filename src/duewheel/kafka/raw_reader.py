@@ -14,9 +14,11 @@ Not thread-safe: one reader, one thread.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from time import monotonic, sleep
+from functools import partial
+from time import sleep
 from typing import Any, TypeVar
 
 from kafka import TopicPartition as Place
@@ -24,8 +26,8 @@ from kafka import errors
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 
 from duewheel.errors import DuewheelError, KafkaUnavailable
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.clients import ClientSettings, close
+from duewheel.kafka.deadline import Deadline, within
 from duewheel.schemas.batches import OffsetRanges, TopicPartition
 from duewheel.schemas.wire.batch_reader import end_offset
 
@@ -70,11 +72,18 @@ class Fetched:
 class RawReader:
     """Connections to one cluster, kept between calls."""
 
-    def __init__(self, settings: ClientSettings, topics: Sequence[str]) -> None:
+    def __init__(
+        self,
+        settings: ClientSettings,
+        topics: Sequence[str],
+        stopping: threading.Event | None = None,
+    ) -> None:
         """
         Args:
             settings: of the cluster.
             topics: that may be read.
+            stopping: once set, no call waits longer than a moment for Kafka. It costs a thread for
+                each call.
 
         Raises:
             KafkaUnavailable: no broker answers.
@@ -82,7 +91,8 @@ class RawReader:
         """
         self._settings = settings
         self._topics = list(topics)
-        deadline = Deadline(_STALLED_S)
+        self._stopping = stopping
+        deadline = self._deadline()
         self._client = settings.connect(
             deadline,
             receive_message_max_bytes=_FRAME_BYTES_MAX,
@@ -100,7 +110,7 @@ class RawReader:
 
     def close(self) -> None:
         """Close all connections."""
-        self._client.close()
+        close(self._client)
 
     def partitions(self) -> list[TopicPartition]:
         """All partitions of the topics, as the metadata has them now."""
@@ -120,7 +130,7 @@ class RawReader:
         """
         wanted = list(partitions)
         found = dict[TopicPartition, int]()
-        until_s = monotonic() + _STALLED_S
+        deadline = self._deadline()
         while wanted:
             answers = self._run("read the offsets", self._ask_offsets, wanted, time)
             failures = []
@@ -130,7 +140,7 @@ class RawReader:
                 else:
                     found[partition] = answer
             wanted = [each for each in wanted if each not in found]
-            self._retry_before(until_s, failures)
+            self._retry_before(deadline, failures)
         return found
 
     def read(self, between: OffsetRanges, bytes_max: int) -> Iterator[list[Fetched]]:
@@ -146,7 +156,7 @@ class RawReader:
             ConfigError: the rights do not suffice.
         """
         left = {p: first for p, (first, until) in between.items() if first < until}
-        until_s = monotonic() + _STALLED_S
+        deadline = self._deadline()
         while left:
             answers = self._run("fetch", self._fetch, left, bytes_max)
             part: list[Fetched] = []
@@ -160,7 +170,7 @@ class RawReader:
                     continue
                 if answer.end > left[partition]:
                     left[partition] = answer.end
-                    until_s = monotonic() + _STALLED_S
+                    deadline = self._deadline()
                     if answer.octets:
                         part.append(answer)
             if lost:
@@ -168,9 +178,10 @@ class RawReader:
             left = {p: offset for p, offset in left.items() if offset < between[p][1]}
             if part:
                 yield part
-            elif monotonic() > until_s:
+                deadline = self._deadline()
+            elif not deadline.remaining_s():
                 raise KafkaUnavailable(f"nothing comes from {', '.join(map(_name, left))}")
-            self._retry_before(until_s, failures)
+            self._retry_before(deadline, failures)
 
     def _find_again(
         self, lost: Sequence[TopicPartition], left: dict[TopicPartition, int], between: OffsetRanges
@@ -198,7 +209,7 @@ class RawReader:
                 return
             sleep(_RETRY_S)
 
-    def _retry_before(self, until_s: float, failures: Sequence[Exception]) -> None:
+    def _retry_before(self, deadline: Deadline, failures: Sequence[Exception]) -> None:
         """Wait before requests are repeated, if some have failed.
 
         Raises:
@@ -206,7 +217,7 @@ class RawReader:
                 would not help.
         """
         for error in failures:
-            if monotonic() > until_s or not getattr(error, "retriable", False):
+            if not deadline.remaining_s() or not getattr(error, "retriable", False):
                 with self._settings.explained("read"):
                     raise error
         if failures:
@@ -220,7 +231,12 @@ class RawReader:
             KafkaUnavailable, ConfigError: as `ClientSettings.call`.
         """
         with self._settings.explained(what):
-            return self._manager.run(call, *args)
+            if self._stopping is None:
+                return self._manager.run(call, *args)
+            return within(self._deadline(), what, partial(self._manager.run, call, *args))
+
+    def _deadline(self) -> Deadline:
+        return Deadline(_STALLED_S, self._stopping)
 
     async def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, _ByTopic]:
         """The partitions of each broker, by topic; -1: those without a leader."""

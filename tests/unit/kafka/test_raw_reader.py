@@ -26,6 +26,7 @@ class Answering(RawReader):
 
     def __init__(self, fetches: list[Any], starts: list[int], ends: list[int]) -> None:
         self.fetches, self.starts, self.ends = fetches, starts, ends
+        self._stopping = None
         self._client = SimpleNamespace(cluster=SimpleNamespace(request_update=lambda: None))
 
     def _run(self, what: str, call: Callable[..., Any], *args: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 
 from duewheel.schemas.batch_ipc import to_bytes
 from duewheel.schemas.batches import TimerBatch
+from duewheel.streaming import read_task
 from duewheel.streaming.read_task import _row, _written, timers
 from duewheel.testing import TimerRow, timer_batch
 
@@ -51,3 +52,24 @@ def test_parts_come_as_one_batch_in_their_order(tmp_path: Path, *, in_files: boo
 
 def test_an_empty_batch_has_no_rows() -> None:
     assert len(timers(_row(to_bytes(TimerBatch.none())).slice(0, 0), "")) == 0
+
+
+def test_the_reader_of_other_topics_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task's process lives for months, and what is frozen in it is never collected."""
+    open_ones: list[object] = []
+
+    class Reader:
+        def __init__(self, _: object, topics: tuple[str, ...]) -> None:
+            open_ones.append(topics)
+            self.topics = topics
+
+        def close(self) -> None:
+            open_ones.remove(self.topics)
+
+    monkeypatch.setattr(read_task, "RawReader", Reader)
+    monkeypatch.setattr(read_task, "_readers", {})
+    settings = read_task.TaskSettings("{}", ("a",), "", "", "")
+    reader = read_task.reader_of(settings)
+    assert read_task.reader_of(replace(settings, epochs="others")) is reader
+    read_task.reader_of(replace(settings, topics=("a", "b")))
+    assert open_ones == [("a", "b")]
