@@ -221,6 +221,8 @@ class RawReader:
                 with self._settings.explained("read"):
                     raise error
         if failures:
+            if any(self._client.throttle_delay(b.node_id) for b in self._client.cluster.brokers()):
+                deadline.renew()  # a large part of a small quota is waited for longer than a minute
             self._client.cluster.request_update()
             sleep(_RETRY_S)
 

@@ -7,10 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka.errors import OffsetOutOfRangeError
+from kafka.errors import NodeNotReadyError, OffsetOutOfRangeError
 from tests.harness.record_batches import batch, plain
 
+from duewheel.errors import KafkaUnavailable
 from duewheel.kafka import raw_reader
+from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.raw_reader import EARLIEST, Fetched, RawReader
 
 TIMERS = ("timers", 0)
@@ -22,12 +24,20 @@ class Answering(RawReader):
     Attributes:
         fetches: one answer after another.
         starts, ends: of the log, each time that it is asked; the last stays.
+        delays_ms: by which the client is throttled, each time that it is asked.
     """
 
     def __init__(self, fetches: list[Any], starts: list[int], ends: list[int]) -> None:
         self.fetches, self.starts, self.ends = fetches, starts, ends
         self._stopping = None
-        self._client = SimpleNamespace(cluster=SimpleNamespace(request_update=lambda: None))
+        self._settings = ClientSettings({})
+        self.delays_ms: list[int] = []
+        cluster = SimpleNamespace(
+            request_update=lambda: None, brokers=lambda: [SimpleNamespace(node_id=1)]
+        )
+        self._client = SimpleNamespace(
+            cluster=cluster, throttle_delay=lambda _: self.delays_ms.pop(0) if self.delays_ms else 0
+        )
 
     def _run(self, what: str, call: Callable[..., Any], *args: Any) -> Any:
         if what == "fetch":
@@ -64,3 +74,17 @@ def test_a_new_leader_that_is_behind_with_the_retention_skips_nothing() -> None:
     """The old leader has refused the offset, and the new one would have it."""
     reader = Answering([OffsetOutOfRangeError(), fetched(2, 8)], starts=[1], ends=[10])
     assert read(reader, 2, 10) == [2]
+
+
+def test_a_throttled_client_is_not_taken_for_a_broker_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each new start would read the same part again, and be throttled again."""
+    monkeypatch.setattr(raw_reader, "_RETRY_S", 0.02)
+    monkeypatch.setattr(raw_reader, "_STALLED_S", 0.1)
+    paused = [NodeNotReadyError("Node paused: throttle") for _ in range(50)]
+    reader = Answering([*paused[:20], fetched(2, 8)], starts=[1], ends=[10])
+    reader.delays_ms = [1] * 20
+    assert read(reader, 2, 10) == [2]
+    with pytest.raises(KafkaUnavailable):
+        read(Answering(paused, starts=[1], ends=[10]), 2, 10)
