@@ -8,13 +8,16 @@ Spark runs this module in the place of `pyspark.daemon`.
 from __future__ import annotations
 
 import gc
+import importlib
 
-import pyspark.worker  # noqa: F401
 from pyspark import daemon
 
-import duewheel.streaming.read_task  # noqa: F401
+from duewheel.osutil.host_share import do_without_pandas
 
 if __name__ == "__main__":
+    do_without_pandas()
+    for module in ("pyspark.worker", "duewheel.streaming.read_task"):
+        importlib.import_module(module)
     # Otherwise the garbage collection of each worker would copy the pages that it shares.
     gc.freeze()
     daemon.manager()

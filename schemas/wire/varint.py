@@ -11,7 +11,7 @@ import functools
 import numpy as np
 
 from duewheel.schemas.arrays import Int64
-from duewheel.schemas.columns import Column, binary, concat, from_parts, take
+from duewheel.schemas.columns import Column, concat, constants, from_parts, take
 
 
 def varint(n: int) -> bytes:
@@ -43,7 +43,7 @@ _SMALL = 1 << 16  # numbers below it come from the table
 @functools.lru_cache(maxsize=1)
 def _table() -> Column:
     """varint(-1), varint(0), … varint(_SMALL - 1)."""
-    return binary(varint(n) for n in range(-1, _SMALL))
+    return constants([varint(n) for n in range(-1, _SMALL)])
 
 
 def varints(n: Int64) -> Column:

@@ -25,7 +25,7 @@ from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.all_shards_progress import all_shards, require_as_many
 from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.kafka.topic_discovery import timer_topics
-from duewheel.osutil.host_share import share_one_heap
+from duewheel.osutil.host_share import do_without_pandas, share_one_heap
 from duewheel.osutil.signals import ignore_kafka_errors_after_stop, stop_signals
 from duewheel.runtime.lag_watch import LagWatch
 from duewheel.schemas.batches import TopicPartition
@@ -55,6 +55,7 @@ def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = 
         DuewheelError: see `Dequeue.start` and `Dequeue.tick`.
     """
     share_one_heap()
+    do_without_pandas()
     with stop_signals() as stopping:
         clock = factory.StoppableClock(stopping)
         directory = factory.start_directory(settings, Role.DEQUEUE)

@@ -42,7 +42,7 @@ from duewheel.java.spark_session import spark_session
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.topic_discovery import TakenTopics, discover
-from duewheel.osutil.host_share import yield_processors
+from duewheel.osutil.host_share import do_without_pandas, yield_processors
 from duewheel.osutil.metrics_server import Together, served
 from duewheel.osutil.signals import ignore_kafka_errors_after_stop, stop_signals
 from duewheel.runtime.checkpointer import CheckpointThread
@@ -87,6 +87,7 @@ def run_ingest(settings: Settings) -> None:
         SparkUnavailable: the cluster has no master, or no executor for a minute.
         DuewheelError: the query failed; a new start may help.
     """
+    do_without_pandas()
     yield_processors()  # a timer that is taken later is not late; one that is delivered later is
     with stop_signals() as stopping:
         clock = factory.StoppableClock(stopping)
