@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -12,35 +12,50 @@ _SAMPLE_S = 0.1
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
+Parts = Callable[[], Mapping[str, Sequence[int]]]
+
+
 class Usage:
     """Of the processes of each part: processor time since the start, memory then and at most."""
 
-    def __init__(self, pids: Mapping[str, Sequence[int]]) -> None:
-        self._pids = pids
-        self._before_s = self._processor_s()
-        self.before_mb = self._memory_mb()
+    def __init__(self, parts: Parts) -> None:
+        """`parts`: the processes of each; some may start and end meanwhile."""
+        self._parts = parts
+        found = parts()
+        self._begun_s = {(name, pid): _processor_s(pid) for name, pid in _pairs(found)}
+        self._seen_s = dict(self._begun_s)
+        self.before_mb = _memory_mb(found)
         self.peak_mb = dict(self.before_mb)
 
     def sample(self) -> None:
-        for name, mb in self._memory_mb().items():
-            self.peak_mb[name] = max(self.peak_mb[name], mb)
+        found = self._parts()
+        for name, pid in _pairs(found):
+            before = self._seen_s.get((name, pid), 0.0)
+            self._seen_s[name, pid] = max(before, _processor_s(pid))
+        for name, mb in _memory_mb(found).items():
+            self.peak_mb[name] = max(self.peak_mb.get(name, 0.0), mb)
 
     def processor_s(self) -> dict[str, float]:
-        """Since this object was made. A process that has ended meanwhile counts as 0."""
-        after = self._processor_s()
-        return {name: max(0.0, after[name] - before) for name, before in self._before_s.items()}
+        """Since this object was made; of a process that has ended, up to its last sample."""
+        self.sample()
+        used = dict.fromkeys(self.peak_mb, 0.0)
+        for (name, pid), seconds in self._seen_s.items():
+            used[name] += seconds - self._begun_s.get((name, pid), 0.0)
+        return used
 
-    def _processor_s(self) -> dict[str, float]:
-        return {name: sum(map(_processor_s, pids)) for name, pids in self._pids.items()}
 
-    def _memory_mb(self) -> dict[str, float]:
-        return {name: sum(map(anonymous_mb, pids)) for name, pids in self._pids.items()}
+def _pairs(parts: Mapping[str, Sequence[int]]) -> list[tuple[str, int]]:
+    return [(name, pid) for name, pids in parts.items() for pid in pids]
+
+
+def _memory_mb(parts: Mapping[str, Sequence[int]]) -> dict[str, float]:
+    return {name: sum(map(anonymous_mb, pids)) for name, pids in parts.items()}
 
 
 @contextmanager
-def measured(pids: Mapping[str, Sequence[int]]) -> Iterator[Usage]:
-    """Usage over a with block; memory is sampled in a thread."""
-    usage, ending = Usage(pids), threading.Event()
+def measured(parts: Parts) -> Iterator[Usage]:
+    """Usage over a with block; sampled in a thread."""
+    usage, ending = Usage(parts), threading.Event()
 
     def run() -> None:
         while not ending.wait(_SAMPLE_S):

@@ -156,7 +156,7 @@ def enqueue(session: Session, count: int, warm_up: int) -> None:
     session.enqueue(far_off(session, warm_up))
     load = far_off(session, count)
     before = session.system.disk_bytes()
-    with measured(session.system.pids()) as usage:
+    with measured(session.system.pids) as usage:
         sent, seconds = session.enqueue(load)
     report.add("rate", "timers/s", (count - sent.failed) / seconds)
     report.add("refused", "timers", sent.failed)
@@ -177,7 +177,7 @@ def backlog(session: Session, count: int) -> None:
     system.set_ingest("resume")
     wait(lambda: system.enqueued() >= before + ahead)
     begun_s, begun_at = time.monotonic(), system.enqueued()
-    with measured(system.pids()) as usage:
+    with measured(system.pids) as usage:
         wait(lambda: system.enqueued() >= before + count)
         seconds = time.monotonic() - begun_s
     measured_count = before + count - begun_at
@@ -199,7 +199,7 @@ def steady(session: Session, per_s: int, seconds: int, beside: int = 0) -> None:
     others = far_off(session, beside) if beside else None
     # Preparation takes microseconds a timer, and is not to run into the schedule.
     load = stream(session, per_s, seconds, CLOCK.now_ms() + 1_000 + per_s * seconds // 200)
-    with measured(session.system.pids()) as usage:
+    with measured(session.system.pids) as usage:
         sending = session.system.send(load)
         if others is not None:
             sleep_until(int(load.due_ms.min()))
@@ -228,7 +228,7 @@ def spike(session: Session, count: int) -> None:
     background = stream(session, BACKGROUND_PER_S, seconds, start_ms)
     sending: Future[SendResult] = session.system.send(background)
     sleep_until(due_ms - 200)
-    with measured(session.system.pids()) as usage:
+    with measured(session.system.pids) as usage:
         session.await_received(load)
     sending.result(DEADLINE_S)
     session.await_received(background)
@@ -273,7 +273,7 @@ def overdue(session: Session, count: int) -> None:
 
 def idle(session: Session, seconds: int) -> None:
     report = Report(session, "idle", {"seconds": seconds})
-    with measured(session.system.pids()) as usage:
+    with measured(session.system.pids) as usage:
         time.sleep(seconds)
     for name, busy_s in usage.processor_s().items():
         report.add(f"processor time of {name}", "% of a core", 100 * busy_s / seconds)
@@ -287,7 +287,7 @@ def growth(session: Session, pending: int, count: int) -> None:
     while session.number < pending:
         session.enqueue(far_off(session, min(1_000_000, pending - session.number)))
     load = far_off(session, count)
-    with measured(session.system.pids()) as usage:
+    with measured(session.system.pids) as usage:
         _, seconds = session.enqueue(load)
     report.add("rate", "timers/s", count / seconds)
     report.usage(usage, count)
@@ -320,7 +320,7 @@ def partitions(session: Session, count: int) -> None:
     load = session.load(first_ms + session.rng.integers(0, span_ms, count))
     session.enqueue(load)
     sleep_until(first_ms - 200)
-    with measured(session.system.pids()) as usage:
+    with measured(session.system.pids) as usage:
         session.await_received(load)
     rows = session.received(load)
     report.lateness(load, rows)
@@ -340,7 +340,7 @@ def half_cancelled(session: Session, count: int) -> None:
     cancels = session.system.prepare(
         TimerLoad(cancelled.first, cancelled.due_ms, kind=Kind.CANCELS)
     )
-    with measured(session.system.pids()) as usage:
+    with measured(session.system.pids) as usage:
         _, seconds = session.enqueue(cancels)
     report.add("cancels", "1/s", len(cancels) / seconds)
     report.usage(usage, len(cancels))
@@ -359,7 +359,7 @@ def rolls(session: Session, per_s: int, seconds: int, delay_ms: tuple[int, int])
     report = Report(session, "rolls", config)
     send_ms = CLOCK.now_ms() + 2_000 + np.arange(per_s * seconds) * 1000 // per_s
     load = session.load(send_ms + session.rng.integers(*delay_ms, len(send_ms)), send_ms)
-    with measured(session.system.pids()) as usage:
+    with measured(session.system.pids) as usage:
         session.system.send(load).result(DEADLINE_S)
         session.await_received(load)
     rows = session.received(load)
