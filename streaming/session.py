@@ -248,6 +248,8 @@ def _set_environment(options: SessionOptions, properties: Path, scratch: Path) -
     os.environ["JAVA_HOME"] = str(options.java_home)
     # Without it Spark's workers run the `python3` of the PATH.
     os.environ["PYSPARK_PYTHON"] = options.conf.get("spark.pyspark.python", sys.executable)
+    # Spark would start two Python processes to look for data sources of other packages.
+    os.environ["PYSPARK_DRIVER_PYTHON"] = "none"
     os.environ["PYSPARK_SUBMIT_ARGS"] = f'--properties-file "{properties}" pyspark-shell'
     os.environ["SPARK_LOCAL_DIRS"] = str(scratch)
     # Another Spark installation on this host may have another version than pyspark.

@@ -12,10 +12,11 @@ import importlib
 
 from pyspark import daemon
 
-from duewheel.osutil.host_share import do_without_pandas
+from duewheel.osutil.host_share import do_without_pandas, share_one_heap
 
 if __name__ == "__main__":
     do_without_pandas()
+    share_one_heap()
     for module in ("pyspark.worker", "duewheel.streaming.read_task"):
         importlib.import_module(module)
     # Otherwise the garbage collection of each worker would copy the pages that it shares.
