@@ -126,9 +126,15 @@ class TopicWatch:
         return False
 
     def has_changed(self) -> bool:
-        """Whether the topics of a failed query have changed since; logs and writes a change."""
+        """Whether the topics of a failed query have changed since; logs and writes a change.
+
+        Raises:
+            RecoveryRefused: one was recreated; the query may only have seen that its end is lower.
+        """
         with suppress(KafkaUnavailable), self._admin() as admin:
-            return self._has_changed(admin)
+            if self._has_changed(admin):
+                return True
+            require_same_topics(self._ids, _ids(admin, self.topic_set.topics))
         return False
 
     def _has_changed(self, admin: KafkaAdmin) -> bool:
