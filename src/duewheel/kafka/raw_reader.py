@@ -174,29 +174,26 @@ class RawReader:
                     if answer.octets:
                         part.append(answer)
             if lost:
-                failures += self._find_again(lost, left, between)
+                failures += self._find_again(lost, left)
             left = {p: offset for p, offset in left.items() if offset < between[p][1]}
             if part:
                 yield part
                 deadline = self._deadline()
-            elif not deadline.remaining_s():
+            elif not failures and not deadline.remaining_s():
                 raise KafkaUnavailable(f"nothing comes from {', '.join(map(_name, left))}")
             self._retry_before(deadline, failures)
 
     def _find_again(
-        self, lost: Sequence[TopicPartition], left: dict[TopicPartition, int], between: OffsetRanges
+        self, lost: Sequence[TopicPartition], left: dict[TopicPartition, int]
     ) -> Iterator[Exception]:
         """Correct offsets in `left` that their leaders have refused; yield those to ask again."""
-        starts, ends = self.offsets(lost, EARLIEST), self.offsets(lost, LATEST)
-        for partition in lost:
-            if left[partition] < starts[partition]:
-                left[partition] = starts[partition]
-            elif left[partition] >= ends[partition]:
-                # There is nothing: the log has lost its end, which the sink sees by the end of a
-                # later batch.
-                left[partition] = between[partition][1]
-            else:  # the leader has changed, and its log begins elsewhere
-                yield errors.OffsetNotAvailableError(_name(partition))
+        for partition, start in self.offsets(lost, EARLIEST).items():
+            if left[partition] < start:
+                left[partition] = start
+            else:
+                # There was something when the range was planned. Another leader may have it; if
+                # the log has lost its end, the next start sees that. To skip it would lose it.
+                yield errors.OffsetNotAvailableError(f"{_name(partition)} at {left[partition]}")
 
     def _read_metadata(self, deadline: Deadline) -> None:
         while True:

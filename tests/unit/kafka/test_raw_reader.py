@@ -23,12 +23,12 @@ class Answering(RawReader):
 
     Attributes:
         fetches: one answer after another.
-        starts, ends: of the log, each time that it is asked; the last stays.
+        starts: of the log, each time that it is asked; the last stays.
         delays_ms: by which the client is throttled, each time that it is asked.
     """
 
-    def __init__(self, fetches: list[Any], starts: list[int], ends: list[int]) -> None:
-        self.fetches, self.starts, self.ends = fetches, starts, ends
+    def __init__(self, fetches: list[Any], starts: list[int]) -> None:
+        self.fetches, self.starts = fetches, starts
         self._stopping = None
         self._settings = ClientSettings({})
         self.delays_ms: list[int] = []
@@ -43,8 +43,8 @@ class Answering(RawReader):
         if what == "fetch":
             return {TIMERS: self.fetches.pop(0)}
         wanted, time = args
-        of = self.starts if time == EARLIEST else self.ends
-        return {name: of.pop(0) if of[1:] else of[0] for name in wanted}
+        assert time == EARLIEST
+        return {name: self.starts.pop(0) if self.starts[1:] else self.starts[0] for name in wanted}
 
 
 def fetched(begin: int, count: int) -> Fetched:
@@ -62,17 +62,21 @@ def read(reader: RawReader, first: int, until: int) -> list[int]:
 
 
 def test_reading_continues_where_retention_has_stopped() -> None:
-    reader = Answering([OffsetOutOfRangeError(), fetched(7, 3)], starts=[7], ends=[10])
+    reader = Answering([OffsetOutOfRangeError(), fetched(7, 3)], starts=[7])
     assert read(reader, 2, 10) == [7]
 
 
-def test_a_log_that_has_lost_its_end_has_nothing_more() -> None:
-    assert read(Answering([OffsetOutOfRangeError()], starts=[0], ends=[5]), 7, 10) == []
+def test_what_a_log_has_lost_at_its_end_is_not_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as nobody has decided on it, the marks must stay below it."""
+    monkeypatch.setattr(raw_reader, "_STALLED_S", 0.1)
+    monkeypatch.setattr(raw_reader, "_RETRY_S", 0.02)
+    with pytest.raises(KafkaUnavailable, match="timers-0 at 7"):
+        read(Answering([OffsetOutOfRangeError()] * 50, starts=[0]), 7, 10)
 
 
 def test_a_new_leader_that_is_behind_with_the_retention_skips_nothing() -> None:
     """The old leader has refused the offset, and the new one would have it."""
-    reader = Answering([OffsetOutOfRangeError(), fetched(2, 8)], starts=[1], ends=[10])
+    reader = Answering([OffsetOutOfRangeError(), fetched(2, 8)], starts=[1])
     assert read(reader, 2, 10) == [2]
 
 
@@ -83,8 +87,8 @@ def test_a_throttled_client_is_not_taken_for_a_broker_that_is_away(
     monkeypatch.setattr(raw_reader, "_RETRY_S", 0.02)
     monkeypatch.setattr(raw_reader, "_STALLED_S", 0.1)
     paused = [NodeNotReadyError("Node paused: throttle") for _ in range(50)]
-    reader = Answering([*paused[:20], fetched(2, 8)], starts=[1], ends=[10])
+    reader = Answering([*paused[:20], fetched(2, 8)], starts=[1])
     reader.delays_ms = [1] * 20
     assert read(reader, 2, 10) == [2]
     with pytest.raises(KafkaUnavailable):
-        read(Answering(paused, starts=[1], ends=[10]), 2, 10)
+        read(Answering(paused, starts=[1]), 2, 10)
