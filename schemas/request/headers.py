@@ -26,8 +26,8 @@ from duewheel.schemas.columns import (
     take,
 )
 from duewheel.schemas.header_names import DROP_IN, ORIGIN, REQUEST, Request
-from duewheel.schemas.request.kafka_records import RawHeaders
 from duewheel.schemas.request.topic_settings import NATIVE
+from duewheel.schemas.wire.spans import RawHeaders
 
 Int8 = npt.NDArray[np.int8]
 _pc: Any = pyarrow.compute

@@ -1,7 +1,7 @@
 """A batch of records of the timer topics, column by column.
 
-Byte strings stay where they are (`Spans`): keys and a few headers are read, the rest is copied
-once, in the form in which it is stored.
+Byte strings are positions in the fetched bytes (`Spans`): keys and a few headers are read, the rest
+is copied once, in the form in which it is stored.
 """
 
 from __future__ import annotations
@@ -14,34 +14,7 @@ import numpy as np
 from duewheel.schemas.arrays import Int32, Int64
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.batch_reader import RawRecords
-from duewheel.schemas.wire.spans import Spans
-
-
-@dataclass(frozen=True, slots=True)
-class RawHeaders:
-    """The headers of a batch of records, flat.
-
-    Attributes:
-        firsts: record → index of its first header; one more entry at the end.
-        names: without nulls.
-        values: a null is a header without a value.
-        both: name and value as they stand in records, each with its length.
-    """
-
-    firsts: Int64
-    names: Spans
-    values: Spans
-    both: Spans
-
-    def take(self, rows: Int64) -> RawHeaders:
-        """The headers of the given records, in the given order."""
-        counts = np.diff(self.firsts)[rows]
-        firsts = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(counts, out=firsts[1:])
-        index = np.arange(firsts[-1]) + np.repeat(self.firsts[rows] - firsts[:-1], counts)
-        return RawHeaders(
-            firsts, self.names.take(index), self.values.take(index), self.both.take(index)
-        )
+from duewheel.schemas.wire.spans import RawHeaders, Spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +28,7 @@ class KafkaRecords:
         partition: row → index in `partitions`.
         offset, timestamp_ms: of each record.
         key, value: with nulls.
-        key_value: both as they stand in records, each with its length.
+        key_value: both as they stand in the record, each behind its length.
         headers: of all records.
     """
 
@@ -95,7 +68,7 @@ class KafkaRecords:
 
 
 def from_raw(raw: RawRecords, partitions: Sequence[TopicPartition]) -> KafkaRecords:
-    """The records of raw batches; `partitions` are those that their chunks index."""
+    """The records of `raw`, whose column `partition` indexes `partitions`."""
     topics = list(dict.fromkeys(topic for topic, _ in partitions))
     topic_of = np.array([topics.index(topic) for topic, _ in partitions], np.int32)
     return KafkaRecords(
@@ -108,5 +81,5 @@ def from_raw(raw: RawRecords, partitions: Sequence[TopicPartition]) -> KafkaReco
         raw.key,
         raw.value,
         raw.key_value,
-        RawHeaders(raw.firsts, raw.names, raw.values, raw.headers),
+        raw.headers,
     )

@@ -21,7 +21,7 @@ from duewheel.schemas.columns import data, offsets
 from duewheel.schemas.wire.compression import CODECS, Codec
 from duewheel.schemas.wire.record_codec import Records
 
-_HEADER = struct.Struct(
+HEADER = struct.Struct(
     ">"
     "q"  #  0  base offset: the broker's to fill in
     "i"  #  8  batch length, from the next field on
@@ -37,15 +37,15 @@ _HEADER = struct.Struct(
     "i"  # 53  base sequence
     "i"  # 57  number of records
 )
-HEADER_BYTES = _HEADER.size
-_LENGTH_END = struct.calcsize(">qi")
+HEADER_BYTES = HEADER.size
+LENGTH_END = struct.calcsize(">qi")
 _CRC_OFFSET = struct.calcsize(">qiib")
 _CRC = struct.Struct(">I")
-_CRC_END = _CRC_OFFSET + _CRC.size
-_MAGIC = 2
+CRC_END = _CRC_OFFSET + _CRC.size
+MAGIC = 2
 _TRANSACTIONAL = 1 << 4
 assert HEADER_BYTES == 61
-assert (_LENGTH_END, _CRC_OFFSET, _CRC_END) == (12, 17, 21)
+assert (LENGTH_END, _CRC_OFFSET, CRC_END) == (12, 17, 21)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +139,13 @@ def seal(
     """The complete batch: header with checksum, then the body."""
     batch = bytearray(HEADER_BYTES + len(body))
     batch[HEADER_BYTES:] = body
-    _HEADER.pack_into(
+    HEADER.pack_into(
         batch,
         0,
         0,
-        len(batch) - _LENGTH_END,
+        len(batch) - LENGTH_END,
         0,
-        _MAGIC,
+        MAGIC,
         0,
         CODECS.index(codec) | (_TRANSACTIONAL if transactional else 0),
         count - 1,
@@ -156,5 +156,5 @@ def seal(
         base_sequence,
         count,
     )
-    _CRC.pack_into(batch, _CRC_OFFSET, crc32c(memoryview(batch)[_CRC_END:]))
+    _CRC.pack_into(batch, _CRC_OFFSET, crc32c(memoryview(batch)[CRC_END:]))
     return batch

@@ -1,4 +1,4 @@
-"""Columns of byte strings as positions in one buffer: a string is copied when it is needed."""
+"""Columns of byte strings as positions in one buffer; the headers of records as such columns."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Spans:
     """A column of byte strings as positions: nothing is copied before `column`.
 
     Attributes:
-        octets: where the strings are.
-        start: of each.
-        length: of each; -1 for null.
+        octets: the buffer that has the strings, with other bytes between them.
+        start: position of each string's first byte in the buffer.
+        length: of each in bytes; -1 for null.
     """
 
     octets: Bytes
@@ -37,7 +37,7 @@ class Spans:
 
     @classmethod
     def of(cls, column: Column) -> Spans:
-        """The values of a column."""
+        """The values of a column, as views of its bytes."""
         return cls(data(column), offsets(column)[:-1], lengths(column))
 
     @property
@@ -47,16 +47,45 @@ class Spans:
         return null
 
     def column(self) -> Column:
-        """The bytes, copied out; the starts must rise."""
+        """The strings, copied out. They must not overlap, and lie in the buffer in their order."""
         count = len(self.start)
         if not count:
             return from_parts(np.zeros(1, np.int64), b"")
         bounds = np.empty(2 * count, np.int64)
         bounds[0::2] = self.start
         bounds[1::2] = self.start + np.maximum(self.length, 0)
-        with_gaps = from_parts(bounds, self.octets)  # odd rows: what lies between two strings
+        # A column of twice the rows over the same bytes: even ones are the strings, odd ones what
+        # lies between two strings. Arrow's `take` then copies the even ones in one call.
+        with_gaps = from_parts(bounds, self.octets)
         rows = np.arange(0, 2 * count, 2)
         if (null := self.is_null).any():
             picked: Column = with_gaps.take(_pa.array(rows, mask=null))
             return picked
         return take(with_gaps, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class RawHeaders:
+    """The headers of many records, in one column: record i has headers firsts[i] … firsts[i+1]-1.
+
+    Attributes:
+        firsts: record → index of its first header; one more entry at the end.
+        names: without nulls.
+        values: a null is a header without a value.
+        both: name and value as they stand in the record, each behind its length.
+    """
+
+    firsts: Int64
+    names: Spans
+    values: Spans
+    both: Spans
+
+    def take(self, rows: Int64) -> RawHeaders:
+        """The headers of the given records, in the given order."""
+        counts = np.diff(self.firsts)[rows]
+        firsts = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(counts, out=firsts[1:])
+        index = np.arange(firsts[-1]) + np.repeat(self.firsts[rows] - firsts[:-1], counts)
+        return RawHeaders(
+            firsts, self.names.take(index), self.values.take(index), self.both.take(index)
+        )

@@ -10,7 +10,7 @@ from crc32c import crc32c
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from duewheel.schemas.wire.spans import Spans
+from duewheel.schemas.wire.spans import RawHeaders
 
 NOW_MS = 1_800_000_000_000
 COMMIT, ABORT = b"\0\0\0\1", b"\0\0\0\0"
@@ -64,10 +64,8 @@ def plain(number: int) -> Record:
     return (NOW_MS, None, b"%d" % number, [])
 
 
-def headers_of(
-    names: Spans, values: Spans, firsts: Sequence[int]
-) -> list[list[tuple[str, bytes | None]]]:
+def headers_of(raw: RawHeaders) -> list[list[tuple[str, bytes | None]]]:
     """The headers of each record."""
-    name = [text.decode() for text in names.column().to_pylist() if text is not None]
-    pairs = list(zip(name, values.column().to_pylist(), strict=True))
-    return [pairs[first:end] for first, end in itertools.pairwise(firsts)]
+    name = [text.decode() for text in raw.names.column().to_pylist() if text is not None]
+    pairs = list(zip(name, raw.values.column().to_pylist(), strict=True))
+    return [pairs[first:end] for first, end in itertools.pairwise(raw.firsts.tolist())]

@@ -11,9 +11,9 @@ import pyarrow.compute
 
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.columns import filled, join, large_binary
-from duewheel.schemas.request.kafka_records import KafkaRecords, RawHeaders
+from duewheel.schemas.request.kafka_records import KafkaRecords
 from duewheel.schemas.wire.record_codec import framed, key_values
-from duewheel.schemas.wire.spans import Spans
+from duewheel.schemas.wire.spans import RawHeaders, Spans
 from duewheel.testing import TIMER_TOPIC
 
 _pa: Any = pa

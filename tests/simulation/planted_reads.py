@@ -45,8 +45,8 @@ READS = {
         "2",
         "a range is read up to the end of its first answer",
         "kafka/raw_reader.py",
-        "                    left[partition] = answer.end\n",
-        "                    left[partition] = between[partition][1]\n",
+        "                    positions[partition] = answer.end\n",
+        "                    positions[partition] = ranges[partition][1]\n",
     ),
     "begins-above-marks": Planted(
         "2",

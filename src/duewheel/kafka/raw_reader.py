@@ -1,15 +1,16 @@
 """Reads ranges of topics as raw record batches, over kafka-python's connections.
 
-kafka-python's consumer decodes one record at a time in Python; the batches of a response can be
-read as columns (schemas/wire/batch_reader.py). Metadata, security, connections and the protocol
-stay kafka-python's. What every consumer must do beside that is here:
+kafka-python's consumer decodes one record at a time in Python; the batches of an answer can be read
+as columns (schemas/wire/batch_reader.py). Metadata, security, connections and the protocol stay
+kafka-python's. This module does the rest of a consumer's work:
 
-- a partition is asked at its leader; after an error the metadata is read again
-- an offset below the log's start continues there: retention has deleted what lay before
-- `read_committed`: no response goes beyond the last stable offset, and each names the transactions
-  that were aborted
+- It sends requests to the leader of each partition; after an error it reads the metadata again.
+- Where retention has deleted the next offset, it continues at the log's start.
+- It fetches with `read_committed`: no answer goes beyond the last stable offset, and each lists the
+  aborted transactions whose records it holds.
 
-Not thread-safe: one reader, one thread.
+One reader, one thread. kafka-python runs the coroutines in a thread of its own; `_run` waits for
+one of them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from functools import partial
 from time import sleep
 from typing import Any, TypeVar
 
-from kafka import TopicPartition as Place
+from kafka import TopicPartition as KafkaPartition
 from kafka import errors
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 
@@ -31,35 +32,35 @@ from duewheel.kafka.deadline import Deadline, within
 from duewheel.schemas.batches import OffsetRanges, TopicPartition
 from duewheel.schemas.wire.batch_reader import end_offset
 
-EARLIEST, LATEST = -2, -1  # times in a ListOffsets request
+EARLIEST, LATEST = -2, -1  # timestamps with a meaning of their own in a ListOffsets request
 _READ_COMMITTED = 1
 _FETCH_VERSION_MAX = 12  # later ones name topics by id
-_STALLED_S = 60.0  # without any record, while a range is not read to its end
+_STALLED_S = 60.0  # without progress, until a call fails
 _RETRY_S = 0.1
-_MAX_WAIT_MS = 100  # of a broker for records that were there when the range was planned
-_FRAME_BYTES_MAX = (1 << 31) - 1  # a batch may be larger than the bytes asked for
-_METADATA_AGE_MS = 2_000  # until partitions are seen that were added
+_MAX_WAIT_MS = 100  # a broker's, for bytes; ranges end at known offsets, so it hardly ever waits
+_FRAME_BYTES_MAX = (1 << 31) - 1  # a broker sends a first batch whole, above the requested bytes
+_METADATA_AGE_MS = 2_000  # so soon are added partitions seen
 
 _FetchTopic = FetchRequest.FetchTopic
 _FetchPartition = _FetchTopic.FetchPartition
 _OffsetsTopic = ListOffsetsRequest.ListOffsetsTopic
 _OffsetsPartition = _OffsetsTopic.ListOffsetsPartition
 
-_ByTopic = dict[str, list[int]]
+_ByTopic = dict[str, list[int]]  # topic → numbers of partitions, as requests have them
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Part of a range of one partition.
+    """A broker's answer to a fetch, for one partition.
 
     Attributes:
         partition: which.
-        octets: whole record batches; the last may be cut off.
+        octets: record batches end to end; the last may be cut off.
         aborted: producer id and first offset of each aborted transaction.
-        begin: the offset that was asked for; a batch may hold records below it, which were read
-            before, or were deleted.
-        end: the offset from which reading continues.
+        begin: the requested offset. The first batch may have records below it, which were read
+            before, or which retention has deleted.
+        end: offset behind the last whole batch, where the next fetch begins.
     """
 
     partition: TopicPartition
@@ -82,8 +83,8 @@ class RawReader:
         Args:
             settings: of the cluster.
             topics: that may be read.
-            stopping: once set, no call waits longer than a moment for Kafka. It costs a thread for
-                each call.
+            stopping: once set, no call waits more than STOP_GRACE_S (deadline.py) for Kafka. With
+                an event each call to Kafka costs a thread; Spark stops its tasks without one.
 
         Raises:
             KafkaUnavailable: no broker answers.
@@ -98,8 +99,8 @@ class RawReader:
             receive_message_max_bytes=_FRAME_BYTES_MAX,
             metadata_max_age_ms=_METADATA_AGE_MS,
         )
-        self._manager = self._client._manager  # noqa: SLF001 - its clients have no other way to it
-        # Otherwise a request for a topic that was deleted would create it, on most clusters.
+        self._manager = self._client._manager  # noqa: SLF001 - KafkaConsumer takes it the same way
+        # Otherwise a metadata request would create a deleted topic again, on most clusters.
         self._client.cluster.config["allow_auto_create_topics"] = False
         self._client.cluster.set_topics(self._topics)
         try:
@@ -122,84 +123,93 @@ class RawReader:
         ]
 
     def offsets(self, partitions: Iterable[TopicPartition], time: int) -> dict[TopicPartition, int]:
-        """EARLIEST: the first offset of each; LATEST: the last stable one, where reading ends.
+        """An offset of each partition.
+
+        Args:
+            partitions: of the reader's topics.
+            time: EARLIEST: the log's start. LATEST: the last stable offset, where reading ends.
 
         Raises:
             KafkaUnavailable: no answer within a minute.
             ConfigError: the rights do not suffice.
         """
-        wanted = list(partitions)
-        found = dict[TopicPartition, int]()
+        missing = list(partitions)
+        offsets = dict[TopicPartition, int]()
         deadline = self._deadline()
-        while wanted:
-            answers = self._run("read the offsets", self._ask_offsets, wanted, time)
+        while missing:
+            answers = self._run("read the offsets", self._list_offsets, missing, time)
             failures = []
             for partition, answer in answers.items():
                 if isinstance(answer, Exception):
                     failures.append(answer)
                 else:
-                    found[partition] = answer
-            wanted = [each for each in wanted if each not in found]
+                    offsets[partition] = answer
+            missing = [each for each in missing if each not in offsets]
             self._retry_before(deadline, failures)
-        return found
+        return offsets
 
-    def read(self, between: OffsetRanges, bytes_max: int) -> Iterator[list[Fetched]]:
-        """All batches of the ranges, in parts; those of a partition in their order. A batch may
-        hold records outside its range.
+    def read(self, ranges: OffsetRanges, bytes_max: int) -> Iterator[list[Fetched]]:
+        """The batches of the ranges, in parts; those of a partition in their order.
+
+        A part has the answers to one round of fetches, each partition at most once. A batch may
+        have records outside its range, which raw_records.py drops.
 
         Args:
-            between: first offset, and the one behind the last, of each partition.
-            bytes_max: of a part, unless a batch is larger.
+            ranges: first offset, and the one behind the last, of each partition.
+            bytes_max: of an answer, unless a batch is larger. The ranges of one broker share it.
 
         Raises:
-            KafkaUnavailable: nothing has come for a minute.
+            KafkaUnavailable: no position has moved for a minute.
             ConfigError: the rights do not suffice.
         """
-        left = {p: first for p, (first, until) in between.items() if first < until}
+        positions = {p: first for p, (first, until) in ranges.items() if first < until}
         deadline = self._deadline()
-        while left:
-            answers = self._run("fetch", self._fetch, left, bytes_max)
+        while positions:
             part: list[Fetched] = []
-            failures, lost = [], []
+            failures: list[Exception] = []
+            refused: list[TopicPartition] = []
+            answers = self._run("fetch", self._fetch, positions, bytes_max)
             for partition, answer in answers.items():
                 if isinstance(answer, errors.OffsetOutOfRangeError):
-                    lost.append(partition)
-                    continue
-                if isinstance(answer, Exception):
+                    refused.append(partition)
+                elif isinstance(answer, Exception):
                     failures.append(answer)
-                    continue
-                if answer.end > left[partition]:
-                    left[partition] = answer.end
-                    deadline = self._deadline()
-                    if answer.octets:
-                        part.append(answer)
-            if lost:
-                failures += self._find_again(lost, left)
-            left = {p: offset for p, offset in left.items() if offset < between[p][1]}
+                elif answer.end > positions[partition]:
+                    positions[partition] = answer.end
+                    part.append(answer)
+            if refused:
+                failures += self._move_to_log_starts(refused, positions)
+            positions = {p: offset for p, offset in positions.items() if offset < ranges[p][1]}
             if part:
                 yield part
-                deadline = self._deadline()
+                deadline = self._deadline()  # the caller's work on the part does not count
             elif not failures and not deadline.remaining_s():
-                raise KafkaUnavailable(f"nothing comes from {', '.join(map(_name, left))}")
+                raise KafkaUnavailable(f"nothing comes from {', '.join(map(_name, positions))}")
             self._retry_before(deadline, failures)
 
-    def _find_again(
-        self, lost: Sequence[TopicPartition], left: dict[TopicPartition, int]
-    ) -> Iterator[Exception]:
-        """Correct offsets in `left` that their leaders have refused; yield those to ask again."""
-        for partition, start in self.offsets(lost, EARLIEST).items():
-            if left[partition] < start:
-                left[partition] = start
+    def _move_to_log_starts(
+        self, refused: Sequence[TopicPartition], positions: dict[TopicPartition, int]
+    ) -> list[Exception]:
+        """Move positions that are out of range to their logs' starts; returns errors of the others.
+
+        An offset at or above the log's start is below the end that the range was planned with. So
+        another leader may have it, and the fetch is repeated; or the log has lost its end, and the
+        next start of ingest refuses it. To skip the offset would lose its record without a trace.
+        """
+        failures: list[Exception] = []
+        for partition, start in self.offsets(refused, EARLIEST).items():
+            if positions[partition] < start:
+                positions[partition] = start
             else:
-                # There was something when the range was planned. Another leader may have it; if
-                # the log has lost its end, the next start sees that. To skip it would lose it.
-                yield errors.OffsetNotAvailableError(f"{_name(partition)} at {left[partition]}")
+                at = f"{_name(partition)} at {positions[partition]}"
+                failures.append(errors.OffsetNotAvailableError(at))
+        return failures
 
     def _read_metadata(self, deadline: Deadline) -> None:
         while True:
             try:
                 self._run("read the metadata", self._client.cluster.refresh_metadata)
-            except KafkaUnavailable:  # the broker that was asked; others may answer
+            except KafkaUnavailable:  # one broker; another one may answer the next attempt
                 if not deadline.remaining_s():
                     raise
             else:
@@ -210,8 +220,8 @@ class RawReader:
         """Wait before requests are repeated, if some have failed.
 
         Raises:
-            KafkaUnavailable, ConfigError: the first failure, if it is too late or another attempt
-                would not help.
+            KafkaUnavailable, ConfigError: a failure, if the deadline has passed or its kind is not
+                retriable.
         """
         for error in failures:
             if not deadline.remaining_s() or not getattr(error, "retriable", False):
@@ -219,7 +229,9 @@ class RawReader:
                     raise error
         if failures:
             if any(self._client.throttle_delay(b.node_id) for b in self._client.cluster.brokers()):
-                deadline.renew()  # a large part of a small quota is waited for longer than a minute
+                # The broker holds back what exceeds the client's quota. A part that is large for a
+                # small quota takes more than a minute, and a new start would take it again.
+                deadline.renew()
             self._client.cluster.request_update()
             sleep(_RETRY_S)
 
@@ -237,40 +249,47 @@ class RawReader:
     def _deadline(self) -> Deadline:
         return Deadline(_STALLED_S, self._stopping)
 
-    async def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, _ByTopic]:
+    def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, _ByTopic]:
         """The partitions of each broker, by topic; -1: those without a leader."""
         leaders: dict[int, _ByTopic] = {}
         for topic, number in partitions:
-            leader = self._client.cluster.leader_for_partition(Place(topic, number))
+            leader = self._client.cluster.leader_for_partition(KafkaPartition(topic, number))
             node = -1 if leader is None else leader
             leaders.setdefault(node, {}).setdefault(topic, []).append(number)
         return leaders
 
-    async def _ask(
+    async def _send_to_leaders(
         self,
         partitions: Iterable[TopicPartition],
         request: Callable[[_ByTopic], Any],
-        read: Callable[[Any], Iterator[tuple[TopicPartition, Answer]]],
+        answers_in: Callable[[Any], Iterator[tuple[TopicPartition, Answer]]],
     ) -> dict[TopicPartition, Answer | Exception]:
-        """One request to each leader, all at once, and the answer of each partition."""
-        found = dict[TopicPartition, Answer | Exception]()
-        leaders = await self._by_leader(partitions)
-        # A leader that the metadata does not list is about to come, or to go.
-        known = {node for node in leaders if self._client.cluster.broker_metadata(node)}
-        sent = {node: self._manager.send(request(leaders[node]), node) for node in known}
-        for node, mine in leaders.items():
-            try:
-                if node not in known:
-                    raise errors.LeaderNotAvailableError("a partition has no leader")
-                found |= read(await sent[node])
-            except errors.KafkaError as error:
-                found |= {(topic, n): error for topic, numbers in mine.items() for n in numbers}
-        return found
+        """Send one request to each leader, all at once; returns an answer or error of each
+        partition.
 
-    async def _ask_offsets(
+        Args:
+            partitions: that the requests are about.
+            request: makes the request for the partitions of one leader.
+            answers_in: reads the answers for single partitions in a leader's response.
+        """
+        answers = dict[TopicPartition, Answer | Exception]()
+        leaders = self._by_leader(partitions)
+        # A leader that the metadata does not list is about to come, or to go.
+        listed = {node for node in leaders if self._client.cluster.broker_metadata(node)}
+        sent = {node: self._manager.send(request(leaders[node]), node) for node in listed}
+        for node, by_topic in leaders.items():
+            try:
+                if node not in listed:
+                    raise errors.LeaderNotAvailableError("a partition has no leader")
+                answers |= answers_in(await sent[node])
+            except errors.KafkaError as error:
+                answers |= {(topic, n): error for topic in by_topic for n in by_topic[topic]}
+        return answers
+
+    async def _list_offsets(
         self, partitions: list[TopicPartition], time: int
     ) -> dict[TopicPartition, int | Exception]:
-        def request(mine: _ByTopic) -> Any:
+        def request(by_topic: _ByTopic) -> Any:
             return ListOffsetsRequest(
                 replica_id=-1,
                 isolation_level=_READ_COMMITTED,
@@ -282,22 +301,22 @@ class RawReader:
                             for number in numbers
                         ],
                     )
-                    for topic, numbers in mine.items()
+                    for topic, numbers in by_topic.items()
                 ],
             )
 
-        def read(response: Any) -> Iterator[tuple[TopicPartition, int | Exception]]:
+        def answers_in(response: Any) -> Iterator[tuple[TopicPartition, int | Exception]]:
             for topic in response.topics:
-                for each in topic.partitions:
-                    place = (topic.name, each.partition_index)
-                    yield place, _error(each.error_code, place) or each.offset
+                for answer in topic.partitions:
+                    partition = (topic.name, answer.partition_index)
+                    yield partition, _error(answer.error_code, partition) or answer.offset
 
-        return dict(await self._ask(partitions, request, read))
+        return dict(await self._send_to_leaders(partitions, request, answers_in))
 
     async def _fetch(
-        self, at: Mapping[TopicPartition, int], bytes_max: int
+        self, positions: Mapping[TopicPartition, int], bytes_max: int
     ) -> dict[TopicPartition, Fetched | Exception]:
-        def request(mine: _ByTopic) -> Any:
+        def request(by_topic: _ByTopic) -> Any:
             return FetchRequest(
                 max_wait_ms=_MAX_WAIT_MS,
                 min_bytes=1,
@@ -309,40 +328,40 @@ class RawReader:
                         partitions=[
                             _FetchPartition(
                                 partition=number,
-                                fetch_offset=at[topic, number],
+                                fetch_offset=positions[topic, number],
                                 partition_max_bytes=bytes_max,
                             )
                             for number in numbers
                         ],
                     )
-                    for topic, numbers in mine.items()
+                    for topic, numbers in by_topic.items()
                 ],
                 max_version=_FETCH_VERSION_MAX,
             )
 
-        def read(response: Any) -> Iterator[tuple[TopicPartition, Fetched | Exception]]:
+        def answers_in(response: Any) -> Iterator[tuple[TopicPartition, Fetched | Exception]]:
             for topic in response.responses:
-                for each in topic.partitions:
-                    place = (topic.topic, each.partition_index)
-                    yield place, _fetched(place, each, at[place])
+                for answer in topic.partitions:
+                    partition = (topic.topic, answer.partition_index)
+                    yield partition, _fetched(partition, answer, positions[partition])
 
-        return dict(await self._ask(at, request, read))
+        return dict(await self._send_to_leaders(positions, request, answers_in))
 
 
 def _name(partition: TopicPartition) -> str:
     return f"{partition[0]}-{partition[1]}"
 
 
-def _error(code: int, place: TopicPartition) -> Exception | None:
+def _error(code: int, partition: TopicPartition) -> Exception | None:
     if not code:
         return None
-    error: Exception = errors.for_code(code)(_name(place))
+    error: Exception = errors.for_code(code)(_name(partition))
     return error
 
 
-def _fetched(place: TopicPartition, answer: Any, begin: int) -> Fetched | Exception:
-    if error := _error(answer.error_code, place):
+def _fetched(partition: TopicPartition, answer: Any, begin: int) -> Fetched | Exception:
+    if error := _error(answer.error_code, partition):
         return error
     octets = memoryview(answer.records or b"")
     aborted = [(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()]
-    return Fetched(place, octets, aborted, begin, max(begin, end_offset(octets)))
+    return Fetched(partition, octets, aborted, begin, max(begin, end_offset(octets)))

@@ -1,4 +1,8 @@
-"""The records of fetched batches as columns: committed ones, within their range."""
+"""The records of fetched batches as columns: committed ones, within their range.
+
+A broker sends whole batches, and each is read to its end: the records before and behind the range
+are dropped here.
+"""
 
 from __future__ import annotations
 
@@ -12,53 +16,65 @@ from duewheel.kafka.raw_reader import Fetched
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import OffsetRanges
 from duewheel.schemas.request.kafka_records import KafkaRecords, from_raw
-from duewheel.schemas.wire.batch_reader import BatchBody, CorruptBatch, committed_chunks, read
+from duewheel.schemas.wire.batch_reader import (
+    BatchBody,
+    CorruptBatch,
+    committed_batches,
+    read_batches,
+)
 
-# Of records, not compressed, beside each other in memory; unless a single batch has more.
+# Of records, not compressed, that are in memory together; a single batch may have more. A part may
+# decompress to a hundred times its bytes: as one group it could exceed the memory of a task.
 _GROUP_BYTES = 16 << 20
 
 
 def committed_records(part: Sequence[Fetched], ranges: OffsetRanges) -> Iterator[KafkaRecords]:
-    """The committed records of a part of ranges, in groups: compressed, a part may be a hundred
-    times as large as it was fetched. A batch may begin before its range, and end behind it.
+    """The committed records of a part, in groups of at most 16 MiB or one batch.
 
     Args:
-        part: of several partitions, each at most once.
-        ranges: their ends count.
+        part: of `RawReader.read`; each partition at most once.
+        ranges: that the part was read from. Only their ends count: `Fetched.begin` may be above
+            the first offset.
 
     Raises:
         DuewheelError: a batch cannot be read; names its partition.
     """
     bounds: Int64 = np.array([(p.begin, ranges[p.partition][1]) for p in part], np.int64)
-    chunks: list[BatchBody] = []
-    octets = 0
-    for number, each in enumerate(part):
-        for chunk in _chunks(each, number, int(bounds[number, 1])):
-            chunks.append(chunk)
-            octets += chunk.end - chunk.first
-            if octets >= _GROUP_BYTES:
-                yield from _inside(chunks, part, bounds)
-                chunks, octets = [], 0
-    yield from _inside(chunks, part, bounds)
+    group: list[BatchBody] = []
+    group_bytes = 0
+    for number, fetched in enumerate(part):
+        for batch in _committed_batches(fetched, number, int(bounds[number, 1])):
+            group.append(batch)
+            group_bytes += batch.end - batch.first
+            if group_bytes >= _GROUP_BYTES:
+                yield from _within_bounds(group, part, bounds)
+                group, group_bytes = [], 0
+    yield from _within_bounds(group, part, bounds)
 
 
-def _chunks(fetched: Fetched, number: int, until: int) -> Iterator[BatchBody]:
+def _committed_batches(fetched: Fetched, number: int, until: int) -> Iterator[BatchBody]:
     try:
-        yield from committed_chunks(fetched.octets, fetched.aborted, decompressed, number, until)
+        yield from committed_batches(fetched.octets, fetched.aborted, decompressed, number, until)
     except CorruptBatch as error:
         topic, partition = fetched.partition
         raise DuewheelError(f"{topic}-{partition}: {error}") from error
 
 
-def _inside(
-    chunks: Sequence[BatchBody], part: Sequence[Fetched], bounds: Int64
+def _within_bounds(
+    group: Sequence[BatchBody], part: Sequence[Fetched], bounds: Int64
 ) -> Iterator[KafkaRecords]:
-    """The records of the chunks that lie within their range, if there are any."""
-    if not chunks:
+    """The records of a group that lie within their bounds; yields nothing where none does.
+
+    Args:
+        group: batches; their `partition` indexes `part`.
+        part: as in `committed_records`.
+        bounds: shape (len(part), 2): the lowest offset, and the one behind the highest.
+    """
+    if not group:
         return
     partitions = [each.partition for each in part]
     try:
-        records = from_raw(read(chunks), partitions)
+        records = from_raw(read_batches(group), partitions)
     except CorruptBatch as error:
         raise DuewheelError(f"one of {partitions}: {error}") from error
     bounds = bounds[records.partition]

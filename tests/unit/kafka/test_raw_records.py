@@ -28,7 +28,7 @@ from duewheel.kafka import raw_records
 from duewheel.kafka.raw_reader import Fetched
 from duewheel.kafka.raw_records import committed_records
 from duewheel.schemas.batches import OffsetRanges, TopicPartition
-from duewheel.schemas.wire.batch_reader import HEADER_BYTES
+from duewheel.schemas.wire.record_batch import HEADER_BYTES
 
 PARTITION = ("timers", 0)
 Rows = list[tuple[TopicPartition, int, Record]]
@@ -82,14 +82,13 @@ class Log:
 def rows(part: Sequence[Fetched], ranges: OffsetRanges) -> Rows:
     found = Rows()
     for group in committed_records(part, ranges):
-        raw = group.headers
         columns = (
             [group.partitions[index] for index in group.partition.tolist()],
             group.offset.tolist(),
             group.timestamp_ms.tolist(),
             group.key.column().to_pylist(),
             group.value.column().to_pylist(),
-            headers_of(raw.names, raw.values, raw.firsts.tolist()),
+            headers_of(group.headers),
         )
         found += [(row[0], row[1], row[2:]) for row in zip(*columns, strict=True)]
     return found

@@ -25,17 +25,17 @@ from tests.harness.record_batches import (
 
 from duewheel.kafka.compression import decompressed
 from duewheel.schemas.wire.batch_reader import (
-    HEADER_BYTES,
     CorruptBatch,
     RawRecords,
-    committed_chunks,
+    committed_batches,
     end_offset,
-    read,
+    read_batches,
 )
+from duewheel.schemas.wire.record_batch import HEADER_BYTES
 
 
 def read_all(octets: bytes | bytearray, *aborted: tuple[int, int]) -> RawRecords:
-    return read(list(committed_chunks(memoryview(octets), aborted, decompressed)))
+    return read_batches(list(committed_batches(memoryview(octets), aborted, decompressed)))
 
 
 def rows(raw: RawRecords) -> list[tuple[int, Record]]:
@@ -44,7 +44,7 @@ def rows(raw: RawRecords) -> list[tuple[int, Record]]:
         raw.timestamp_ms.tolist(),
         raw.key.column().to_pylist(),
         raw.value.column().to_pylist(),
-        headers_of(raw.names, raw.values, raw.firsts.tolist()),
+        headers_of(raw.headers),
     )
     return [(row[0], row[1:]) for row in zip(*columns, strict=True)]
 
@@ -77,14 +77,14 @@ def test_few_and_many_batches(batches: int) -> None:
 def test_stored_forms_stand_in_the_record() -> None:
     raw = read_all(batch([(NOW_MS, b"k", None, [("name", b"v"), ("n", None)])]))
     assert raw.key_value.column().to_pylist() == [b"\2k\1"]
-    assert raw.headers.column().to_pylist() == [b"\x08name\2v", b"\2n\1"]
+    assert raw.headers.both.column().to_pylist() == [b"\x08name\2v", b"\2n\1"]
 
 
 def test_a_batch_that_is_cut_off_is_left() -> None:
     first, second = batch([plain(0), plain(1)]), batch([plain(2)], 2)
     for size in range(len(first), len(first) + len(second)):
         octets = memoryview(bytes(first + second))[:size]
-        assert rows(read(list(committed_chunks(octets, [], decompressed)))) == [
+        assert rows(read_batches(list(committed_batches(octets, [], decompressed)))) == [
             (0, plain(0)),
             (1, plain(1)),
         ]
@@ -106,7 +106,7 @@ def test_aborted_transactions_and_markers_are_left_out() -> None:
 
 
 def test_nothing_but_markers() -> None:
-    assert not list(committed_chunks(memoryview(marker(0, 7, ABORT)), [(7, 0)], decompressed))
+    assert not list(committed_batches(memoryview(marker(0, 7, ABORT)), [(7, 0)], decompressed))
 
 
 def test_the_brokers_time_wins_if_it_gives_one() -> None:
@@ -164,7 +164,14 @@ def test_wrong_lengths_inside_a_batch_never_give_other_bytes(
         raw = read_all(sealed(octets))
     except CorruptBatch:
         return
-    for spans in (raw.key, raw.value, raw.key_value, raw.names, raw.values, raw.headers):
+    for spans in (
+        raw.key,
+        raw.value,
+        raw.key_value,
+        raw.headers.names,
+        raw.headers.values,
+        raw.headers.both,
+    ):
         end = spans.start + np.maximum(spans.length, 0)
         assert (spans.start >= HEADER_BYTES).all()
         assert (end <= len(octets)).all()
