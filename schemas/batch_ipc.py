@@ -1,7 +1,8 @@
-"""A TimerBatch as bytes, for another process: one Arrow IPC stream.
+"""A TimerBatch as bytes, for another process: an Arrow IPC stream of one record batch.
 
-Its columns are the stream's columns, its lists are JSON in the stream's metadata. Reading copies
-nothing: the columns are views of the bytes.
+Its columns are the stream's columns, its lists are JSON in the schema's metadata. Reading copies
+nothing: the columns are views of the bytes, and keep them in memory. Both processes run the same
+duewheel, so the stream has no version.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def to_bytes(batch: TimerBatch) -> pa.Buffer:
         if isinstance(value, list):
             lists[field.name] = json.dumps(value)
         elif isinstance(value, np.ndarray):
-            # Bits would have to be unpacked by the reader.
+            # Arrow would store booleans as bits, which the reader would have to copy into bytes.
             columns[field.name] = _pa.array(value.view(np.uint8) if value.dtype == bool else value)
         else:
             columns[field.name] = value
@@ -39,7 +40,7 @@ def to_bytes(batch: TimerBatch) -> pa.Buffer:
 
 
 def from_bytes(octets: Any) -> TimerBatch:
-    """The batch of `to_bytes`, as views of a buffer."""
+    """The batch of `to_bytes`, as views of `octets`: a pa.Buffer."""
     with _pa.ipc.open_stream(octets) as reader:
         rows = reader.read_next_batch()
     lists = {name.decode(): json.loads(text) for name, text in rows.schema.metadata.items()}

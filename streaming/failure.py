@@ -1,7 +1,13 @@
-"""The error behind a failure of Spark: Spark passes on its text at most.
+"""Finds duewheel's error behind a failure of Spark, which passes on the text of an error at most.
 
-An error of a task comes out of the sink's first step, one of the planning process out of the query;
-both have the Python traceback in their text, and its last line names the error.
+The exit code of ingest and the size of its next batch depend on the class of the error. Where it is
+raised decides where it comes out:
+
+    the sink, in this process            unchanged, as the sink's error
+    a task, another process              in the text of Spark's error, raised by the sink's step 1
+    the planning process (source.py)     in the text of Spark's error that ended the query
+
+Such a text has a Python traceback, whose last line names class and message.
 """
 
 from __future__ import annotations
@@ -20,10 +26,11 @@ from duewheel.errors import (
     RecoveryRefused,
 )
 
-_OF_A_TASK = re.compile(r"^duewheel\.errors\.(\w+): (.*)$", re.MULTILINE)
-_RAISED_BY_TASKS = {e.__name__: e for e in (ConfigError, KafkaUnavailable, RecoveryRefused)}
+_ERROR_LINE = re.compile(r"^duewheel\.errors\.(\w+): (.*)$", re.MULTILINE)
+# Those of tasks and of the planning process that have an exit code of their own.
+_CLASSES = {e.__name__: e for e in (ConfigError, KafkaUnavailable, RecoveryRefused)}
 _DISK_FULL = "No space left on device"
-# In the JVM; in a task, by Python and by pyarrow; a task that the kernel has killed.
+# Of the JVM; of a task, by Python and by pyarrow; of a task that the kernel has killed.
 _NO_MEMORY = re.compile(
     r"java\.lang\.OutOfMemoryError|^MemoryError|ArrowMemoryError|Python worker exited unexpectedly",
     re.MULTILINE,
@@ -31,11 +38,11 @@ _NO_MEMORY = re.compile(
 
 
 def cause(text: str, sink_error: BaseException | None) -> BaseException:
-    """The original error.
+    """The original error, or the closest one that the text allows.
 
     Args:
-        text: of the error that ended the query, or of `sink_error`.
-        sink_error: the sink's, if it failed.
+        text: that of the error that ended the query, or of `sink_error`.
+        sink_error: the sink's error, if the sink failed.
     """
     if isinstance(sink_error, MemoryError):
         return BatchTooLarge(f"a batch did not fit the memory: {sink_error}")
@@ -43,9 +50,9 @@ def cause(text: str, sink_error: BaseException | None) -> BaseException:
         if not isinstance(sink_error, PySparkException | Py4JError):
             return sink_error
         text = f"{sink_error}\n{text}"
-    if raised := _OF_A_TASK.findall(text):
-        name, message = raised[-1]  # behind those that it was raised from
-        return _RAISED_BY_TASKS.get(name, DuewheelError)(message)
+    if raised := _ERROR_LINE.findall(text):
+        name, message = raised[-1]  # a traceback has the causes of an error before it
+        return _CLASSES.get(name, DuewheelError)(message)
     if _NO_MEMORY.search(text):
         return BatchTooLarge("a batch did not fit the memory of Spark's driver or of a task")
     first_line = text.strip().splitlines()[0] if text.strip() else "no message"

@@ -36,8 +36,8 @@ from duewheel.streaming.executors import is_local, require_master
 
 # Without the larger stack, stopping a query overflows it in one of Spark's regular expressions.
 _JAVA_OPTIONS = "-Xss8m"
-# Rows live for one batch. This collector takes less CPU time for them than G1, and two thirds of
-# the memory; its pauses delay no delivery.
+# Measured while rows still passed through the JVM: less CPU time than G1, two thirds of the memory.
+# Its pauses delay no delivery.
 _COLLECTOR = "-XX:+UseParallelGC"
 _PR_SET_PDEATHSIG = 1  # of prctl
 _CHOOSES_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")

@@ -79,7 +79,7 @@ class SinkStatistics:
         rows_held: rows that wait because ingest is paused.
         rows_without_room: rows that wait because the disk would be too full with them.
         rows_ahead: rows that wait because a standby must stay behind its owner.
-        rows_lost: see GapWatch.
+        rows_lost: rows that were deleted before they were read, as GapWatch counts them.
         newest_ms: greatest timestamp of a row taken, 0 before the first.
         row_bytes: recent size of a row in memory, rather too large. 0 before the first.
     """
@@ -205,14 +205,15 @@ class TimerSink:
         return replace(self._statistics, rows_lost=self._gaps.rows_lost)
 
     def take(self, batch: TimerBatch, ends: Marks) -> None:
-        """Steps 3 to 5.
+        """Steps 3 to 5, in the thread of the append.
 
         Args:
             batch: the timers.
             ends: the batch's end offsets, of every partition that it covers.
 
         Raises:
-            RecoveryRefused: the ends have fallen.
+            RecoveryRefused: an end lies below that of an earlier batch.
+            StoppedWaitingError: `stop` was called before a wait; rows taken until then stay taken.
         """
         self._require_forward(ends)
         self._note_row_bytes(batch)

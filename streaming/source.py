@@ -1,23 +1,23 @@
 """The timer topics as a Python data source of Spark.
 
-Spark plans ranges of offsets, keeps them in its checkpoint (spark_checkpoint.py) and runs tasks.
-What a task does is in read_task.py: its rows are timers already, so no record passes through the
-JVM. This module plans, in one Python process beside the JVM:
+Spark calls the methods of `TimerReader` in one Python process beside the JVM, to plan each batch.
+It keeps the batch's end in its checkpoint (spark_checkpoint.py) and runs the tasks (read_task.py):
 
-    initialOffset   where the query begins without a checkpoint: the engine's marks
-    latestOffset    the last stable offsets, so that a range holds no open transaction; not further
-                    behind the start than the limit of rows
-    partitions      the ranges of a batch, shared among the tasks; a partition is never divided,
-                    because its rows must keep their order
+    initialOffset   where a query without a checkpoint begins: the engine's marks
+    latestOffset    where the next batch ends: at most at the last stable offsets, so that it has no
+                    record of an open transaction, and after at most so many rows
+    partitions      the ranges of a batch, one for each partition, divided among the tasks. One task
+                    reads all of a partition's range, because its rows must keep their order
+    read            in the process of a task
 
-Data loss does not fail the query: it would fail again at every restart. The sink compares offsets
-with the engine's marks instead and reports the missing ones.
+Offsets that retention has deleted do not fail the query: it would fail again at every restart. The
+sink compares offsets with the engine's marks, and reports the missing ones.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +27,11 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
 from duewheel.kafka.raw_reader import EARLIEST, LATEST, RawReader
 from duewheel.schemas.batches import TopicPartition
-from duewheel.streaming.read_task import COLUMN, TaskSettings, TaskShare, read, reader_of
+from duewheel.streaming.read_task import COLUMN, TaskSettings, TaskShare, read_share, reader_of
 
 _FORMAT = "duewheel"
 _SETTINGS = "settings_secret"  # Spark redacts the values of such names
-_ROWS_OF_ONE_TASK = 2_000  # fewer are read faster by one task than by several
+_ROWS_OF_ONE_TASK = 2_000  # one task reads fewer rows faster than several: each has a fixed cost
 
 Offsets = dict[TopicPartition, int]
 
@@ -43,14 +43,14 @@ class SourceOptions:
     Attributes:
         kafka: options of kafka-python's clients, with the servers.
         topics: the timer topics.
-        starting_offsets: next offset, or EARLIEST, for every partition that is read. Ignored where
-            a checkpoint exists.
-        only: whether to read only those partitions; otherwise all of the topics, later ones too.
+        starting_offsets: next offset of each partition; EARLIEST: the log's start. Spark ignores
+            them where a checkpoint exists.
         max_offsets_per_trigger: most rows of one batch.
         epochs: the settings epochs, as `Epochs.text`.
-        dead_letter_topic: where rejected rows go.
-        folder: that the tasks share with this process: timers are handed over in its files. Empty:
-            through Spark.
+        dead_letter_topic: of rejected records.
+        folder: as in TaskSettings.
+        only: whether to read the partitions of `starting_offsets` only, as a shard with a share of
+            the partitions does. Otherwise all partitions are read, also those added later.
     """
 
     kafka: Mapping[str, Any]
@@ -64,7 +64,7 @@ class SourceOptions:
 
 
 def timer_stream(spark: SparkSession, options: SourceOptions) -> DataFrame:
-    """The stream, for `read_task.timers`. Rows of a partition are in offset order."""
+    """The stream whose rows `read_task.take_timers` reads."""
     settings = {
         "kafka": dict(options.kafka),
         "topics": list(options.topics),
@@ -81,13 +81,13 @@ def timer_stream(spark: SparkSession, options: SourceOptions) -> DataFrame:
 
 
 def _cores(spark: SparkSession) -> int:
-    """Those of the executors; a cluster's may not all be there yet."""
+    """The cores of all executors; of a cluster also of those that have not come yet."""
     context = spark.sparkContext
     return max(context.defaultParallelism, int(context.getConf().get("spark.cores.max") or 0))
 
 
 class TimerSource(DataSource):
-    """The data source, as Spark makes it."""
+    """The data source; Spark makes one from the options of `timer_stream`."""
 
     @classmethod
     def name(cls) -> str:
@@ -101,10 +101,16 @@ class TimerSource(DataSource):
 
 
 class TimerReader(DataSourceStreamReader):
-    """Plans in one process, reads in the tasks. Spark copies it to both."""
+    """Plans batches in one process and reads them in the tasks; Spark pickles it to both.
+
+    Offsets are {topic: {number of partition: next offset}}, as in Spark's checkpoint.
+    """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """`settings`: as `timer_stream` writes them."""
+        """
+        Args:
+            settings: as `timer_stream` writes them.
+        """
         self._task = TaskSettings(
             kafka=json.dumps(settings["kafka"]),
             topics=tuple(settings["topics"]),
@@ -116,59 +122,69 @@ class TimerReader(DataSourceStreamReader):
         self._only = bool(settings["only"])
         self._rows_max = int(settings["rows_max"])
         self._tasks = int(settings["tasks"])
-        self._ends: Offsets = {}
+        self._log_ends: Offsets = {}  # in the planning process, since the last `latestOffset`
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        return to_json(self._begun(self._starts, self._starts))
+        return to_json(self._next_offsets(self._starts, self._starts))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         return ReadMaxRows(self._rows_max)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         kafka = self._kafka
-        self._ends = kafka.offsets(self._starts if self._only else kafka.partitions(), LATEST)
+        self._log_ends = kafka.offsets(self._starts if self._only else kafka.partitions(), LATEST)
         before = from_json(start)
-        begun = self._begun(before, self._ends)
+        firsts = self._next_offsets(self._log_ends, before)
         # A partition that the metadata lacks for a moment keeps its offset: as a new one it would
         # be read again from its log's start.
-        return to_json(before | limited(begun, self._ends, self._rows_max))
+        return to_json(before | batch_ends(firsts, self._log_ends, self._rows_max))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        return to_json(self._ends)
+        return to_json(self._log_ends)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         ends = from_json(end)
-        begun = self._begun(from_json(start), ends)
-        ranges = {p: (begun[p], until) for p, until in ends.items() if begun[p] < until}
-        return shared(ranges, self._tasks)
+        firsts = self._next_offsets(ends, from_json(start))
+        ranges = {p: (firsts[p], end) for p, end in ends.items() if firsts[p] < end}
+        return divide(ranges, self._tasks)
 
     def read(self, share: InputPartition) -> Any:
         assert isinstance(share, TaskShare)
-        return read(self._task, share)
+        return read_share(self._task, share)
 
     @property
     def _kafka(self) -> RawReader:
         return reader_of(self._task)
 
-    def _begun(self, given: Mapping[TopicPartition, int], wanted: Mapping[Any, Any]) -> Offsets:
-        """Where each wanted partition begins: a new one at its log's start."""
-        new = [p for p in wanted if given.get(p, EARLIEST) == EARLIEST]
-        found = self._kafka.offsets(new, EARLIEST) if new else {}
-        return {p: found[p] if p in found else given[p] for p in wanted}
+    def _next_offsets(self, partitions: Collection[TopicPartition], before: Offsets) -> Offsets:
+        """The next offset of each partition: as in `before`, or the log's start of a new one."""
+        new = [p for p in partitions if before.get(p, EARLIEST) == EARLIEST]
+        starts = self._kafka.offsets(new, EARLIEST) if new else {}
+        return {p: starts[p] if p in starts else before[p] for p in partitions}
 
 
-def limited(begun: Offsets, ends: Offsets, rows_max: int) -> Offsets:
-    """The end of the next batch: all partitions get the same share of what waits in each. A log
-    that has lost its end gets its end as it is now: the sink refuses it.
+def batch_ends(firsts: Offsets, log_ends: Offsets, rows_max: int) -> Offsets:
+    """Where the next batch ends in each partition: after the same fraction of its waiting rows.
+
+    A log that has lost its end lies below its first offset. The batch ends there, so that the sink
+    sees an end that falls, and refuses it; as an idle log it would hide the loss.
+
+    Args:
+        firsts: next offset of each partition.
+        log_ends: last stable offset of the same partitions.
+        rows_max: of the batch; each partition may exceed its share of it by less than a row.
     """
-    waiting = {p: max(end - begun[p], 0) for p, end in ends.items()}
-    # Rounded up: otherwise a partition with few rows would never move.
+    waiting = {p: max(end - firsts[p], 0) for p, end in log_ends.items()}
     total = max(sum(waiting.values()), rows_max, 1)
-    return {p: min(ends[p], begun[p] + -(-rows * rows_max // total)) for p, rows in waiting.items()}
+    # Rounded up: rounded down, a partition with few rows would never be read.
+    taken = {p: -(-rows * rows_max // total) for p, rows in waiting.items()}
+    return {p: min(end, firsts[p] + taken[p]) for p, end in log_ends.items()}
 
 
-def shared(ranges: Mapping[TopicPartition, tuple[int, int]], tasks: int) -> list[TaskShare]:
-    """The ranges, shared among at most so many tasks; the largest first, to the task with least."""
+def divide(ranges: Mapping[TopicPartition, tuple[int, int]], tasks: int) -> list[TaskShare]:
+    """The ranges divided among at most so many tasks: the largest first, to the task with the
+    fewest rows.
+    """
     rows = {p: until - first for p, (first, until) in ranges.items()}
     if sum(rows.values()) < _ROWS_OF_ONE_TASK:
         tasks = 1
@@ -182,7 +198,7 @@ def shared(ranges: Mapping[TopicPartition, tuple[int, int]], tasks: int) -> list
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, Any]:
-    """Offsets as they stand in Spark's checkpoint."""
+    """Offsets as {topic: {number of partition: offset}}; a key of JSON is a text."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, number), offset in sorted(offsets.items()):
         topics.setdefault(topic, {})[str(number)] = offset

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -128,7 +128,7 @@ def set_aside(checkpoint: Path, fs: FileSystem = HOST_FS) -> Path | None:
 def settle_checkpoint(
     checkpoint: Path,
     marks: Marks,
-    partitions: Mapping[TopicPartition, int],
+    partitions: Collection[TopicPartition],
     ends: Marks,
     fs: FileSystem = HOST_FS,
 ) -> None:
@@ -137,9 +137,9 @@ def settle_checkpoint(
     Args:
         checkpoint: its directory; need not exist.
         marks: the engine's next offset per partition.
-        partitions: the existing partitions of the timer topics; their values are not used.
-        ends: up to where each partition can be read: all before it is committed, or aborted.
-        fs: where it lies.
+        partitions: the existing partitions of the timer topics.
+        ends: last stable offset of each partition.
+        fs: that has the checkpoint.
     """
     try:
         resume = resume_point(checkpoint)
@@ -155,7 +155,7 @@ def settle_checkpoint(
 
 
 def _misfit(
-    resume: Resume, marks: Marks, partitions: Mapping[TopicPartition, int], ends: Marks
+    resume: Resume, marks: Marks, partitions: Collection[TopicPartition], ends: Marks
 ) -> str | None:
     """Returns why the query must not continue at its checkpoint; None if it may."""
     topics = {topic for topic, _ in partitions}
@@ -205,6 +205,7 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def _object(path: Path, before: bytes, line: bytes) -> dict[str, object]:
+    """The JSON object of `line`, which stands behind the line `before`."""
     position = len(before) + 1
     try:
         value = json.loads(line)
@@ -224,7 +225,7 @@ def _offsets(path: Path, position: int, line: bytes) -> dict[TopicPartition, int
             for number, offset in partitions.items()
         }
     except MISSHAPEN as error:
-        raise CorruptFile(path, position, f"no offsets of a Kafka source: {error}") from None
+        raise CorruptFile(path, position, f"no offsets of timer topics: {error}") from None
     for (topic, number), offset in offsets.items():
         if offset < 0:
             raise CorruptFile(path, position, f"{topic}-{number} has offset {offset}")

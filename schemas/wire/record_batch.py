@@ -38,10 +38,10 @@ HEADER = struct.Struct(
     "i"  # 57  number of records
 )
 HEADER_BYTES = HEADER.size
-LENGTH_END = struct.calcsize(">qi")
+LENGTH_END = struct.calcsize(">qi")  # the batch length counts from here
 _CRC_OFFSET = struct.calcsize(">qiib")
 _CRC = struct.Struct(">I")
-CRC_END = _CRC_OFFSET + _CRC.size
+CRC_END = _CRC_OFFSET + _CRC.size  # the checksum covers all from here
 MAGIC = 2
 _TRANSACTIONAL = 1 << 4
 assert HEADER_BYTES == 61

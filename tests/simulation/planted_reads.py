@@ -9,14 +9,14 @@ READS = {
         "read",
         "records of aborted transactions are read",
         "schemas/wire/batch_reader.py",
-        "            return producer in self._aborting\n",
+        "            return producer_id in self._aborting\n",
         "            return False\n",
     ),
     "aborted-for-ever": Planted(
         "2",
         "the marker of an aborted transaction does not end it",
         "schemas/wire/batch_reader.py",
-        "            self._aborting.discard(producer)\n",
+        "            self._aborting.discard(producer_id)\n",
         "            pass\n",
     ),
     "last-record": Planted(
@@ -52,8 +52,8 @@ READS = {
         "2",
         "a query begins above the engine's marks",
         "streaming/source.py",
-        "else given[p] for p in wanted}",
-        "else given[p] + 1 for p in wanted}",
+        "else before[p] for p in partitions}",
+        "else before[p] + 1 for p in partitions}",
     ),
     "handed-over": Planted(
         "2",

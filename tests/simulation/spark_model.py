@@ -29,7 +29,7 @@ from duewheel.kafka.raw_records import committed_records
 from duewheel.schemas.batch_ipc import to_bytes
 from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.schemas.request.kafka_records import KafkaRecords
-from duewheel.streaming.read_task import COLUMN, TaskShare, timers
+from duewheel.streaming.read_task import COLUMN, TaskShare, take_timers
 from duewheel.streaming.source import from_json, to_json
 from duewheel.streaming.spark_checkpoint import end_offsets, resume_point
 
@@ -101,7 +101,7 @@ class Query:
                     to_bytes(self._parse(records)).to_pybytes()
                     for records in committed_records(part, share.ranges)
                 ]
-        return timers(pa.table({COLUMN: pa.array(cells, pa.binary())}), folder="")
+        return take_timers(pa.table({COLUMN: pa.array(cells, pa.binary())}), folder="")
 
     def commit(self, ends: Marks) -> None:
         """The planned batch has been taken."""

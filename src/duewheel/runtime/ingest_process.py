@@ -156,7 +156,7 @@ class IngestRun:
         self._gaps = GapWatch(_log_start(admin), clock)
         self._sink = TimerSink(
             self._engine,
-            partial(read_task.timers, folder=self._folder),
+            partial(read_task.take_timers, folder=self._folder),
             self._checkpoint,
             self._gaps,
             clock,

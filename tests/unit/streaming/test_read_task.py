@@ -13,7 +13,7 @@ import pytest
 from duewheel.schemas.batch_ipc import to_bytes
 from duewheel.schemas.batches import TimerBatch
 from duewheel.streaming import read_task
-from duewheel.streaming.read_task import _row, _written, timers
+from duewheel.streaming.read_task import _row, _write_file, take_timers
 from duewheel.testing import TimerRow, timer_batch
 
 NOW_MS = 1_800_000_000_000
@@ -28,7 +28,7 @@ def rows(partition: int, offsets: Sequence[int]) -> list[TimerRow]:
 
 def handed_over(parts: Sequence[TimerBatch], folder: str) -> pa.Table:
     cells = [to_bytes(part) for part in parts]
-    written = [_written(cell, folder) if folder else cell for cell in cells]
+    written = [_write_file(cell, folder) if folder else cell for cell in cells]
     return pa.Table.from_batches([_row(cell) for cell in written])
 
 
@@ -38,7 +38,7 @@ def test_parts_come_as_one_batch_in_their_order(tmp_path: Path, *, in_files: boo
     folder = str(tmp_path) if in_files else ""
     table = handed_over([timer_batch(part) for part in of_parts], folder)
     assert len(list(tmp_path.iterdir())) == 3 * in_files
-    found = timers(table, folder)
+    found = take_timers(table, folder)
     wanted = timer_batch([row for part in of_parts for row in part])
     assert list(tmp_path.iterdir()) == []
     for field in fields(wanted):
@@ -51,7 +51,7 @@ def test_parts_come_as_one_batch_in_their_order(tmp_path: Path, *, in_files: boo
 
 
 def test_an_empty_batch_has_no_rows() -> None:
-    assert len(timers(_row(to_bytes(TimerBatch.none())).slice(0, 0), "")) == 0
+    assert len(take_timers(_row(to_bytes(TimerBatch.none())).slice(0, 0), "")) == 0
 
 
 def test_the_reader_of_other_topics_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_the_reader_of_other_topics_is_closed(monkeypatch: pytest.MonkeyPatch) -
             open_ones.remove(self.topics)
 
     monkeypatch.setattr(read_task, "RawReader", Reader)
-    monkeypatch.setattr(read_task, "_readers", {})
+    monkeypatch.setattr(read_task, "_process_reader", read_task.ProcessReader())
     settings = read_task.TaskSettings("{}", ("a",), "", "", "")
     reader = read_task.reader_of(settings)
     assert read_task.reader_of(replace(settings, epochs="others")) is reader

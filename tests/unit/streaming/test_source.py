@@ -14,9 +14,9 @@ from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.source import (
     Offsets,
     TimerReader,
+    batch_ends,
+    divide,
     from_json,
-    limited,
-    shared,
     to_json,
 )
 
@@ -103,30 +103,30 @@ def test_a_partition_that_metadata_lacks_for_a_moment_is_not_read_again() -> Non
 def test_a_batch_is_limited_and_no_partition_stands_still(
     ends: Offsets, rows_max: int, wanted: Offsets
 ) -> None:
-    assert limited({A: 7, B: 0}, ends, rows_max) == wanted
+    assert batch_ends({A: 7, B: 0}, ends, rows_max) == wanted
 
 
 @pytest.mark.parametrize("rows_max", [1, 100])
 def test_a_log_that_has_lost_its_end_is_not_taken_for_an_idle_one(rows_max: int) -> None:
     """The sink refuses an end that falls; what is written there now would be skipped."""
-    assert limited({A: 7, B: 0}, {A: 3, B: 9}, rows_max)[A] == 3
+    assert batch_ends({A: 7, B: 0}, {A: 3, B: 9}, rows_max)[A] == 3
 
 
 def test_few_rows_are_read_by_one_task() -> None:
-    (only,) = shared({A: (0, 10), B: (5, 6), C: (0, 1)}, 4)
+    (only,) = divide({A: (0, 10), B: (5, 6), C: (0, 1)}, 4)
     assert only.ranges == {A: (0, 10), B: (5, 6), C: (0, 1)}
 
 
 def test_many_rows_are_shared_and_no_partition_is_divided() -> None:
     ranges = {A: (0, 5_000), B: (0, 3_000), C: (100, 2_300)}
-    assert [share.ranges for share in shared(ranges, 2)] == [
+    assert [share.ranges for share in divide(ranges, 2)] == [
         {A: (0, 5_000)},
         {B: (0, 3_000), C: (100, 2_300)},
     ]
 
 
 def test_nothing_to_read_needs_no_task() -> None:
-    assert shared({}, 4) == []
+    assert divide({}, 4) == []
 
 
 def test_offsets_as_spark_keeps_them() -> None:
