@@ -206,7 +206,7 @@ class IngestSection(Section):
     driver_memory: DriverMemory = "512m"
     """The heap of Spark's driver. On a cluster the timers of two batches pass through it."""
     spark_master: SparkMaster = "local[*]"
-    """Where Spark's tasks run: `local[n]`, in the driver with n threads (`*`: one per processor);
+    """Where Spark's tasks run: `local[n]`, in n processes on this host (`*`: one per processor);
     `spark://host:port` or `k8s://https://host:port`, on a cluster. The driver itself runs on this
     host."""
     topics_interval: Annotated[Duration, Field(ge=timedelta(milliseconds=100))] = timedelta(
