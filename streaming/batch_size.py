@@ -128,8 +128,7 @@ class RowLimit:
                 self.ended(End.ORDERLY)
             raise
         else:
-            failure = sink.failure
-            too_large = isinstance(cause(str(failure), failure), BatchTooLarge)
+            too_large = isinstance(cause(sink.failure), BatchTooLarge)
             self.ended(End.OUT_OF_MEMORY if too_large else End.ORDERLY)
 
     def ended(self, end: End) -> None:

@@ -37,12 +37,12 @@ _NO_MEMORY = re.compile(
 )
 
 
-def cause(text: str, sink_error: BaseException | None) -> BaseException:
+def cause(sink_error: BaseException | None, text: str = "") -> BaseException:
     """The original error, or the closest one that the text allows.
 
     Args:
-        text: that of the error that ended the query, or of `sink_error`.
         sink_error: the sink's error, if the sink failed.
+        text: of the error that ended the query, if Spark raised one.
     """
     if isinstance(sink_error, MemoryError):
         return BatchTooLarge(f"a batch did not fit the memory: {sink_error}")

@@ -98,12 +98,12 @@ def run_query(
                 break
     except StreamingQueryException as error:
         if not renew or not isinstance(sink.error, StoppedWaitingError):
-            raise cause(str(error), sink.error) from error
+            raise cause(sink.error, str(error)) from error
     finally:
         _stop(query, sink)
     if not stop.is_set():
         if sink.failure is not None:
-            raise cause(str(sink.failure), sink.failure)
+            raise cause(sink.failure)
         if not renew:
             raise DuewheelError("the streaming query ended by itself, without an error")
     return renew

@@ -48,7 +48,7 @@ duewheel.errors.KafkaUnavailable: nothing comes from delayed-0
 def test_what_has_ended_a_query(
     text: str, raised: BaseException | None, meant: type[BaseException]
 ) -> None:
-    assert type(cause(text, raised)) is meant
+    assert type(cause(raised, text)) is meant
 
 
 class FailingFrame:
