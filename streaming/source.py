@@ -101,7 +101,7 @@ class TimerSource(DataSource):
 
 
 class TimerReader(DataSourceStreamReader):
-    """Plans batches in one process and reads them in the tasks; Spark pickles it to both.
+    """Plans batches in one process and reads them in the tasks: each has a copy of its own.
 
     Offsets are {topic: {number of partition: next offset}}, as in Spark's checkpoint.
     """

@@ -130,7 +130,7 @@ class _Transactions:
     def drop_next(
         self, attributes: int, producer_id: int, last_offset: int, records: memoryview
     ) -> bool:
-        """Go on by one batch; returns whether it is dropped: it is aborted, or a marker."""
+        """Take note of the next batch; returns whether it is dropped: aborted, or a marker."""
         if not attributes & (_TRANSACTIONAL | _CONTROL):
             return False
         while self._pending and self._pending[0][0] <= last_offset:
@@ -265,19 +265,20 @@ def _headers(octets: Bytes, at: Int64, counts: Int64) -> tuple[RawHeaders, Int64
     """
     firsts = np.zeros(len(at) + 1, np.int64)
     np.cumsum(counts, out=firsts[1:])
-    found = np.empty((6, firsts[-1]), np.int64)  # start and length: of names, values, both
-    ends, row = at.copy(), np.arange(len(counts))
-    same = counts[0] if len(counts) and (counts == counts[0]).all() else 0
-    place, number = firsts[:-1], 0
+    # Rows: start and length of names, of values, of both. Columns: the headers.
+    found = np.empty((6, firsts[-1]), np.int64)
+    ends, record = at.copy(), np.arange(len(counts))
+    same_count = counts[0] if len(counts) and (counts == counts[0]).all() else 0
+    first, number = firsts[:-1], 0
     while True:
         more = counts > number
         if not more.all():
-            place, at, counts, row = place[more], at[more], counts[more], row[more]
-        if not len(row):
+            first, at, counts, record = first[more], at[more], counts[more], record[more]
+        if not len(record):
             break
-        # Where all records have as many headers, those of a step have a regular distance in the
-        # columns: a slice is faster than a list of indexes.
-        index = slice(number, None, same) if same else place + number
+        # Where all records have as many headers, those of one step are evenly spaced: numpy stores
+        # through a slice faster than through indexes.
+        index = slice(number, None, same_count) if same_count else first + number
         name_length, name_at = _varints(octets, at)
         _require(name_length >= 0, "a header without a name")
         value_length, value_at = _varints(octets, name_at + name_length)
@@ -285,7 +286,7 @@ def _headers(octets: Bytes, at: Int64, counts: Int64) -> tuple[RawHeaders, Int64
         found[0, index], found[1, index] = name_at, name_length
         found[2, index], found[3, index] = value_at, value_length
         found[4, index], found[5, index] = at, after - at
-        ends[row] = at = after
+        ends[record] = at = after
         number += 1
     names, values, both = (Spans(octets, found[i], found[i + 1]) for i in (0, 2, 4))
     return RawHeaders(firsts, names, values, both), ends

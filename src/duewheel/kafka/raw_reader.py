@@ -9,8 +9,8 @@ kafka-python's. This module does the rest of a consumer's work:
 - It fetches with `read_committed`: no answer goes beyond the last stable offset, and each lists the
   aborted transactions whose records it holds.
 
-One reader, one thread. kafka-python runs the coroutines in a thread of its own; `_run` waits for
-one of them.
+Not thread-safe: one reader, one thread. The coroutines run in the event loop of kafka-python's
+client, which `_run` drives until one of them has ended.
 """
 
 from __future__ import annotations
