@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.harness.record_batches import batch, plain
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka import raw_reader
 from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.raw_reader import EARLIEST, Fetched, RawReader
 
 TIMERS = ("timers", 0)
@@ -53,8 +55,18 @@ def fetched(begin: int, count: int) -> Fetched:
 
 
 @pytest.fixture(autouse=True)
-def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raw_reader, "_RETRY_S", 0.0)
+def _simulated_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the reader's own waits take time: a loaded machine would miss a short deadline."""
+    now_s = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    monkeypatch.setattr(raw_reader, "sleep", sleep)
+    monkeypatch.setattr(raw_reader, "Deadline", partial(Deadline, now_s=lambda: now_s))
+    monkeypatch.setattr(raw_reader, "_STALLED_S", 1.0)
+    monkeypatch.setattr(raw_reader, "_RETRY_S", 0.1)
 
 
 def read(reader: RawReader, first: int, until: int) -> list[int]:
@@ -66,10 +78,8 @@ def test_reading_continues_where_retention_has_stopped() -> None:
     assert read(reader, 2, 10) == [7]
 
 
-def test_what_a_log_has_lost_at_its_end_is_not_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_log_has_lost_at_its_end_is_not_skipped() -> None:
     """As long as nobody has decided on it, the marks must stay below it."""
-    monkeypatch.setattr(raw_reader, "_STALLED_S", 0.1)
-    monkeypatch.setattr(raw_reader, "_RETRY_S", 0.02)
     with pytest.raises(KafkaUnavailable, match="timers-0 at 7"):
         read(Answering([OffsetOutOfRangeError()] * 50, starts=[0]), 7, 10)
 
@@ -80,12 +90,8 @@ def test_a_new_leader_that_is_behind_with_the_retention_skips_nothing() -> None:
     assert read(reader, 2, 10) == [2]
 
 
-def test_a_throttled_client_is_not_taken_for_a_broker_that_is_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_throttled_client_is_not_taken_for_a_broker_that_is_away() -> None:
     """Each new start would read the same part again, and be throttled again."""
-    monkeypatch.setattr(raw_reader, "_RETRY_S", 0.02)
-    monkeypatch.setattr(raw_reader, "_STALLED_S", 0.1)
     paused = [NodeNotReadyError("Node paused: throttle") for _ in range(50)]
     reader = Answering([*paused[:20], fetched(2, 8)], starts=[1])
     reader.delays_ms = [1] * 20
