@@ -16,9 +16,9 @@ from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.errors import ConfigError, RecoveryRefused
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
-from duewheel.schemas.request.kafka_records import KafkaRecords
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.skipped_records import parse_but_skipped
+from duewheel.schemas.wire.kafka_records import KafkaRecords
 
 
 class Rows(Protocol):

@@ -35,7 +35,7 @@ from duewheel.schemas.columns import (
 from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.header_names import Request
 from duewheel.schemas.request.headers import MODES, Field, Int8
-from duewheel.schemas.request.kafka_records import KafkaRecords
+from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.record_codec import framed, header_name
 
 _ETF1, _KARAFKA = MODES.index("etf1"), MODES.index("karafka")

@@ -43,7 +43,6 @@ from duewheel.schemas.request.headers import (
     read_headers,
     rows_of,
 )
-from duewheel.schemas.request.kafka_records import KafkaRecords
 from duewheel.schemas.request.request_columns import (
     RequestColumns,
     copies,
@@ -52,6 +51,7 @@ from duewheel.schemas.request.request_columns import (
 )
 from duewheel.schemas.request.row_settings import RowSettings
 from duewheel.schemas.request.topic_settings import DEFAULT, TopicContract
+from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.record_codec import LETTER_END, framed, framed_bytes, key_values
 
 _pa: Any = pa
@@ -146,7 +146,8 @@ def parse(records: KafkaRecords, contract: Contract) -> TimerBatch:
 
 def parse_with_columns(records: KafkaRecords, contract: Contract) -> tuple[TimerBatch, pa.Table]:
     """The same, and the columns that the rules have checked (request_columns.RULE_COLUMNS)."""
-    settings = RowSettings([contract.topic(name) for name in records.topics], records.topic)
+    of_partitions = [contract.topic(topic) for topic, _ in records.partitions]
+    settings = RowSettings(of_partitions, records.partition)
     headers = read_headers(records.headers, settings.mode)
     record_key = records.key.column()
     requests = _requests(headers.fields(), records, record_key, settings, contract.levels_ms)

@@ -31,15 +31,15 @@ CANCEL_TYPE = b"cancel"  # of schedule_source_type
 
 @dataclass(frozen=True)
 class RowSettings:
-    """The settings of some topics, for the rows of a batch.
+    """The settings of some partitions' topics, for the rows of a batch.
 
     Attributes:
-        contracts: of each topic.
-        topic: row → index in `contracts`.
+        contracts: of each partition: that of its topic.
+        partition: row → index in `contracts`.
     """
 
     contracts: Sequence[TopicContract]
-    topic: Int32
+    partition: Int32
 
     @cached_property
     def mode(self) -> Int8 | None:
@@ -102,20 +102,20 @@ class RowSettings:
         named &= ~rows_of(fields, [Request.TIMER_ID], len(key))
         return _field(key, named)
 
-    def _first_copies(self, of_topics: list[bool], fields: Mapping[Request, Field]) -> Bool:
-        """The rows of these topics that are no copies."""
-        if not any(of_topics):
-            return np.zeros(len(self.topic), np.bool_)
-        return self._flags(of_topics) & ~rows_of(fields, [Request.ORIGIN], len(self.topic))
+    def _first_copies(self, of_partitions: list[bool], fields: Mapping[Request, Field]) -> Bool:
+        """The rows of these partitions that are no copies."""
+        if not any(of_partitions):
+            return np.zeros(len(self.partition), np.bool_)
+        return self._flags(of_partitions) & ~rows_of(fields, [Request.ORIGIN], len(self.partition))
 
-    def _flags(self, of_topics: list[bool]) -> Bool:
-        return self._of_rows(of_topics, np.bool_)
+    def _flags(self, of_partitions: list[bool]) -> Bool:
+        return self._of_rows(of_partitions, np.bool_)
 
-    def _of_rows(self, of_topics: Sequence[int], dtype: type[Any]) -> npt.NDArray[Any]:
-        """The value of its topic for each row."""
-        if len(set(of_topics)) == 1:
-            return np.full(len(self.topic), of_topics[0], dtype)
-        return np.array(of_topics, dtype)[self.topic]
+    def _of_rows(self, of_partitions: Sequence[int], dtype: type[Any]) -> npt.NDArray[Any]:
+        """The value of its partition for each row."""
+        if len(set(of_partitions)) == 1:
+            return np.full(len(self.partition), of_partitions[0], dtype)
+        return np.array(of_partitions, dtype)[self.partition]
 
 
 def _field(key: Column, wanted: Bool) -> Field:

@@ -13,8 +13,8 @@ import numpy as np
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.schemas.request.acceptance_rules import Rule, Rules
-from duewheel.schemas.request.kafka_records import KafkaRecords
 from duewheel.schemas.request.parser import Contract, parse
+from duewheel.schemas.wire.kafka_records import KafkaRecords
 
 # Every row fails it, whatever its columns hold.
 SKIPPED = Rule(

@@ -30,9 +30,11 @@ from functools import partial
 import numpy as np
 from crc32c import crc32c
 
-from duewheel.schemas.arrays import Bool, Int32, Int64
+from duewheel.schemas.arrays import Bool, Int64
+from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.columns import Bytes
 from duewheel.schemas.wire.compression import CODECS, Codec
+from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.record_batch import CRC_END, HEADER, HEADER_BYTES, LENGTH_END, MAGIC
 from duewheel.schemas.wire.spans import RawHeaders, Spans
 from duewheel.schemas.wire.varint import read_varint
@@ -154,43 +156,25 @@ def end_offset(octets: memoryview) -> int:
     return after
 
 
-@dataclass(frozen=True, slots=True)
-class RawRecords:
-    """Records as columns, one row for each.
-
-    Attributes:
-        partition: that of its BatchBody.
-        offset, timestamp_ms: of each.
-        key, value: with nulls.
-        key_value: both as they stand in the record, each behind its length.
-        headers: of all records.
-    """
-
-    partition: Int32
-    offset: Int64
-    timestamp_ms: Int64
-    key: Spans
-    value: Spans
-    key_value: Spans
-    headers: RawHeaders
-
-    def __len__(self) -> int:
-        return len(self.offset)
-
-
-def read_batches(batches: Sequence[BatchBody]) -> RawRecords:
+def read_batches(
+    batches: Sequence[BatchBody], partitions: Sequence[TopicPartition]
+) -> KafkaRecords:
     """The records of the batches, in their order.
+
+    Args:
+        batches: of any partitions.
+        partitions: that `BatchBody.partition` indexes.
 
     Raises:
         CorruptBatch: a length does not fit.
     """
     try:
-        return _read(batches)
+        return _read(batches, list(partitions))
     except IndexError as error:
         raise CorruptBatch("a record ends beyond its batch") from error
 
 
-def _read(batches: Sequence[BatchBody]) -> RawRecords:
+def _read(batches: Sequence[BatchBody], partitions: list[TopicPartition]) -> KafkaRecords:
     """As `read_batches`. `at` has a position for each record: that of its next unread field.
 
     Raises:
@@ -217,7 +201,8 @@ def _read(batches: Sequence[BatchBody]) -> RawRecords:
     _require(at == end, "a record ends elsewhere than its length says")
     append_ms = of_batches(lambda each: each.append_ms)
     timestamp_ms = of_batches(lambda each: each.base_ms) + delta_ms
-    return RawRecords(
+    return KafkaRecords(
+        partitions,
         of_batches(lambda each: each.partition).astype(np.int32),
         of_batches(lambda each: each.base_offset) + delta,
         np.where(append_ms >= 0, append_ms, timestamp_ms),

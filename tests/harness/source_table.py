@@ -11,7 +11,7 @@ import pyarrow.compute
 
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.columns import filled, join, large_binary
-from duewheel.schemas.request.kafka_records import KafkaRecords
+from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.record_codec import framed, key_values
 from duewheel.schemas.wire.spans import RawHeaders, Spans
 from duewheel.testing import TIMER_TOPIC
@@ -63,8 +63,6 @@ def read_records(table: pa.Table) -> KafkaRecords:
     partitions = [(topics[pair >> 32], pair & 0xFFFFFFFF) for pair in pairs.dictionary.to_pylist()]
     key, value = large_binary(table.column("key")), large_binary(table.column("value"))
     return KafkaRecords(
-        topics,
-        topic,
         partitions,
         np.asarray(pairs.indices).astype(np.int32),
         np.asarray(table.column("offset")).astype(np.int64),

@@ -21,7 +21,7 @@ from duewheel.checkpoints.fs import Space
 from duewheel.clock import Clock
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import join_groups
-from duewheel.schemas.request.kafka_records import KafkaRecords
+from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.epoch_parser import parse_by_epoch
 from duewheel.streaming.offset_gaps import GapWatch

@@ -28,7 +28,7 @@ from duewheel.checkpoints.fs import FileSystem
 from duewheel.kafka.raw_records import committed_records
 from duewheel.schemas.batch_ipc import to_bytes
 from duewheel.schemas.batches import TimerBatch, TopicPartition
-from duewheel.schemas.request.kafka_records import KafkaRecords
+from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.streaming.read_task import COLUMN, TaskShare, take_timers
 from duewheel.streaming.source import from_json, to_json
 from duewheel.streaming.spark_checkpoint import end_offsets, resume_point

@@ -33,8 +33,8 @@ from duewheel.schemas.batches import ACCEPTED, TimerBatch, TopicPartition
 from duewheel.schemas.columns import lengths
 from duewheel.schemas.hashing import murmur2, source_names
 from duewheel.schemas.request.acceptance_rules import VALUE, Rule, Rules, load_suite
-from duewheel.schemas.request.kafka_records import KafkaRecords
 from duewheel.schemas.request.parser import Contract, error_headers, parse_with_columns
+from duewheel.schemas.wire.kafka_records import KafkaRecords
 
 _pa: Any = pa
 _pc: Any = pyarrow.compute

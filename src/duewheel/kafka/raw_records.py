@@ -15,13 +15,13 @@ from duewheel.kafka.compression import decompressed
 from duewheel.kafka.raw_reader import Fetched
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import OffsetRanges
-from duewheel.schemas.request.kafka_records import KafkaRecords, from_raw
 from duewheel.schemas.wire.batch_reader import (
     BatchBody,
     CorruptBatch,
     committed_batches,
     read_batches,
 )
+from duewheel.schemas.wire.kafka_records import KafkaRecords
 
 # Of records, not compressed, that are in memory together; a single batch may have more. A part may
 # decompress to a hundred times its bytes: as one group it could exceed the memory of a task.
@@ -74,7 +74,7 @@ def _within_bounds(
         return
     partitions = [each.partition for each in part]
     try:
-        records = from_raw(read_batches(group), partitions)
+        records = read_batches(group, partitions)
     except CorruptBatch as error:
         raise DuewheelError(f"one of {partitions}: {error}") from error
     bounds = bounds[records.partition]

@@ -19,9 +19,9 @@ from duewheel.audit.validation import AuditValidator, Disagreement
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.errors import DuewheelError
 from duewheel.schemas.request.acceptance_rules import Rule, compile_suite, load_suite
-from duewheel.schemas.request.kafka_records import KafkaRecords
 from duewheel.schemas.request.parser import Contract
 from duewheel.schemas.request.topic_settings import TopicContract
+from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.testing import suite_parameters
 
 TOPIC = "orders.delayed"

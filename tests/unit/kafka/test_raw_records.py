@@ -4,109 +4,25 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.harness.record_batches import (
-    ABORT,
-    COMMIT,
-    NOW_MS,
-    RECORDS,
-    Record,
-    batch,
-    headers_of,
-    marker,
-    plain,
-    sealed,
-)
+from tests.harness.record_batches import NOW_MS, Log, Rows, batch, logs, plain, rows_of, sealed
 
 from duewheel.errors import DuewheelError
 from duewheel.kafka import raw_records
 from duewheel.kafka.raw_reader import Fetched
 from duewheel.kafka.raw_records import committed_records
-from duewheel.schemas.batches import OffsetRanges, TopicPartition
+from duewheel.schemas.batches import OffsetRanges
 from duewheel.schemas.wire.record_batch import HEADER_BYTES
 
 PARTITION = ("timers", 0)
-Rows = list[tuple[TopicPartition, int, Record]]
-
-
-@dataclass
-class Log:
-    """A partition's log, as it is written.
-
-    Attributes:
-        batches: offset behind each, and its bytes.
-        committed: offsets and records that a reader gets.
-        aborted: producer, first offset and marker of each transaction.
-    """
-
-    batches: list[tuple[int, bytes]] = field(default_factory=list)
-    committed: dict[int, Record] = field(default_factory=dict)
-    aborted: list[tuple[int, int, int]] = field(default_factory=list)
-    open: dict[int, dict[int, Record]] = field(default_factory=dict)
-
-    @property
-    def end(self) -> int:
-        return self.batches[-1][0] if self.batches else 0
-
-    def write(self, records: Sequence[Record], codec: int = 0, producer: int = -1) -> None:
-        at = dict(enumerate(records, self.end))
-        is_open = producer >= 0
-        (self.open.setdefault(producer, {}) if is_open else self.committed).update(at)
-        octets = batch(records, self.end, codec=codec, producer=producer, transactional=is_open)
-        self.batches.append((self.end + len(records), bytes(octets)))
-
-    def finish(self, producer: int, *, commit: bool) -> None:
-        records = self.open.pop(producer, {})
-        if commit:
-            self.committed.update(records)
-        elif records:
-            self.aborted.append((producer, min(records), self.end))
-        octets = marker(self.end, producer, COMMIT if commit else ABORT)
-        self.batches.append((self.end + 1, bytes(octets)))
-
-    def fetch(self, at: int, batches: int, *, cut: bool, name: TopicPartition) -> Fetched:
-        """What a broker answers."""
-        left = [each for each in self.batches if each[0] > at]
-        end, octets = left[:batches][-1][0], b"".join(octets for _, octets in left[:batches])
-        if left[batches:] and cut:
-            octets += left[batches][1][:-1]
-        aborted = [(p, first) for p, first, last in self.aborted if last >= at and first < end]
-        return Fetched(name, memoryview(octets), aborted, at, end)
 
 
 def rows(part: Sequence[Fetched], ranges: OffsetRanges) -> Rows:
-    found = Rows()
-    for group in committed_records(part, ranges):
-        columns = (
-            [group.partitions[index] for index in group.partition.tolist()],
-            group.offset.tolist(),
-            group.timestamp_ms.tolist(),
-            group.key.column().to_pylist(),
-            group.value.column().to_pylist(),
-            headers_of(group.headers),
-        )
-        found += [(row[0], row[1], row[2:]) for row in zip(*columns, strict=True)]
-    return found
-
-
-@st.composite
-def logs(draw: Any) -> Log:
-    """Producers write beside each other, in transactions and without."""
-    log = Log()
-    for _ in range(draw(st.integers(1, 12))):
-        producer = draw(st.sampled_from([-1, 7, 8, 9]))
-        if producer >= 0 and draw(st.integers(0, 3)) == 0:
-            log.finish(producer, commit=draw(st.booleans()))
-        else:
-            log.write(draw(RECORDS)[:3], draw(st.integers(0, 4)), producer)
-    for producer in list(log.open):
-        log.finish(producer, commit=draw(st.booleans()))
-    return log
+    return [row for records in committed_records(part, ranges) for row in rows_of(records)]
 
 
 @given(logs(), st.data())

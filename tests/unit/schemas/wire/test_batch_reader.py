@@ -17,36 +17,32 @@ from tests.harness.record_batches import (
     RECORDS,
     Record,
     batch,
-    headers_of,
     marker,
     plain,
+    rows_of,
     sealed,
 )
 
 from duewheel.kafka.compression import decompressed
 from duewheel.schemas.wire.batch_reader import (
     CorruptBatch,
-    RawRecords,
     committed_batches,
     end_offset,
     read_batches,
 )
+from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.record_batch import HEADER_BYTES
 
-
-def read_all(octets: bytes | bytearray, *aborted: tuple[int, int]) -> RawRecords:
-    return read_batches(list(committed_batches(memoryview(octets), aborted, decompressed)))
+PARTITION = ("timers", 0)
 
 
-def rows(raw: RawRecords) -> list[tuple[int, Record]]:
-    columns = (
-        raw.offset.tolist(),
-        raw.timestamp_ms.tolist(),
-        raw.key.column().to_pylist(),
-        raw.value.column().to_pylist(),
-        headers_of(raw.headers),
-    )
-    return [(row[0], row[1:]) for row in zip(*columns, strict=True)]
+def read_all(octets: bytes | bytearray | memoryview, *aborted: tuple[int, int]) -> KafkaRecords:
+    batches = committed_batches(memoryview(octets), aborted, decompressed)
+    return read_batches(list(batches), [PARTITION])
+
+
+def rows(records: KafkaRecords) -> list[tuple[int, Record]]:
+    return [(offset, record) for _, offset, record in rows_of(records)]
 
 
 @given(st.lists(RECORDS, min_size=1, max_size=4), st.sampled_from([0, 1, 2, 3, 4]))
@@ -84,7 +80,7 @@ def test_a_batch_that_is_cut_off_is_left() -> None:
     first, second = batch([plain(0), plain(1)]), batch([plain(2)], 2)
     for size in range(len(first), len(first) + len(second)):
         octets = memoryview(bytes(first + second))[:size]
-        assert rows(read_batches(list(committed_batches(octets, [], decompressed)))) == [
+        assert rows(read_all(octets)) == [
             (0, plain(0)),
             (1, plain(1)),
         ]

@@ -20,9 +20,9 @@ from duewheel.checkpoints.state_file import State
 from duewheel.errors import ConfigError, RecoveryRefused
 from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
-from duewheel.schemas.request.kafka_records import KafkaRecords
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.skipped_records import parse_but_skipped
+from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.testing import TIMER_TOPIC, suite_parameters
 from duewheel.wheel.admin.change_settings import SKIPPED_MAX, commit, skip
 from duewheel.wheel.dequeue_config import DequeueConfig

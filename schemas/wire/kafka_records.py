@@ -6,24 +6,20 @@ is copied once, in the form in which it is stored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from duewheel.schemas.arrays import Int32, Int64
 from duewheel.schemas.batches import TopicPartition
-from duewheel.schemas.wire.batch_reader import RawRecords
 from duewheel.schemas.wire.spans import RawHeaders, Spans
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaRecords:
-    """The records of a batch.
+    """Records, one row for each.
 
     Attributes:
-        topics: that `topic` indexes.
-        topic: row → index in `topics`.
         partitions: that `partition` indexes.
         partition: row → index in `partitions`.
         offset, timestamp_ms: of each record.
@@ -32,8 +28,6 @@ class KafkaRecords:
         headers: of all records.
     """
 
-    topics: list[str]
-    topic: Int32
     partitions: list[TopicPartition]
     partition: Int32
     offset: Int64
@@ -49,8 +43,6 @@ class KafkaRecords:
     def take(self, rows: Int64) -> KafkaRecords:
         """The given rows, in the given order."""
         return KafkaRecords(
-            topics=self.topics,
-            topic=self.topic[rows],
             partitions=self.partitions,
             partition=self.partition[rows],
             offset=self.offset[rows],
@@ -65,21 +57,3 @@ class KafkaRecords:
         """The same records with no headers."""
         none = self.headers.take(np.empty(0, np.int64))
         return replace(self, headers=replace(none, firsts=np.zeros(len(self) + 1, np.int64)))
-
-
-def from_raw(raw: RawRecords, partitions: Sequence[TopicPartition]) -> KafkaRecords:
-    """The records of `raw`, whose column `partition` indexes `partitions`."""
-    topics = list(dict.fromkeys(topic for topic, _ in partitions))
-    topic_of = np.array([topics.index(topic) for topic, _ in partitions], np.int32)
-    return KafkaRecords(
-        topics,
-        topic_of[raw.partition],
-        list(partitions),
-        raw.partition,
-        raw.offset,
-        raw.timestamp_ms,
-        raw.key,
-        raw.value,
-        raw.key_value,
-        raw.headers,
-    )
