@@ -20,7 +20,6 @@ from pyspark.sql import SparkSession
 
 import duewheel
 from duewheel.errors import ConfigError, DuewheelError, SparkUnavailable
-from duewheel.streaming.executors import is_local
 
 # Of an examination: host, Python's path, and each package that it cannot import, with the reason.
 Examined = tuple[str, str, list[str]]
@@ -30,7 +29,7 @@ def require_python(session: SparkSession, packages: Sequence[str], scratch: Path
     """Give the executors of a cluster this duewheel, and import on them what tasks will import.
 
     Args:
-        session: of an application that has executors; nothing is done on a local master.
+        session: of an application on a cluster, with an executor.
         packages: to import; or modules.
         scratch: a folder for the code as it is sent, as long as the session lives.
 
@@ -39,9 +38,6 @@ def require_python(session: SparkSession, packages: Sequence[str], scratch: Path
         SparkUnavailable: the executors did not answer.
     """
     context = session.sparkContext
-    assert context.master is not None, "the session was started with one"
-    if is_local(context.master):
-        return
     context.addPyFile(str(archive(scratch)))
     count = context.defaultParallelism  # of the executors' cores
     # Spark tries a task four times, with a stack trace in the log for each.
