@@ -25,7 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
-from duewheel.kafka.raw_reader import EARLIEST, LATEST, RawReader
+from duewheel.kafka.leader_requests import EARLIEST, LATEST
+from duewheel.kafka.raw_reader import RawReader
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.read_task import COLUMN, TaskSettings, TaskShare, read_share, reader_of
 

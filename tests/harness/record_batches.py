@@ -12,7 +12,7 @@ from crc32c import crc32c
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from duewheel.kafka.raw_reader import Fetched
+from duewheel.kafka.leader_requests import Fetched
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.spans import RawHeaders

@@ -16,7 +16,8 @@ from duewheel.dev.broker import DevBroker
 from duewheel.errors import KafkaUnavailable
 from duewheel.java.find import Java
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.raw_reader import LATEST, RawReader
+from duewheel.kafka.leader_requests import LATEST
+from duewheel.kafka.raw_reader import RawReader
 
 pytestmark = pytest.mark.kafka
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +11,8 @@ from tests.simulation.shard_model import Shard
 from tests.simulation.timers import TOPIC
 
 from duewheel.checkpoints.commit_and_close import Marks
-from duewheel.kafka.raw_reader import EARLIEST, RawReader, _fetched
+from duewheel.kafka.leader_requests import EARLIEST, Fetched
+from duewheel.kafka.raw_reader import RawReader
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.source import TimerReader, to_json
 
@@ -27,6 +28,7 @@ class SimulatedRawReader(RawReader):
 
     def __init__(self, shard: Shard) -> None:  # without a network
         self._stopping = None
+        self._requests: Any = SimpleNamespace(fetch=self._fetch, list_offsets=self._list_offsets)
         self._shard = shard
         self.ends: Marks = {}
 
@@ -34,23 +36,27 @@ class SimulatedRawReader(RawReader):
         return [(TOPIC, partition.number) for partition in self._shard.partitions]
 
     def _run(self, what: str, call: Callable[..., Any], *args: Any) -> Any:
-        if what == "read the offsets":
-            wanted, time = args
-            return {name: self._offset(name, time) for name in wanted}
-        assert what == "fetch"
-        return {name: _fetched(name, self._answer(name, at), at) for name, at in args[0].items()}
+        return call(*args)
+
+    def _list_offsets(self, wanted: Iterable[TopicPartition], time: int) -> Marks:
+        return {name: self._offset(name, time) for name in wanted}
+
+    def _fetch(self, positions: Marks, _: int) -> dict[TopicPartition, Fetched | Exception]:
+        return {name: self._answer(name, at) for name, at in positions.items()}
 
     def _offset(self, name: TopicPartition, time: int) -> int:
         start = self._shard.kafka.partitions[name[1]].start
         return start if time == EARLIEST else self.ends[name]
 
-    def _answer(self, name: TopicPartition, at: int) -> Any:
+    def _answer(self, name: TopicPartition, at: int) -> Fetched | Exception:
         partition = self._shard.kafka.partitions[name[1]]
         if not partition.start <= at < partition.stable_end:
-            return SimpleNamespace(error_code=OffsetOutOfRangeError.errno)
+            refusal: Exception = OffsetOutOfRangeError()
+            return refusal
         octets, aborted = partition.fetch(at)
         named = [SimpleNamespace(producer_id=p, first_offset=first) for p, first in aborted]
-        return SimpleNamespace(error_code=0, records=octets, aborted_transactions=named)
+        answer = SimpleNamespace(records=octets, aborted_transactions=named)
+        return Fetched.of(name, answer, at)
 
 
 class SimulatedSource(TimerReader):

@@ -4,70 +4,33 @@ kafka-python's consumer decodes one record at a time in Python; the batches of a
 as columns (schemas/wire/batch_reader.py). Metadata, security, connections and the protocol stay
 kafka-python's. This module does the rest of a consumer's work:
 
-- It sends requests to the leader of each partition; after an error it reads the metadata again.
+- It sends requests to the leader of each partition (leader_requests.py); after an error it reads
+  the metadata again.
 - Where retention has deleted the next offset, it continues at the log's start.
-- It fetches with `read_committed`: no answer goes beyond the last stable offset, and each lists the
-  aborted transactions whose records it holds.
 
-Not thread-safe: one reader, one thread. The coroutines run in the event loop of kafka-python's
-client, which `_run` drives until one of them has ended.
+Not thread-safe: one reader, one thread.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from time import sleep
-from typing import Any, TypeVar
+from typing import Any
 
-from kafka import TopicPartition as KafkaPartition
 from kafka import errors
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 
 from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.kafka.clients import ClientSettings, close
 from duewheel.kafka.deadline import Deadline, within
+from duewheel.kafka.leader_requests import EARLIEST, Fetched, LeaderRequests, partition_name
 from duewheel.schemas.batches import OffsetRanges, TopicPartition
-from duewheel.schemas.wire.batch_reader import end_offset
 
-EARLIEST, LATEST = -2, -1  # timestamps with a meaning of their own in a ListOffsets request
-_READ_COMMITTED = 1
-_FETCH_VERSION_MAX = 12  # later ones name topics by id
 _STALLED_S = 60.0  # without progress, until a call fails
 _RETRY_S = 0.1
-_MAX_WAIT_MS = 100  # a broker's, for bytes; ranges end at known offsets, so it hardly ever waits
 _FRAME_BYTES_MAX = (1 << 31) - 1  # a broker sends a first batch whole, above the requested bytes
 _METADATA_AGE_MS = 2_000  # so soon are added partitions seen
-
-_FetchTopic = FetchRequest.FetchTopic
-_FetchPartition = _FetchTopic.FetchPartition
-_OffsetsTopic = ListOffsetsRequest.ListOffsetsTopic
-_OffsetsPartition = _OffsetsTopic.ListOffsetsPartition
-
-_ByTopic = dict[str, list[int]]  # topic → numbers of partitions, as requests have them
-Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """A broker's answer to a fetch, for one partition.
-
-    Attributes:
-        partition: which.
-        octets: record batches end to end; the last may be cut off.
-        aborted: producer id and first offset of each aborted transaction.
-        begin: the requested offset. The first batch may have records below it, which were read
-            before, or which retention has deleted.
-        end: offset behind the last whole batch, where the next fetch begins.
-    """
-
-    partition: TopicPartition
-    octets: memoryview
-    aborted: Sequence[tuple[int, int]]
-    begin: int
-    end: int
 
 
 class RawReader:
@@ -100,6 +63,7 @@ class RawReader:
             metadata_max_age_ms=_METADATA_AGE_MS,
         )
         self._manager = self._client._manager  # noqa: SLF001 - KafkaConsumer takes it the same way
+        self._requests = LeaderRequests(self._client)
         # Otherwise a metadata request would create a deleted topic again, on most clusters.
         self._client.cluster.config["allow_auto_create_topics"] = False
         self._client.cluster.set_topics(self._topics)
@@ -137,7 +101,7 @@ class RawReader:
         offsets = dict[TopicPartition, int]()
         deadline = self._deadline()
         while missing:
-            answers = self._run("read the offsets", self._list_offsets, missing, time)
+            answers = self._run("read the offsets", self._requests.list_offsets, missing, time)
             failures = []
             for partition, answer in answers.items():
                 if isinstance(answer, Exception):
@@ -168,7 +132,7 @@ class RawReader:
             part: list[Fetched] = []
             failures: list[Exception] = []
             refused: list[TopicPartition] = []
-            answers = self._run("fetch", self._fetch, positions, bytes_max)
+            answers = self._run("fetch", self._requests.fetch, positions, bytes_max)
             for partition, answer in answers.items():
                 if isinstance(answer, errors.OffsetOutOfRangeError):
                     refused.append(partition)
@@ -184,7 +148,9 @@ class RawReader:
                 yield part
                 deadline = self._deadline()  # the caller's work on the part does not count
             elif not failures and not deadline.remaining_s():
-                raise KafkaUnavailable(f"nothing comes from {', '.join(map(_name, positions))}")
+                raise KafkaUnavailable(
+                    f"nothing comes from {', '.join(map(partition_name, positions))}"
+                )
             self._retry_before(deadline, failures)
 
     def _move_to_log_starts(
@@ -201,7 +167,7 @@ class RawReader:
             if positions[partition] < start:
                 positions[partition] = start
             else:
-                at = f"{_name(partition)} at {positions[partition]}"
+                at = f"{partition_name(partition)} at {positions[partition]}"
                 failures.append(errors.OffsetNotAvailableError(at))
         return failures
 
@@ -248,120 +214,3 @@ class RawReader:
 
     def _deadline(self) -> Deadline:
         return Deadline(_STALLED_S, self._stopping)
-
-    def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, _ByTopic]:
-        """The partitions of each broker, by topic; -1: those without a leader."""
-        leaders: dict[int, _ByTopic] = {}
-        for topic, number in partitions:
-            leader = self._client.cluster.leader_for_partition(KafkaPartition(topic, number))
-            node = -1 if leader is None else leader
-            leaders.setdefault(node, {}).setdefault(topic, []).append(number)
-        return leaders
-
-    async def _send_to_leaders(
-        self,
-        partitions: Iterable[TopicPartition],
-        request: Callable[[_ByTopic], Any],
-        answers_in: Callable[[Any], Iterator[tuple[TopicPartition, Answer]]],
-    ) -> dict[TopicPartition, Answer | Exception]:
-        """Send one request to each leader, all at once; returns an answer or error of each
-        partition.
-
-        Args:
-            partitions: that the requests are about.
-            request: makes the request for the partitions of one leader.
-            answers_in: reads the answers for single partitions in a leader's response.
-        """
-        answers = dict[TopicPartition, Answer | Exception]()
-        leaders = self._by_leader(partitions)
-        # A leader that the metadata does not list is about to come, or to go.
-        listed = {node for node in leaders if self._client.cluster.broker_metadata(node)}
-        sent = {node: self._manager.send(request(leaders[node]), node) for node in listed}
-        for node, by_topic in leaders.items():
-            try:
-                if node not in listed:
-                    raise errors.LeaderNotAvailableError("a partition has no leader")
-                answers |= answers_in(await sent[node])
-            except errors.KafkaError as error:
-                answers |= {(topic, n): error for topic in by_topic for n in by_topic[topic]}
-        return answers
-
-    async def _list_offsets(
-        self, partitions: list[TopicPartition], time: int
-    ) -> dict[TopicPartition, int | Exception]:
-        def request(by_topic: _ByTopic) -> Any:
-            return ListOffsetsRequest(
-                replica_id=-1,
-                isolation_level=_READ_COMMITTED,
-                topics=[
-                    _OffsetsTopic(
-                        name=topic,
-                        partitions=[
-                            _OffsetsPartition(partition_index=number, timestamp=time)
-                            for number in numbers
-                        ],
-                    )
-                    for topic, numbers in by_topic.items()
-                ],
-            )
-
-        def answers_in(response: Any) -> Iterator[tuple[TopicPartition, int | Exception]]:
-            for topic in response.topics:
-                for answer in topic.partitions:
-                    partition = (topic.name, answer.partition_index)
-                    yield partition, _error(answer.error_code, partition) or answer.offset
-
-        return dict(await self._send_to_leaders(partitions, request, answers_in))
-
-    async def _fetch(
-        self, positions: Mapping[TopicPartition, int], bytes_max: int
-    ) -> dict[TopicPartition, Fetched | Exception]:
-        def request(by_topic: _ByTopic) -> Any:
-            return FetchRequest(
-                max_wait_ms=_MAX_WAIT_MS,
-                min_bytes=1,
-                max_bytes=bytes_max,
-                isolation_level=_READ_COMMITTED,
-                topics=[
-                    _FetchTopic(
-                        topic=topic,
-                        partitions=[
-                            _FetchPartition(
-                                partition=number,
-                                fetch_offset=positions[topic, number],
-                                partition_max_bytes=bytes_max,
-                            )
-                            for number in numbers
-                        ],
-                    )
-                    for topic, numbers in by_topic.items()
-                ],
-                max_version=_FETCH_VERSION_MAX,
-            )
-
-        def answers_in(response: Any) -> Iterator[tuple[TopicPartition, Fetched | Exception]]:
-            for topic in response.responses:
-                for answer in topic.partitions:
-                    partition = (topic.topic, answer.partition_index)
-                    yield partition, _fetched(partition, answer, positions[partition])
-
-        return dict(await self._send_to_leaders(positions, request, answers_in))
-
-
-def _name(partition: TopicPartition) -> str:
-    return f"{partition[0]}-{partition[1]}"
-
-
-def _error(code: int, partition: TopicPartition) -> Exception | None:
-    if not code:
-        return None
-    error: Exception = errors.for_code(code)(_name(partition))
-    return error
-
-
-def _fetched(partition: TopicPartition, answer: Any, begin: int) -> Fetched | Exception:
-    if error := _error(answer.error_code, partition):
-        return error
-    octets = memoryview(answer.records or b"")
-    aborted = [(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()]
-    return Fetched(partition, octets, aborted, begin, max(begin, end_offset(octets)))

@@ -12,7 +12,7 @@ import numpy as np
 
 from duewheel.errors import DuewheelError
 from duewheel.kafka.compression import decompressed
-from duewheel.kafka.raw_reader import Fetched
+from duewheel.kafka.leader_requests import Fetched
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import OffsetRanges
 from duewheel.schemas.wire.batch_reader import (

@@ -11,11 +11,14 @@ import pytest
 from kafka.errors import NodeNotReadyError, OffsetOutOfRangeError
 from tests.harness.record_batches import batch, plain
 
+from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka import raw_reader
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.raw_reader import EARLIEST, Fetched, RawReader
+from duewheel.kafka.leader_requests import EARLIEST, Fetched
+from duewheel.kafka.raw_reader import RawReader
+from duewheel.schemas.batches import TopicPartition
 
 TIMERS = ("timers", 0)
 
@@ -32,6 +35,7 @@ class Answering(RawReader):
     def __init__(self, fetches: list[Any], starts: list[int]) -> None:
         self.fetches, self.starts = fetches, starts
         self._stopping = None
+        self._requests: Any = SimpleNamespace(fetch=self._fetch, list_offsets=self._list_offsets)
         self._settings = ClientSettings({})
         self.delays_ms: list[int] = []
         cluster = SimpleNamespace(
@@ -42,9 +46,13 @@ class Answering(RawReader):
         )
 
     def _run(self, what: str, call: Callable[..., Any], *args: Any) -> Any:
-        if what == "fetch":
-            return {TIMERS: self.fetches.pop(0)}
-        wanted, time = args
+        return call(*args)
+
+    def _fetch(self, positions: Marks, _: int) -> dict[TopicPartition, Any]:
+        assert list(positions) == [TIMERS]
+        return {TIMERS: self.fetches.pop(0)}
+
+    def _list_offsets(self, wanted: list[TopicPartition], time: int) -> dict[TopicPartition, int]:
         assert time == EARLIEST
         return {name: self.starts.pop(0) if self.starts[1:] else self.starts[0] for name in wanted}
 

@@ -13,7 +13,7 @@ from tests.harness.record_batches import NOW_MS, Log, Rows, batch, logs, plain, 
 
 from duewheel.errors import DuewheelError
 from duewheel.kafka import raw_records
-from duewheel.kafka.raw_reader import Fetched
+from duewheel.kafka.leader_requests import Fetched
 from duewheel.kafka.raw_records import committed_records
 from duewheel.schemas.batches import OffsetRanges
 from duewheel.schemas.wire.record_batch import HEADER_BYTES

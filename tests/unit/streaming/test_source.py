@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from duewheel.kafka.raw_reader import EARLIEST
+from duewheel.kafka.leader_requests import EARLIEST
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.source import (
     Offsets,

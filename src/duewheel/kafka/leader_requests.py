@@ -1,0 +1,202 @@
+"""Requests to the leaders of partitions: offsets, and record batches as the brokers send them.
+
+Fetches are `read_committed`: no answer goes beyond the last stable offset, and each lists the
+aborted transactions whose records it holds.
+
+Each call sends one request to each leader and reads the answers; an error is the answer for its
+partition. What to repeat is decided in raw_reader.py. The coroutines run in the event loop of
+kafka-python's client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from kafka import TopicPartition as KafkaPartition
+from kafka import errors
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+
+from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.wire.batch_reader import end_offset
+
+EARLIEST, LATEST = -2, -1  # timestamps with a meaning of their own in a ListOffsets request
+_READ_COMMITTED = 1
+_FETCH_VERSION_MAX = 12  # later ones name topics by id
+_MAX_WAIT_MS = 100  # a broker's, for bytes; ranges end at known offsets, so it hardly ever waits
+
+_FetchTopic = FetchRequest.FetchTopic
+_FetchPartition = _FetchTopic.FetchPartition
+_OffsetsTopic = ListOffsetsRequest.ListOffsetsTopic
+_OffsetsPartition = _OffsetsTopic.ListOffsetsPartition
+
+# Topics, each with what a request or a response has for its partitions.
+_ByTopic = Iterable[tuple[str, Iterable[Any]]]
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A broker's answer to a fetch, for one partition.
+
+    Attributes:
+        partition: which.
+        octets: record batches end to end; the last may be cut off.
+        aborted: producer id and first offset of each aborted transaction.
+        begin: the requested offset. The first batch may have records below it, which were read
+            before, or which retention has deleted.
+        end: offset behind the last whole batch, where the next fetch begins.
+    """
+
+    partition: TopicPartition
+    octets: memoryview
+    aborted: Sequence[tuple[int, int]]
+    begin: int
+    end: int
+
+    @classmethod
+    def of(cls, partition: TopicPartition, answer: Any, begin: int) -> Fetched:
+        """That of kafka-python's answer, which is no error, to a fetch from `begin` on."""
+        octets = memoryview(answer.records or b"")
+        aborted = [
+            (each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()
+        ]
+        return cls(partition, octets, aborted, begin, max(begin, end_offset(octets)))
+
+
+class LeaderRequests:
+    """Sends the requests over a client of kafka-python. Not thread-safe."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._manager = client._manager  # noqa: SLF001 - KafkaConsumer takes it the same way
+
+    async def list_offsets(
+        self, partitions: Sequence[TopicPartition], time: int
+    ) -> dict[TopicPartition, int | Exception]:
+        """An offset of each partition.
+
+        Args:
+            partitions: of any leaders.
+            time: EARLIEST: the log's start. LATEST: the last stable offset.
+        """
+        entries = {
+            (topic, number): _OffsetsPartition(partition_index=number, timestamp=time)
+            for topic, number in partitions
+        }
+
+        def request(topics: _ByTopic) -> Any:
+            return ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=_READ_COMMITTED,
+                topics=[_OffsetsTopic(name=topic, partitions=each) for topic, each in topics],
+            )
+
+        def answers_in(response: Any) -> _ByTopic:
+            return [(topic.name, topic.partitions) for topic in response.topics]
+
+        def offset(_: TopicPartition, answer: Any) -> int:
+            return int(answer.offset)
+
+        return await self._ask(entries, request, answers_in, offset)
+
+    async def fetch(
+        self, positions: Mapping[TopicPartition, int], bytes_max: int
+    ) -> dict[TopicPartition, Fetched | Exception]:
+        """Record batches from these positions on.
+
+        Args:
+            positions: offset of each partition.
+            bytes_max: of a leader's response, unless its first batch is larger.
+        """
+        entries = {
+            (topic, number): _FetchPartition(
+                partition=number, fetch_offset=position, partition_max_bytes=bytes_max
+            )
+            for (topic, number), position in positions.items()
+        }
+
+        def request(topics: _ByTopic) -> Any:
+            return FetchRequest(
+                max_wait_ms=_MAX_WAIT_MS,
+                min_bytes=1,
+                max_bytes=bytes_max,
+                isolation_level=_READ_COMMITTED,
+                topics=[_FetchTopic(topic=topic, partitions=each) for topic, each in topics],
+                max_version=_FETCH_VERSION_MAX,
+            )
+
+        def answers_in(response: Any) -> _ByTopic:
+            return [(topic.topic, topic.partitions) for topic in response.responses]
+
+        def fetched(partition: TopicPartition, answer: Any) -> Fetched:
+            return Fetched.of(partition, answer, positions[partition])
+
+        return await self._ask(entries, request, answers_in, fetched)
+
+    async def _ask(
+        self,
+        entries: Mapping[TopicPartition, Any],
+        request: Callable[[_ByTopic], Any],
+        answers_in: Callable[[Any], _ByTopic],
+        read: Callable[[TopicPartition, Any], Answer],
+    ) -> dict[TopicPartition, Answer | Exception]:
+        """Send one request to each leader, all at once; returns an answer or error of each
+        partition.
+
+        Args:
+            entries: what a request has for each partition.
+            request: makes one of the entries for one leader.
+            answers_in: the answers for partitions in a leader's response.
+            read: reads an answer that is no error.
+        """
+        answers = dict[TopicPartition, Answer | Exception]()
+        leaders = self._by_leader(entries)
+        # A leader that the metadata does not list is about to come, or to go.
+        listed = {node for node in leaders if self._client.cluster.broker_metadata(node)}
+        sent = {
+            node: self._manager.send(request(_by_topic(leaders[node], entries)), node)
+            for node in listed
+        }
+        for node, partitions in leaders.items():
+            try:
+                if node not in listed:
+                    raise errors.LeaderNotAvailableError("a partition has no leader")
+                for topic, of_topic in answers_in(await sent[node]):
+                    for answer in of_topic:
+                        partition = (topic, answer.partition_index)
+                        failure = _failure(answer.error_code, partition)
+                        answers[partition] = failure or read(partition, answer)
+            except errors.KafkaError as error:
+                answers |= dict.fromkeys(partitions, error)
+        return answers
+
+    def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        """The partitions of each broker; -1: those without a leader."""
+        leaders: dict[int, list[TopicPartition]] = {}
+        for partition in partitions:
+            leader = self._client.cluster.leader_for_partition(KafkaPartition(*partition))
+            leaders.setdefault(-1 if leader is None else leader, []).append(partition)
+        return leaders
+
+
+def _by_topic(
+    partitions: Iterable[TopicPartition], entries: Mapping[TopicPartition, Any]
+) -> _ByTopic:
+    topics: dict[str, list[Any]] = {}
+    for partition in partitions:
+        topics.setdefault(partition[0], []).append(entries[partition])
+    return topics.items()
+
+
+def partition_name(partition: TopicPartition) -> str:
+    """As Kafka writes it."""
+    return f"{partition[0]}-{partition[1]}"
+
+
+def _failure(code: int, partition: TopicPartition) -> Exception | None:
+    if not code:
+        return None
+    error: Exception = errors.for_code(code)(partition_name(partition))
+    return error
