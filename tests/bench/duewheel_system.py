@@ -30,10 +30,11 @@ from tests.bench.system import (
     TimerLoad,
     allocated_bytes,
 )
-from tests.bench.usage import family
+from tests.bench.usage import ProcessTree
 from tests.harness.launcher import launch, line, tail, wait_until
 
 from duewheel import __version__
+from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
@@ -89,6 +90,7 @@ class DuewheelSystem:
         self._stack = ExitStack()
         self._broker = DevBroker(path / "kafka", heap_mb=_HEAP_MB, java_options=_BROKER_JAVA)
         self._run: Child | None = None
+        self._processes = ProcessTree()
         self.receipts = Receipts(path / "receipts")
         self._pool = ThreadPoolExecutor(thread_name_prefix="load")
         self.config: Mapping[str, Any] = {
@@ -161,13 +163,13 @@ class DuewheelSystem:
         return sum(self._state.commit().marks.values())
 
     def pids(self) -> Mapping[str, Sequence[int]]:
-        found = status(self.settings)
-        ingest, *jvm = family(found["ingest"]["pid"])
+        beat, family = self._state.live.heartbeat, self._processes.family
+        ingest, *jvm = family(beat(Role.INGEST).pid)
         return {
             "Kafka": [self._broker.pid],
             "ingest": [ingest],
             "Spark": jvm,
-            "dequeue": family(found["dequeue"]["pid"]),
+            "dequeue": family(beat(Role.DEQUEUE).pid),
             "load": [os.getpid()],
             "consumer": [self._consumer.pid],
         }

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_SAMPLE_S = 0.1
+_SAMPLE_S = 0.25
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-
 
 Parts = Callable[[], Mapping[str, Sequence[int]]]
 
@@ -36,8 +35,7 @@ class Usage:
             self.peak_mb[name] = max(self.peak_mb.get(name, 0.0), mb)
 
     def processor_s(self) -> dict[str, float]:
-        """Since this object was made; of a process that has ended, up to its last sample."""
-        self.sample()
+        """From the start to the last sample."""
         used = dict.fromkeys(self.peak_mb, 0.0)
         for (name, pid), seconds in self._seen_s.items():
             used[name] += seconds - self._begun_s.get((name, pid), 0.0)
@@ -54,7 +52,7 @@ def _memory_mb(parts: Mapping[str, Sequence[int]]) -> dict[str, float]:
 
 @contextmanager
 def measured(parts: Parts) -> Iterator[Usage]:
-    """Usage over a with block; sampled in a thread."""
+    """Usage over a with block; sampled in a thread, and once more at its end."""
     usage, ending = Usage(parts), threading.Event()
 
     def run() -> None:
@@ -68,15 +66,27 @@ def measured(parts: Parts) -> Iterator[Usage]:
     finally:
         ending.set()
         thread.join()
+    usage.sample()
 
 
-def family(pid: int) -> list[int]:
-    """A process and all that descend from it."""
-    children: list[int] = []
-    with suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            children += map(int, (task / "children").read_text().split())
-    return [pid, *(member for child in children for member in family(child))]
+class ProcessTree:
+    """Descendants of processes.
+
+    Looked up often: the kernel's list of children is one for each thread, of which a JVM has a
+    hundred. Here each process is read once, when it is first seen.
+    """
+
+    def __init__(self) -> None:
+        self._parents: dict[int, int] = {}
+
+    def family(self, pid: int) -> list[int]:
+        """A process and all that descend from it."""
+        found = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal()]
+        self._parents = {each: self._parents.get(each) or _parent(each) for each in found}
+        members = [pid]
+        for member in members:
+            members += [child for child, parent in self._parents.items() if parent == member]
+        return members
 
 
 def anonymous_mb(pid: int) -> float:
@@ -89,7 +99,18 @@ def anonymous_mb(pid: int) -> float:
 
 def _processor_s(pid: int) -> float:
     with suppress(OSError):
-        # The name, in brackets, may contain spaces; user and system time are fields 14 and 15.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = _stat(pid)
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
     return 0.0
+
+
+def _parent(pid: int) -> int:
+    """0: it has none, or has ended."""
+    with suppress(OSError):
+        return int(_stat(pid)[1])
+    return 0
+
+
+def _stat(pid: int) -> list[str]:
+    """From field 3 on, the state: the name before it, in brackets, may contain spaces."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
