@@ -1,6 +1,8 @@
-"""Type aliases of the numpy columns that rows consist of."""
+"""The numpy columns that rows consist of: type aliases, and groups of neighbouring rows."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -8,3 +10,17 @@ import numpy.typing as npt
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 Bool = npt.NDArray[np.bool_]
+
+
+def bounds_of(counts: Int64 | Bool | Sequence[int]) -> Int64:
+    """Groups of so many neighbours, end to end: group i is rows bounds[i] … bounds[i + 1] - 1."""
+    bounds = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=bounds[1:])
+    return bounds
+
+
+def ranges(firsts: Int64 | int, counts: Int64) -> Int64:
+    """The numbers firsts[i] … firsts[i] + counts[i] - 1, one range after the other."""
+    bounds = bounds_of(counts)
+    numbers: Int64 = np.arange(bounds[-1]) + np.repeat(firsts - bounds[:-1], counts)
+    return numbers

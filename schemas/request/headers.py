@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute
 
-from duewheel.schemas.arrays import Bool, Int32, Int64
+from duewheel.schemas.arrays import Bool, Int32, Int64, bounds_of
 from duewheel.schemas.columns import (
     Column,
     binary,
@@ -165,9 +165,7 @@ def header_groups(headers: Headers, keep: Bool) -> tuple[Column, Int32]:
         headers: those of a batch of rows.
         keep: which of them to write.
     """
-    kept = np.zeros(len(keep) + 1, np.int64)
-    np.cumsum(keep, out=kept[1:])
-    firsts = kept[headers.firsts]
+    firsts = bounds_of(keep)[headers.firsts]
     both = headers.raw.both
     encoded = (both if keep.all() else both.take(keep)).column()
     return join_groups(encoded, firsts), np.diff(firsts).astype(np.int32)

@@ -30,7 +30,7 @@ from functools import partial
 import numpy as np
 from crc32c import crc32c
 
-from duewheel.schemas.arrays import Bool, Int64
+from duewheel.schemas.arrays import Bool, Int64, bounds_of
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.columns import Bytes
 from duewheel.schemas.wire.compression import CODECS, Codec
@@ -248,8 +248,7 @@ def _headers(octets: Bytes, at: Int64, counts: Int64) -> tuple[RawHeaders, Int64
         at: where the first header of each record begins.
         counts: of each record's headers.
     """
-    firsts = np.zeros(len(at) + 1, np.int64)
-    np.cumsum(counts, out=firsts[1:])
+    firsts = bounds_of(counts)
     # Rows: start and length of names, of values, of both. Columns: the headers.
     found = np.empty((6, firsts[-1]), np.int64)
     ends, record = at.copy(), np.arange(len(counts))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from crc32c import crc32c
 
-from duewheel.schemas.arrays import Int64
+from duewheel.schemas.arrays import Int64, bounds_of
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.columns import data, offsets
 from duewheel.schemas.wire.compression import CODECS, Codec
@@ -114,7 +114,7 @@ def _cuts(sizes: Int64, first: Int64, end: Int64, bytes_max: Int64) -> Int64:
     The sizes are those with each row's place in its group as offset delta. Inside a batch the
     delta, and so the size, is never larger: rows that fit by these sizes fit.
     """
-    total = np.concatenate([[0], np.cumsum(sizes)])
+    total = bounds_of(sizes)
     cuts = end.tolist()
     for group in np.flatnonzero(total[end] - total[first] > bytes_max).tolist():
         cut, stop = int(first[group]), int(end[group])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from duewheel.schemas.arrays import Bool, Int64
+from duewheel.schemas.arrays import Bool, Int64, bounds_of, ranges
 from duewheel.schemas.columns import Bytes, Column, data, from_parts, lengths, offsets, take
 
 _pa: Any = pa
@@ -83,9 +83,6 @@ class RawHeaders:
     def take(self, rows: Int64) -> RawHeaders:
         """The headers of the given records, in the given order."""
         counts = np.diff(self.firsts)[rows]
-        firsts = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(counts, out=firsts[1:])
-        index = np.arange(firsts[-1]) + np.repeat(self.firsts[rows] - firsts[:-1], counts)
-        return RawHeaders(
-            firsts, self.names.take(index), self.values.take(index), self.both.take(index)
-        )
+        index = ranges(self.firsts[rows], counts)
+        spans = (each.take(index) for each in (self.names, self.values, self.both))
+        return RawHeaders(bounds_of(counts), *spans)

@@ -10,7 +10,7 @@ import functools
 
 import numpy as np
 
-from duewheel.schemas.arrays import Int64
+from duewheel.schemas.arrays import Int64, bounds_of
 from duewheel.schemas.columns import Column, concat, constants, from_parts, take
 
 
@@ -68,5 +68,4 @@ def _encode(n: Int64) -> Column:
     place = np.arange(10)
     more = np.where(place < width[:, None] - 1, np.uint64(128), np.uint64(0))
     octets = (septets | more).astype(np.uint8)[place < width[:, None]]
-    bounds = np.concatenate([[0], np.cumsum(width)]).astype(np.int64)
-    return from_parts(bounds, octets)
+    return from_parts(bounds_of(width), octets)

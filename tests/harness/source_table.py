@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from duewheel.schemas.arrays import Int64
+from duewheel.schemas.arrays import Int64, bounds_of
 from duewheel.schemas.columns import filled, join, large_binary
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.record_codec import framed, key_values
@@ -77,13 +77,11 @@ def read_records(table: pa.Table) -> KafkaRecords:
 def raw_headers(column: Any) -> RawHeaders:
     """The headers of a column list<struct<key: string, value: binary>>; a null list has none."""
     counts = np.asarray(_pc.fill_null(_pc.list_value_length(column), 0))
-    firsts = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=firsts[1:])
     flat = _pc.list_flatten(column)
     names = filled(large_binary(_pc.struct_field(flat, 0)))
     values = large_binary(_pc.struct_field(flat, 1))
     both = join(*framed(names), *framed(values))
-    return RawHeaders(firsts, Spans.of(names), Spans.of(values), Spans.of(both))
+    return RawHeaders(bounds_of(counts), Spans.of(names), Spans.of(values), Spans.of(both))
 
 
 def _timestamps_ms(column: Any) -> Int64:

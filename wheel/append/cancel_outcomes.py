@@ -32,7 +32,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from duewheel.schemas.arrays import Bool, Int32, Int64
+from duewheel.schemas.arrays import Bool, Int32, Int64, ranges
 from duewheel.schemas.batches import ANY_OFFSET
 from duewheel.wheel.storage.cancel_log import (
     ALREADY_DELIVERED,
@@ -272,8 +272,7 @@ def _matching(cancels: Cancels, rows: Int64, timers: Timers) -> tuple[Int64, Int
     first = np.searchsorted(groups, cancels.group[rows], "left")
     count = np.searchsorted(groups, cancels.group[rows], "right") - first
     cancel = np.repeat(rows, count)
-    at = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-    timer = order[np.repeat(first, count) + at]
+    timer = order[ranges(first, count)]
     matches = timers.offset[timer] < cancels.offset[cancel]
     matches &= timers.first_offset[timer] < cancels.request[cancel]
     named = cancels.named[cancel]

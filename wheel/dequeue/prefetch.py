@@ -32,7 +32,7 @@ import structlog
 
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile
-from duewheel.schemas.arrays import Int64
+from duewheel.schemas.arrays import Int64, ranges
 from duewheel.threads import Worker
 from duewheel.wheel.slots import WheelConfig, hour_of, last_slot_of_hour, slot_of
 from duewheel.wheel.storage import timer_wheel
@@ -205,8 +205,7 @@ class ReadAhead:
         begin = view["offset_py"][first].astype(np.int64) // _PAGE
         end = (view["offset_py"][last].astype(np.int64) + view["size_py"][last] - 1) // _PAGE + 1
         counts = end - begin
-        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        pages, slots = np.repeat(begin, counts) + within, np.repeat(runs.slot, counts)
+        pages, slots = ranges(begin, counts), np.repeat(runs.slot, counts)
         _, firsts = np.unique(pages, return_index=True)
         firsts.sort()
         return pages[firsts], slots[firsts]

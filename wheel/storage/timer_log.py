@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.errors import CorruptFile
-from duewheel.schemas.arrays import Int64
+from duewheel.schemas.arrays import Int64, ranges
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.hour_segments import HourFiles
 from duewheel.wheel.storage.layout import (
@@ -77,8 +77,7 @@ class SlotRuns:
 
     def positions(self) -> Int64:
         """Computes the log position of each record."""
-        before = np.cumsum(self.count) - self.count
-        in_run = np.arange(int(self.count.sum())) - np.repeat(before, self.count)
+        in_run = ranges(0, self.count)
         positions: Int64 = np.repeat(self.first_pos, self.count) + in_run * RECORD_BYTES
         return positions
 
