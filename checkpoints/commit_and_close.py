@@ -187,11 +187,11 @@ class Close:
         return close
 
 
-def marks_to(marks: Marks) -> dict[str, dict[int, int]]:
-    """Converts marks to JSON: topic, partition, offset."""
-    topics: dict[str, dict[int, int]] = {}
-    for (topic, partition), offset in marks.items():
-        topics.setdefault(topic, {})[partition] = offset
+def marks_to(marks: Marks) -> dict[str, dict[str, int]]:
+    """Converts marks to JSON: topic, partition, offset. Sorted: Spark compares offsets as texts."""
+    topics: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(marks.items()):
+        topics.setdefault(topic, {})[str(partition)] = offset
     return topics
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
+from duewheel.checkpoints.commit_and_close import marks_from
 from duewheel.schemas.batches import TopicPartition
 
 
@@ -48,8 +48,9 @@ def read_progress(reported: StreamingQueryProgress | None) -> QueryProgress:
     # pyspark's own fields hold the offsets as text that is no JSON.
     raw = json.loads(reported.json)
     (source,) = raw["sources"]
-    starts, ends = _offsets(source["startOffset"]), _offsets(source["endOffset"])
-    latest = _offsets(source["latestOffset"])
+    starts, ends, latest = (
+        marks_from(source[name] or {}) for name in ("startOffset", "endOffset", "latestOffset")
+    )
     rows = sum(end - starts.get(partition, end) for partition, end in ends.items())
     # Spark counts what the tasks hand over, each a part with many timers.
     rows_of_each = rows / max(raw["numInputRows"], 1)
@@ -66,11 +67,3 @@ def read_progress(reported: StreamingQueryProgress | None) -> QueryProgress:
         input_rows_per_s=rows_of_each * raw.get("inputRowsPerSecond", 0.0),
         processed_rows_per_s=rows_of_each * raw.get("processedRowsPerSecond", 0.0),
     )
-
-
-def _offsets(topics: Mapping[str, Mapping[str, Any]] | None) -> dict[TopicPartition, int]:
-    return {
-        (topic, int(partition)): offset
-        for topic, partitions in (topics or {}).items()
-        for partition, offset in partitions.items()
-    }

@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
+from duewheel.checkpoints.commit_and_close import marks_from, marks_to
 from duewheel.kafka.leader_requests import EARLIEST, LATEST
 from duewheel.kafka.raw_reader import RawReader
 from duewheel.schemas.batches import TopicPartition
@@ -69,7 +70,7 @@ def timer_stream(spark: SparkSession, options: SourceOptions) -> DataFrame:
     settings = {
         "kafka": dict(options.kafka),
         "topics": list(options.topics),
-        "starts": to_json(options.starting_offsets),
+        "starts": marks_to(options.starting_offsets),
         "rows_max": options.max_offsets_per_trigger,
         "epochs": options.epochs,
         "dead_letter_topic": options.dead_letter_topic,
@@ -119,14 +120,14 @@ class TimerReader(DataSourceStreamReader):
             dead_letter_topic=settings["dead_letter_topic"],
             folder=settings["folder"],
         )
-        self._starts = from_json(settings["starts"])
+        self._starts = marks_from(settings["starts"])
         self._only = bool(settings["only"])
         self._rows_max = int(settings["rows_max"])
         self._tasks = int(settings["tasks"])
         self._log_ends: Offsets = {}  # in the planning process, since the last `latestOffset`
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        return to_json(self._next_offsets(self._starts, self._starts))
+        return marks_to(self._next_offsets(self._starts, self._starts))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         return ReadMaxRows(self._rows_max)
@@ -134,18 +135,18 @@ class TimerReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         kafka = self._kafka
         self._log_ends = kafka.offsets(self._starts if self._only else kafka.partitions(), LATEST)
-        before = from_json(start)
+        before = marks_from(start)
         firsts = self._next_offsets(self._log_ends, before)
         # A partition that the metadata lacks for a moment keeps its offset: as a new one it would
         # be read again from its log's start.
-        return to_json(before | batch_ends(firsts, self._log_ends, self._rows_max))
+        return marks_to(before | batch_ends(firsts, self._log_ends, self._rows_max))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        return to_json(self._log_ends)
+        return marks_to(self._log_ends)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        ends = from_json(end)
-        firsts = self._next_offsets(ends, from_json(start))
+        ends = marks_from(end)
+        firsts = self._next_offsets(ends, marks_from(start))
         ranges = {p: (firsts[p], end) for p, end in ends.items() if firsts[p] < end}
         return divide(ranges, self._tasks)
 
@@ -196,20 +197,3 @@ def divide(ranges: Mapping[TopicPartition, tuple[int, int]], tasks: int) -> list
         shares[least][partition] = ranges[partition]
         sizes[least] += rows[partition]
     return [TaskShare(each) for each in shares if each]
-
-
-def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, Any]:
-    """Offsets as {topic: {number of partition: offset}}; a key of JSON is a text."""
-    topics: dict[str, dict[str, int]] = {}
-    for (topic, number), offset in sorted(offsets.items()):
-        topics.setdefault(topic, {})[str(number)] = offset
-    return topics
-
-
-def from_json(topics: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """The other direction of `to_json`."""
-    return {
-        (topic, int(number)): offset
-        for topic, offsets in topics.items()
-        for number, offset in offsets.items()
-    }

@@ -26,9 +26,9 @@ from pathlib import Path
 
 import structlog
 
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close import Marks, marks_from
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
-from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name, partition_number
+from duewheel.checkpoints.json_fields import MISSHAPEN
 from duewheel.errors import CorruptFile
 from duewheel.schemas.batches import TopicPartition
 
@@ -218,12 +218,7 @@ def _object(path: Path, before: bytes, line: bytes) -> dict[str, object]:
 
 def _offsets(path: Path, position: int, line: bytes) -> dict[TopicPartition, int]:
     try:
-        topics = json.loads(line)
-        offsets = {
-            (name(topic), partition_number(number)): integer(offset)
-            for topic, partitions in topics.items()
-            for number, offset in partitions.items()
-        }
+        offsets = marks_from(json.loads(line))
     except MISSHAPEN as error:
         raise CorruptFile(path, position, f"no offsets of timer topics: {error}") from None
     for (topic, number), offset in offsets.items():

@@ -10,11 +10,11 @@ from kafka.errors import OffsetOutOfRangeError
 from tests.simulation.shard_model import Shard
 from tests.simulation.timers import TOPIC
 
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close import Marks, marks_to
 from duewheel.kafka.leader_requests import EARLIEST, Fetched
 from duewheel.kafka.raw_reader import RawReader
 from duewheel.schemas.batches import TopicPartition
-from duewheel.streaming.source import TimerReader, to_json
+from duewheel.streaming.source import TimerReader
 
 _NO_LIMIT = 1 << 30
 
@@ -65,7 +65,7 @@ class SimulatedSource(TimerReader):
     def __init__(self, kafka: RawReader, starts: Marks) -> None:
         settings = dict.fromkeys(("kafka", "epochs", "dead_letter_topic", "folder"), "")
         rest = {"topics": [TOPIC], "rows_max": _NO_LIMIT, "only": False, "tasks": 2}
-        super().__init__(settings | rest | {"starts": to_json(starts)})
+        super().__init__(settings | rest | {"starts": marks_to(starts)})
         self._simulated = kafka
 
     @property

@@ -23,14 +23,13 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from tests.simulation.raw_reads import SimulatedRawReader, SimulatedSource
 from tests.simulation.shard_model import Shard, offsets_of
 
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close import Marks, marks_from, marks_to
 from duewheel.checkpoints.fs import FileSystem
 from duewheel.kafka.raw_records import committed_records
 from duewheel.schemas.batch_ipc import to_bytes
 from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.streaming.read_task import COLUMN, TaskShare, take_timers
-from duewheel.streaming.source import from_json, to_json
 from duewheel.streaming.spark_checkpoint import end_offsets, resume_point
 
 CHECKPOINT = Path("spark") / "checkpoint"
@@ -86,15 +85,15 @@ class Query:
             name: self._end(start.get(name, 0), stable, rows_max)
             for name, stable in offsets_of(self._shard, "stable_end").items()
         }
-        ends = self._source.latestOffset(to_json(start), ReadMaxRows(rows_max))
+        ends = self._source.latestOffset(marks_to(start), ReadMaxRows(rows_max))
         line = json.dumps(ends)
         self._write(f"offsets/{self.batch}", 'v1\n{"batchWatermarkMs":0}\n' + line)
-        return from_json(ends)
+        return marks_from(ends)
 
     def read(self, ends: Marks) -> TimerBatch:
         """The timers of a planned batch, as its tasks hand them over."""
         cells = []
-        for share in self._source.partitions(to_json(self._start()), to_json(ends)):
+        for share in self._source.partitions(marks_to(self._start()), marks_to(ends)):
             assert isinstance(share, TaskShare)
             for part in self._kafka.read(share.ranges, _PART_BYTES):
                 cells += [
@@ -119,7 +118,7 @@ class Query:
 
     def _start(self) -> dict[TopicPartition, int]:
         """Where the next batch begins."""
-        return from_json(self._source.initialOffset()) if self._at is None else self._at
+        return marks_from(self._source.initialOffset()) if self._at is None else self._at
 
     def _end(self, at: int, stable: int, rows_max: int) -> int:
         """What the broker tells: it may have told that for a while."""

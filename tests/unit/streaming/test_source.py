@@ -9,16 +9,10 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from duewheel.checkpoints.commit_and_close import marks_from, marks_to
 from duewheel.kafka.leader_requests import EARLIEST
 from duewheel.schemas.batches import TopicPartition
-from duewheel.streaming.source import (
-    Offsets,
-    TimerReader,
-    batch_ends,
-    divide,
-    from_json,
-    to_json,
-)
+from duewheel.streaming.source import Offsets, TimerReader, batch_ends, divide
 
 A, B, C = ("a", 0), ("a", 1), ("b", 0)
 
@@ -52,23 +46,23 @@ class Source(TimerReader):
         self.brokers = brokers
         texts = dict.fromkeys(("kafka", "epochs", "dead_letter_topic", "folder"), "")
         rest = {"topics": ["a", "b"], "rows_max": 100, "only": False, "tasks": 2}
-        super().__init__(texts | rest | {"starts": to_json(starts)})
+        super().__init__(texts | rest | {"starts": marks_to(starts)})
 
     @property
     def _kafka(self) -> Any:
         return self.brokers
 
     def next_end(self, start: Offsets) -> Offsets:
-        return from_json(self.latestOffset(to_json(start), ReadMaxRows(100)))
+        return marks_from(self.latestOffset(marks_to(start), ReadMaxRows(100)))
 
     def ranges(self, start: Offsets, end: Offsets) -> dict[TopicPartition, tuple[int, int]]:
-        shares = self.partitions(to_json(start), to_json(end))
+        shares = self.partitions(marks_to(start), marks_to(end))
         return {p: of for share in shares for p, of in share.ranges.items()}  # type: ignore[attr-defined]
 
 
 def test_a_query_begins_at_the_marks_and_new_partitions_at_their_logs_start() -> None:
     source = Source({A: 5, B: EARLIEST}, Brokers({A: 0, B: 2, C: 3}, {A: 6, B: 4, C: 4}))
-    begun = from_json(source.initialOffset())
+    begun = marks_from(source.initialOffset())
     assert begun == {A: 5, B: 2}
     assert source.next_end(begun) == {A: 6, B: 4, C: 4}
     assert source.ranges(begun, {A: 6, B: 4, C: 4}) == {A: (5, 6), B: (2, 4), C: (3, 4)}
@@ -77,7 +71,7 @@ def test_a_query_begins_at_the_marks_and_new_partitions_at_their_logs_start() ->
 def test_batch_0_that_is_repeated_begins_at_the_marks_of_now() -> None:
     """Its end is that of the first time, below the marks or above them."""
     source = Source({A: 5, B: 9}, Brokers({A: 0, B: 0}, {A: 9, B: 9}))
-    assert source.ranges(from_json(source.initialOffset()), {A: 7, B: 8}) == {A: (5, 7)}
+    assert source.ranges(marks_from(source.initialOffset()), {A: 7, B: 8}) == {A: (5, 7)}
 
 
 def test_a_partition_that_metadata_lacks_for_a_moment_is_not_read_again() -> None:
@@ -131,5 +125,5 @@ def test_nothing_to_read_needs_no_task() -> None:
 
 def test_offsets_as_spark_keeps_them() -> None:
     offsets = {C: 3, A: 0, B: 12}
-    assert from_json(to_json(offsets)) == offsets
-    assert to_json(offsets) == {"a": {"0": 0, "1": 12}, "b": {"0": 3}}
+    assert marks_from(marks_to(offsets)) == offsets
+    assert marks_to(offsets) == {"a": {"0": 0, "1": 12}, "b": {"0": 3}}
