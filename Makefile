@@ -60,10 +60,10 @@ fuzz: setup-dev  ## every parser of foreign bytes, EXAMPLES=n for each test
 		--timeout 0 --numprocesses 2 --dist loadfile
 
 bench: setup-dev  ## beside RocketMQ on this machine, minutes; OUT=file gets a JSON line for each metric
-	@$(BIN)/python tests/bench/bench.py $(OUT)
+	@$(BIN)/python tests/bench/bench.py $(OUT) $(ARGS)
 
-bench-full: setup-dev  ## the same with more rates, larger sizes and three rounds: hours; OUT=file
-	@$(BIN)/python tests/bench/bench.py $(OUT) --full
+bench-full: setup-dev  ## the same, larger, with more workloads: 45 minutes; OUT=file ARGS="--only spike"
+	@$(BIN)/python tests/bench/bench.py $(OUT) --full $(ARGS)
 
 bench-report: setup-dev  ## docs/benchmarks.md from the recorded runs; RECORD=file adds a run first
 	@$(BIN)/python tests/bench/report.py $(if $(RECORD),--record $(RECORD))

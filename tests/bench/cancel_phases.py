@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # The last place to look for modules: a folder called `wheel` lies there.
 sys.path.append(str(ROOT))
 
-from tests.bench import workloads as work  # noqa: E402
+from tests.bench import session as work  # noqa: E402
 from tests.bench.duewheel_system import REPLIES, TARGET, TIMERS, DuewheelSystem  # noqa: E402
 from tests.bench.figures import Recorder  # noqa: E402
 
@@ -322,7 +322,8 @@ def main() -> None:
         stack.callback(system.stop)
         system.start()
         session = work.Session(system, Recorder())
-        work.warm(session, 20_000)
+        work.warm(session)
+        warmed = session.number
         session.enqueue(work.far_off(session, args.pending))
         client = stack.enter_context(
             DelayProducer(TIMERS, bootstrap_servers=system.servers, reply_topic=REPLIES)
@@ -332,7 +333,7 @@ def main() -> None:
         load = CancelLoad(system, client, watch, args.seed)
         pending = load.timers(args.cancels, "2h")
         delivered = load.timers(args.others, "0s")
-        work.wait(lambda: status(system.settings)["delivered"] >= 20_000 + args.others)
+        work.wait(lambda: status(system.settings)["delivered"] >= warmed + args.others)
         burst = load.timers(args.bursts * args.burst, "2h")
         load.report("one by one", load.one_by_one(pending, load.cancel), Answer.CANCELLED)
         late = load.one_by_one(delivered, load.cancel)

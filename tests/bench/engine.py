@@ -191,9 +191,10 @@ def timed(stage: Callable[[], int]) -> float:
 
 
 def measure(recorder: Recorder, records: int) -> None:
+    batch_records = min(BATCH_RECORDS, records)
     config = {
         "records": records,
-        "batch_records": BATCH_RECORDS,
+        "batch_records": batch_records,
         "chunk_records": CONFIG.chunk_records,
         "body_bytes": BODY_BYTES,
         "key_bytes": KEY_BYTES,
@@ -201,7 +202,7 @@ def measure(recorder: Recorder, records: int) -> None:
     }
     for run in RUNS * ROUNDS:
         path = Path(tempfile.mkdtemp(prefix="duewheel-bench-"))
-        bench = Bench(path, run, records, BATCH_RECORDS)
+        bench = Bench(path, run, records, batch_records)
         try:
             for stage in ("append", "walk", "drain", "encode"):
                 rate = timed(getattr(bench, stage))

@@ -8,8 +8,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from tests.bench.figures import Recorder
+from tests.bench.session import Report, Session
 from tests.bench.system import RECEIPT, Receipts, System, TimerLoad
-from tests.bench.workloads import Report, Session
 
 
 def a_session(path: Path, rows: list[tuple[int, int]]) -> Session:

@@ -1,0 +1,118 @@
+"""Which workloads `make bench` and `make bench-full` do, in sessions, and how large.
+
+The full bench of both systems takes 40 minutes with nothing beside it. Three numbers make most of
+that: RocketMQ takes 10 million timers in 4 minutes; each of the 15 sessions has half a minute for
+its start and warm-up; and what is due in an instant is sent at 20,000 a second before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tests.bench import full_workloads as full
+from tests.bench import workloads as work
+from tests.bench.session import Session
+
+Workload = Callable[[Session], None]
+TARGET_PARTITIONS = (1, 10, 160, 1_000)
+PENDING = (100_000, 1_000_000, 10_000_000)
+ROLL_DELAY_MS = (50_000, 60_000)
+
+
+@dataclass(frozen=True)
+class SessionPlan:
+    """A session: workloads by name, and the options of a duewheel that alone has it."""
+
+    workloads: Mapping[str, Workload]
+    ours: Mapping[str, Any] | None = None
+
+    def only(self, chosen: Callable[[str], bool]) -> SessionPlan:
+        """The workloads of these names."""
+        found = {name: each for name, each in self.workloads.items() if chosen(name)}
+        return SessionPlan(found, self.ours)
+
+    def is_for(self, system: str) -> bool:
+        """Whether there is something for this system to do."""
+        return bool(self.workloads) and (self.ours is None or system == "duewheel")
+
+
+class Sizes:
+    """All sizes, scaled."""
+
+    def __init__(self, scale: float) -> None:
+        self._scale = scale
+
+    def timers(self, count: int) -> int:
+        return max(1_000, int(count * self._scale))
+
+    def seconds(self, count: int) -> int:
+        return max(3, int(count * self._scale))
+
+
+def short_plans(sizes: Sizes) -> list[SessionPlan]:
+    """`make bench`."""
+    timers, length = sizes.timers, sizes.seconds(20)
+    enqueue = {
+        "enqueue": partial(work.enqueue, count=timers(2_000_000), warm_up=timers(300_000)),
+        "backlog": partial(work.backlog, count=timers(1_000_000)),
+    }
+    delivery = {
+        "steady 1000": partial(work.steady, per_s=1_000, seconds=length),
+        "steady 5000": partial(work.steady, per_s=5_000, seconds=length),
+        "spike 1": partial(work.spike, count=timers(100_000)),
+        "spike 2": partial(work.spike, count=timers(100_000)),
+        "idle": partial(work.idle, seconds=length),
+        "overdue": partial(work.overdue, count=timers(200_000)),
+    }
+    return [SessionPlan(delivery), SessionPlan(enqueue)]
+
+
+def full_plans(sizes: Sizes) -> list[SessionPlan]:
+    """`make bench-full`."""
+    timers, length = sizes.timers, sizes.seconds(30)
+    rates = (1_000, 5_000, 10_000, 20_000)
+    delivery = {
+        **{f"steady {r}": partial(work.steady, per_s=r, seconds=length) for r in rates},
+        **{f"spike {n}": partial(work.spike, count=timers(100_000)) for n in (1, 2, 3)},
+        "idle": partial(work.idle, seconds=length),
+        "beside": partial(
+            work.steady, per_s=5_000, seconds=sizes.seconds(20), beside=timers(200_000)
+        ),
+    }
+    enqueue = {
+        "enqueue": partial(work.enqueue, count=timers(2_000_000), warm_up=timers(500_000)),
+        "backlog": partial(work.backlog, count=timers(3_000_000)),
+    }
+    large = {
+        "large spike": partial(work.spike, count=timers(1_000_000)),
+        "overdue": partial(work.overdue, count=timers(1_000_000)),
+    }
+    levels = {
+        f"pending {n}": partial(
+            full.growth, pending=timers(n), count=timers(200_000), delivered=timers(50_000)
+        )
+        for n in PENDING
+    }
+    ours = {
+        "half cancelled": partial(full.half_cancelled, count=timers(200_000)),
+        "lost files": partial(full.lost_files, count=timers(2_000_000)),
+    }
+    rolls = partial(full.rolls, per_s=1_000, seconds=length, delay_ms=ROLL_DELAY_MS)
+    return [
+        SessionPlan(delivery),
+        SessionPlan(enqueue),
+        SessionPlan(large),
+        SessionPlan({**levels, "restart": full.restart}),
+        *(
+            SessionPlan(
+                {f"partitions {number}": partial(full.partitions, count=timers(50_000))},
+                {"target_partitions": number},
+            )
+            for number in TARGET_PARTITIONS
+        ),
+        SessionPlan({"rolls": rolls}, {"roll_window": "20s"}),
+        SessionPlan(ours, {}),
+    ]
