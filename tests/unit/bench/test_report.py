@@ -4,9 +4,10 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.bench import report, svg
+from tests.bench import report, svg, tables
 from tests.bench.figures import Figure, read
-from tests.bench.report import OUR_PARTS, Axis, Measured, Target
+from tests.bench.measured import AXES, OUR_PARTS, PEER_PARTS, Axis, Measured, Target
+from tests.bench.plots import plots
 
 
 def a_figure(
@@ -15,31 +16,33 @@ def a_figure(
     metric: str = "rate",
     system: str = "duewheel",
     run: str = "1",
+    **config: object,
 ) -> Figure:
-    config = {"run": run, "commit": "abc", "cores": 2, "memory_gib": 24, "load_before": 0.1}
+    machine = {"cores": 2, "memory_gib": 24, "load_before": 0.1}
+    config = {"run": run, "commit": "abc", **machine, **config}
     return Figure(system, workload, metric, "timers/s", value, [value], config)
 
 
 def test_the_page_and_its_plots_are_what_the_command_makes_of_the_recorded_runs() -> None:
     measured = Measured.of(read(report.RECORDED))
     assert report.PAGE.read_text("utf-8") == report.page(measured), "make bench-report"
-    plots = report.plots(measured)
-    assert {path.name for path in report.PAGE.parent.glob("benchmarks-*.svg")} == set(plots)
-    for name, plot in plots.items():
+    made = plots(measured)
+    assert {path.name for path in report.PAGE.parent.glob("benchmarks-*.svg")} == set(made)
+    for name, plot in made.items():
         assert Path(report.PAGE.with_name(name)).read_text("utf-8") == plot
 
 
 def test_systems_of_different_runs_are_not_compared() -> None:
     peer = a_figure(2.0, system="RocketMQ 5.5.0")
     both = Measured.of([peer, a_figure(8.0)])
-    assert both.row(report.AXES[0])[:2] == (8.0, 2.0)
+    assert both.row(AXES[0])[:2] == (8.0, 2.0)
     ours_alone = Measured.of([peer, a_figure(8.0), a_figure(9.0, run="2")])
-    assert ours_alone.row(report.AXES[0])[:2] == (9.0, None)
+    assert ours_alone.row(AXES[0])[:2] == (9.0, None)
 
 
 def test_a_variant_of_the_peer_is_not_the_peer() -> None:
     finest = a_figure(2.0, system="RocketMQ 5.5.0, precision 100 ms")
-    assert Measured.of([finest, a_figure(8.0)]).row(report.AXES[0])[1] is None
+    assert Measured.of([finest, a_figure(8.0)]).row(AXES[0])[1] is None
 
 
 def test_a_sum_over_parts_needs_all_of_them() -> None:
@@ -62,7 +65,7 @@ def test_a_row_says_whether_its_target_is_met(values: tuple[float, float | None]
     figures = [a_figure(ours)]
     if peer is not None:
         figures.append(a_figure(peer, system="RocketMQ 5.5.0"))
-    assert row in report.table(Measured.of(figures)).splitlines()
+    assert row in tables.table(Measured.of(figures)).splitlines()
 
 
 def test_a_target_of_our_own_value() -> None:
@@ -79,9 +82,60 @@ def test_plots_are_well_formed() -> None:
         for name in ("p50", "p90", "p99", "p99.9", "max")
     ]
     measured = Measured.of(figures)
-    plots = report.plots(measured)
-    assert set(plots) == {"benchmarks-lateness.svg"}
-    for plot in plots.values():
+    made = plots(measured)
+    assert set(made) == {"benchmarks-lateness.svg"}
+    for plot in made.values():
         ET.fromstring(plot)
     ET.fromstring(svg.bars("a & b", "s", {"x": {"one": 2.0, "other": 0.0}}))
-    assert "| 20,000/s | RocketMQ 5.5.0 | 200 | 200 | 200 | 200 | 200 |" in report.page(measured)
+    assert "| steady, 20,000/s | RocketMQ 5.5.0 | 200 | 200 | 200 | 200 | 200 |" in report.page(
+        measured
+    )
+
+
+def test_growth_has_a_row_for_each_size_and_system() -> None:
+    figures = [
+        a_figure(value, f"pending: {pending:,}", metric, system)
+        for system, parts in (("duewheel", ("Kafka", *OUR_PARTS)), ("RocketMQ 5.5.0", PEER_PARTS))
+        for pending, value in ((100_000, 2.0), (10_000_000, 3.0))
+        for metric in (
+            "rate",
+            *(f"{of}processor time of {part}" for of in ("", "delivery ") for part in parts),
+        )
+    ]
+    measured = Measured.of(figures)
+    rows = tables.by_size(measured, "pending: ", tables.BY_PENDING).splitlines()
+    assert rows[2:] == [
+        "| 100,000 | duewheel | 2 | 8 | 8 | – | – | – |",
+        "| 100,000 | RocketMQ 5.5.0 | 2 | 4 | 4 | – | – | – |",
+        "| 10,000,000 | duewheel | 3 | 12 | 12 | – | – | – |",
+        "| 10,000,000 | RocketMQ 5.5.0 | 3 | 6 | 6 | – | – | – |",
+    ]
+    made = plots(measured)
+    assert set(made) == {"benchmarks-pending.svg", "benchmarks-pending-rate.svg"}
+    assert "RocketMQ delivery" in made["benchmarks-pending.svg"]
+
+
+def test_stages_of_the_engine_are_a_table() -> None:
+    figures = [
+        a_figure(5.0, f"engine: {stage}, runs of {length}")
+        for stage, length in (("append", "1"), ("append", "1,000"), ("walk", "1"))
+    ]
+    rows = tables.engine(Measured.of(figures)).splitlines()
+    assert rows[2:] == ["| append | 5 | 5 |", "| walk | 5 | – |"]
+
+
+def test_a_workload_that_was_run_again_counts_and_is_named_with_its_run() -> None:
+    figures = [a_figure(1.0), a_figure(2.0, "idle"), a_figure(3.0, run="2", commit="def")]
+    measured = Measured.of(figures)
+    assert measured.of_system("enqueue", "duewheel")["rate"].value == 3.0
+    assert report.machine(measured).splitlines() == [
+        "- Run of 1: commit `abc`, 2 cores, 24 GiB, load 0.1 before it; it has: idle.",
+        "- Run of 2: commit `def`, 2 cores, 24 GiB, load 0.1 before it; it has: enqueue.",
+    ]
+
+
+def test_a_run_with_scaled_sizes_is_not_recorded(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.write_text(a_figure(1.0, scale=0.01).line())
+    with pytest.raises(ValueError, match="--scale"):
+        report.record(run)

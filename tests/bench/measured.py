@@ -1,0 +1,139 @@
+"""What the recorded figures say: the axes that are compared, with their targets, and which run of
+each workload counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tests.bench.figures import Figure
+
+Metrics = Mapping[str, Figure]
+
+OURS, PEER = "duewheel", "RocketMQ"
+OUR_PARTS = ("ingest", "Spark", "dequeue")
+PEER_PARTS = ("broker", "name server")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A bound of issue 15: of the ratio to the peer, or of our own value."""
+
+    bound: float
+    of_ratio: bool = False
+    at_least: bool = False
+
+    def shown(self, unit: str) -> str:
+        sign = "≥" if self.at_least or self.of_ratio else "≤"
+        return f"{sign} {number(self.bound)}" + ("×" if self.of_ratio else f" {unit}")
+
+    def met(self, ours: float, ratio: float | None) -> bool:
+        if self.of_ratio:
+            return ratio is not None and ratio >= self.bound
+        return ours >= self.bound if self.at_least else ours <= self.bound
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A row of the table.
+
+    Attributes:
+        metric: of both systems; `{}` in it: the sum over their parts.
+        more_is_better: of the values.
+        with_kafka: whether the broker's part counts as ours.
+    """
+
+    label: str
+    workload: str
+    metric: str
+    target: Target | None = None
+    more_is_better: bool = False
+    with_kafka: bool = False
+
+    def value(self, system: Metrics, parts: Sequence[str]) -> float | None:
+        """None: not measured."""
+        return summed(system, self.metric, parts)
+
+    def unit(self, *systems: Metrics) -> str:
+        name = self.metric.format(PEER_PARTS[0]), self.metric.format(OUR_PARTS[0])
+        return next((s[n].unit for s in systems for n in name if n in s), "")
+
+
+RATIO_5, RATIO_10 = Target(5, of_ratio=True), Target(10, of_ratio=True)
+MILLION, BESIDE = "spike of 1,000,000", "beside an enqueue, 5,000/s"
+AXES = (
+    Axis("enqueue: rate", "enqueue", "rate", RATIO_5, more_is_better=True),
+    Axis("backlog: rate", "backlog", "rate", Target(300_000, at_least=True), more_is_better=True),
+    Axis("enqueue: processor time", "enqueue", "processor time of {}", with_kafka=True),
+    Axis("enqueue: memory", "enqueue", "anonymous memory of {}"),
+    Axis("pending: local disk", "enqueue", "disk per timer, local", Target(230)),
+    Axis("100,000 at once: until the last", "spike of 100,000", "due to last received", RATIO_5),
+    Axis("1,000,000 at once: until the last", MILLION, "due to last received", Target(1)),
+    Axis("1,000,000 at once: others, at most", MILLION, "background lateness max", Target(1200)),
+    Axis("1,000,000 at once: memory", MILLION, "anonymous memory of {}", Target(120)),
+    Axis("5,000/s: lateness p50", "steady, 5,000/s", "lateness p50", Target(25)),
+    Axis("5,000/s: lateness p99", "steady, 5,000/s", "lateness p99", Target(60)),
+    Axis("5,000/s beside an enqueue: p50", BESIDE, "lateness p50", Target(50)),
+    Axis("5,000/s beside an enqueue: p99", BESIDE, "lateness p99", Target(120)),
+    Axis("5,000/s: processor time", "steady, 5,000/s", "processor time of {}", with_kafka=True),
+    Axis("after a stop: catch-up", "overdue", "catch-up rate", RATIO_10, more_is_better=True),
+    Axis("after a stop: first delivery", "overdue", "start to first delivery", Target(1.5)),
+    Axis("a stop", "overdue", "stopped within"),
+    Axis("idle: processor time", "idle", "processor time of {}", Target(3)),
+)
+PARTS_OF = {"1,000,000 at once: memory": ("dequeue",)}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The figures that count: workload → system → metric."""
+
+    figures: Mapping[str, Mapping[str, Metrics]]
+
+    @classmethod
+    def of(cls, recorded: Sequence[Figure]) -> Measured:
+        newest = {figure.workload: figure.config["run"] for figure in recorded}
+        found: dict[str, dict[str, dict[str, Figure]]] = {}
+        for figure in recorded:
+            if figure.config["run"] == newest[figure.workload]:
+                systems = found.setdefault(figure.workload, {})
+                systems.setdefault(figure.system, {})[figure.metric] = figure
+        return cls(found)
+
+    def of_system(self, workload: str, name: str) -> Metrics:
+        """Of the system whose name begins so and has no variant."""
+        systems = self.figures.get(workload, {})
+        return next((m for s, m in systems.items() if s.startswith(name) and "," not in s), {})
+
+    def row(self, axis: Axis) -> tuple[float | None, float | None, str]:
+        """Our value, the peer's, their unit."""
+        ours, peer = (self.of_system(axis.workload, name) for name in (OURS, PEER))
+        our_parts = PARTS_OF.get(axis.label, OUR_PARTS + ("Kafka",) * axis.with_kafka)
+        return axis.value(ours, our_parts), axis.value(peer, PEER_PARTS), axis.unit(ours, peer)
+
+    def by_size(self, prefix: str) -> Iterator[tuple[float, str, Metrics]]:
+        """The number in the name of each workload that begins so, its systems and their metrics."""
+        for workload, systems in self.figures.items():
+            if workload.startswith(prefix):
+                size = float(re.sub(r"[^\d]", "", workload.removeprefix(prefix)))
+                for system, metrics in systems.items():
+                    yield size, system, metrics
+
+
+def summed(metrics: Metrics, metric: str, parts: Sequence[str]) -> float | None:
+    """Over some parts, for `{}` in the name of the metric; None: not measured for all of them."""
+    names = dict.fromkeys(metric.format(part) for part in parts)
+    values = [metrics[name].value for name in names if name in metrics]
+    return sum(values) if len(values) == len(names) else None
+
+
+def cost(system: str, metrics: Metrics, prefix: str = "") -> float | None:
+    """Processor time of a message, of all parts of a system, with its broker."""
+    parts = PEER_PARTS if system.startswith(PEER) else ("Kafka", *OUR_PARTS)
+    return summed(metrics, prefix + "processor time of {}", parts)
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

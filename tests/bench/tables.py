@@ -1,0 +1,147 @@
+"""The tables of docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from tests.bench.measured import (
+    AXES,
+    OUR_PARTS,
+    OURS,
+    PEER,
+    PEER_PARTS,
+    Measured,
+    Metrics,
+    cost,
+    number,
+    summed,
+)
+
+Column = Callable[[str, Metrics], float | None]
+
+QUANTILES = ("p50", "p90", "p99", "p99.9", "max")
+PER_PROCESS = ("processor time of ", "anonymous memory of ")
+SHOWN_ELSEWHERE = (*PER_PROCESS, "lost", "repeated", "early", "lateness p90", "lateness p99.9")
+SINGLE = ("restart", "rolls", "half cancelled", "cancels", "lost files")
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def table(measured: Measured) -> str:
+    rows = []
+    for axis in AXES:
+        ours, peer, unit = measured.row(axis)
+        better = None
+        if ours and peer:
+            better = ours / peer if axis.more_is_better else peer / ours
+        shown = [f"{number(v)} {unit}" if v is not None else "–" for v in (peer, ours)]
+        target, verdict = "", ""
+        if axis.target is not None:
+            target = axis.target.shown(unit)
+            if ours is not None:
+                verdict = "met" if axis.target.met(ours, better) else "missed"
+        ratio = f"{better:.2g}×" if better is not None else "–"
+        rows.append([axis.label, *shown, ratio, target, verdict])
+    return _markdown(["", PEER, OURS, "ratio", "target", ""], rows)
+
+
+def correctness(measured: Measured) -> str:
+    """What must be 0, summed over all workloads."""
+    rows = []
+    for name in dict.fromkeys(s for systems in measured.figures.values() for s in systems):
+        counts = []
+        for what in ("lost", "repeated", "early"):
+            found = [w[name][what] for w in measured.figures.values() if what in w.get(name, {})]
+            counts.append(number(sum(sum(figure.runs) for figure in found)) if found else "–")
+        rows.append([name, *counts])
+    return _markdown(["", "lost", "repeated", "early"], rows)
+
+
+def by_part(measured: Measured, prefix: str) -> str:
+    """A metric of each process, by workload."""
+    rows = []
+    for workload, systems in measured.figures.items():
+        for name, metrics in systems.items():
+            parts = [
+                f"{metric.removeprefix(prefix)} {number(figure.value)}"
+                for metric, figure in metrics.items()
+                if metric.startswith(prefix)
+            ]
+            if parts:
+                unit = next(f.unit for m, f in metrics.items() if m.startswith(prefix))
+                rows.append([workload, name, f"{', '.join(parts)} ({unit})"])
+    return _markdown(["workload", "system", ""], rows)
+
+
+def latenesses(measured: Measured) -> str:
+    rows = []
+    for workload, systems in measured.figures.items():
+        if workload.startswith(("steady", "beside")):
+            for name, metrics in systems.items():
+                values = [number(metrics[f"lateness {q}"].value) for q in QUANTILES]
+                rows.append([workload, name, *values])
+    return _markdown(["", "system", "p50", "p90", "p99", "p99.9", "max, ms"], rows)
+
+
+def _value(metric: str) -> Column:
+    return lambda _system, metrics: summed(metrics, metric, [""])
+
+
+def _memory(system: str, metrics: Metrics) -> float | None:
+    parts = PEER_PARTS if system.startswith(PEER) else OUR_PARTS
+    return summed(metrics, "anonymous memory of {}", parts)
+
+
+BY_PENDING: Mapping[str, Column] = {
+    "enqueued, timers/s": _value("rate"),
+    "us": cost,
+    "delivered, us": lambda system, metrics: cost(system, metrics, "delivery "),
+    "p50": _value("delivery lateness p50"),
+    "p99, ms": _value("delivery lateness p99"),
+    "memory, MB": _memory,
+}
+BY_PARTITIONS: Mapping[str, Column] = {
+    "delivered, us": cost,
+    "p50": _value("lateness p50"),
+    "p99, ms": _value("lateness p99"),
+    "at once, timers/s": _value("delivered at once"),
+    "memory, MB": _memory,
+}
+
+
+def by_size(measured: Measured, prefix: str, columns: Mapping[str, Column]) -> str:
+    """A row for each size and system; empty if there is none."""
+    rows = []
+    for size, system, metrics in measured.by_size(prefix):
+        values = [column(system, metrics) for column in columns.values()]
+        shown = [number(v) if v is not None else "–" for v in values]
+        rows.append([number(size), system, *shown])
+    return _markdown([prefix.rstrip(": "), "system", *columns], rows) if rows else ""
+
+
+def single(measured: Measured) -> str:
+    """What is measured for one size only; empty if nothing is."""
+    rows = [
+        [workload, metric, system, f"{number(figure.value)} {figure.unit}"]
+        for workload in SINGLE
+        for system, metrics in measured.figures.get(workload, {}).items()
+        for metric, figure in metrics.items()
+        if not metric.startswith(SHOWN_ELSEWHERE)
+    ]
+    return _markdown(["workload", "metric", "system", ""], rows) if rows else ""
+
+
+def engine(measured: Measured) -> str:
+    """Stages by the length of runs; empty if none is measured."""
+    rates: dict[str, dict[str, str]] = {}
+    for workload in measured.figures:
+        if found := re.fullmatch(r"engine: (\w+), runs of ([\d,]+)", workload):
+            rate = measured.of_system(workload, OURS)["rate"].value
+            rates.setdefault(found[1], {})[found[2]] = number(rate)
+    lengths = list(dict.fromkeys(length for stage in rates.values() for length in stage))
+    rows = [[name, *(of.get(length, "–") for length in lengths)] for name, of in rates.items()]
+    return _markdown(["records/s, runs of", *lengths], rows) if rows else ""
