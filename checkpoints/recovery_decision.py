@@ -4,7 +4,7 @@ Dequeue compares Kafka's progress with the local files, decides, and writes the 
 starting ingest waits for the record of the running dequeue, and applies it
 (wheel/recovery/rebuild.py) before Spark starts.
 
-    killed      all files are whole (a kill, a clean stop): no recovery
+    intact      all files are whole, after a kill or a clean stop: no recovery
     new         the first start of a shard
     standby     all files are whole, and those of a standby (wheel/dequeue/standby.py): no recovery
     power lost  the host has booted without a clean stop: the files are kept as far as the durable
@@ -192,7 +192,7 @@ class Decision:
     @property
     def is_whole(self) -> bool:
         """Whether no recovery is needed."""
-        return self.case in {"killed", "standby"}
+        return self.case in {"intact", "standby"}
 
 
 def decide(progress: Progress, local: Local) -> Decision:
@@ -309,7 +309,7 @@ def _case(progress: Progress, local: Local, keep: Keep, close: Close) -> str:
         if _follows_only(progress, local) and not local.undone:
             return "standby"
         whole = close == local.close and not local.undone
-        return "killed" if whole else "old copy"
+        return "intact" if whole else "old copy"
     if keep is Keep.DURABLE:
         return "power lost"
     if not _may_keep(progress, local):

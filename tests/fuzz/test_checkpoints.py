@@ -278,7 +278,7 @@ def test_other_bounds_of_cancels(
 def test_another_recovery_record(
     folder: Path, damage: Change, alter: Change, data: st.DataObject, checked: bool
 ) -> None:
-    record = RecoveryRecord("killed", Keep.ALL, 2, "boot", 3)
+    record = RecoveryRecord("intact", Keep.ALL, 2, "boot", 3)
     record.write(folder, HOST_FS)
     path = folder / RECOVERY_FILE
     line = path.read_bytes()

@@ -106,7 +106,7 @@ class IngestShard:
         progress = first_progress(dequeue, config, starts, SystemClock().now_ms())
         dequeue.state.write_mirror(Mirror(floor, 0, progress.encode()))
         start = dequeue.state.dequeue_starts
-        record = RecoveryRecord("killed", Keep.ALL, 0, HOST_FS.boot_id(), start)
+        record = RecoveryRecord("intact", Keep.ALL, 0, HOST_FS.boot_id(), start)
         record.write(self.data_dir, HOST_FS)
         self._dequeue = dequeue
 

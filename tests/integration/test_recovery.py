@@ -78,7 +78,7 @@ def test_a_deleted_checkpoint_of_spark(shard: LoadedShard) -> None:
     assert code == Locked.exit_code
     assert f"dequeue runs already, as process {holder}" in said
     found = shard.command("recover", "--dry-run", "--output", "json")
-    assert (found["case"], found["keep"], found["rows_to_read"]) == ("killed", "all", 0)
+    assert (found["case"], found["keep"], found["rows_to_read"]) == ("intact", "all", 0)
     assert shard.status()["recovering"] is None
     shard.command("recover", code=2)
     shard.await_arrivals()

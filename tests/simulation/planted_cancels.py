@@ -244,8 +244,8 @@ CANCELS = {
         "8",
         "a start on a backup does not say that rows have left since, and where their copies are",
         STARTING,
-        'decision.case != "killed" or local.mirror != committed',
-        'decision.case != "killed"',
+        'decision.case != "intact" or local.mirror != committed',
+        'decision.case != "intact"',
         test=AGAIN + "test_a_backup_of_the_same_closed_range_does_not_know_what_has_left_since",
     ),
     "blind-not-before-collecting": Planted(

@@ -88,5 +88,5 @@ def take_over(world: World, standby: Standby) -> None:
         case = record.case if record else "none"
         world.history.counts[f"promoted: {case}"] += 1
         # In a new directory there is nothing yet that could be kept.
-        if whole and case not in {"standby", "killed", "new"}:
+        if whole and case not in {"standby", "intact", "new"}:
             world.history.violated("warm", f"{case} is carried out")

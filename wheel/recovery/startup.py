@@ -189,7 +189,7 @@ def publish_decision(
     with directory.engine_lock.held(LOCK_DEADLINE_S):
         local = survey_files(directory)
         decision = deciding(committed, local)
-        if decision.case != "killed" or local.mirror != committed:
+        if decision.case != "intact" or local.mirror != committed:
             # The files may lack logs of copies, also those of a backup that was restored: ingest
             # would decide a cancel without them, and its timer would be delivered after the reply.
             CancelBounds.blind_of(decision.delivered_slot, committed.partitions).write(

@@ -51,7 +51,7 @@ def test_an_epoch_begins_behind_everything_that_was_judged(world: RecoveryWorld)
     mirror = State.open(world.path).mirror()
     assert mirror is not None
     assert mirror.record == after.encode()
-    assert world.start() == "killed"
+    assert world.start() == "intact"
     world.finish()
 
 
@@ -103,7 +103,7 @@ def test_a_change_that_would_make_the_progress_too_large_is_refused(
     found = world.publisher.peek()
     assert found is not None and len(found.epochs) > 10
     use(world, replace(OTHER, slot_config=found.epochs.newest.values))
-    assert world.start() == "killed"
+    assert world.start() == "intact"
     world.finish()
 
 
@@ -123,7 +123,7 @@ def test_a_start_with_other_settings_is_refused_until_then(world: RecoveryWorld)
         world.start()
     world.kill()
     reconfigure(world, OTHER)
-    assert world.start() == "killed"
+    assert world.start() == "intact"
     world.kill()
     use(world, old)
     with pytest.raises(RecoveryRefused, match="levels_ms"):
@@ -139,7 +139,7 @@ def test_another_window_and_the_directory_is_lost_again_and_again(world: Recover
     short = replace(world.wheel, window_ms=10_000)
     planned = reconfigure(world, world.shard.config, short)
     assert planned.changes == {"roll_window_ms": (40_000, 10_000)}
-    assert world.start() == "killed"
+    assert world.start() == "intact"
     world.write(0, 5, 4_600)
     world.write(1, 4, 4_700)
     world.ingest()
@@ -238,7 +238,7 @@ def test_a_kill_behind_the_commit_leaves_the_new_settings(
         reconfigure(world, OTHER)
     use(world, OTHER)
     assert reconfigure(world, OTHER).changes == {}
-    assert world.start() == "killed"
+    assert world.start() == "intact"
     world.finish()
 
 
@@ -252,7 +252,7 @@ def test_a_transaction_in_doubt_is_settled_by_what_kafka_has(
     committed = len(world.publisher.committed)
     reconfigure(world, OTHER)
     assert len(world.publisher.committed) == committed + 1
-    assert world.start() == "killed"
+    assert world.start() == "intact"
     world.finish()
 
 

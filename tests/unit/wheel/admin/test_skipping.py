@@ -137,7 +137,7 @@ def test_what_was_skipped_outlives_a_loss(world: RecoveryWorld) -> None:
     with holding(world) as directory:
         commit(directory, world.publisher, found, wanted)
     assert planned(world, (P, mark + 1)) == wanted  # again: nothing changes
-    assert world.start() == "killed"
+    assert world.start() == "intact"
     assert world.shard.ingest is not None
     assert world.shard.ingest.epochs.skipped == {P: (mark + 1,)}
     world.kill()

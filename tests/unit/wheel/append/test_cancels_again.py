@@ -88,7 +88,7 @@ def test_a_backup_of_the_same_closed_range_does_not_know_what_has_left_since(
     shutil.copytree(tmp_path / "backup", world.path)
     world.restart(Role.DEQUEUE, Role.INGEST)
     recovery = RecoveryRecord.read(world.path)
-    assert recovery is not None and recovery.case == "killed"
+    assert recovery is not None and recovery.case == "intact"
     bounds = CancelBounds.read(world.path)
     assert bounds == CancelBounds.blind_of(
         world.publisher.committed[-1][1].delivered_slot, [P0, P1]

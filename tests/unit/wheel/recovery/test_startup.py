@@ -192,7 +192,7 @@ LOCAL = Local("uuid", (4, 9), Damage.NONE, COMMIT, CLOSE, None, DURABLE, undone=
 def test_after_a_kill_delivery_goes_on_in_the_closed_range(
     found: Progress, r: int, below: dict[TopicPartition, int]
 ) -> None:
-    decision = Decision("killed", Keep.ALL, CLOSE, r, below)
+    decision = Decision("intact", Keep.ALL, CLOSE, r, below)
     assert decide(found, LOCAL) == decision
     assert decide(found, replace(LOCAL, mirror=found)) == decision
     # A recovery that was begun has to be ended, whatever it was.
@@ -285,7 +285,7 @@ def test_a_fresh_directory_is_new_to_its_own_progress_and_follows_another() -> N
 def test_a_progress_older_than_the_files_is_refused(found: Progress, mirrored: Progress) -> None:
     with pytest.raises(RecoveryRefused, match="older than the local copy"):
         decide(found, replace(LOCAL, mirror=mirrored))
-    assert decide(mirrored, replace(LOCAL, mirror=found)).case == "killed"
+    assert decide(mirrored, replace(LOCAL, mirror=found)).case == "intact"
 
 
 @pytest.mark.parametrize("damage", [Damage.CACHE_LOST, Damage.FILES_LOST])
@@ -334,7 +334,7 @@ def test_partitions_that_come_from_different_shards(
     # Killed before the lower one has come to the higher one, everything is kept.
     ours = replace(found, owner="uuid", incarnation=4)
     local = replace(LOCAL, close=close)
-    assert decide(ours, local) == Decision("killed", Keep.ALL, close, close.lower, below)
+    assert decide(ours, local) == Decision("intact", Keep.ALL, close, close.lower, below)
 
 
 def test_a_partition_that_is_ahead_keeps_its_progress_until_the_shard_is_there() -> None:
@@ -477,7 +477,7 @@ def test_what_is_done(offset: int, slot: int, r: int, c: int, half: tuple[int, i
 def test_ingest_believes_only_the_dequeue_that_lives(tmp_path: Path) -> None:
     dequeue = DataDirectory.start(tmp_path, WHEEL, Role.DEQUEUE)
     number = dequeue.state.count_dequeue_start()
-    record = RecoveryRecord("killed", Keep.ALL, 0, HOST_FS.boot_id(), number)
+    record = RecoveryRecord("intact", Keep.ALL, 0, HOST_FS.boot_id(), number)
 
     def decided() -> bool:
         return dequeue_has_decided(dequeue.state, tmp_path) == record
@@ -492,7 +492,7 @@ def test_ingest_believes_only_the_dequeue_that_lives(tmp_path: Path) -> None:
     assert not decided()
     record.write(tmp_path, HOST_FS)
     path = tmp_path / "recovery"
-    path.write_bytes(path.read_bytes().replace(b"killed", b"Killed"))
+    path.write_bytes(path.read_bytes().replace(b"intact", b"Killed"))
     assert not decided()
     record.write(tmp_path, HOST_FS)
     assert decided()

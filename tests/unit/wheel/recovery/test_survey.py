@@ -97,7 +97,7 @@ def test_a_survey_beside_running_processes(tmp_path: Path, monkeypatch: pytest.M
     assert progress is not None
     before = tree(world.path)
     decision = decide(progress, survey(world.path, world.wheel))
-    assert (decision.case, tree(world.path)) == ("killed", before)
+    assert (decision.case, tree(world.path)) == ("intact", before)
     world.kill()
 
 
