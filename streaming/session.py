@@ -21,7 +21,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -98,6 +98,7 @@ class SessionOptions:
         master: where tasks run.
         driver_memory: heap of the JVM, such as "512m".
         log_pattern: log4j2 pattern of a line.
+        java_options: further options of the JVM, below those in `conf`.
         conf: further Spark settings, above the defaults.
     """
 
@@ -107,6 +108,7 @@ class SessionOptions:
     master: str = "local[*]"
     driver_memory: str = "512m"
     log_pattern: str = "%d %p %c{1} %m%n"
+    java_options: Sequence[str] = ()
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -214,6 +216,8 @@ def _conf(options: SessionOptions, scratch: Path, log4j2: Path) -> dict[str, str
     java_options = (
         f'{_JAVA_OPTIONS} "-Djava.io.tmpdir={scratch}" -Dlog4j2.configurationFile={log4j2.as_uri()}'
     )
+    for option in options.java_options:
+        java_options += f' "{option}"'  # paths in it may have spaces
     own_java_options = options.conf.get("spark.driver.extraJavaOptions", "")
     # Spark puts the latter before the former.
     all_own = f"{own_java_options} {options.conf.get('spark.driver.defaultJavaOptions', '')}"

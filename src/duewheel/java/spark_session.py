@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from duewheel.config.settings import Settings
+from duewheel.java.class_archive import archive_options, spark_archive
 from duewheel.java.find import find_java
 from duewheel.osutil import logs
 from duewheel.streaming.session import Session, SessionOptions, start_session, stop_session
@@ -31,14 +32,16 @@ def spark_session(
         SparkUnavailable: the cluster's master is away, or refuses the application.
         DuewheelError: the JVM does not start.
     """
+    java = find_java()
     session = start_session(
         SessionOptions(
             app_name=app_name,
             work_dir=work_dir,
-            java_home=find_java().home,
+            java_home=java.home,
             master=settings.ingest.spark_master,
             driver_memory=settings.ingest.driver_memory,
             log_pattern=logs.jvm_pattern("ingest", logs.resolve(settings.log.format)),
+            java_options=archive_options(spark_archive(java)),
             conf=settings.spark_conf(),
         )
     )

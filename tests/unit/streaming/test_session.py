@@ -60,3 +60,27 @@ def test_the_jvm_has_one_collector(
     conf = {f"spark.driver.{key}": own}
     start_session(SessionOptions("test", tmp_path, Path("java"), conf=conf))
     assert sorted(re.findall(r"Use\w+GC", settings[0])) == collectors
+
+
+def test_options_of_the_caller_come_before_those_of_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = []
+
+    class Started:
+        def getOrCreate(self) -> SimpleNamespace:  # noqa: N802
+            settings.append((tmp_path / "properties").read_text())
+            return SimpleNamespace(_jvm=None)
+
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    monkeypatch.setattr(SparkSession, "builder", Started())
+    options = SessionOptions(
+        "test",
+        tmp_path,
+        Path("java"),
+        java_options=["-Da=with space"],
+        conf={"spark.driver.extraJavaOptions": "-Da=own"},
+    )
+    start_session(options)
+    text = re.sub(r"\\u([0-9a-f]{4})", lambda found: chr(int(found[1], 16)), settings[0])
+    assert text.index('"-Da=with space"') < text.index("-Da=own")

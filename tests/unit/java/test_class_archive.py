@@ -1,0 +1,39 @@
+"""Where class archives lie, and when a JVM is started with one."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from duewheel.java.class_archive import archive_options, spark_archive, write_spark_archive
+from duewheel.java.find import Java
+
+JAVA = Java(Path("/opt/java"), Path("/opt/java/bin/java"), "17.0.15", "PATH")
+
+
+def test_a_jvm_starts_without_an_archive_that_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "spark.jsa"
+    assert archive_options(path) == ()
+    path.touch()
+    assert archive_options(path)[0] == f"-XX:SharedArchiveFile={path}"
+
+
+def test_each_java_has_its_own_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    others = [replace(JAVA, version="21.0.1"), replace(JAVA, executable=Path("/usr/bin/java"))]
+    paths = {spark_archive(java) for java in (JAVA, *others)}
+    assert len(paths) == 3
+    assert all(path.is_relative_to(tmp_path) for path in paths)
+
+
+def test_an_archive_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This Java could not even start."""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    path = spark_archive(JAVA)
+    path.parent.mkdir()
+    path.write_bytes(b"written before")
+    assert write_spark_archive(JAVA)
+    assert path.read_bytes() == b"written before"
