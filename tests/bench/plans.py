@@ -19,7 +19,7 @@ from tests.bench.session import Session
 Workload = Callable[[Session], None]
 TARGET_PARTITIONS = (1, 10, 160, 1_000)
 PENDING = (100_000, 1_000_000, 10_000_000)
-ROLL_DELAY_MS = (50_000, 60_000)
+ROLL_WINDOW, ROLL_DELAY_MS = "10s", (25_000, 30_000)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def full_plans(sizes: Sizes) -> list[SessionPlan]:
     delivery = {
         **{f"steady {r}": partial(work.steady, per_s=r, seconds=length) for r in rates},
         **{f"spike {n}": partial(work.spike, count=timers(100_000)) for n in (1, 2, 3)},
-        "idle": partial(work.idle, seconds=length),
+        "idle": partial(work.idle, seconds=sizes.seconds(20)),
         "beside": partial(
             work.steady, per_s=5_000, seconds=sizes.seconds(20), beside=timers(200_000)
         ),
@@ -88,7 +88,7 @@ def full_plans(sizes: Sizes) -> list[SessionPlan]:
     }
     large = {
         "large spike": partial(work.spike, count=timers(1_000_000)),
-        "overdue": partial(work.overdue, count=timers(1_000_000)),
+        "overdue": partial(work.overdue, count=timers(500_000)),
     }
     levels = {
         f"pending {n}": partial(
@@ -113,6 +113,6 @@ def full_plans(sizes: Sizes) -> list[SessionPlan]:
             )
             for number in TARGET_PARTITIONS
         ),
-        SessionPlan({"rolls": rolls}, {"roll_window": "20s"}),
+        SessionPlan({"rolls": rolls}, {"roll_window": ROLL_WINDOW}),
         SessionPlan(ours, {}),
     ]

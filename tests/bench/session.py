@@ -28,6 +28,7 @@ SLOWEST_PER_S = (
     20_000  # that a warm system enqueues: how long before their due time timers are sent
 )
 DEADLINE_S = 900.0
+SILENCE_S = 180.0  # a start takes as long on a loaded machine
 WARM_TIMERS, WARM_PER_S, WARM_S = 20_000, 2_000, 10
 QUANTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9, "max": 100.0}
 
@@ -59,7 +60,11 @@ class Session:
         return rows[(rows["number"] >= load.first) & (rows["number"] < load.first + len(load))]
 
     def await_received(self, load: TimerLoad) -> None:
-        """Until as many have come as were sent; a repeated one counts as one that is missing."""
+        """Until as many have come as were sent; a repeated one counts as one that is missing.
+
+        Raises:
+            TimeoutError: for SILENCE_S nothing has come although some are missing.
+        """
         receipts = self.system.receipts
         while True:
             # In this order: what comes between the two readings is not waited for again.
@@ -67,7 +72,7 @@ class Session:
             missing = len(load) - len(self.received(load))
             if missing <= 0:
                 return
-            wait_for_receipts(receipts, count + missing)
+            wait_for_receipts(receipts, count, count + missing)
 
     def enqueue(self, load: TimerLoad) -> tuple[SendResult, float]:
         """Send a load; returns when all of it is in the wheel, and after how many seconds."""
@@ -123,8 +128,15 @@ def wait(done: Callable[[], bool]) -> None:
         time.sleep(POLL_S)
 
 
-def wait_for_receipts(receipts: Receipts, count: int) -> None:
-    wait(lambda: len(receipts) >= count)
+def wait_for_receipts(receipts: Receipts, count: int, until: int) -> None:
+    """From `count` of them on."""
+    last_s = time.monotonic()
+    while count < until:
+        time.sleep(POLL_S)
+        if (now := len(receipts)) > count:
+            count, last_s = now, time.monotonic()
+        elif time.monotonic() > last_s + SILENCE_S:
+            raise TimeoutError(f"{until - count:,} timers have not come for {SILENCE_S:.0f} s")
 
 
 def sleep_until(at_ms: float) -> None:
