@@ -73,11 +73,13 @@ def enqueue_before(session: Session, load: TimerLoad, end_ms: int) -> None:
 def restart(session: Session) -> None:
     """From a start until a timer that became due meanwhile leaves."""
     report = Report(session, "restart", {"pending": session.pending})
-    load = session.load(np.full(100, CLOCK.now_ms() + HALT_MS))
+    load = session.load(np.full(100, CLOCK.now_ms() + HALT_MS + 10_000))
     session.enqueue(load)
     begun_s = time.monotonic()
     session.system.halt()
     report.add("stopped within", "s", time.monotonic() - begun_s)
+    if len(session.received(load)):
+        raise TimeoutError("the system delivered before it was down")
     sleep_until(int(load.due_ms[0]) + 100)
     start_ms = CLOCK.now_ms()
     session.system.resume()
