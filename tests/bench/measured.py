@@ -5,7 +5,7 @@ each workload counts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.bench.figures import Figure
@@ -113,13 +113,15 @@ class Measured:
         our_parts = PARTS_OF.get(axis.label, OUR_PARTS + ("Kafka",) * axis.with_kafka)
         return axis.value(ours, our_parts), axis.value(peer, PEER_PARTS), axis.unit(ours, peer)
 
-    def by_size(self, prefix: str) -> Iterator[tuple[float, str, Metrics]]:
-        """The number in the name of each workload that begins so, its systems and their metrics."""
-        for workload, systems in self.figures.items():
-            if workload.startswith(prefix):
-                size = float(re.sub(r"[^\d]", "", workload.removeprefix(prefix)))
-                for system, metrics in systems.items():
-                    yield size, system, metrics
+    def by_size(self, prefix: str) -> list[tuple[float, str, Metrics]]:
+        """The number in the name of each workload that begins so, rising; systems and metrics."""
+        found = [
+            (float(re.sub(r"[^\d]", "", workload.removeprefix(prefix))), system, metrics)
+            for workload, systems in self.figures.items()
+            if workload.startswith(prefix)
+            for system, metrics in systems.items()
+        ]
+        return sorted(found, key=lambda each: each[0])
 
 
 def summed(metrics: Metrics, metric: str, parts: Sequence[str]) -> float | None:
