@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+import pytest
 from tests.crash.engine_cases import (
     PRECISION_MS,
     SLOTS,
@@ -24,6 +25,11 @@ from duewheel.testing import (
     TimerRow,
 )
 from duewheel.wheel.storage.full_check import check
+
+# A minute of processor time for one test of every store; the usual run takes every third.
+each_store = pytest.mark.parametrize(
+    "step", [3, pytest.param(1, marks=pytest.mark.crash_matrix)], ids=["third", "every"]
+)
 
 
 def batches(template: Case, count: int) -> list[list[TimerRow]]:
@@ -74,8 +80,8 @@ def finish(case: Case, world: CaseShard, new: list[list[TimerRow]]) -> None:
     world.kill()
 
 
-def cases(template: Case, root: Path) -> Iterator[Case]:
-    """Fresh copies, one at a time."""
-    for number in itertools.count():
-        yield template.copy(root / str(number))
+def cases(template: Case, root: Path, step: int = 1) -> Iterator[tuple[int, Case]]:
+    """The number of every `step`th store from the first on, each with a fresh copy."""
+    for number in itertools.count(1, step):
+        yield number, template.copy(root / str(number))
         shutil.rmtree(root / str(number))

@@ -14,11 +14,12 @@ from tests.crash.engine_cases import (
     Steps,
     append_step,
 )
-from tests.crash.kill_cases import batches, cases, finish
+from tests.crash.kill_cases import batches, cases, each_store, finish
 
 
+@each_store
 def test_both_killed_together_at_every_store(
-    server: Server, template: Case, tmp_path: Path
+    server: Server, template: Case, tmp_path: Path, step: int
 ) -> None:
     new = batches(template, 3)
     steps: Steps = [
@@ -33,21 +34,22 @@ def test_both_killed_together_at_every_store(
         ["stop", "INGEST"],
         ["stop", "DEQUEUE"],
     ]
-    for number, case in enumerate(cases(template, tmp_path), 1):
+    for number, case in cases(template, tmp_path, step):
         ended = server.run(case, steps, number)
         case.now_ms += 10 * PRECISION_MS
         finish(case, CaseShard(case), new)
         if ended["code"] == 0:
             break
-    assert number == ended["stores"] + 1 > 100
+    assert number > ended["stores"] >= 100
 
 
+@each_store
 def test_ingest_killed_at_every_store_while_dequeue_lives(
-    server: Server, template: Case, tmp_path: Path
+    server: Server, template: Case, tmp_path: Path, step: int
 ) -> None:
     new = batches(template, 3)
     steps: Steps = [["start_ingest"], append_step(new[0]), append_step(new[1])]
-    for number, case in enumerate(cases(template, tmp_path), 1):
+    for number, case in cases(template, tmp_path, step):
         world = CaseShard(case)
         world.shard.start_dequeue()
         ended = server.run(case, steps, number)
@@ -56,11 +58,12 @@ def test_ingest_killed_at_every_store_while_dequeue_lives(
         finish(case, world, new)
         if ended["code"] == 0:
             break
-    assert number == ended["stores"] + 1 > 30
+    assert number > ended["stores"] >= 30
 
 
+@each_store
 def test_dequeue_killed_at_every_store_while_ingest_lives(
-    server: Server, template: Case, tmp_path: Path
+    server: Server, template: Case, tmp_path: Path, step: int
 ) -> None:
     new = batches(template, 3)
     steps: Steps = [
@@ -68,7 +71,7 @@ def test_dequeue_killed_at_every_store_while_ingest_lives(
         ["pass_time", PRECISION_MS, 10],
         ["pass_time", 2 * PRECISION_MS, 10],
     ]
-    for number, case in enumerate(cases(template, tmp_path), 1):
+    for number, case in cases(template, tmp_path, step):
         world = CaseShard(case)
         world.shard.start_ingest()
         world.append(new[0])
@@ -78,4 +81,4 @@ def test_dequeue_killed_at_every_store_while_ingest_lives(
         finish(case, world, new)
         if ended["code"] == 0:
             break
-    assert number == ended["stores"] + 1 > 30
+    assert number > ended["stores"] >= 30

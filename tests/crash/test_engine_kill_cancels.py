@@ -68,7 +68,7 @@ def test_killed_at_every_store_while_cancels_are_given_up(
         ["pass_time", 1_000, 20],
     ]
     left = set()
-    for number, case in enumerate(cases(old, tmp_path), 1):
+    for number, case in cases(old, tmp_path):
         ended = server.run(case, steps, number)
         case.now_ms += 3 * COLLECT_MS
         segments = [[path.name for path in (case.path / f).iterdir()] for f in cancel_log.FOLDERS]
@@ -108,7 +108,7 @@ def test_accepting_a_cut_killed_at_every_store(server: Server, tmp_path: Path) -
     first.now_ms = world.clock.now_ms()
     world.kill()
     new = [a_row(4, b"b", 27), a_row(5, b"c", 28), a_row(6, b"c"), a_row(7, b"a", 29)]
-    for number, case in enumerate(cases(first, tmp_path), 1):
+    for number, case in cases(first, tmp_path):
         ended = server.run(case, [["accept_loss", {0: cut}]], number)
         world = CaseShard(case)
         # Once its commit page is there nothing is lost any more.
@@ -174,7 +174,10 @@ def test_ingest_killed_at_every_store_while_a_chase_cancels_a_copy(
     assert number == ended["stores"] + 1 > 20
 
 
-def test_killed_again_on_the_way_back(server: Server, template: Case, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [9, pytest.param(25, marks=pytest.mark.crash_matrix)])
+def test_killed_again_on_the_way_back(
+    server: Server, template: Case, tmp_path: Path, count: int
+) -> None:
     new = batches(template, 3)
     steps: Steps = [
         ["start_dequeue"],
@@ -185,7 +188,7 @@ def test_killed_again_on_the_way_back(server: Server, template: Case, tmp_path: 
         ["pass_time", 2 * PRECISION_MS, 2],
     ]
     random = Random(3)
-    for case in itertools.islice(cases(template, tmp_path), 25):
+    for _, case in itertools.islice(cases(template, tmp_path), count):
         for _ in range(3):
             server.run(case, steps, random.randrange(1, 120))
             case.now_ms += 5 * PRECISION_MS

@@ -15,7 +15,7 @@ from tests.crash.engine_cases import (
     Steps,
     append_step,
 )
-from tests.crash.kill_cases import cases
+from tests.crash.kill_cases import cases, each_store
 
 from duewheel.testing import (
     TimerRow,
@@ -34,8 +34,9 @@ def far_timers(template: Case) -> tuple[list[TimerRow], list[TimerRow]]:
     return timers[: len(slots)], timers[len(slots) :]
 
 
+@each_store
 def test_dequeue_killed_at_every_store_while_far_slots_are_linked(
-    server: Server, template: Case, tmp_path: Path
+    server: Server, template: Case, tmp_path: Path, step: int
 ) -> None:
     """Ingest lives, and adds to slots that are linked by then, or half, or not."""
     first, second = far_timers(template)
@@ -47,7 +48,7 @@ def test_dequeue_killed_at_every_store_while_far_slots_are_linked(
         ["pass_time", lap_ms // 4, 10],
         ["pass_time", 3 * lap_ms // 4, 10],  # one range, beyond the ring
     ]
-    for number, case in enumerate(cases(template, tmp_path), 1):
+    for number, case in cases(template, tmp_path, step):
         world = CaseShard(case)
         world.shard.start_ingest()
         world.append(first)
@@ -59,16 +60,17 @@ def test_dequeue_killed_at_every_store_while_far_slots_are_linked(
         finish_far(case, world, [*first, *second])
         if ended["code"] == 0:
             break
-    assert number == ended["stores"] + 1 > 40
+    assert number > ended["stores"] >= 40
 
 
+@each_store
 def test_ingest_killed_at_every_store_while_it_takes_far_rows(
-    server: Server, template: Case, tmp_path: Path
+    server: Server, template: Case, tmp_path: Path, step: int
 ) -> None:
     """Dequeue lives, and closes slots under it."""
     first, second = far_timers(template)
     steps: Steps = [["start_ingest"], append_step(first), append_step(second)]
-    for number, case in enumerate(cases(template, tmp_path), 1):
+    for number, case in cases(template, tmp_path, step):
         world = CaseShard(case)
         world.shard.start_dequeue()
         ended = server.run(case, steps, number)
@@ -77,7 +79,7 @@ def test_ingest_killed_at_every_store_while_it_takes_far_rows(
         finish_far(case, world, [*first, *second])
         if ended["code"] == 0:
             break
-    assert number == ended["stores"] + 1 > 20
+    assert number > ended["stores"] >= 20
 
 
 def finish_far(case: Case, world: CaseShard, far: list[TimerRow]) -> None:
