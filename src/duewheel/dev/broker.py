@@ -34,8 +34,9 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from duewheel.dev.ivy import pyspark_jars
-from duewheel.dev.jars import broker_jars
+from duewheel.dev.jars import broker_archive, broker_jars
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable, Locked
+from duewheel.java.class_archive import archive_options
 from duewheel.java.find import Java, find_java
 from duewheel.osutil.child_process import Child
 from duewheel.osutil.signals import interruptible
@@ -53,7 +54,7 @@ _PORT_ATTEMPTS = 5
 _FROM_SPARK = ("slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core", "scala-library")
 
 # The C1 compiler and the serial collector start fastest and leave the second core to others.
-_JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
+JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
 
 _LOG4J2 = """\
 status=error
@@ -93,7 +94,7 @@ class DevBroker:
         port: int = 0,
         properties: Mapping[str, str] | None = None,
         heap_mb: int = 512,
-        java_options: Sequence[str] = _JVM_OPTIONS,
+        java_options: Sequence[str] = JVM_OPTIONS,
         java: Java | None = None,
         cluster_id: str | None = None,
     ) -> None:
@@ -275,7 +276,7 @@ class DevBroker:
         shutil.rmtree(new, ignore_errors=True)
         self._write_settings("data.new")
         arguments = ("format", "-t", self._cluster_id, "-c")
-        tool = self._run("kafka.tools.StorageTool", *_JVM_OPTIONS, arguments=arguments)
+        tool = self._run("kafka.tools.StorageTool", *JVM_OPTIONS, arguments=arguments)
         if not tool.wait(_START_TIMEOUT_S):
             tool.end(signal.SIGKILL, _STOP_TIMEOUT_S)
         if tool.exit_code != 0:
@@ -288,6 +289,7 @@ class DevBroker:
         folder = self.data_dir
         command = [
             str(self._java.executable),
+            *archive_options(broker_archive(self._java)),
             *options,
             f"-Dlog4j2.configurationFile={folder}/log4j2.properties",
             "-cp",

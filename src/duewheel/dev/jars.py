@@ -41,6 +41,7 @@ from duewheel.backoff import Backoff
 from duewheel.clock import SystemClock
 from duewheel.dev.ivy import Ivy
 from duewheel.errors import DuewheelError
+from duewheel.java.class_archive import archive_name
 from duewheel.java.find import Java, cache_dir, find_java
 
 PINS = Path(__file__).with_name("jars.json")
@@ -74,14 +75,24 @@ def broker_jars(java: Java, attempts: int = _ATTEMPTS) -> list[Path]:
         DuewheelError: the jars cannot be fetched, or are not the pinned ones.
     """
     wanted = pinned()
-    digest = hashlib.sha256("".join(jar.sha256 for jar in wanted).encode()).hexdigest()[:12]
-    folder = cache_dir() / "jars" / f"broker-{digest}"
+    folder = _folder(wanted)
     if not _whole(folder, wanted):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.parent / "lock"):
             if not _whole(folder, wanted):
                 _fetch(wanted, folder, java, attempts)
     return [folder / jar.file_name for jar in wanted]
+
+
+def broker_archive(java: Java) -> Path:
+    """Where the class archive of the broker lies, or would lie."""
+    folder = _folder(pinned())
+    return folder.with_name(archive_name(folder.name, java))
+
+
+def _folder(wanted: Sequence[Jar]) -> Path:
+    digest = hashlib.sha256("".join(jar.sha256 for jar in wanted).encode()).hexdigest()[:12]
+    return cache_dir() / "jars" / f"broker-{digest}"
 
 
 def pinned() -> list[Jar]:

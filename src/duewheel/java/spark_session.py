@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from duewheel.config.settings import Settings
-from duewheel.java.class_archive import archive_options, spark_archive
+from duewheel.java.class_archive import archive_options
 from duewheel.java.find import find_java
+from duewheel.java.spark_archive import spark_archive
 from duewheel.osutil import logs
 from duewheel.streaming.session import Session, SessionOptions, start_session, stop_session
 

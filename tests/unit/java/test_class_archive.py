@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from duewheel.java.class_archive import archive_options, spark_archive, write_spark_archive
+from duewheel.java.class_archive import archive_options
 from duewheel.java.find import Java
+from duewheel.java.spark_archive import spark_archive, write_spark_archive
 
 JAVA = Java(Path("/opt/java"), Path("/opt/java/bin/java"), "17.0.15", "PATH")
 
