@@ -165,6 +165,7 @@ class Publisher(Protocol):
             PublishDoubt: the outcome is unknown or the transaction failed: call `start`.
             TransactionTooSlow: the same, because time ran out: the caller splits the rows that are
                 not committed into smaller transactions.
+            Displaced: the same, because another producer has taken the transactional id.
             RecoveryRefused: the progress is too large for a record; no transaction was begun.
         """
         ...

@@ -110,6 +110,10 @@ class TransactionTooSlow(PublishDoubt):
     """A PublishDoubt because the transaction took too long: the next one must be smaller."""
 
 
+class Displaced(PublishDoubt):
+    """A PublishDoubt because another producer has taken the transactional id."""
+
+
 class RecoveryPending(DuewheelError):
     """Dequeue has decided on a recovery of the files: this ingest must restart."""
 

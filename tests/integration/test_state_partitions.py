@@ -19,15 +19,20 @@ from tests.harness.progress_rows import partitions_of, progress_of
 from duewheel import factory
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX
 from duewheel.checkpoints.progress import record_key
+from duewheel.checkpoints.recovery_decision import Local
 from duewheel.config.settings import Settings
 from duewheel.dev.broker import DevBroker
-from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
+from duewheel.errors import ConfigError, Fenced, RecoveryPending, RecoveryRefused
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.runtime import dequeue_process
 from duewheel.testing import LocalShard
+from duewheel.threads import beside
+from duewheel.wheel.recovery import startup
+from duewheel.wheel.storage.cross_file_damage import survey_files
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 
@@ -114,6 +119,40 @@ def test_an_owner_that_writes_behind_an_open_transaction_is_not_silent(
         pass
     assert heir.dequeue is not None
     heir.dequeue.start()
+
+
+def test_a_slow_instance_takes_over_from_an_owner_that_writes_all_the_time(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An owner that took its transactional id back at once would always be quicker."""
+    application.begin(1)
+    first = application.of(0, 1)
+    owner = application.local(0, 1)
+    owner.start_dequeue(take_over=True)
+    beside_it = first.model_copy(
+        update={
+            "storage": first.storage.model_copy(update={"data_dir": application.path / "second"})
+        }
+    )
+    heir, attempts = application.local(0, 1, beside_it), list[float]()
+
+    def slow_survey(directory: DataDirectory) -> Local:
+        """Between the heir's taking of the id and its claim."""
+        attempts.append(time.monotonic())
+        time.sleep(1)
+        return survey_files(directory)
+
+    def own() -> None:
+        while True:
+            tick(owner)
+
+    owning = beside("the owner", own)
+    monkeypatch.setattr(startup, "survey_files", slow_survey)
+    heir.start_dequeue(take_over=True)
+    with pytest.raises(Fenced, match="now belongs to the data directory"):
+        owning.result()
+    assert len(attempts) <= 4
+    tick(heir)
 
 
 def tick(shard: LocalShard) -> None:

@@ -411,8 +411,17 @@ PLANTED = {
         "fenced",
         "the former owner does not know that it was followed",
         "wheel/dequeue/exactly_once.py",
-        "        if (found.owner, found.incarnation) !=",
-        "        if False and (found.owner, found.incarnation) !=",
+        "        if (seen.owner, seen.incarnation) !=",
+        "        if False and (seen.owner, seen.incarnation) !=",
+    ),
+    "claim-not-awaited": Planted(
+        "2",
+        "an owner takes its transactional id back at once from the one that takes over",
+        "wheel/dequeue/exactly_once.py",
+        "                    self._await_claim()\n",
+        "                    pass\n",
+        test="unit/wheel/dequeue/test_take_over.py::"
+        "test_an_owner_waits_for_the_claim_of_the_instance_that_takes_over",
     ),
     "power-forgotten": Planted(
         "2",

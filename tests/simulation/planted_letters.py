@@ -49,8 +49,8 @@ LETTERS = {
         "6",
         "a transaction that fails is tried again at once",
         "wheel/dequeue/exactly_once.py",
-        "                self._wait()\n                if rows > 1",
-        "                if rows > 1",
+        "                if not displaced:\n                    self._wait()\n",
+        "",
         test="unit/wheel/dequeue/test_loop.py::test_each_attempt_waits_longer_than_the_one_before",
     ),
 }

@@ -5,6 +5,9 @@
            the attempted one           it was committed
            the last committed one      it was aborted: tries again after a wait
            another one                 the shard belongs to another instance
+       One whose transactional id was taken (Displaced) waits first, and publishes as soon as it has
+       taken the id back. In the other order two instances take it from each other during their
+       waits, and neither publishes. An owner waits longer: for the claim of the other instance
     4. mirrors the progress locally: for `status`, and for a start after Kafka has lost its copy
 
 - Messages leave only with a progress that differs from the last one: otherwise the progress could
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import structlog
@@ -28,6 +32,8 @@ from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.clock import Clock, Interval
 from duewheel.errors import (
+    ConfigError,
+    Displaced,
     Fenced,
     KafkaUnavailable,
     PublishDoubt,
@@ -44,6 +50,10 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 log = structlog.get_logger(__name__)
 
 _MIRROR_LOG_MS = 60_000
+# How long a claim is awaited; twice as long each time that it has not come. An idle host needs a
+# tenth of a second for one.
+_CLAIM_MS, _CLAIM_MAX_MS = 2_000, 30_000
+_CLAIM_POLL_MS = 100
 
 
 class TooLarge(Exception):
@@ -95,6 +105,10 @@ class Committer:
         self._beat = beat
         self._stopping = stopping
         self._backoff = Backoff(clock, random.Random(started.progress.shard))
+        # For claims of others. A commit does not reset it: each wait would be as long as the last.
+        self._claim_wait = Backoff(
+            clock, random.Random(started.progress.shard), _CLAIM_MS, _CLAIM_MAX_MS
+        )
         self._mirror_warning = Interval(clock, _MIRROR_LOG_MS)
         self._committed_at_ms: int | None = None  # by boottime; None: the next commit is due
 
@@ -170,13 +184,41 @@ class Committer:
             except PublishDoubt as doubt:
                 log.warning("transaction in doubt", reason=str(doubt))
                 self._totals.now = self._totals.now.after_doubt()
+                displaced = isinstance(doubt, Displaced)
+                if displaced:
+                    self._await_claim()
                 if self._happened(self._with_held(progress)):
                     return
-                self._wait()
+                if not displaced:
+                    self._wait()
                 if rows > 1 and isinstance(doubt, TransactionTooSlow):
                     raise TooLarge from doubt
             else:
                 return
+
+    def _await_claim(self) -> None:
+        """Waits a while for the claim of the instance that has taken the transactional id. It may
+        end before its claim.
+
+        Raises:
+            Fenced: it has claimed the shard.
+        """
+        # A claim that is not committed must not wait for the last owner, which writes all the time.
+        is_owner = self.committed.incarnation == self._claimed.incarnation
+        wait_ms = (self._claim_wait if is_owner else self._backoff).next_ms()
+        log.warning("another instance takes the shard: awaiting its claim", longest_ms=wait_ms)
+        until_ms = self._clock.boottime_ms() + wait_ms
+        while not self._stopping():
+            self._beat()
+            with suppress(KafkaUnavailable, ConfigError):
+                found = self._publisher.peek()
+                # Beside an open transaction of another command it may be older than `committed`.
+                if found is not None and found.epoch >= self._claimed.epoch:
+                    self._require_own(found)
+            left_ms = until_ms - self._clock.boottime_ms()
+            if left_ms <= 0:
+                return
+            self._clock.sleep(min(left_ms, _CLAIM_POLL_MS) / 1000)
 
     def _happened(self, attempted: Progress) -> bool:
         """Takes the shard again after a doubt, and reads whether the transaction was committed."""
@@ -192,14 +234,18 @@ class Committer:
             raise Overtaken(
                 f"the last owner continues: epoch {found.epoch}, slot {found.delivered_slot}"
             )
-        if found.owner == NOBODY:
-            raise Fenced(f"the partitions of shard {self._claimed.shard} have been reassigned")
-        if (found.owner, found.incarnation) != (self._claimed.owner, self._claimed.incarnation):
-            raise Fenced(
-                f"shard {self._claimed.shard} now belongs to the data directory {found.owner}, as "
-                f"of epoch {found.epoch}: this one had {self._claimed.epoch}"
-            )
+        self._require_own(found)
         raise RecoveryRefused("the progress in Kafka is neither the last one written nor the next")
+
+    def _require_own(self, seen: Progress) -> None:
+        """Raises Fenced if the progress is another instance's."""
+        if seen.owner == NOBODY:
+            raise Fenced(f"the partitions of shard {self._claimed.shard} have been reassigned")
+        if (seen.owner, seen.incarnation) != (self._claimed.owner, self._claimed.incarnation):
+            raise Fenced(
+                f"shard {self._claimed.shard} now belongs to the data directory {seen.owner}, as "
+                f"of epoch {seen.epoch}: this one had {self._claimed.epoch}"
+            )
 
     def _start_publisher(self) -> Progress | None:
         """Starts the publisher again, however long Kafka is unavailable.

@@ -46,6 +46,7 @@ from duewheel.checkpoints.reshard_records import NOTICE_KEY, is_unfinished_notic
 from duewheel.clock import Clock
 from duewheel.errors import (
     ConfigError,
+    Displaced,
     DuewheelError,
     Fenced,
     KafkaUnavailable,
@@ -78,7 +79,11 @@ from duewheel.kafka.state_topic import (
 )
 from duewheel.kafka.target_encoder import TargetEncoder
 from duewheel.kafka.target_metadata import NO_VERDICT, SentBatch, TargetCatalog
-from duewheel.kafka.transactional_producer import TransactionalProducer, preparation_deadline
+from duewheel.kafka.transactional_producer import (
+    TransactionalProducer,
+    is_fenced,
+    preparation_deadline,
+)
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.wire.record_batch import HEADER_BYTES, Batch
@@ -330,6 +335,7 @@ class KafkaPublisher:
             PublishDoubt: the outcome is unknown or the transaction failed. The producer is
                 stopped: call `start`.
             TransactionTooSlow: the same, because it ran out of time.
+            Displaced: the same, because another producer has taken the transactional id.
             RecoveryRefused: the progress is too large; nothing was begun.
         """
         self._aside = Aside(held=progress.held)
@@ -375,6 +381,8 @@ class KafkaPublisher:
         if isinstance(error, _OUT_OF_TIME):
             kind = TransactionTooSlow
             self._moves_max = max(self._moves_max // 2, 1)
+        elif is_fenced(error):
+            kind = Displaced
         return kind(f"transaction of {self._transactional_id!r}: {reason}")
 
     def _now_ms(self) -> int:
