@@ -48,7 +48,14 @@ sys.path.append(str(ROOT))
 from tests.bench import cancels, engine  # noqa: E402
 from tests.bench.duewheel_system import DuewheelSystem  # noqa: E402
 from tests.bench.figures import Recorder, write  # noqa: E402
-from tests.bench.plans import SessionPlan, Sizes, Workload, full_plans, short_plans  # noqa: E402
+from tests.bench.plans import (  # noqa: E402
+    SessionPlan,
+    Sizes,
+    Workload,
+    full_plans,
+    is_chosen,
+    short_plans,
+)
 from tests.bench.rocketmq_system import RocketMqSystem, build  # noqa: E402
 from tests.bench.session import Session, warm  # noqa: E402
 from tests.bench.system import System  # noqa: E402
@@ -167,9 +174,7 @@ def main() -> int:
     scaled = {"scale": args.scale} if args.scale != 1.0 else {}
     recorder, sizes = Recorder(machine() | scaled), Sizes(args.scale)
 
-    def chosen(name: str) -> bool:
-        return not args.only or f"{name} ".startswith(tuple(f"{only} " for only in args.only))
-
+    chosen = partial(is_chosen, only=args.only)
     plans = (full_plans if args.full else short_plans)(sizes)
     whole = sessions([plan.only(chosen) for plan in plans], args, recorder)
     if args.full and "duewheel" in args.systems:

@@ -77,6 +77,7 @@ AXES = (
     Axis("5,000/s: lateness p99", "steady, 5,000/s", "lateness p99", Target(60)),
     Axis("5,000/s beside an enqueue: p50", BESIDE, "lateness p50", Target(50)),
     Axis("5,000/s beside an enqueue: p99", BESIDE, "lateness p99", Target(120)),
+    Axis("… the rate of the enqueue", BESIDE, "rate of the others", more_is_better=True),
     Axis("5,000/s: processor time", "steady, 5,000/s", "processor time of {}", with_kafka=True),
     Axis("after a stop: catch-up", "overdue", "catch-up rate", RATIO_10, more_is_better=True),
     Axis("after a stop: first delivery", "overdue", "start to first delivery", Target(1.5)),
