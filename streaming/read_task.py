@@ -22,7 +22,7 @@ import gc
 import json
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.raw_reader import RawReader
 from duewheel.kafka.raw_records import committed_records
 from duewheel.schemas.batch_ipc import from_bytes, to_bytes
-from duewheel.schemas.batches import TimerBatch, TopicPartition
+from duewheel.schemas.batches import OffsetRanges, TimerBatch
 from duewheel.streaming.epoch_parser import parser
 
 COLUMN = "timers"
@@ -54,7 +54,7 @@ class TaskSettings:
     """The settings that all tasks of a query share.
 
     Attributes:
-        kafka: options of kafka-python's clients, as JSON.
+        kafka: options of kafka-python's clients, with the servers.
         topics: the timer topics.
         epochs: the settings epochs, as `Epochs.text`.
         dead_letter_topic: of rejected records.
@@ -62,8 +62,8 @@ class TaskSettings:
             through Spark.
     """
 
-    kafka: str
-    topics: tuple[str, ...]
+    kafka: Mapping[str, Any]
+    topics: Sequence[str]
     epochs: str
     dead_letter_topic: str
     folder: str
@@ -77,7 +77,7 @@ class TaskShare(InputPartition):
         ranges: first offset, and the one behind the last, of each partition.
     """
 
-    ranges: Mapping[TopicPartition, tuple[int, int]]
+    ranges: OffsetRanges
 
 
 def read_share(settings: TaskSettings, share: TaskShare) -> Iterator[Any]:
@@ -100,7 +100,7 @@ class ProcessReader:
     """The one reader of a process, kept from task to task with its connections."""
 
     def __init__(self) -> None:
-        self._key: tuple[str, tuple[str, ...]] | None = None
+        self._key: object = None  # settings and topics of the reader
         self._reader: RawReader | None = None
 
     def of(self, settings: TaskSettings) -> RawReader:
@@ -115,7 +115,7 @@ class ProcessReader:
                 # Garbage collection may never see it (`gc.freeze`): its sockets would stay open.
                 self._reader.close()
                 self._reader = None
-            self._reader = RawReader(ClientSettings(json.loads(settings.kafka)), settings.topics)
+            self._reader = RawReader(ClientSettings(settings.kafka), settings.topics)
             self._key = key
         return self._reader
 

@@ -17,22 +17,23 @@ sink compares offsets with the engine's marks, and reports the missing ones.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
-from duewheel.checkpoints.commit_and_close import marks_from, marks_to
+from duewheel.checkpoints.commit_and_close import Marks, marks_from, marks_to
 from duewheel.kafka.leader_requests import EARLIEST, LATEST
 from duewheel.kafka.raw_reader import RawReader
-from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.batches import OffsetRanges, TopicPartition
 from duewheel.streaming.read_task import COLUMN, TaskSettings, TaskShare, read_share, reader_of
 
 _FORMAT = "duewheel"
-_SETTINGS = "settings_secret"  # Spark redacts the values of such names
+# Names of Spark's options of a stream. It redacts the values of those with `secret`.
+_OPTIONS, _TASKS = "options_secret", "tasks"
 _ROWS_OF_ONE_TASK = 2_000  # one task reads fewer rows faster than several: each has a fixed cost
 
 Offsets = dict[TopicPartition, int]
@@ -40,46 +41,40 @@ Offsets = dict[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The topics and offsets to read.
+    """What a query reads.
 
     Attributes:
-        kafka: options of kafka-python's clients, with the servers.
-        topics: the timer topics.
+        task: the settings of its tasks.
         starting_offsets: next offset of each partition; EARLIEST: the log's start. Spark ignores
             them where a checkpoint exists.
-        max_offsets_per_trigger: most rows of one batch.
-        epochs: the settings epochs, as `Epochs.text`.
-        dead_letter_topic: of rejected records.
-        folder: as in TaskSettings.
+        rows_max: most rows of one batch.
         only: whether to read the partitions of `starting_offsets` only, as a shard with a share of
             the partitions does. Otherwise all partitions are read, also those added later.
     """
 
-    kafka: Mapping[str, Any]
-    topics: Sequence[str]
-    starting_offsets: Mapping[TopicPartition, int]
-    max_offsets_per_trigger: int
-    epochs: str
-    dead_letter_topic: str
-    folder: str = ""
+    task: TaskSettings
+    starting_offsets: Marks
+    rows_max: int
     only: bool = False
+
+    @property
+    def text(self) -> str:
+        """JSON, as `from_text` reads it."""
+        return json.dumps(asdict(self) | {"starting_offsets": marks_to(self.starting_offsets)})
+
+    @classmethod
+    def from_text(cls, text: str) -> SourceOptions:
+        """The options of `text`."""
+        fields = json.loads(text)
+        task, starts = TaskSettings(**fields["task"]), marks_from(fields["starting_offsets"])
+        return cls(**(fields | {"task": task, "starting_offsets": starts}))
 
 
 def timer_stream(spark: SparkSession, options: SourceOptions) -> DataFrame:
     """The stream whose rows `read_task.take_timers` reads."""
-    settings = {
-        "kafka": dict(options.kafka),
-        "topics": list(options.topics),
-        "starts": marks_to(options.starting_offsets),
-        "rows_max": options.max_offsets_per_trigger,
-        "epochs": options.epochs,
-        "dead_letter_topic": options.dead_letter_topic,
-        "folder": options.folder,
-        "only": options.only,
-        "tasks": _cores(spark),
-    }
     spark.dataSource.register(TimerSource)
-    return spark.readStream.format(_FORMAT).option(_SETTINGS, json.dumps(settings)).load()
+    stream = spark.readStream.format(_FORMAT)
+    return stream.option(_OPTIONS, options.text).option(_TASKS, _cores(spark)).load()
 
 
 def _cores(spark: SparkSession) -> int:
@@ -99,7 +94,8 @@ class TimerSource(DataSource):
         return f"{COLUMN} binary"
 
     def streamReader(self, schema: object) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return TimerReader(json.loads(self.options[_SETTINGS]))
+        options = SourceOptions.from_text(self.options[_OPTIONS])
+        return TimerReader(options, int(self.options[_TASKS]))
 
 
 class TimerReader(DataSourceStreamReader):
@@ -108,38 +104,32 @@ class TimerReader(DataSourceStreamReader):
     Offsets are {topic: {number of partition: next offset}}, as in Spark's checkpoint.
     """
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, options: SourceOptions, tasks: int) -> None:
         """
         Args:
-            settings: as `timer_stream` writes them.
+            options: of the query.
+            tasks: at most so many read a batch.
         """
-        self._task = TaskSettings(
-            kafka=json.dumps(settings["kafka"]),
-            topics=tuple(settings["topics"]),
-            epochs=settings["epochs"],
-            dead_letter_topic=settings["dead_letter_topic"],
-            folder=settings["folder"],
-        )
-        self._starts = marks_from(settings["starts"])
-        self._only = bool(settings["only"])
-        self._rows_max = int(settings["rows_max"])
-        self._tasks = int(settings["tasks"])
+        self._options = options
+        self._tasks = tasks
         self._log_ends: Offsets = {}  # in the planning process, since the last `latestOffset`
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        return marks_to(self._next_offsets(self._starts, self._starts))
+        starts = self._options.starting_offsets
+        return marks_to(self._next_offsets(starts, starts))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        return ReadMaxRows(self._rows_max)
+        return ReadMaxRows(self._options.rows_max)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        kafka = self._kafka
-        self._log_ends = kafka.offsets(self._starts if self._only else kafka.partitions(), LATEST)
+        kafka, options = self._kafka, self._options
+        partitions = options.starting_offsets if options.only else kafka.partitions()
+        self._log_ends = kafka.offsets(partitions, LATEST)
         before = marks_from(start)
         firsts = self._next_offsets(self._log_ends, before)
         # A partition that the metadata lacks for a moment keeps its offset: as a new one it would
         # be read again from its log's start.
-        return marks_to(before | batch_ends(firsts, self._log_ends, self._rows_max))
+        return marks_to(before | batch_ends(firsts, self._log_ends, options.rows_max))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         return marks_to(self._log_ends)
@@ -152,13 +142,13 @@ class TimerReader(DataSourceStreamReader):
 
     def read(self, share: InputPartition) -> Any:
         assert isinstance(share, TaskShare)
-        return read_share(self._task, share)
+        return read_share(self._options.task, share)
 
     @property
     def _kafka(self) -> RawReader:
-        return reader_of(self._task)
+        return reader_of(self._options.task)
 
-    def _next_offsets(self, partitions: Collection[TopicPartition], before: Offsets) -> Offsets:
+    def _next_offsets(self, partitions: Collection[TopicPartition], before: Marks) -> Offsets:
         """The next offset of each partition: as in `before`, or the log's start of a new one."""
         new = [p for p in partitions if before.get(p, EARLIEST) == EARLIEST]
         starts = self._kafka.offsets(new, EARLIEST) if new else {}
@@ -183,7 +173,7 @@ def batch_ends(firsts: Offsets, log_ends: Offsets, rows_max: int) -> Offsets:
     return {p: min(end, firsts[p] + taken[p]) for p, end in log_ends.items()}
 
 
-def divide(ranges: Mapping[TopicPartition, tuple[int, int]], tasks: int) -> list[TaskShare]:
+def divide(ranges: OffsetRanges, tasks: int) -> list[TaskShare]:
     """The ranges divided among at most so many tasks: the largest first, to the task with the
     fewest rows.
     """

@@ -10,11 +10,12 @@ from kafka.errors import OffsetOutOfRangeError
 from tests.simulation.shard_model import Shard
 from tests.simulation.timers import TOPIC
 
-from duewheel.checkpoints.commit_and_close import Marks, marks_to
+from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.kafka.leader_requests import EARLIEST, Fetched
 from duewheel.kafka.raw_reader import RawReader
 from duewheel.schemas.batches import TopicPartition
-from duewheel.streaming.source import TimerReader
+from duewheel.streaming.read_task import TaskSettings
+from duewheel.streaming.source import SourceOptions, TimerReader
 
 _NO_LIMIT = 1 << 30
 
@@ -63,9 +64,8 @@ class SimulatedSource(TimerReader):
     """The data source of one query."""
 
     def __init__(self, kafka: RawReader, starts: Marks) -> None:
-        settings = dict.fromkeys(("kafka", "epochs", "dead_letter_topic", "folder"), "")
-        rest = {"topics": [TOPIC], "rows_max": _NO_LIMIT, "only": False, "tasks": 2}
-        super().__init__(settings | rest | {"starts": marks_to(starts)})
+        task = TaskSettings({}, [TOPIC], epochs="", dead_letter_topic="", folder="")
+        super().__init__(SourceOptions(task, starts, _NO_LIMIT), tasks=2)
         self._simulated = kafka
 
     @property

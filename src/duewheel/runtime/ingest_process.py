@@ -21,7 +21,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -58,6 +57,7 @@ from duewheel.streaming.executors import Executors
 from duewheel.streaming.offset_gaps import GapWatch, LogStart
 from duewheel.streaming.query import QueryOptions, run_query
 from duewheel.streaming.query_progress import QueryProgress
+from duewheel.streaming.read_task import TaskSettings, take_timers
 from duewheel.streaming.session import Session, scratch_folder
 from duewheel.streaming.sink import TimerSink
 from duewheel.streaming.source import SourceOptions, timer_stream
@@ -156,7 +156,7 @@ class IngestRun:
         self._gaps = GapWatch(_log_start(admin), clock)
         self._sink = TimerSink(
             self._engine,
-            partial(read_task.take_timers, folder=self._folder),
+            partial(take_timers, folder=self._folder),
             self._checkpoint,
             self._gaps,
             clock,
@@ -178,9 +178,7 @@ class IngestRun:
         self._durable.start()
         with self._metrics() as metrics, limit.noting_the_end(self._stopping.is_set, sink):
             while True:
-                stream = timer_stream(
-                    self._spark, replace(source, max_offsets_per_trigger=limit.rows)
-                )
+                stream = timer_stream(self._spark, source)
                 limit.begun(self._engine.marks, sink.statistics.batches)
                 with _restart_on_topic_change(self._watch):
                     if not run_query(
@@ -204,16 +202,14 @@ class IngestRun:
         starts = self._watch.starts(self._admin)
         ends = self._admin.stable_offsets(sorted({topic for topic, _ in starts}))
         settle_checkpoint(self._checkpoint, self._engine.marks, starts, ends)
-        return SourceOptions(
+        task = TaskSettings(
             kafka=settings.kafka.client_options("consumer"),
             topics=self._watch.topic_set.topics,
-            starting_offsets=starts,
-            max_offsets_per_trigger=settings.ingest.max_offsets_per_trigger,
             epochs=self._engine.epochs.text,
             dead_letter_topic=settings.dead_letter_topic,
             folder=self._folder,
-            only=settings.shard.count > 1,
         )
+        return SourceOptions(task, starts, self._limit.rows, only=settings.shard.count > 1)
 
     @contextmanager
     def _metrics(self) -> Iterator[IngestMetrics]:

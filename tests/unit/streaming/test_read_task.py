@@ -59,7 +59,7 @@ def test_the_reader_of_other_topics_is_closed(monkeypatch: pytest.MonkeyPatch) -
     open_ones: list[object] = []
 
     class Reader:
-        def __init__(self, _: object, topics: tuple[str, ...]) -> None:
+        def __init__(self, _: object, topics: list[str]) -> None:
             open_ones.append(topics)
             self.topics = topics
 
@@ -68,8 +68,8 @@ def test_the_reader_of_other_topics_is_closed(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(read_task, "RawReader", Reader)
     monkeypatch.setattr(read_task, "_process_reader", read_task.ProcessReader())
-    settings = read_task.TaskSettings("{}", ("a",), "", "", "")
+    settings = read_task.TaskSettings({}, ["a"], "", "", "")
     reader = read_task.reader_of(settings)
     assert read_task.reader_of(replace(settings, epochs="others")) is reader
-    read_task.reader_of(replace(settings, topics=("a", "b")))
-    assert open_ones == [("a", "b")]
+    read_task.reader_of(replace(settings, topics=["a", "b"]))
+    assert open_ones == [["a", "b"]]

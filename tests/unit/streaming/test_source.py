@@ -12,9 +12,11 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from duewheel.checkpoints.commit_and_close import marks_from, marks_to
 from duewheel.kafka.leader_requests import EARLIEST
 from duewheel.schemas.batches import TopicPartition
-from duewheel.streaming.source import Offsets, TimerReader, batch_ends, divide
+from duewheel.streaming.read_task import TaskSettings
+from duewheel.streaming.source import Offsets, SourceOptions, TimerReader, batch_ends, divide
 
 A, B, C = ("a", 0), ("a", 1), ("b", 0)
+TASK = TaskSettings({"bootstrap_servers": ["one:9092"]}, ["a", "b"], "epochs", "dead", "folder")
 
 
 @dataclass
@@ -44,9 +46,7 @@ class Source(TimerReader):
 
     def __init__(self, starts: Offsets, brokers: Brokers) -> None:
         self.brokers = brokers
-        texts = dict.fromkeys(("kafka", "epochs", "dead_letter_topic", "folder"), "")
-        rest = {"topics": ["a", "b"], "rows_max": 100, "only": False, "tasks": 2}
-        super().__init__(texts | rest | {"starts": marks_to(starts)})
+        super().__init__(SourceOptions(TASK, starts, rows_max=100), tasks=2)
 
     @property
     def _kafka(self) -> Any:
@@ -121,6 +121,11 @@ def test_many_rows_are_shared_and_no_partition_is_divided() -> None:
 
 def test_nothing_to_read_needs_no_task() -> None:
     assert divide({}, 4) == []
+
+
+def test_options_pass_as_text() -> None:
+    options = SourceOptions(TASK, {A: 5, C: EARLIEST}, rows_max=100, only=True)
+    assert SourceOptions.from_text(options.text) == options
 
 
 def test_offsets_as_spark_keeps_them() -> None:
