@@ -36,6 +36,15 @@ class Spans:
         return Spans(self.octets, self.start[rows], self.length[rows])
 
     @classmethod
+    def of_count(cls, octets: Bytes, count: int) -> Spans:
+        """So many strings of any content, for `put`."""
+        return cls(octets, np.empty(count, np.int64), np.empty(count, np.int64))
+
+    def put(self, rows: Int64 | slice, strings: Spans) -> None:
+        """Replace the given rows by strings in the same buffer."""
+        self.start[rows], self.length[rows] = strings.start, strings.length
+
+    @classmethod
     def of(cls, column: Column) -> Spans:
         """The values of a column, as views of its bytes."""
         return cls(data(column), offsets(column)[:-1], lengths(column))

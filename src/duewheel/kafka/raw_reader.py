@@ -1,7 +1,7 @@
 """Reads ranges of topics as raw record batches, over kafka-python's connections.
 
 kafka-python's consumer decodes one record at a time in Python; the batches of an answer can be read
-as columns (schemas/wire/batch_reader.py). Metadata, security, connections and the protocol stay
+as columns (schemas/wire/record_reader.py). Metadata, security, connections and the protocol stay
 kafka-python's. This module does the rest of a consumer's work:
 
 - It sends requests to the leader of each partition (leader_requests.py); after an error it reads

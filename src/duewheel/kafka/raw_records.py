@@ -15,13 +15,9 @@ from duewheel.kafka.compression import decompressed
 from duewheel.kafka.leader_requests import Fetched
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import OffsetRanges
-from duewheel.schemas.wire.batch_reader import (
-    BatchBody,
-    CorruptBatch,
-    committed_batches,
-    read_batches,
-)
+from duewheel.schemas.wire.batch_reader import BatchBody, CorruptBatch, committed_batches
 from duewheel.schemas.wire.kafka_records import KafkaRecords
+from duewheel.schemas.wire.record_reader import read_batches
 
 # Of records, not compressed, that are in memory together; a single batch may have more. A part may
 # decompress to a hundred times its bytes: as one group it could exceed the memory of a task.

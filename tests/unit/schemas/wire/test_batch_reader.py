@@ -24,14 +24,10 @@ from tests.harness.record_batches import (
 )
 
 from duewheel.kafka.compression import decompressed
-from duewheel.schemas.wire.batch_reader import (
-    CorruptBatch,
-    committed_batches,
-    end_offset,
-    read_batches,
-)
+from duewheel.schemas.wire.batch_reader import CorruptBatch, committed_batches, end_offset
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.record_batch import HEADER_BYTES
+from duewheel.schemas.wire.record_reader import read_batches
 
 PARTITION = ("timers", 0)
 
