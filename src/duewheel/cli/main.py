@@ -138,7 +138,7 @@ def dequeue(settings: Settings, *, take_over: bool, standby: bool) -> None:
     help="of new topics; by default the brokers' setting",
 )
 @with_output
-@with_settings()
+@with_settings(needs_kafka=True)
 def init(settings: Settings, partitions: int | None, replication_factor: int, output: str) -> int:
     """Create or check duewheel's topics, and begin a new shard.
 
@@ -327,7 +327,7 @@ def doctor(settings: Settings, output: str) -> int:
 )
 @click.option("--to", "until", help="an offset, or ISO-8601 with a zone; by default the end")
 @with_output
-@with_settings("audit")
+@with_settings("audit", needs_kafka=True)
 def audit(
     settings: Settings, topics: tuple[str, ...], since: str | None, until: str | None, output: str
 ) -> int:
@@ -346,7 +346,7 @@ def audit(
 @cli.command()
 @click.option("--dry-run", is_flag=True, help="required: recovery itself is part of every start")
 @with_output
-@with_settings()
+@with_settings(needs_kafka=True)
 def recover(settings: Settings, *, dry_run: bool, output: str) -> None:
     """Report what the next start would keep and read again.
 
@@ -376,7 +376,7 @@ def recover(settings: Settings, *, dry_run: bool, output: str) -> None:
     help="make a dead letter of a record on which ingest fails",
 )
 @with_output
-@with_settings()
+@with_settings(needs_kafka=True)
 def reconfigure(
     settings: Settings,
     *,
@@ -411,7 +411,7 @@ def reconfigure(
 @click.option("--to", type=click.IntRange(1), required=True, help="the new number of shards")
 @click.option("--dry-run", is_flag=True, help="only report the new assignment")
 @with_output
-@with_settings()
+@with_settings(needs_kafka=True)
 def reshard(settings: Settings, to: int, *, dry_run: bool, output: str) -> None:
     """Reassign partitions to another number of shards.
 
@@ -463,7 +463,7 @@ def dlq() -> None:
 @click.option("--code", help="only dead letters with this TIMER_ERROR_CODE")
 @click.option("--from", "since", default="0", help="an offset, or ISO-8601 with a zone")
 @with_output
-@with_settings()
+@with_settings(needs_kafka=True)
 def dlq_list(settings: Settings, limit: int, code: str | None, since: str, output: str) -> None:
     """Show dead letters, oldest first within each partition."""
     from duewheel.kafka.bounded_reader import Bound
@@ -486,7 +486,7 @@ def dlq_list(settings: Settings, limit: int, code: str | None, since: str, outpu
 @click.option("--limit", type=click.IntRange(1), help="how many at most")
 @click.option("--dry-run", is_flag=True, help="only count, write nothing")
 @with_output
-@with_settings()
+@with_settings(needs_kafka=True)
 def dlq_replay(
     settings: Settings,
     code: str | None,

@@ -48,7 +48,7 @@ def _with_timer(command: Command) -> Command:
 @click.option("--id", "timer_id", help="the timer's id")
 @click.option("--timer-topic", help="by default the first of timer.topics")
 @with_output
-@with_settings()
+@with_settings(needs_kafka=True)
 def send(
     settings: Settings,
     value: str,
@@ -74,7 +74,7 @@ def send(
 @_with_timer
 @click.option("--partition", type=click.IntRange(0), help="with an id, instead of the key")
 @with_output
-@with_settings()
+@with_settings(needs_kafka=True)
 def cancel(settings: Settings, output: str, **options: Any) -> int:
     """Cancel timers by recall handle, or by id.
 
@@ -97,7 +97,7 @@ def cancel(settings: Settings, output: str, **options: Any) -> int:
 @click.option("--value", help="the message; with --handle by default the old one")
 @click.option("--header", "headers", multiple=True, help="name=value; may be repeated")
 @with_output
-@with_settings()
+@with_settings(needs_kafka=True)
 def reschedule(
     settings: Settings,
     topic: str | None,

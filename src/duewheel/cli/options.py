@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
 from duewheel.checkpoints import fs
-from duewheel.config.settings import load
-from duewheel.errors import NO_ROOM, ConfigError, DiskFull
+from duewheel.config.settings import Settings, load
+from duewheel.errors import NO_ROOM, ConfigError, DiskFull, KafkaUnavailable
 from duewheel.osutil import logs
 
 Command = Callable[..., Any]
@@ -28,8 +29,16 @@ def with_output(command: Command) -> Command:
     )(command)
 
 
-def with_settings(role: logs.Role = "cli") -> Callable[[Command], Command]:
-    """Adds the flags of the settings, as the argument `settings`; sets up the logs."""
+def with_settings(
+    role: logs.Role = "cli", *, needs_kafka: bool = False
+) -> Callable[[Command], Command]:
+    """Adds the flags of the settings, as the argument `settings`; sets up the logs.
+
+    Args:
+        role: of the process, in its logs.
+        needs_kafka: the command can do nothing without Kafka: it says at once why it has none, and
+            the clients' log lines are left out.
+    """
 
     def decorate(command: Command) -> Command:
         @click.option("--config", type=click.Path(dir_okay=False), help="TOML file")
@@ -47,7 +56,8 @@ def with_settings(role: logs.Role = "cli") -> Callable[[Command], Command]:
             settings = load(config, _overrides(bootstrap_servers, data_dir, pairs))
             logs.configure(role, settings.log.level, settings.log.format)
             try:
-                return command(settings=settings, **others)
+                with _reported(settings) if needs_kafka else nullcontext():
+                    return command(settings=settings, **others)
             except OSError as error:
                 if error.errno not in NO_ROOM:
                     raise
@@ -56,6 +66,27 @@ def with_settings(role: logs.Role = "cli") -> Callable[[Command], Command]:
         return with_loaded
 
     return decorate
+
+
+@contextmanager
+def _reported(settings: Settings) -> Iterator[None]:
+    """Runs a block that needs Kafka.
+
+    Raises:
+        KafkaUnavailable: with the clients' last error, which they only log.
+    """
+    from duewheel.kafka.bootstrap import capture_errors, require_connection
+    from duewheel.kafka.clients import ClientSettings
+
+    require_connection(settings)
+    with capture_errors() as errors:
+        try:
+            yield
+        except KafkaUnavailable as error:
+            if not errors.text:
+                raise
+            last = ClientSettings(settings.kafka.client_options("admin")).redacted(errors.text)
+            raise KafkaUnavailable(f"{error}; last log line: {last}") from error
 
 
 def _disk_full(data_dir: Path, error: OSError) -> DiskFull:

@@ -20,6 +20,7 @@ from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import UNREACHABLE, Diagnosis, as_lines, as_object, exit_code
 from duewheel.doctor.scratch import scratch_topic
 from duewheel.errors import DuewheelError
+from duewheel.kafka.bootstrap import capture_errors
 from duewheel.kafka.clients import ClientSettings, close
 from duewheel.kafka.deadline import Deadline
 from duewheel.osutil.terminal import progress_bar
@@ -64,7 +65,7 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Diagnosi
     begun("host", steps)
     yield from host.examine(settings)
     client = ClientSettings(settings.kafka.client_options("admin"))
-    with bootstrap.capture_errors() as errors:
+    with capture_errors() as errors:
         for finding in bootstrap.examine(settings):
             yield finding
             if finding.code == UNREACHABLE:

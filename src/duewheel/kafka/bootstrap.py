@@ -1,0 +1,79 @@
+"""Checks that the bootstrap servers take connections, and says why a client gets none.
+
+kafka-python retries until its deadline whatever the servers reply, and names the reason of a
+refusal in its log lines alone: a wrong port would cost half a minute, and a page of logs.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from duewheel.config.settings import Settings
+from duewheel.errors import KafkaUnavailable
+
+_AT_A_TIME = 16
+_CONNECT_S = 3.0
+REMEDY = "correct kafka.bootstrap_servers, name resolution or firewall"
+
+
+def refusals(settings: Settings, seconds: float) -> list[tuple[str, str]]:
+    """Connects to each server from this host; returns it with the system's error, or "". Returns
+    nothing if the clients use a proxy: this host then need not reach them.
+    """
+    if settings.kafka.client.get("proxy_url") or settings.kafka.client.get("socks5_proxy"):
+        return []
+    servers = settings.kafka.bootstrap_servers
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        return list(pool.map(lambda server: (server, _refusal(server, seconds)), servers))
+
+
+def require_connection(settings: Settings) -> None:
+    """Refuses to go on if no server takes connections.
+
+    Raises:
+        KafkaUnavailable: with each server's reason.
+    """
+    found = refusals(settings, _CONNECT_S)
+    if found and all(refusal for _, refusal in found):
+        reasons = "; ".join(f"{server}: {refusal}" for server, refusal in found)
+        raise KafkaUnavailable(f"Kafka takes no connections: {reasons} ({REMEDY})")
+
+
+def _refusal(server: str, seconds: float) -> str:
+    host, _, port = server.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), seconds).close()
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+class _LastError(logging.Handler):
+    """Keeps the last log line about a failed connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if line.startswith("Bootstrap connection to"):
+            self.text = line
+
+
+@contextmanager
+def capture_errors() -> Iterator[_LastError]:
+    """Captures the clients' log lines, for a caller who reports failures itself."""
+    clients, errors = logging.getLogger("kafka"), _LastError()
+    before = clients.propagate
+    clients.propagate = False
+    clients.addHandler(errors)
+    try:
+        yield errors
+    finally:
+        clients.removeHandler(errors)
+        clients.propagate = before
