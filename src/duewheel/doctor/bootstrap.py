@@ -16,14 +16,14 @@ def examine(settings: Settings) -> Iterator[Diagnosis]:
     yield from check(refusals(settings, settings.dequeue.call_deadline.total_seconds()))
 
 
-def check(found: Sequence[tuple[str, str]]) -> Iterator[Diagnosis]:
+def check(by_server: Sequence[tuple[str, str]]) -> Iterator[Diagnosis]:
     """Makes a finding for each server with its defect or ""; UNREACHABLE if all have one."""
-    if found and all(refusal for _, refusal in found):
-        servers = ",".join(server for server, _ in found)
-        reasons = "; ".join(dict.fromkeys(refusal for _, refusal in found))
+    if by_server and all(refusal for _, refusal in by_server):
+        servers = ",".join(server for server, _ in by_server)
+        reasons = "; ".join(dict.fromkeys(refusal for _, refusal in by_server))
         yield Diagnosis(UNREACHABLE, "error", servers, f"takes no connections: {reasons}", REMEDY)
         return
-    for server, refusal in found:
+    for server, refusal in by_server:
         if refusal:
             defect = f"takes no connections: {refusal}"
             yield Diagnosis("bootstrap_server", "warning", server, defect, REMEDY)

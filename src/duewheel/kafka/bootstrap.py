@@ -37,9 +37,9 @@ def require_connection(settings: Settings) -> None:
     Raises:
         KafkaUnavailable: with each server's reason.
     """
-    found = refusals(settings, _CONNECT_S)
-    if found and all(refusal for _, refusal in found):
-        reasons = "; ".join(f"{server}: {refusal}" for server, refusal in found)
+    by_server = refusals(settings, _CONNECT_S)
+    if by_server and all(refusal for _, refusal in by_server):
+        reasons = "; ".join(f"{server}: {refusal}" for server, refusal in by_server)
         raise KafkaUnavailable(f"Kafka takes no connections: {reasons} ({REMEDY})")
 
 
