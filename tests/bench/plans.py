@@ -1,8 +1,8 @@
 """Which workloads `make bench` and `make bench-full` do, in sessions, and how large.
 
-The full bench of both systems takes 40 minutes with nothing beside it. Three numbers make most of
-that: RocketMQ takes 10 million timers in 4 minutes; each of the 14 sessions has half a minute for
-its start and warm-up; and what is due in an instant is sent at 20,000 a second before it.
+The full bench of both systems takes some 40 minutes with nothing beside it. Three numbers make most
+of that: RocketMQ takes 10 million timers in 4 minutes; each of the 14 sessions needs 45 s for its
+start, warm-up and end; and what is due in an instant is sent at 20,000 a second before it.
 """
 
 from __future__ import annotations
