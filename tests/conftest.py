@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 import signal
@@ -39,6 +40,28 @@ hypothesis.settings.load_profile("ci" if IN_CI else "local")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell has started the tests in the background: what they start would ignore it, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)  # what is not run has been left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let tests that wait for processes and tests that compute run at the same time.
+
+    In the order of their folders, four workers would wait for Kafka and Spark while the processors
+    idle, and compute on two processors before and after. Workers take file after file in this
+    order, and the short ones of `unit` at the end leave none of them alone for long.
+    """
+    files = [list(group) for _, group in itertools.groupby(items, key=lambda item: item.path)]
+    waiting: list[list[pytest.Item]] = []
+    short: list[list[pytest.Item]] = []
+    computing: list[list[pytest.Item]] = []
+    for file in files:
+        folders = file[0].path.parts
+        kind = waiting if "integration" in folders else short if "unit" in folders else computing
+        kind.append(file)
+    rest, units = iter(computing), iter(short)
+    mixed = [[file, *itertools.islice(rest, 1), *itertools.islice(units, 2)] for file in waiting]
+    ordered = [*itertools.chain.from_iterable(mixed), *rest, *units]
+    items[:] = itertools.chain.from_iterable(ordered)
 
 
 def _require(condition: object, reason: str) -> None:
