@@ -1,99 +1,31 @@
-"""The sink of Spark's query: appends the timers of each batch to the engine.
+"""The sink of Spark's query: fetches the timers of each batch, and has them taken in a thread.
 
     1. one Arrow transfer runs the tasks and fetches their timers (read_task.py)
     2. Spark's offset log gives the batch's end offsets, the new marks: rows do not give them, since
-       transaction markers leave gaps and a batch may be empty. The rest runs in a thread, while
-       Spark's tasks read the next batch (background_append.py)
-    3. rows below the engine's marks are dropped: Spark has delivered them before
-    4. skipped offsets are noted as gaps
-    5. the engine takes the rest. A pause holds all rows here, a full disk those without room, and a
-       standby those that its owner has not taken yet
+       transaction markers leave gaps and a batch may be empty
+    3. a thread gives both to the engine (batch_taker.py), while Spark's tasks read the next batch
+       (background_append.py)
 
-Invariant: only the engine's marks decide which rows are new. A failure at any step therefore costs
-nothing: the query that fails, or the next one, reads again from the marks, and step 3 drops the
-rows that the engine has. The batch id only names the file of step 2.
+A failure at any step costs nothing: the query that fails, or the next one, reads again from the
+engine's marks, and rows that the engine has are dropped. The batch id only names the file of
+step 2.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
-import structlog
 from pyspark.sql import DataFrame
 
-from duewheel.checkpoints.commit_and_close import Marks
-from duewheel.clock import Clock, Interval
-from duewheel.errors import RecoveryRefused
-from duewheel.schemas.arrays import Int64
-from duewheel.schemas.batches import TimerBatch, TopicPartition
+from duewheel.schemas.batches import TimerBatch
 from duewheel.streaming.background_append import BackgroundAppend, StoppedWaitingError
-from duewheel.streaming.disk_guard import DiskGuard, written_bytes
-from duewheel.streaming.offset_gaps import GapWatch
+from duewheel.streaming.batch_taker import BatchTaker, SinkStatistics
 from duewheel.streaming.spark_checkpoint import end_offsets
-from duewheel.wheel.append.engine import Appended
-
-WAIT_S = 0.05  # between attempts while ingest is paused, or the engine cannot take all of a batch
-NO_ROOM_LOG_INTERVAL_MS = 60_000
-_NEVER = np.iinfo(np.int64).max
-_DECAY = 0.9  # of the largest row size, per batch
-
-_log = structlog.get_logger(__name__)
 
 Timers = Callable[[pa.Table], TimerBatch]
-
-
-class TimerEngine(Protocol):
-    """The engine, as the sink needs it; see wheel/append/engine.py."""
-
-    @property
-    def marks(self) -> Marks:
-        """Next offset to take, per partition."""
-        ...
-
-    def append(self, batch: TimerBatch, marks: Marks) -> Appended:
-        """Take the batch, or the part allowed now, and move the marks."""
-        ...
-
-    def close_expired_files(self) -> None:
-        """Close the files of unlinked hours: an open file keeps its disk space."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class SinkStatistics:
-    """Counts since the sink was created.
-
-    Attributes:
-        batches: finished ones, empty ones included.
-        rows: timers that the engine took, rejected ones included.
-        rejected: how many of them, by reason.
-        rows_replayed: rows that were dropped because the engine had them.
-        rows_held: rows that wait because ingest is paused.
-        rows_without_room: rows that wait because the disk would be too full with them.
-        rows_ahead: rows that wait because a standby must stay behind its owner.
-        rows_lost: rows that were deleted before they were read, as GapWatch counts them.
-        newest_ms: greatest timestamp of a row taken, 0 before the first.
-        row_bytes: recent size of a row in memory, rather too large. 0 before the first.
-    """
-
-    batches: int = 0
-    rows: int = 0
-    rejected: Mapping[str, int] = field(default_factory=dict)
-    rows_replayed: int = 0
-    rows_held: int = 0
-    rows_without_room: int = 0
-    rows_ahead: int = 0
-    rows_lost: int = 0
-    newest_ms: int = 0
-    row_bytes: float = 0.0
 
 
 class TimerSink:
@@ -102,41 +34,19 @@ class TimerSink:
     `stop`, `is_busy`, the errors and `statistics` may be used from other threads.
     """
 
-    def __init__(
-        self,
-        engine: TimerEngine,
-        timers: Timers,
-        checkpoint: Path,
-        gaps: GapWatch,
-        clock: Clock,
-        *,
-        paused: Callable[[], bool],
-        guard: DiskGuard,
-    ) -> None:
+    def __init__(self, taker: BatchTaker, timers: Timers, checkpoint: Path) -> None:
         """
         Args:
-            engine: takes the timers.
+            taker: takes the timers.
             timers: the query's rows → timers.
             checkpoint: of the query that calls.
-            gaps: collects skipped offsets.
-            clock: of the waits.
-            paused: whether ingest is paused.
-            guard: of the disk.
         """
-        self._engine = engine
+        self._taker = taker
         self._timers = timers
         self._checkpoint = checkpoint
-        self._gaps = gaps
-        self._clock = clock
-        self._paused = paused
-        self._guard = guard
-        self._stopping = threading.Event()
         self._fetching = False
         self._fetch_error: BaseException | None = None
         self._appending = BackgroundAppend()
-        self._reached: dict[TopicPartition, int] = {}  # ends of the batches taken so far
-        self._noted: dict[TopicPartition, int] = {}  # ends of the gaps noted so far
-        self._statistics = SinkStatistics()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Fetch one batch, wait until the engine has the one before, and start to append this one.
@@ -149,11 +59,11 @@ class TimerSink:
         """
         self._fetching = True
         try:
-            if self._stopping.is_set():
+            if self._taker.is_stopping:
                 raise StoppedWaitingError("stopped before the batch was read")
             batch = self._timers(frame.toArrow())
             ends = end_offsets(self._checkpoint, batch_id)
-            self._appending.put(partial(self.take, batch, ends))
+            self._appending.put(partial(self._taker.take, batch, ends))
         except BaseException as error:
             self._fetch_error = error
             raise
@@ -182,7 +92,7 @@ class TimerSink:
 
     def stop(self) -> None:
         """End a waiting call soon."""
-        self._stopping.set()
+        self._taker.stop()
 
     def drain(self) -> None:
         """Wait until the engine has the last batch, or that has failed: see `error`.
@@ -193,160 +103,11 @@ class TimerSink:
 
     def resume(self) -> None:
         """Take the batches of the next query; the last one of the query before is drained."""
-        self._stopping.clear()
+        self._taker.resume()
         self._appending.reset()
         self._fetch_error = None
-        # A condition that stopped a wait may be gone when Spark delivers the batch again.
-        self._statistics = replace(self._statistics, rows_held=0, rows_without_room=0, rows_ahead=0)
 
     @property
     def statistics(self) -> SinkStatistics:
         """A snapshot."""
-        return replace(self._statistics, rows_lost=self._gaps.rows_lost)
-
-    def take(self, batch: TimerBatch, ends: Marks) -> None:
-        """Steps 3 to 5, in the thread of the append.
-
-        Args:
-            batch: the timers.
-            ends: the batch's end offsets, of every partition that it covers.
-
-        Raises:
-            RecoveryRefused: an end lies below that of an earlier batch.
-            StoppedWaitingError: `stop` was called before a wait; rows taken until then stay taken.
-        """
-        self._require_forward(ends)
-        self._note_row_bytes(batch)
-        marks_before = self._engine.marks
-        fresh = _rows_from(batch, marks_before)
-        replayed = len(batch) - len(fresh)
-        if replayed:
-            batch = batch.take(fresh)
-        self._note_gaps(batch, marks_before, ends)
-        marks = {p: max(end, marks_before.get(p, 0)) for p, end in ends.items()}
-        self._wait_while_paused(len(batch))
-        self._append_as_room_permits(batch, marks)
-        # Only now: a batch that is not taken may have another end when it is read again.
-        self._reached.update(ends)
-        done = self._statistics
-        self._statistics = replace(
-            done, batches=done.batches + 1, rows_replayed=done.rows_replayed + replayed
-        )
-        self._gaps.settle()
-
-    def _note_row_bytes(self, batch: TimerBatch) -> None:
-        if len(batch):
-            row_bytes = (batch.key_value.nbytes + batch.headers.nbytes) / len(batch)
-            row_bytes = max(row_bytes, _DECAY * self._statistics.row_bytes)
-            self._statistics = replace(self._statistics, row_bytes=row_bytes)
-
-    def _require_forward(self, ends: Marks) -> None:
-        """Refuse a log that has lost its end. Step 3 would drop its new messages as replayed ones.
-
-        Raises:
-            RecoveryRefused: naming the partition and both offsets.
-        """
-        for (topic, number), end in ends.items():
-            reached = self._reached.get((topic, number), end)
-            if end < reached:
-                raise RecoveryRefused(
-                    f"{topic}-{number} ends at offset {end}, but messages up to {reached} were "
-                    "taken from it: it has lost its end, and new messages would count as replayed. "
-                    f"`duewheel reconfigure --accept-loss {topic}-{number}` accepts that"
-                )
-
-    def _note_gaps(self, batch: TimerBatch, marks_before: Marks, ends: Marks) -> None:
-        first_row = _first_offsets(batch)
-        for partition, end in ends.items():
-            first = min(first_row.get(partition, end), end)
-            # A batch that was not taken is read again, and has noted its gaps.
-            mark = max(marks_before.get(partition, first), self._noted.get(partition, 0))
-            if first > mark:
-                self._gaps.note(partition, mark, first)
-                self._noted[partition] = first
-
-    def _wait_while_paused(self, rows: int) -> None:
-        if not self._paused():
-            return
-        _log.warning("paused: ingest takes no row", rows_held=rows)
-        self._statistics = replace(self._statistics, rows_held=rows)
-        while self._paused():
-            self._wait("ingest was paused")
-        self._statistics = replace(self._statistics, rows_held=0)
-        _log.warning("ingest resumes")
-
-    def _append_as_room_permits(self, batch: TimerBatch, marks: Marks) -> None:
-        """Append the batch in parts as the disk has room: a part that is taken stays taken."""
-        while (count := self._rows_with_room(batch)) < len(batch):
-            rest = batch.take(np.arange(count, len(batch)))
-            first = _first_offsets(rest)
-            part = {p: min(end, first.get(p, end)) for p, end in marks.items()}
-            self._append(batch.take(np.arange(count)), part)
-            batch = rest
-        self._append(batch, marks)
-
-    def _rows_with_room(self, batch: TimerBatch) -> int:
-        """How many rows the disk has room for; waits until there is room for one."""
-        sizes = written_bytes(batch)
-        rows = self._guard.rows(sizes, waited=False)
-        if rows or not len(batch):
-            return rows
-        self._statistics = replace(self._statistics, rows_without_room=len(batch))
-        warning = Interval(self._clock, NO_ROOM_LOG_INTERVAL_MS)
-        while not (rows := self._guard.rows(sizes, waited=True)):
-            if warning.is_over():
-                room = self._guard.room()
-                _log.error(
-                    "the disk is nearly full: ingest takes no row, see storage.min_free",
-                    rows_held=len(batch),
-                    row_bytes=int(sizes[0]),
-                    free_mib=room.free_bytes >> 20,
-                    min_free_mib=room.min_free_bytes >> 20,
-                    remedy="free or add disk space: ingest then resumes by itself",
-                )
-            self._wait("the disk was nearly full")
-            self._engine.close_expired_files()
-        self._statistics = replace(self._statistics, rows_without_room=0)
-        _log.warning("the disk has room: ingest resumes", rows=rows, rows_held=len(batch))
-        return rows
-
-    def _append(self, batch: TimerBatch, marks: Marks) -> None:
-        """Append until the engine has taken everything."""
-        while self._engine.append(batch, marks).ahead:
-            left = _rows_from(batch, self._engine.marks)
-            if len(left) < len(batch):
-                self._count(batch.take(np.setdiff1d(np.arange(len(batch)), left)))
-                batch = batch.take(left)
-            self._statistics = replace(self._statistics, rows_ahead=len(batch))
-            self._wait("the owner was behind this standby")
-        self._statistics = replace(self._statistics, rows_ahead=0)
-        self._count(batch)
-
-    def _count(self, taken: TimerBatch) -> None:
-        """Count rows that the engine has. At once: the rest of their batch may never be taken."""
-        done = self._statistics
-        self._statistics = replace(
-            done,
-            rows=done.rows + len(taken),
-            rejected=Counter(done.rejected) + Counter(taken.rejections()),
-            newest_ms=max(done.newest_ms, int(taken.timestamp_ms.max(initial=0))),
-        )
-
-    def _wait(self, why: str) -> None:
-        if self._stopping.is_set():
-            raise StoppedWaitingError(f"stopped while {why}")
-        self._clock.sleep(WAIT_S)
-
-
-def _first_offsets(batch: TimerBatch) -> Marks:
-    """The lowest offset of each partition that has rows."""
-    firsts = np.full(len(batch.partitions), _NEVER)
-    np.minimum.at(firsts, batch.partition, batch.offset)
-    offsets = zip(batch.partitions, firsts.tolist(), strict=True)
-    return {partition: first for partition, first in offsets if first != _NEVER}
-
-
-def _rows_from(batch: TimerBatch, marks: Marks) -> Int64:
-    """The rows at or above their partition's mark."""
-    lowest = np.array([marks.get(p, 0) for p in batch.partitions], np.int64)
-    return np.flatnonzero(batch.offset >= lowest[batch.partition])
+        return self._taker.statistics

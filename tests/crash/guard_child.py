@@ -28,9 +28,9 @@ from duewheel.checkpoints import fs
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import binary
+from duewheel.streaming.batch_taker import BatchTaker
 from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.offset_gaps import GapWatch
-from duewheel.streaming.sink import TimerSink
 from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, TimerRow
 from duewheel.testing import timer_batch as small_batch
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -86,10 +86,8 @@ def scenario(folder: Path, count: int) -> dict[str, object]:
 
     clock.meanwhile = deliver
     space = partial(fs.space, shard.path)
-    sink = TimerSink(
+    taker = BatchTaker(
         engine,
-        lambda _: TimerBatch.none(),  # of a query
-        Path("unused"),
         GapWatch(lambda _topic, _number: 0, clock),
         clock,
         paused=lambda: False,
@@ -97,7 +95,7 @@ def scenario(folder: Path, count: int) -> dict[str, object]:
     )
     free, begin_ms = [], clock.now_ms()
     for first in range(0, TIMERS, count):
-        sink.take(batch(first, count, begin_ms), {(TIMER_TOPIC, 0): first + count})
+        taker.take(batch(first, count, begin_ms), {(TIMER_TOPIC, 0): first + count})
         free.append(space().free_bytes)
     waits = clock.waits
     for _ in range(TIMERS // AN_HOUR + 4):

@@ -233,7 +233,7 @@ PLANTED = {
     "replay": Planted(
         "3",
         "a batch that Spark repeats is taken again",
-        "streaming/sink.py",
+        "streaming/batch_taker.py",
         "fresh = _rows_from(batch, marks_before)",
         "fresh = np.arange(len(batch))",
     ),

@@ -8,7 +8,7 @@ from tests.simulation.seam import Actor
 from tests.simulation.spark_model import Query
 
 from duewheel.runtime.checkpointer import DurableCheckpoints
-from duewheel.streaming.sink import TimerSink
+from duewheel.streaming.batch_taker import BatchTaker
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.standby import Follower, Verdict
@@ -22,7 +22,7 @@ class Ingest:
     actor: Actor
     directory: DataDirectory
     engine: Engine | None = None
-    sink: TimerSink | None = None
+    taker: BatchTaker | None = None
     query: Query | None = None
     durable: DurableCheckpoints | None = None
     waits: int = 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from tests.simulation.kafka_model import Kafka
@@ -22,10 +21,10 @@ from duewheel.clock import Clock
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import join_groups
 from duewheel.schemas.wire.kafka_records import KafkaRecords
+from duewheel.streaming.batch_taker import BatchTaker
 from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.epoch_parser import parse_by_epoch
 from duewheel.streaming.offset_gaps import GapWatch
-from duewheel.streaming.sink import TimerSink
 from duewheel.wheel.append.engine import Engine
 
 
@@ -59,16 +58,14 @@ def _committed(kafka: Kafka, number: int, offset: int) -> Copy:
     return copy
 
 
-def sink_of(engine: Engine, checkpoint: Path, kafka: Kafka, clock: Clock) -> TimerSink:
-    """The sink as ingest makes it; no query calls it."""
+def taker_of(engine: Engine, kafka: Kafka, clock: Clock) -> BatchTaker:
+    """What takes batches, as ingest makes it."""
 
     def log_start(_: str, number: int) -> int:
         return kafka.partitions[number].start
 
-    return TimerSink(
+    return BatchTaker(
         engine,
-        lambda _: TimerBatch.none(),
-        checkpoint,
         GapWatch(log_start, clock),
         clock,
         paused=lambda: False,

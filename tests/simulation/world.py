@@ -22,7 +22,7 @@ from tests.simulation.host import Host, Setup
 from tests.simulation.processes import Ingest, Process, Shop, Standby
 from tests.simulation.seam import Actor, Killed, Plan
 from tests.simulation.shard_model import Shard, SimulatedPublisher, offsets_at, offsets_of
-from tests.simulation.sinks import parser_of, sink_of
+from tests.simulation.sinks import parser_of, taker_of
 from tests.simulation.spark_model import CHECKPOINT, Query
 from tests.simulation.timers import TOPIC
 from tests.simulation.watched_parts import WatchedDirectory, WatchedEngine
@@ -250,8 +250,8 @@ class World:
         for process in self._processes():
             if isinstance(process, Ingest) and process.actor is self.host.seam.actor:
                 process.waits += 1
-                if process.waits >= WAITS_MAX and process.sink is not None:
-                    process.sink.stop()
+                if process.waits >= WAITS_MAX and process.taker is not None:
+                    process.taker.stop()
                 self.clock.pass_ms(self.setup.wheel.precision_ms)
                 self.meanwhile(process.actor)
 
@@ -430,13 +430,13 @@ class World:
         parse = parser_of(engine.epochs, self.kafka)
         query = Query(self.shard, checkpoint, starts, parse, self.rng, fs)
         ingest.durable = DurableCheckpoints(ingest.directory.path, fs)
-        ingest.sink = sink_of(engine, checkpoint, self.kafka, self.clock)
+        ingest.taker = taker_of(engine, self.kafka, self.clock)
         ingest.query = query
 
     def _take_batch(self, ingest: Ingest) -> None:
-        query, sink = ingest.query, ingest.sink
+        query, taker = ingest.query, ingest.taker
         assert query is not None
-        assert sink is not None
+        assert taker is not None
         batch, ends = query.batch, query.plan(self.setup.rows_max)
         timers = query.read(ends)
         places = zip(timers.partition.tolist(), timers.offset.tolist(), strict=True)
@@ -444,7 +444,7 @@ class World:
         self.history.say(f"{ingest.actor.name} takes {told or 'an empty batch'}")
         self.history.counts["batches"] += 1
         ingest.waits = 0
-        replayed = sink.statistics.rows_replayed
+        replayed = taker.statistics.rows_replayed
         # Spark commits a batch as soon as it is handed over, and plans the next one: now before,
         # now behind its end.
         commits_first, plans_ahead = batch % 2 == 0, batch % 4 == 0
@@ -452,8 +452,8 @@ class World:
             query.commit(ends)
         if plans_ahead:
             query.plan(self.setup.rows_max)
-        sink.take(timers, ends)
-        self.history.counts["rows replayed"] += sink.statistics.rows_replayed - replayed
+        taker.take(timers, ends)
+        self.history.counts["rows replayed"] += taker.statistics.rows_replayed - replayed
         if not commits_first:
             query.commit(ends)
 

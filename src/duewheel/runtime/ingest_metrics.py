@@ -14,8 +14,8 @@ from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock
 from duewheel.config.values import Share
 from duewheel.osutil.metrics_server import counter, counters, gauge, gauges
+from duewheel.streaming.batch_taker import SinkStatistics
 from duewheel.streaming.query_progress import QueryProgress
-from duewheel.streaming.sink import SinkStatistics
 
 
 class IngestMetrics:

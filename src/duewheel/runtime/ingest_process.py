@@ -51,6 +51,7 @@ from duewheel.runtime.topic_watch import TopicWatch
 from duewheel.streaming import read_task
 from duewheel.streaming.batch_attempt import SPARK_DIR
 from duewheel.streaming.batch_size import RowLimit
+from duewheel.streaming.batch_taker import BatchTaker
 from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.executor_python import require_python
 from duewheel.streaming.executors import Executors
@@ -154,15 +155,15 @@ class IngestRun:
         )
         self._limit.settle(self._checkpoint, self._engine.marks)
         self._gaps = GapWatch(_log_start(admin), clock)
-        self._sink = TimerSink(
+        taker = BatchTaker(
             self._engine,
-            partial(take_timers, folder=self._folder),
-            self._checkpoint,
             self._gaps,
             clock,
             paused=partial(state.live.paused, Role.INGEST),
             guard=_guard(settings, directory),
         )
+        timers = partial(take_timers, folder=self._folder)
+        self._sink = TimerSink(taker, timers, self._checkpoint)
         interval_s = settings.storage.durable_interval.total_seconds()
         self._durable = CheckpointThread(directory.path, interval_s, stopping)
 

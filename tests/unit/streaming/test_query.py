@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from duewheel.clock import SystemClock
 from duewheel.errors import BatchTooLarge, DiskFull, DuewheelError, KafkaUnavailable
+from duewheel.streaming.batch_taker import BatchTaker
 from duewheel.streaming.failure import cause
 from duewheel.streaming.query import QueryOptions, run_query
 from duewheel.streaming.query_progress import QueryProgress
@@ -80,15 +81,10 @@ class Query:
 
 
 def a_sink() -> TimerSink:
-    return TimerSink(
-        MagicMock(),
-        MagicMock(),
-        Path("unused"),
-        MagicMock(),
-        SystemClock(),
-        paused=lambda: False,
-        guard=MagicMock(),
+    taker = BatchTaker(
+        MagicMock(), MagicMock(), SystemClock(), paused=lambda: False, guard=MagicMock()
     )
+    return TimerSink(taker, MagicMock(), Path("unused"))
 
 
 def run(query: Any, sink: TimerSink, tick: Callable[[QueryProgress], bool]) -> None:

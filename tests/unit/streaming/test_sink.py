@@ -24,9 +24,10 @@ from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.streaming.background_append import StoppedWaitingError
+from duewheel.streaming.batch_taker import WAIT_S, BatchTaker
 from duewheel.streaming.disk_guard import DiskGuard, written_bytes
 from duewheel.streaming.offset_gaps import LOG_START_INTERVAL_MS, GapWatch
-from duewheel.streaming.sink import WAIT_S, TimerSink
+from duewheel.streaming.sink import TimerSink
 from duewheel.testing import ManualClock, suite_parameters
 from duewheel.wheel.append.engine import Appended
 from duewheel.wheel.storage.layout import PREFIX_BYTES
@@ -119,15 +120,14 @@ class SinkBench:
         self.clock = ManualClock()
         self.starts = LogStarts()
         self.gaps = GapWatch(self.starts, self.clock)
-        self.sink = TimerSink(
+        self.taker = BatchTaker(
             self.engine,
-            self.timers,
-            checkpoint=checkpoint,
-            gaps=self.gaps,
-            clock=self.clock,
+            self.gaps,
+            self.clock,
             paused=self.paused,
             guard=DiskGuard(lambda: self.space, lambda _: MIN_FREE, lambda: self.must_take),
         )
+        self.sink = TimerSink(self.taker, self.timers, checkpoint)
         self.space = Space(1 << 30, 1 << 30)
         self.must_take = False
         self.pauses = 0
@@ -136,7 +136,7 @@ class SinkBench:
         return parse(read_records(rows), self.contract)
 
     def take(self, rows: pa.Table, ends: Marks) -> None:
-        self.sink.take(self.timers(rows), ends)
+        self.taker.take(self.timers(rows), ends)
 
     def paused(self) -> bool:
         """For as many looks as `pauses` says."""

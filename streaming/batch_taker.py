@@ -1,0 +1,283 @@
+"""Takes a batch of timers: gives the engine the rows that it does not have.
+
+    1. rows below the engine's marks are dropped: Spark has delivered them before
+    2. skipped offsets are noted as gaps
+    3. the engine takes the rest. A pause holds all rows here, a full disk those without room, and a
+       standby those that its owner has not taken yet
+
+Invariant: only the engine's marks decide which rows are new.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+import structlog
+
+from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.clock import Clock, Interval
+from duewheel.errors import RecoveryRefused
+from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import TimerBatch, TopicPartition
+from duewheel.streaming.background_append import StoppedWaitingError
+from duewheel.streaming.disk_guard import DiskGuard, written_bytes
+from duewheel.streaming.offset_gaps import GapWatch
+from duewheel.wheel.append.engine import Appended
+
+WAIT_S = 0.05  # between attempts while ingest is paused, or the engine cannot take all of a batch
+NO_ROOM_LOG_INTERVAL_MS = 60_000
+_NEVER = np.iinfo(np.int64).max
+_DECAY = 0.9  # of the largest row size, per batch
+
+_log = structlog.get_logger(__name__)
+
+
+class TimerEngine(Protocol):
+    """The engine, as far as it is needed here; see wheel/append/engine.py."""
+
+    @property
+    def marks(self) -> Marks:
+        """Next offset to take, per partition."""
+        ...
+
+    def append(self, batch: TimerBatch, marks: Marks) -> Appended:
+        """Take the batch, or the part allowed now, and move the marks."""
+        ...
+
+    def close_expired_files(self) -> None:
+        """Close the files of unlinked hours: an open file keeps its disk space."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStatistics:
+    """Counts since the taker was created.
+
+    Attributes:
+        batches: finished ones, empty ones included.
+        rows: timers that the engine took, rejected ones included.
+        rejected: how many of them, by reason.
+        rows_replayed: rows that were dropped because the engine had them.
+        rows_held: rows that wait because ingest is paused.
+        rows_without_room: rows that wait because the disk would be too full with them.
+        rows_ahead: rows that wait because a standby must stay behind its owner.
+        rows_lost: rows that were deleted before they were read, as GapWatch counts them.
+        newest_ms: greatest timestamp of a row taken, 0 before the first.
+        row_bytes: recent size of a row in memory, rather too large. 0 before the first.
+    """
+
+    batches: int = 0
+    rows: int = 0
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    rows_replayed: int = 0
+    rows_held: int = 0
+    rows_without_room: int = 0
+    rows_ahead: int = 0
+    rows_lost: int = 0
+    newest_ms: int = 0
+    row_bytes: float = 0.0
+
+
+class BatchTaker:
+    """Takes one batch at a time. `stop`, `is_stopping` and `statistics` may be used from other
+    threads.
+    """
+
+    def __init__(
+        self,
+        engine: TimerEngine,
+        gaps: GapWatch,
+        clock: Clock,
+        *,
+        paused: Callable[[], bool],
+        guard: DiskGuard,
+    ) -> None:
+        """
+        Args:
+            engine: takes the timers.
+            gaps: collects skipped offsets.
+            clock: of the waits.
+            paused: whether ingest is paused.
+            guard: of the disk.
+        """
+        self._engine = engine
+        self._gaps = gaps
+        self._clock = clock
+        self._paused = paused
+        self._guard = guard
+        self._stopping = threading.Event()
+        self._reached: dict[TopicPartition, int] = {}  # ends of the batches taken so far
+        self._noted: dict[TopicPartition, int] = {}  # ends of the gaps noted so far
+        self._statistics = SinkStatistics()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called behind the last `resume`."""
+        return self._stopping.is_set()
+
+    def stop(self) -> None:
+        """End a wait soon."""
+        self._stopping.set()
+
+    def resume(self) -> None:
+        """Take further batches."""
+        self._stopping.clear()
+        # A condition that stopped a wait may be gone when Spark delivers the batch again.
+        self._statistics = replace(self._statistics, rows_held=0, rows_without_room=0, rows_ahead=0)
+
+    @property
+    def statistics(self) -> SinkStatistics:
+        """A snapshot."""
+        return replace(self._statistics, rows_lost=self._gaps.rows_lost)
+
+    def take(self, batch: TimerBatch, ends: Marks) -> None:
+        """Take a batch; returns once the engine has all of it.
+
+        Args:
+            batch: the timers.
+            ends: the batch's end offsets, of every partition that it covers.
+
+        Raises:
+            RecoveryRefused: an end lies below that of an earlier batch.
+            StoppedWaitingError: `stop` was called before a wait; rows taken until then stay taken.
+        """
+        self._require_forward(ends)
+        self._note_row_bytes(batch)
+        marks_before = self._engine.marks
+        fresh = _rows_from(batch, marks_before)
+        replayed = len(batch) - len(fresh)
+        if replayed:
+            batch = batch.take(fresh)
+        self._note_gaps(batch, marks_before, ends)
+        marks = {p: max(end, marks_before.get(p, 0)) for p, end in ends.items()}
+        self._wait_while_paused(len(batch))
+        self._append_as_room_permits(batch, marks)
+        # Only now: a batch that is not taken may have another end when it is read again.
+        self._reached.update(ends)
+        done = self._statistics
+        self._statistics = replace(
+            done, batches=done.batches + 1, rows_replayed=done.rows_replayed + replayed
+        )
+        self._gaps.settle()
+
+    def _note_row_bytes(self, batch: TimerBatch) -> None:
+        if len(batch):
+            row_bytes = (batch.key_value.nbytes + batch.headers.nbytes) / len(batch)
+            row_bytes = max(row_bytes, _DECAY * self._statistics.row_bytes)
+            self._statistics = replace(self._statistics, row_bytes=row_bytes)
+
+    def _require_forward(self, ends: Marks) -> None:
+        """Refuse a log that has lost its end. Step 1 would drop its new messages as replayed ones.
+
+        Raises:
+            RecoveryRefused: naming the partition and both offsets.
+        """
+        for (topic, number), end in ends.items():
+            reached = self._reached.get((topic, number), end)
+            if end < reached:
+                raise RecoveryRefused(
+                    f"{topic}-{number} ends at offset {end}, but messages up to {reached} were "
+                    "taken from it: it has lost its end, and new messages would count as replayed. "
+                    f"`duewheel reconfigure --accept-loss {topic}-{number}` accepts that"
+                )
+
+    def _note_gaps(self, batch: TimerBatch, marks_before: Marks, ends: Marks) -> None:
+        first_row = _first_offsets(batch)
+        for partition, end in ends.items():
+            first = min(first_row.get(partition, end), end)
+            # A batch that was not taken is read again, and has noted its gaps.
+            mark = max(marks_before.get(partition, first), self._noted.get(partition, 0))
+            if first > mark:
+                self._gaps.note(partition, mark, first)
+                self._noted[partition] = first
+
+    def _wait_while_paused(self, rows: int) -> None:
+        if not self._paused():
+            return
+        _log.warning("paused: ingest takes no row", rows_held=rows)
+        self._statistics = replace(self._statistics, rows_held=rows)
+        while self._paused():
+            self._wait("ingest was paused")
+        self._statistics = replace(self._statistics, rows_held=0)
+        _log.warning("ingest resumes")
+
+    def _append_as_room_permits(self, batch: TimerBatch, marks: Marks) -> None:
+        """Append the batch in parts as the disk has room: a part that is taken stays taken."""
+        while (count := self._rows_with_room(batch)) < len(batch):
+            rest = batch.take(np.arange(count, len(batch)))
+            first = _first_offsets(rest)
+            part = {p: min(end, first.get(p, end)) for p, end in marks.items()}
+            self._append(batch.take(np.arange(count)), part)
+            batch = rest
+        self._append(batch, marks)
+
+    def _rows_with_room(self, batch: TimerBatch) -> int:
+        """How many rows the disk has room for; waits until there is room for one."""
+        sizes = written_bytes(batch)
+        rows = self._guard.rows(sizes, waited=False)
+        if rows or not len(batch):
+            return rows
+        self._statistics = replace(self._statistics, rows_without_room=len(batch))
+        warning = Interval(self._clock, NO_ROOM_LOG_INTERVAL_MS)
+        while not (rows := self._guard.rows(sizes, waited=True)):
+            if warning.is_over():
+                room = self._guard.room()
+                _log.error(
+                    "the disk is nearly full: ingest takes no row, see storage.min_free",
+                    rows_held=len(batch),
+                    row_bytes=int(sizes[0]),
+                    free_mib=room.free_bytes >> 20,
+                    min_free_mib=room.min_free_bytes >> 20,
+                    remedy="free or add disk space: ingest then resumes by itself",
+                )
+            self._wait("the disk was nearly full")
+            self._engine.close_expired_files()
+        self._statistics = replace(self._statistics, rows_without_room=0)
+        _log.warning("the disk has room: ingest resumes", rows=rows, rows_held=len(batch))
+        return rows
+
+    def _append(self, batch: TimerBatch, marks: Marks) -> None:
+        """Append until the engine has taken everything."""
+        while self._engine.append(batch, marks).ahead:
+            left = _rows_from(batch, self._engine.marks)
+            if len(left) < len(batch):
+                self._count(batch.take(np.setdiff1d(np.arange(len(batch)), left)))
+                batch = batch.take(left)
+            self._statistics = replace(self._statistics, rows_ahead=len(batch))
+            self._wait("the owner was behind this standby")
+        self._statistics = replace(self._statistics, rows_ahead=0)
+        self._count(batch)
+
+    def _count(self, taken: TimerBatch) -> None:
+        """Count rows that the engine has. At once: the rest of their batch may never be taken."""
+        done = self._statistics
+        self._statistics = replace(
+            done,
+            rows=done.rows + len(taken),
+            rejected=Counter(done.rejected) + Counter(taken.rejections()),
+            newest_ms=max(done.newest_ms, int(taken.timestamp_ms.max(initial=0))),
+        )
+
+    def _wait(self, why: str) -> None:
+        if self._stopping.is_set():
+            raise StoppedWaitingError(f"stopped while {why}")
+        self._clock.sleep(WAIT_S)
+
+
+def _first_offsets(batch: TimerBatch) -> Marks:
+    """The lowest offset of each partition that has rows."""
+    firsts = np.full(len(batch.partitions), _NEVER)
+    np.minimum.at(firsts, batch.partition, batch.offset)
+    offsets = zip(batch.partitions, firsts.tolist(), strict=True)
+    return {partition: first for partition, first in offsets if first != _NEVER}
+
+
+def _rows_from(batch: TimerBatch, marks: Marks) -> Int64:
+    """The rows at or above their partition's mark."""
+    lowest = np.array([marks.get(p, 0) for p in batch.partitions], np.int64)
+    return np.flatnonzero(batch.offset >= lowest[batch.partition])
