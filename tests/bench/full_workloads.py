@@ -72,7 +72,8 @@ def enqueue_before(session: Session, load: TimerLoad, end_ms: int) -> None:
 
 def restart(session: Session) -> None:
     """From a start until a timer that became due meanwhile leaves."""
-    report = Report(session, "restart", {"pending": session.pending})
+    report = Report(session, "restart", {})
+    report.add("pending", "timers", session.pending)  # none if `--only` left the levels out
     load = session.load(np.full(100, CLOCK.now_ms() + HALT_MS + 10_000))
     session.enqueue(load)
     begun_s = time.monotonic()
