@@ -84,12 +84,12 @@ class FileSystem:
         path.unlink()
 
     def mkdir(self, path: Path) -> None:
-        """Makes a directory.
+        """Makes a directory, for its owner only: its files have message bodies.
 
         Raises:
             FileExistsError: there is one.
         """
-        path.mkdir()
+        path.mkdir(mode=0o700)
 
     def remove_tree(self, path: Path) -> None:
         """Removes a directory and what is below it, as far as that is possible."""

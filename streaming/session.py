@@ -162,7 +162,7 @@ def start_session(options: SessionOptions) -> Session:
     )
     # A killed JVM leaves files there. The data directory's lock keeps other processes out.
     shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
+    scratch.mkdir(mode=0o700, parents=True)  # a killed task leaves message bodies there
     log4j2.write_text(_log4j2(options.log_pattern))
     conf = _conf(options, scratch, log4j2)
     _write_properties(properties, conf)

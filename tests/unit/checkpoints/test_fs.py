@@ -129,3 +129,9 @@ def test_no_file_of_a_data_directory_changes_around_the_file_system() -> None:
         if changes.search(line)
     ]
     assert found == []
+
+
+def test_only_their_owner_reads_the_folders(tmp_path: Path) -> None:
+    """The host's other users must not read message bodies."""
+    HOST_FS.make_folder(tmp_path / "messages")
+    assert (tmp_path / "messages").stat().st_mode & 0o777 == 0o700

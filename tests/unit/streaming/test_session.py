@@ -31,6 +31,7 @@ def test_a_kill_while_the_jvm_starts_leaves_nothing_outside_the_work_directory(
     (folder,) = made
     assert folder.parent == tmp_path / "scratch"
     assert Path(tempfile.gettempdir()) != tmp_path / "scratch"
+    assert folder.parent.stat().st_mode & 0o777 == 0o700, "tasks leave message bodies there"
 
 
 @pytest.mark.parametrize(
