@@ -20,12 +20,15 @@ from crc32c import crc32c
 from duewheel.schemas.wire.compression import CODECS, Codec
 from duewheel.schemas.wire.record_batch import CRC_END, HEADER, HEADER_BYTES, LENGTH_END, MAGIC
 
+_FORMAT = 16  # where a batch has the number of its format
 _LAST_DELTA = 23  # where a batch has its last offset delta
 # Bits of a batch's attributes.
 _CODEC, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 7, 1 << 3, 1 << 4, 1 << 5
 # The key of a transaction marker, the one record of a control batch, behind five fields of one byte
 # each: version and type, two bytes each. A commit has type 1.
 _MARKER_KEY, _ABORT = slice(5, 9), b"\0\0\0\0"
+# Of one batch. Without the bound a small compressed batch of empty records would take all memory.
+RECORDS_MAX = 2_000_000
 
 
 class CorruptBatch(Exception):
@@ -72,20 +75,22 @@ def committed_batches(
         until: an offset; the first batch that begins there or behind it ends the reading.
 
     Raises:
-        CorruptBatch: a batch has another format, a wrong checksum or an unknown compression.
+        CorruptBatch: a batch has another format, a wrong checksum, an unknown compression or too
+            many records.
     """
     transactions = _Transactions(aborted)
     at = 0
     while at + HEADER_BYTES <= len(octets):
-        base, length, _, magic, crc, attributes, last_delta, *rest = HEADER.unpack_from(octets, at)
+        _require_format(octets, at)
+        base, length, _, _, crc, attributes, last_delta, *rest = HEADER.unpack_from(octets, at)
         base_ms, max_ms, producer_id, _, _, count = rest
         first, end = at + HEADER_BYTES, at + LENGTH_END + length
         if end > len(octets) or base >= until:
             break
-        if magic != MAGIC:
-            raise CorruptBatch(f"message format {magic} at offset {base}: only format 2 is read")
         if crc32c(octets[at + CRC_END : end]) != crc:
             raise CorruptBatch(f"wrong checksum of the batch at offset {base}")
+        if count > RECORDS_MAX:
+            raise CorruptBatch(f"the batch at offset {base} has {count} records: too many")
         at = end
         if transactions.drop_next(attributes, producer_id, base + last_delta, octets[first:end]):
             continue
@@ -94,7 +99,10 @@ def committed_batches(
         if codec := attributes & _CODEC:
             if codec >= len(CODECS):
                 raise CorruptBatch(f"unknown compression of the batch at offset {base}")
-            plain = memoryview(decompress(CODECS[codec], octets[first:end]))
+            try:
+                plain = memoryview(decompress(CODECS[codec], octets[first:end]))
+            except CorruptBatch as error:
+                raise CorruptBatch(f"the batch at offset {base}: {error}") from error
             body = (plain, 0, len(plain))
         yield BatchBody(*body, count, base, base_ms, append_ms, partition)
 
@@ -124,10 +132,27 @@ class _Transactions:
         return True
 
 
+def _require_format(octets: memoryview, at: int) -> None:
+    """The formats before Kafka 0.11 have their number at the same place, in shorter headers."""
+    if octets[at + _FORMAT] != MAGIC:
+        (base,) = struct.unpack_from(">q", octets, at)
+        raise CorruptBatch(
+            f"message format {octets[at + _FORMAT]} at offset {base}: only format 2, of Kafka 0.11 "
+            "and later, is read"
+        )
+
+
 def end_offset(octets: memoryview) -> int:
-    """The offset behind the last whole batch, dropped ones included; -1 if there is none."""
+    """The offset behind the last whole batch, dropped ones included; -1 if there is none.
+
+    Raises:
+        CorruptBatch: a batch has another format.
+    """
     at, after = 0, -1
-    while at + HEADER_BYTES <= len(octets):
+    while at + _FORMAT < len(octets):
+        _require_format(octets, at)
+        if at + HEADER_BYTES > len(octets):
+            break
         base, length = struct.unpack_from(">qi", octets, at)
         (last,) = struct.unpack_from(">i", octets, at + _LAST_DELTA)
         if at + LENGTH_END + length > len(octets):

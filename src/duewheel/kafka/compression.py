@@ -2,24 +2,28 @@
 compressed batches of any producer.
 
 Copies and dead letters are not compressed: the state topic may have to hold a copy, and duewheel's
-own readers of their topics would need a library for the codec. The codecs are kafka-python's,
+own readers of their topics would need a library for the codec. The encoders are kafka-python's,
 because Kafka's own clients refuse what other writers of the same formats make, such as lz4 frames
 with linked blocks.
 """
 
 from __future__ import annotations
 
+import gzip
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from io import BytesIO
+from typing import Any
 
+import lz4.frame
+import zstandard
 from kafka.codec import (
-    gzip_decode,
     gzip_encode,
     lz4_decode,
     lz4_encode,
     snappy_decode,
     snappy_encode,
-    zstd_decode,
     zstd_encode,
 )
 
@@ -33,12 +37,13 @@ _ENCODERS: dict[Codec, Callable[[memoryview], bytes]] = {
     "lz4": lz4_encode,
     "zstd": zstd_encode,
 }
-_DECODERS: dict[Codec, Callable[[memoryview], bytes]] = {
-    "gzip": gzip_decode,
-    "snappy": snappy_decode,
-    "lz4": lz4_decode,
-    "zstd": zstd_decode,
-}
+# Of one batch, decompressed. A batch of 1 MB may decompress to gigabytes: a task would be
+# killed for it, at each start of ingest.
+PLAIN_BYTES_MAX = 256 << 20
+_CHUNK_BYTES = 1 << 20
+_LZ4_RATIO_MAX = 255  # a byte of a match's length stands for so many
+# How the framing of xerial begins, Kafka's of snappy: blocks, each behind its compressed size.
+_XERIAL, _XERIAL_HEADER_BYTES = b"\x82SNAPPY\0", 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +77,81 @@ def decompressed(codec: Codec, body: memoryview) -> bytes:
     """The records of a batch.
 
     Raises:
-        CorruptBatch: the codec refuses them.
+        CorruptBatch: the codec refuses them, or they are larger than PLAIN_BYTES_MAX.
     """
     try:
         return _DECODERS[codec](body)
+    except CorruptBatch:
+        raise
     except Exception as error:  # each codec has its own kinds
         raise CorruptBatch(f"a batch compressed by {codec} cannot be read: {error}") from error
+
+
+def _require_small(plain_bytes: int) -> None:
+    if plain_bytes > PLAIN_BYTES_MAX:
+        raise CorruptBatch(f"its records decompress to more than {PLAIN_BYTES_MAX >> 20} MiB")
+
+
+def _read(file: Any) -> bytes:
+    """All that a decompressing file gives."""
+    chunks, plain_bytes = [], 0
+    while chunk := file.read(_CHUNK_BYTES):
+        plain_bytes += len(chunk)
+        _require_small(plain_bytes)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _gzip_decode(body: memoryview) -> bytes:
+    with gzip.GzipFile(fileobj=BytesIO(body)) as file:
+        return _read(file)
+
+
+def _zstd_decode(body: memoryview) -> bytes:
+    decompressor = zstandard.ZstdDecompressor()
+    with decompressor.stream_reader(body, read_across_frames=True) as file:
+        return _read(file)
+
+
+def _lz4_decode(body: memoryview) -> bytes:
+    if len(body) <= PLAIN_BYTES_MAX // _LZ4_RATIO_MAX:  # nearly every batch; far faster
+        small: bytes = lz4_decode(body)
+        return small
+    decompressor = lz4.frame.LZ4FrameDecompressor()
+    plain: bytes = decompressor.decompress(body, max_length=PLAIN_BYTES_MAX + 1)
+    _require_small(len(plain))
+    if not decompressor.eof:
+        raise CorruptBatch("a batch compressed by lz4 cannot be read: its frame has no end")
+    return plain
+
+
+def _snappy_decode(body: memoryview) -> bytes:
+    """Each block begins with its decompressed size."""
+    if body[:8] == _XERIAL:
+        plain_bytes, at = 0, _XERIAL_HEADER_BYTES
+        while at < len(body):
+            (size,) = struct.unpack_from(">I", body, at)
+            plain_bytes += _unsigned(body, at + 4)
+            at += 4 + size
+    else:
+        plain_bytes = _unsigned(body, 0)
+    _require_small(plain_bytes)
+    plain: bytes = snappy_decode(body)
+    return plain
+
+
+def _unsigned(octets: memoryview, at: int) -> int:
+    """The unsigned varint at `at`."""
+    value = shift = 0
+    while octets[at] >= 128:
+        value |= (octets[at] & 127) << shift
+        at, shift = at + 1, shift + 7
+    return value | octets[at] << shift
+
+
+_DECODERS: dict[Codec, Callable[[memoryview], bytes]] = {
+    "gzip": _gzip_decode,
+    "snappy": _snappy_decode,
+    "lz4": _lz4_decode,
+    "zstd": _zstd_decode,
+}

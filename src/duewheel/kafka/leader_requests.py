@@ -18,8 +18,9 @@ from kafka import TopicPartition as KafkaPartition
 from kafka import errors
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 
+from duewheel.errors import DuewheelError
 from duewheel.schemas.batches import TopicPartition
-from duewheel.schemas.wire.batch_reader import end_offset
+from duewheel.schemas.wire.batch_reader import CorruptBatch, end_offset
 
 EARLIEST, LATEST = -2, -1  # timestamps with a meaning of their own in a ListOffsets request
 _READ_COMMITTED = 1
@@ -131,7 +132,10 @@ class LeaderRequests:
             return [(topic.topic, topic.partitions) for topic in response.responses]
 
         def fetched(partition: TopicPartition, answer: Any) -> Fetched:
-            return Fetched.of(partition, answer, positions[partition])
+            try:
+                return Fetched.of(partition, answer, positions[partition])
+            except CorruptBatch as error:
+                raise unreadable(partition, error) from error
 
         return await self._ask(entries, request, answers_in, fetched)
 
@@ -162,7 +166,8 @@ class LeaderRequests:
         for node, partitions in leaders.items():
             try:
                 if node not in listed:
-                    raise errors.LeaderNotAvailableError("a partition has no leader")
+                    without = ", ".join(map(partition_name, partitions))
+                    raise errors.LeaderNotAvailableError(f"no leader of {without}")
                 for topic, of_topic in answers_in(await sent[node]):
                     for answer in of_topic:
                         partition = (topic, answer.partition_index)
@@ -193,6 +198,14 @@ def _by_topic(
 def partition_name(partition: TopicPartition) -> str:
     """As Kafka writes it."""
     return f"{partition[0]}-{partition[1]}"
+
+
+def unreadable(partition: TopicPartition, error: CorruptBatch) -> DuewheelError:
+    """The error of a partition that has a batch which no start can read."""
+    return DuewheelError(
+        f'{partition_name(partition)}: {error}. Ingest stops here at each start: see "A batch that '
+        'cannot be read" in docs/topics.md'
+    )
 
 
 def _failure(code: int, partition: TopicPartition) -> Exception | None:

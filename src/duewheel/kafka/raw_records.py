@@ -12,7 +12,7 @@ import numpy as np
 
 from duewheel.errors import DuewheelError
 from duewheel.kafka.compression import decompressed
-from duewheel.kafka.leader_requests import Fetched
+from duewheel.kafka.leader_requests import Fetched, unreadable
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import OffsetRanges
 from duewheel.schemas.wire.batch_reader import BatchBody, CorruptBatch, committed_batches
@@ -52,8 +52,7 @@ def _committed_batches(fetched: Fetched, number: int, until: int) -> Iterator[Ba
     try:
         yield from committed_batches(fetched.octets, fetched.aborted, decompressed, number, until)
     except CorruptBatch as error:
-        topic, partition = fetched.partition
-        raise DuewheelError(f"{topic}-{partition}: {error}") from error
+        raise unreadable(fetched.partition, error) from error
 
 
 def _within_bounds(

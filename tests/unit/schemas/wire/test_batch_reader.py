@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
+from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from tests.harness.record_batches import (
     ABORT,
     COMMIT,
@@ -24,7 +25,12 @@ from tests.harness.record_batches import (
 )
 
 from duewheel.kafka.compression import decompressed
-from duewheel.schemas.wire.batch_reader import CorruptBatch, committed_batches, end_offset
+from duewheel.schemas.wire.batch_reader import (
+    RECORDS_MAX,
+    CorruptBatch,
+    committed_batches,
+    end_offset,
+)
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.record_batch import HEADER_BYTES
 from duewheel.schemas.wire.record_reader import read_batches
@@ -130,11 +136,28 @@ def test_damage_is_named(place: int, octet: int, reason: str) -> None:
         read_all(octets)
 
 
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("value_bytes", [3, 300])
+def test_messages_of_old_brokers_are_named(magic: int, value_bytes: int) -> None:
+    """Also one that is shorter than a batch's header."""
+    built = LegacyRecordBatchBuilder(magic, 0, 1 << 20)
+    built.append(7, NOW_MS, None, bytes(value_bytes))
+    with pytest.raises(CorruptBatch, match=f"message format {magic} at offset 7: only format 2"):
+        end_offset(memoryview(built.build()))
+
+
+def test_a_batch_of_too_many_records_is_named() -> None:
+    octets = batch([plain(0)], 1234)
+    struct.pack_into(">i", octets, HEADER_BYTES - 4, RECORDS_MAX + 1)
+    with pytest.raises(CorruptBatch, match="offset 1234 has 2000001 records"):
+        read_all(sealed(octets))
+
+
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_damaged_compression_is_named(codec: int) -> None:
     octets = batch([(NOW_MS, None, b"text " * 100, [])] * 5, codec=codec)
     octets[HEADER_BYTES:] = b"\xff" * (len(octets) - HEADER_BYTES)
-    with pytest.raises(CorruptBatch, match="compressed by"):
+    with pytest.raises(CorruptBatch, match="offset 0: a batch compressed by"):
         read_all(sealed(octets))
 
 
