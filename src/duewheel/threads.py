@@ -5,23 +5,24 @@ with one call, hand their errors to the caller. An error of a worker's work is l
 and counted (metric `thread_failures`). Then either the thread ends, and `require_alive` raises the
 error in the loop that depends on it, or the work is restarted after a pause. `watch_libraries` logs
 and counts errors of threads that libraries start.
+
+Log lines go to the standard library: the client runs workers where structlog is not installed.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-import structlog
-
 from duewheel.errors import DuewheelError
 
 T = TypeVar("T")
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 LIBRARY = "library"  # for all threads that libraries start: their names are numbered
 
@@ -108,4 +109,4 @@ def watch_libraries() -> None:
 
 def _failed(name: str, error: BaseException) -> None:
     failures[name] += 1
-    log.error("an error has ended a thread's work", thread=name, exc_info=error)
+    log.error("an error has ended the work of thread %s", name, exc_info=error)

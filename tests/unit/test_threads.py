@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 import duewheel
 from duewheel import threads
@@ -60,12 +59,18 @@ def test_every_thread_of_the_product_is_a_worker() -> None:
     assert {name: ways for name, ways in found.items() if ways and name not in pools} == {}
 
 
-def test_an_error_that_ends_a_thread_is_said_counted_and_raised() -> None:
+def test_an_error_that_ends_a_thread_is_said_counted_and_raised(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     worker = Worker("durable", fail)
-    with capture_logs() as lines:
-        worker.start()
-        worker.join()
-    assert [(line["thread"], line["log_level"]) for line in lines] == [("durable", "error")]
+    worker.start()
+    worker.join()
+    (line,) = caplog.records
+    assert (line.levelname, line.getMessage()) == (
+        "ERROR",
+        "an error has ended the work of thread durable",
+    )
+    assert line.exc_info is not None and str(line.exc_info[1]) == "by design"
     (sample,) = (s for s in thread_failures().samples if s.name.endswith("_total"))
     assert (sample.labels, sample.value) == ({"thread": "durable"}, 1)
     with pytest.raises(DuewheelError, match=r"thread durable has ended: ValueError\('by design'\)"):
@@ -82,31 +87,30 @@ def test_work_that_is_to_go_on_is_started_again_after_any_error() -> None:
         goes_on.set()
 
     worker = Worker("read ahead", work, again_after_s=0.001)
-    with capture_logs():
-        worker.start()
-        assert goes_on.wait(10)
-        worker.end()
+    worker.start()
+    assert goes_on.wait(10)
+    worker.end()
     worker.require_alive()
     assert failures == {"read ahead": 3}
 
 
 def test_a_worker_that_waits_to_start_again_can_be_ended() -> None:
     worker = Worker("read ahead", fail, again_after_s=3_600)
-    with capture_logs():
-        worker.start()
-        worker.end()
+    worker.start()
+    worker.end()
     assert not worker.is_alive()
 
 
 def test_an_error_that_ends_a_thread_of_a_library_is_said_and_counted(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     threads.watch_libraries()
-    with capture_logs() as lines:
-        for work in (fail, sys.exit):
-            thread = threading.Thread(target=work)
-            thread.start()
-            thread.join()
+    for work in (fail, sys.exit):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
     assert failures == {LIBRARY: 1}
-    assert [line["thread"] for line in lines] == [LIBRARY]
+    assert [line.getMessage() for line in caplog.records] == [
+        f"an error has ended the work of thread {LIBRARY}"
+    ]
