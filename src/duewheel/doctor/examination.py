@@ -96,7 +96,7 @@ def examined(
         yield from part(cluster)
     except Exception as error:  # noqa: BLE001 - kafka-python on an answer that it did not expect
         reason = str(error) if isinstance(error, DuewheelError) else cluster.client.explain(error)
-        remedy = "see docs/kafka.md for the required APIs and rights"
+        remedy = "the answer is none that Apache Kafka 2.7 or newer gives: check version and rights"
         yield Diagnosis("not_examined", "error", name, reason, remedy)
 
 

@@ -115,7 +115,6 @@ def _transactional_id(cluster: Cluster, principal: str) -> Diagnosis:
             f"{cluster.settings.app.id}. --resource-pattern-type prefixed",
         )
     except KafkaUnavailable as error:
-        return Diagnosis(
-            code, "warning", subject, str(error), "see docs/kafka.md for the required rights"
-        )
+        remedy = "check its coordinator's broker; it needs Write and Describe on this id"
+        return Diagnosis(code, "warning", subject, str(error), remedy)
     return Diagnosis(code, "ok", subject, text)

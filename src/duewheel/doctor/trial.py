@@ -38,7 +38,7 @@ _METADATA = "stored with the offset"
 _OFFSET = 7
 _STOP_S = 1.0
 _LOOK_S = 0.05
-_DOCS = "see docs/kafka.md: exactly once needs it"
+_REMEDY = "exactly once needs transactions as Apache Kafka 2.7 and newer have them"
 
 
 def examine(cluster: Cluster, scratch: ScratchTopic) -> Iterator[Diagnosis]:
@@ -61,7 +61,7 @@ def check_seen(topic: str, seen: set[bytes], wanted: set[bytes]) -> Iterator[Dia
         subject,
         f"of {len(wanted)} committed transactions {len(wanted - missing)} can be read",
         error=bool(missing),
-        remedy=_DOCS,
+        remedy=_REMEDY,
     )
     yield diagnose(
         "fencing",
@@ -69,14 +69,14 @@ def check_seen(topic: str, seen: set[bytes], wanted: set[bytes]) -> Iterator[Dia
         "the transaction of a fenced producer "
         + ("was committed nevertheless" if ZOMBIE in seen else "cannot be read"),
         error=ZOMBIE in seen,
-        remedy=_DOCS,
+        remedy=_REMEDY,
     )
     yield diagnose(
         "read_committed",
         subject,
         f"an aborted transaction is {'visible' if ABORTED in seen else 'not visible'}",
         error=ABORTED in seen,
-        remedy=_DOCS,
+        remedy=_REMEDY,
     )
 
 
@@ -110,7 +110,7 @@ class _Trial:
             self._try_fencing()
             seen = self._read()
         except DuewheelError as error:
-            yield Diagnosis("fencing", "error", self._subject, str(error), _DOCS)
+            yield Diagnosis("fencing", "error", self._subject, str(error), _REMEDY)
             return
         wanted = {COMMITTED} | ({OFFSETS} if offsets.severity == "ok" else set())
         yield from check_seen(self._partition.topic, seen, wanted)
@@ -220,4 +220,4 @@ class _Trial:
 
 
 def _rights(name: str) -> str:
-    return f"Write and Describe on transactional id, Read on group {name}: see docs/kafka.md"
+    return f"Write and Describe on transactional id, Read on group {name}"

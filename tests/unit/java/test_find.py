@@ -86,7 +86,7 @@ def test_none_is_an_error_with_every_reason_and_the_remedy(
     message = str(caught.value)
     assert "JAVA_HOME: " in message and "cannot be run" in message
     assert "PATH: " in message and "Module jdk.incubator.vector not found" in message
-    assert "requirements-jdk.txt" in message
+    assert "duewheel[jdk]" in message
     assert caught.value.exit_code == 2
 
 
