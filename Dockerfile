@@ -28,7 +28,7 @@ RUN --mount=type=cache,target=/var/cache/pip \
     pip install --require-hashes --no-build-isolation --use-pep517 \
         -r /build/requirements.txt -r /build/requirements-jdk.txt
 
-COPY pyproject.toml README.md LICENSE /build/
+COPY pyproject.toml setup.py README.md LICENSE /build/
 COPY src /build/src
 COPY checkpoints /build/checkpoints
 COPY schemas /build/schemas

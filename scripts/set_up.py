@@ -126,7 +126,7 @@ def is_installed(lock: Path) -> bool:
 
 def digest(lock: Path) -> str:
     """Names everything that steps 2 and 3 depend on, this folder's place included."""
-    parts = [lock, BUILD_LOCK, ROOT / "pyproject.toml", Path(__file__)]
+    parts = [lock, BUILD_LOCK, ROOT / "pyproject.toml", ROOT / "setup.py", Path(__file__)]
     contents = [part.read_bytes() for part in parts]
     return hashlib.sha256(b"\0".join([*contents, str(ROOT).encode()])).hexdigest()
 

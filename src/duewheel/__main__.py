@@ -1,6 +1,30 @@
-"""`python -m duewheel` is the command `duewheel`."""
+"""The command `duewheel`, also as `python -m duewheel`.
 
-from duewheel.cli.main import main
+It starts where only the client is installed, too: there it names the extra that a command needs.
+"""
+
+import sys
+
+from duewheel import __version__, extras
+from duewheel.errors import ConfigError
+
+
+def main() -> None:
+    """Runs the command line and ends the process with its exit code."""
+    if sys.argv[1:] == ["--version"]:
+        print(f"duewheel, version {__version__}")
+        return
+    try:
+        from duewheel.cli.main import main as run_command
+
+        run_command()
+    except ModuleNotFoundError as error:
+        text = extras.remedy(error)
+        if text is None:
+            raise
+        print(f"duewheel: {text}", file=sys.stderr)
+        sys.exit(ConfigError.exit_code)
+
 
 if __name__ == "__main__":
     main()

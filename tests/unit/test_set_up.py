@@ -35,7 +35,8 @@ class SetUp:
     def __init__(self, folder: Path, registry: socket.socket) -> None:
         port = registry.getsockname()[1]
         line = f"--index-url http://127.0.0.1:{port}/simple\nnothing==1 --hash=sha256:{'0' * 64}\n"
-        (folder / "pyproject.toml").touch()
+        for name in ("pyproject.toml", "setup.py"):
+            (folder / name).touch()
         for name in ("requirements-build.txt", "requirements.txt", "requirements-dev.txt"):
             (folder / name).write_text(line)
         (folder / "scripts").mkdir()

@@ -21,6 +21,7 @@ from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.errors import DuewheelError
+from duewheel.extras import require
 from duewheel.osutil.child_process import Child
 
 log = structlog.get_logger(__name__)
@@ -37,7 +38,12 @@ class AuditSchedule:
             settings: without an `audit.interval` no audit starts.
             clock: this host's.
             start: starts the process.
+
+        Raises:
+            ConfigError: audits are wanted, and their libraries are not installed.
         """
+        if settings.audit.interval:
+            require("audit")  # now, and not when the first audit starts
         self._interval_ms = as_millis(settings.audit.interval) if settings.audit.interval else None
         self._data_dir = settings.storage.data_dir
         self._clock = clock

@@ -67,7 +67,7 @@ _take_over = click.option(
 
 @cli.command()
 @_take_over
-@with_settings("run")
+@with_settings("run", extra="service")
 def run(settings: Settings, *, take_over: bool) -> int:
     """Run ingest and dequeue, and restart a process that dies."""
     from duewheel.runtime import supervisor
@@ -76,7 +76,7 @@ def run(settings: Settings, *, take_over: bool) -> int:
 
 
 @cli.command()
-@with_settings("run")
+@with_settings("run", extra="service")
 def standby(settings: Settings) -> int:
     """Run a standby of the shard, ready to take over at once.
 
@@ -106,7 +106,7 @@ def _own_flags() -> list[str]:
 
 
 @cli.command()
-@with_settings("ingest")
+@with_settings("ingest", extra="service")
 def ingest(settings: Settings) -> None:
     """Run only ingest: read timer topics into the wheel (Spark)."""
     from duewheel.runtime.ingest_process import run_ingest
@@ -327,7 +327,7 @@ def doctor(settings: Settings, output: str) -> int:
 )
 @click.option("--to", "until", help="an offset, or ISO-8601 with a zone; by default the end")
 @with_output
-@with_settings("audit", needs_kafka=True)
+@with_settings("audit", needs_kafka=True, extra="audit")
 def audit(
     settings: Settings, topics: tuple[str, ...], since: str | None, until: str | None, output: str
 ) -> int:

@@ -14,6 +14,7 @@ import click
 from duewheel.checkpoints import fs
 from duewheel.config.settings import Settings, load
 from duewheel.errors import NO_ROOM, ConfigError, DiskFull, KafkaUnavailable
+from duewheel.extras import Extra, require
 from duewheel.osutil import logs
 
 Command = Callable[..., Any]
@@ -30,7 +31,7 @@ def with_output(command: Command) -> Command:
 
 
 def with_settings(
-    role: logs.Role = "cli", *, needs_kafka: bool = False
+    role: logs.Role = "cli", *, needs_kafka: bool = False, extra: Extra | None = None
 ) -> Callable[[Command], Command]:
     """Adds the flags of the settings, as the argument `settings`; sets up the logs.
 
@@ -38,6 +39,7 @@ def with_settings(
         role: of the process, in its logs.
         needs_kafka: the command can do nothing without Kafka: it says at once why it has none, and
             the clients' log lines are left out.
+        extra: the command needs these libraries: it ends at once without them.
     """
 
     def decorate(command: Command) -> Command:
@@ -54,6 +56,8 @@ def with_settings(
             **others: Any,
         ) -> Any:
             settings = load(config, _overrides(bootstrap_servers, data_dir, pairs))
+            if extra is not None:
+                require(extra)
             logs.configure(role, settings.log.level, settings.log.format)
             try:
                 with _reported(settings) if needs_kafka else nullcontext():

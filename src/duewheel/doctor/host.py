@@ -13,11 +13,12 @@ import struct
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 
+from duewheel import extras
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.file_lock import FileLock
 from duewheel.config.settings import Settings
@@ -213,7 +214,12 @@ def _java() -> Diagnosis:
     except ConfigError as error:
         first, *rest = str(error).splitlines()
         return Diagnosis("java", "error", "host", first, rest[-1] if rest else "")
-    spark = version("pyspark")
+    try:
+        spark = version("pyspark")
+    except PackageNotFoundError as error:
+        return Diagnosis(
+            "java", "warning", "host", "ingest cannot run here", extras.remedy(error) or ""
+        )
     found = f"{java.version} from {java.source} ({java.executable}), pyspark {spark}"
     return Diagnosis("java", "ok", "host", found)
 
