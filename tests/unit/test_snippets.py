@@ -28,6 +28,9 @@ from duewheel.schemas.header_names import REQUEST, Answer
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+    "optional-dependencies"
+]
 LANGUAGES = {"toml", "python", "sh", "json", ""}  # "": drawings
 
 
@@ -131,6 +134,9 @@ def exists(words: list[str]) -> None:
     elif program == "make":
         targets = (ROOT / "Makefile").read_text()
         assert re.search(rf"^{rest[0]}:", targets, re.MULTILINE), rest
+    elif program == "pip":
+        extras = re.findall(r"[a-z]+", rest[-1].partition("[")[2])
+        assert rest[0] == "install" and set(extras) <= EXTRAS.keys()
     elif program == "kcat":
         headers = [rest[at + 1] for at, word in enumerate(rest) if word == "-H"]
         assert {header.partition("=")[0] for header in headers} <= REQUEST.keys()
