@@ -22,24 +22,21 @@ import gc
 import json
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.raw_reader import RawReader
 from duewheel.kafka.raw_records import committed_records
 from duewheel.schemas.batch_ipc import from_bytes, to_bytes
-from duewheel.schemas.batches import OffsetRanges, TimerBatch
+from duewheel.schemas.batches import TimerBatch
 from duewheel.streaming.epoch_parser import parser
-
-COLUMN = "timers"
+from duewheel.streaming.task_share import COLUMN, TaskSettings, TaskShare
 
 # Fetched from each broker at a time. Larger parts take more memory of a task; the fixed costs of
 # smaller ones add up.
@@ -47,37 +44,6 @@ _PART_BYTES = 8 << 20
 
 _pa: Any = pa  # the published types of buffers do not fit
 _SCHEMA = _pa.schema([_pa.field(COLUMN, _pa.binary())])
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSettings:
-    """The settings that all tasks of a query share.
-
-    Attributes:
-        kafka: options of kafka-python's clients, with the servers.
-        topics: the timer topics.
-        epochs: the settings epochs, as `Epochs.text`.
-        dead_letter_topic: of rejected records.
-        folder: a folder on one host, through which tasks hand timers to the driver. Empty: they go
-            through Spark.
-    """
-
-    kafka: Mapping[str, Any]
-    topics: Sequence[str]
-    epochs: str
-    dead_letter_topic: str
-    folder: str
-
-
-@dataclass
-class TaskShare(InputPartition):
-    """The part of a batch that one task reads.
-
-    Attributes:
-        ranges: first offset, and the one behind the last, of each partition.
-    """
-
-    ranges: OffsetRanges
 
 
 def read_share(settings: TaskSettings, share: TaskShare) -> Iterator[Any]:

@@ -12,6 +12,10 @@ It keeps the batch's end in its checkpoint (spark_checkpoint.py) and runs the ta
 
 Offsets that retention has deleted do not fail the query: it would fail again at every restart. The
 sink compares offsets with the engine's marks, and reports the missing ones.
+
+At each start of a query two more processes, one after the other, import this module only to make
+the source and the reader. numpy, pyarrow and Kafka's client would cost each of them half a second;
+they are imported where offsets or records are read.
 """
 
 from __future__ import annotations
@@ -19,24 +23,26 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
 from duewheel.checkpoints.commit_and_close import Marks, marks_from, marks_to
-from duewheel.kafka.leader_requests import EARLIEST, LATEST
-from duewheel.kafka.raw_reader import RawReader
-from duewheel.schemas.batches import OffsetRanges, TopicPartition
-from duewheel.streaming.read_task import COLUMN, TaskSettings, TaskShare, read_share, reader_of
+from duewheel.kafka.log_ends import EARLIEST, LATEST
+from duewheel.streaming.task_share import COLUMN, TaskSettings, TaskShare
+
+if TYPE_CHECKING:  # see the module's head
+    from duewheel.kafka.raw_reader import RawReader
+    from duewheel.schemas.batches import OffsetRanges, TopicPartition
 
 _FORMAT = "duewheel"
 # Names of Spark's options of a stream. It redacts the values of those with `secret`.
 _OPTIONS, _TASKS = "options_secret", "tasks"
 _ROWS_OF_ONE_TASK = 2_000  # one task reads fewer rows faster than several: each has a fixed cost
 
-Offsets = dict[TopicPartition, int]
+Offsets: TypeAlias = "dict[TopicPartition, int]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +147,15 @@ class TimerReader(DataSourceStreamReader):
         return divide(ranges, self._tasks)
 
     def read(self, share: InputPartition) -> Any:
+        from duewheel.streaming.read_task import read_share
+
         assert isinstance(share, TaskShare)
         return read_share(self._options.task, share)
 
     @property
     def _kafka(self) -> RawReader:
+        from duewheel.streaming.read_task import reader_of
+
         return reader_of(self._options.task)
 
     def _next_offsets(self, partitions: Collection[TopicPartition], before: Marks) -> Offsets:

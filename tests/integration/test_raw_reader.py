@@ -16,7 +16,7 @@ from duewheel.dev.broker import DevBroker
 from duewheel.errors import KafkaUnavailable
 from duewheel.java.find import Java
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.leader_requests import LATEST
+from duewheel.kafka.log_ends import LATEST
 from duewheel.kafka.raw_reader import RawReader
 
 pytestmark = pytest.mark.kafka

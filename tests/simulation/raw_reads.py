@@ -11,11 +11,12 @@ from tests.simulation.shard_model import Shard
 from tests.simulation.timers import TOPIC
 
 from duewheel.checkpoints.commit_and_close import Marks
-from duewheel.kafka.leader_requests import EARLIEST, Fetched
+from duewheel.kafka.leader_requests import Fetched
+from duewheel.kafka.log_ends import EARLIEST
 from duewheel.kafka.raw_reader import RawReader
 from duewheel.schemas.batches import TopicPartition
-from duewheel.streaming.read_task import TaskSettings
 from duewheel.streaming.source import SourceOptions, TimerReader
+from duewheel.streaming.task_share import TaskSettings
 
 _NO_LIMIT = 1 << 30
 

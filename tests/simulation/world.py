@@ -34,7 +34,7 @@ from duewheel.checkpoints.reshard_records import is_unfinished_notice
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile, Fenced, RecoveryRefused
-from duewheel.kafka.leader_requests import EARLIEST
+from duewheel.kafka.log_ends import EARLIEST
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.streaming.background_append import StoppedWaitingError
 from duewheel.streaming.spark_checkpoint import settle_checkpoint

@@ -22,7 +22,6 @@ from duewheel.errors import DuewheelError
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.batch_reader import CorruptBatch, end_offset
 
-EARLIEST, LATEST = -2, -1  # timestamps with a meaning of their own in a ListOffsets request
 _READ_COMMITTED = 1
 _FETCH_VERSION_MAX = 12  # later ones name topics by id
 _MAX_WAIT_MS = 100  # a broker's, for bytes; ranges end at known offsets, so it hardly ever waits

@@ -24,7 +24,8 @@ from kafka import errors
 from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.kafka.clients import ClientSettings, close
 from duewheel.kafka.deadline import Deadline, within
-from duewheel.kafka.leader_requests import EARLIEST, Fetched, LeaderRequests, partition_name
+from duewheel.kafka.leader_requests import Fetched, LeaderRequests, partition_name
+from duewheel.kafka.log_ends import EARLIEST
 from duewheel.schemas.batches import OffsetRanges, TopicPartition
 
 _STALLED_S = 60.0  # without progress, until a call fails

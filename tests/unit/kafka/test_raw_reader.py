@@ -16,7 +16,8 @@ from duewheel.errors import KafkaUnavailable
 from duewheel.kafka import raw_reader
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.leader_requests import EARLIEST, Fetched
+from duewheel.kafka.leader_requests import Fetched
+from duewheel.kafka.log_ends import EARLIEST
 from duewheel.kafka.raw_reader import RawReader
 from duewheel.schemas.batches import TopicPartition
 

@@ -14,6 +14,7 @@ from duewheel.schemas.batch_ipc import to_bytes
 from duewheel.schemas.batches import TimerBatch
 from duewheel.streaming import read_task
 from duewheel.streaming.read_task import _row, _write_file, take_timers
+from duewheel.streaming.task_share import TaskSettings
 from duewheel.testing import TimerRow, timer_batch
 
 NOW_MS = 1_800_000_000_000
@@ -68,7 +69,7 @@ def test_the_reader_of_other_topics_is_closed(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(read_task, "RawReader", Reader)
     monkeypatch.setattr(read_task, "_process_reader", read_task.ProcessReader())
-    settings = read_task.TaskSettings({}, ["a"], "", "", "")
+    settings = TaskSettings({}, ["a"], "", "", "")
     reader = read_task.reader_of(settings)
     assert read_task.reader_of(replace(settings, epochs="others")) is reader
     read_task.reader_of(replace(settings, topics=["a", "b"]))

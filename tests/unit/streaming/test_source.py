@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +12,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from duewheel.checkpoints.commit_and_close import marks_from, marks_to
-from duewheel.kafka.leader_requests import EARLIEST
+from duewheel.kafka.log_ends import EARLIEST
 from duewheel.schemas.batches import TopicPartition
-from duewheel.streaming.read_task import TaskSettings
 from duewheel.streaming.source import Offsets, SourceOptions, TimerReader, batch_ends, divide
+from duewheel.streaming.task_share import TaskSettings
 
 A, B, C = ("a", 0), ("a", 1), ("b", 0)
 TASK = TaskSettings({"bootstrap_servers": ["one:9092"]}, ["a", "b"], "epochs", "dead", "folder")
@@ -132,3 +134,11 @@ def test_offsets_as_spark_keeps_them() -> None:
     offsets = {C: 3, A: 0, B: 12}
     assert marks_from(marks_to(offsets)) == offsets
     assert marks_to(offsets) == {"a": {"0": 0, "1": 12}, "b": {"0": 3}}
+
+
+def test_a_planning_process_imports_no_client_of_kafka() -> None:
+    """Two processes of each start only make the source; Spark waits for one after the other."""
+    code = "import sys, duewheel.streaming.source; print(*sys.modules)"
+    command = [sys.executable, "-P", "-c", code]
+    imported = subprocess.check_output(command, text=True).split()
+    assert not {"kafka", "structlog", "duewheel.streaming.read_task"} & set(imported)

@@ -1,0 +1,45 @@
+"""What a task of the query is given. Spark's planning processes import this and no library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import InputPartition
+
+if TYPE_CHECKING:  # it imports numpy and pyarrow
+    from duewheel.schemas.batches import OffsetRanges
+
+COLUMN = "timers"  # of the rows that tasks hand over
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """The settings that all tasks of a query share.
+
+    Attributes:
+        kafka: options of kafka-python's clients, with the servers.
+        topics: the timer topics.
+        epochs: the settings epochs, as `Epochs.text`.
+        dead_letter_topic: of rejected records.
+        folder: a folder on one host, through which tasks hand timers to the driver. Empty: they go
+            through Spark.
+    """
+
+    kafka: Mapping[str, Any]
+    topics: Sequence[str]
+    epochs: str
+    dead_letter_topic: str
+    folder: str
+
+
+@dataclass
+class TaskShare(InputPartition):
+    """The part of a batch that one task reads.
+
+    Attributes:
+        ranges: first offset, and the one behind the last, of each partition.
+    """
+
+    ranges: OffsetRanges
