@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.harness.loaded_shard import LoadedShard, remove
 from tests.harness.whole_shard import CLOCK
@@ -219,6 +220,30 @@ def restart_dequeue(shard: LoadedShard) -> None:
     started = len(shard.events("dequeue started"))
     shard.kill("dequeue")
     shard.wait_for("dequeue started", started)
+
+
+@pytest.mark.crash_matrix
+@pytest.mark.parametrize(
+    "module", ["python_streaming_source_runner", "plan_data_source_read", "worker_daemon"]
+)
+def test_python_processes_of_spark_are_killed(shard: LoadedShard, module: str) -> None:
+    """The one that plans batches, the one that divides them, those of the tasks."""
+    killed = list[int]()
+
+    def kill() -> bool:
+        with suppress(psutil.NoSuchProcess):
+            for each in psutil.Process(shard.status()["ingest"]["pid"]).children(recursive=True):
+                if module in " ".join(each.cmdline()):
+                    each.kill()
+                    killed.append(each.pid)
+        return bool(killed)
+
+    shard.wait(kill)
+    killed_ms = CLOCK.now_ms()
+    value = b"behind the kill of %s" % module.encode()
+    shard.load.write({value: killed_ms})
+    shard.wait(lambda: value in shard.arrivals.first)
+    shard.await_arrivals()
 
 
 @pytest.mark.crash_matrix

@@ -52,6 +52,18 @@ def test_what_has_ended_a_query(
     assert type(cause(raised, text)) is meant
 
 
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ("SQLSTATE: XXKST", "has ended"),
+        ("Python worker failed to connect back. SQLSTATE: XXKST", "did not start within 10 s"),
+    ],
+)
+def test_the_end_of_the_planning_process_is_named(end: str, reason: str) -> None:
+    text = f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {end}"
+    assert f"plans batches {reason}" in str(cause(None, text))
+
+
 class FailingFrame:
     """Its tasks fail."""
 
