@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import subprocess
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -102,14 +103,32 @@ def test_one_run_works_in_a_directory(running: WholeShard) -> None:
 
 @dataclass(frozen=True)
 class LoginBroker:
-    """A broker by its listeners: for its operator, and for those who log in."""
+    """A broker by its listeners: for its operator, and, encrypted, for those who log in.
 
+    Attributes:
+        authority: file of the certificate that clients of `sasl` have to trust.
+    """
+
+    broker: DevBroker
     plain: str
     sasl: str
+    authority: Path
+
+
+def self_signed(java: Java, folder: Path) -> tuple[Path, Path]:
+    """A key store for this host, and the certificate in it."""
+    store, certificate = folder / "store.p12", folder / "certificate.pem"
+    common = ["-alias", "broker", "-keystore", str(store), "-storepass", PASSWORD]
+    keytool = str(java.home / "bin" / "keytool")
+    who = ["-keyalg", "EC", "-dname", "CN=broker", "-ext", f"SAN=ip:{HOST}"]
+    for command in (["-genkeypair", *who], ["-exportcert", "-rfc", "-file", str(certificate)]):
+        subprocess.run([keytool, *command, *common], check=True, capture_output=True)
+    return store, certificate
 
 
 @pytest.fixture
-def secured(java: Java, kafka_jars: list[Path]) -> Iterator[LoginBroker]:
+def secured(java: Java, kafka_jars: list[Path], tmp_path: Path) -> Iterator[LoginBroker]:
+    store, certificate = self_signed(java, tmp_path)
     plain, sasl, controller = free_ports(3)
     at = {"PLAINTEXT": plain, "SASL": sasl}
     properties = {
@@ -117,14 +136,16 @@ def secured(java: Java, kafka_jars: list[Path]) -> Iterator[LoginBroker]:
             f"{name}://{HOST}:{port}" for name, port in (at | {"CONTROLLER": controller}).items()
         ),
         "advertised.listeners": ",".join(f"{name}://{HOST}:{p}" for name, p in at.items()),
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,"
-        "SASL:SASL_PLAINTEXT",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_SSL",
         "controller.quorum.voters": f"1@{HOST}:{controller}",
+        "listener.name.sasl.ssl.keystore.type": "PKCS12",
+        "listener.name.sasl.ssl.keystore.location": str(store),
+        "listener.name.sasl.ssl.keystore.password": PASSWORD,
         "listener.name.sasl.sasl.enabled.mechanisms": SCRAM,
         "listener.name.sasl.scram-sha-256.sasl.jaas.config": f"{MODULE} required;",
     }
-    with DevBroker(java=java, port=plain, properties=properties):
-        yield LoginBroker(f"{HOST}:{plain}", f"{HOST}:{sasl}")
+    with DevBroker(java=java, port=plain, properties=properties) as broker:
+        yield LoginBroker(broker, f"{HOST}:{plain}", f"{HOST}:{sasl}", certificate)
 
 
 @dataclass(frozen=True)
@@ -143,22 +164,29 @@ class Login:
 
 
 @pytest.mark.crash_matrix
+@pytest.mark.timeout(900)
 def test_a_login_that_is_refused_for_a_while(secured: LoginBroker, tmp_path: Path) -> None:
+    """All connections are encrypted, and those of Spark's tasks, too."""
     shard = WholeShard(tmp_path, secured.plain, "app")
     with closing(KafkaAdminClient(bootstrap_servers=secured.plain)) as operator:
         login = Login(operator)
         login.allow()
         by_sasl = shard.config.read_text().replace(secured.plain, secured.sasl) + (
-            f'[kafka.client]\nsecurity_protocol = "SASL_PLAINTEXT"\nsasl_mechanism = "{SCRAM}"\n'
+            f'[kafka.client]\nsecurity_protocol = "SASL_SSL"\nsasl_mechanism = "{SCRAM}"\n'
             f'sasl_plain_username = "{USER}"\nsasl_plain_password = "{PASSWORD}"\n'
+            f'ssl_cafile = "{secured.authority}"\n'
         )
         shard.config.write_text(by_sasl)
         try:
             shard.start()
             login.refuse()
+            # Connections of an accepted login last until the broker ends them.
+            secured.broker.restart()
+            shard.wait(lambda: bool(died(shard, "ingest")))
+            assert "SaslAuthenticationFailed" in str(died(shard, "ingest")[0]["reason"])
             shard.kill("dequeue")
             # Once by our signal, then refused.
-            shard.wait(lambda: len(died(shard, "dequeue")) > 2)
+            shard.wait(lambda: len(died(shard, "dequeue")) > 1)
             login.allow()
             deliver_one(shard, b"after the refusal")
             assert shard.stop() == 0
