@@ -202,8 +202,8 @@ def partition_name(partition: TopicPartition) -> str:
 def unreadable(partition: TopicPartition, error: CorruptBatch) -> DuewheelError:
     """The error of a partition that has a batch which no start can read."""
     return DuewheelError(
-        f'{partition_name(partition)}: {error}. Ingest stops here at each start: see "A batch that '
-        'cannot be read" in docs/topics.md'
+        f"{partition_name(partition)}: {error}. Ingest stops here at each start. Copy the messages "
+        "that count to the end of the topic, then delete its log up to behind this batch"
     )
 
 
