@@ -83,16 +83,10 @@ def begun(tmp_path: Path) -> subprocess.Popen[bytes]:
 RARE = pytest.mark.crash_matrix
 
 
+@RARE
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("hangup")
-@pytest.mark.parametrize(
-    "how",
-    [
-        signal.SIGINT,
-        pytest.param(signal.SIGTERM, marks=RARE),
-        pytest.param(signal.SIGHUP, marks=RARE),
-    ],
-)
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_demo_leaves_nothing(tmp_path: Path, how: signal.Signals) -> None:
     demo = begun(tmp_path)
     demo.send_signal(how)

@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.kafka,
     pytest.mark.spark,
     pytest.mark.slow,
+    pytest.mark.crash_matrix,
     pytest.mark.usefixtures("java"),
 ]
 
@@ -61,7 +62,6 @@ def test_the_master_comes_late(shard: WholeShard, cluster: SparkCluster) -> None
     assert shard.stop() == 0
 
 
-@pytest.mark.crash_matrix
 @pytest.mark.timeout(600)
 def test_a_worker_dies_while_timers_come_in(shard: WholeShard, cluster: SparkCluster) -> None:
     """One of two, with its executor. Ingest itself goes on, and each timer leaves once."""

@@ -190,7 +190,7 @@ def lives(data: Path, name: str, _: State) -> bool:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("delay_s", [0.0, 1.0])
+@pytest.mark.parametrize("delay_s", [pytest.param(0.0, marks=pytest.mark.crash_matrix), 1.0])
 def test_a_jvm_that_starts_ends_with_its_process(
     java: Java, tmp_path: Path, delay_s: float
 ) -> None:
