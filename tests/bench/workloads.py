@@ -151,14 +151,7 @@ def overdue(session: Session, count: int) -> None:
     due_ms = np.sort(first_ms + session.rng.integers(0, OVERDUE_SPAN_MS, count))
     load = session.load(due_ms)
     session.enqueue(load)
-    begun_s = time.monotonic()
-    session.system.halt()
-    report.add("stopped within", "s", time.monotonic() - begun_s)
-    if len(session.received(load)):
-        raise TimeoutError("the system delivered before it was down")
-    sleep_until(first_ms + OVERDUE_SPAN_MS + 100)
-    start_ms = CLOCK.now_ms()
-    session.system.resume()
+    start_ms = away_until(session, report, load, first_ms + OVERDUE_SPAN_MS + 100)
     session.await_received(load)
     time.sleep(1)  # for what comes twice
     rows = session.received(load)
@@ -169,6 +162,21 @@ def overdue(session: Session, count: int) -> None:
     if after_first := int(np.count_nonzero(rows["stored_ms"] > first)):
         report.add("catch-up rate", "timers/s", after_first / (last - first) * 1000)
     report.delivery(load, rows)
+
+
+def away_until(session: Session, report: Report, load: TimerLoad, end_ms: int) -> int:
+    """Stop the system, of whose timers none is due yet, and start it at a time; returns when the
+    start began.
+    """
+    begun_s = time.monotonic()
+    session.system.halt()
+    report.add("stopped within", "s", time.monotonic() - begun_s)
+    if len(session.received(load)):
+        raise TimeoutError("the system delivered before it was down")
+    sleep_until(end_ms)
+    start_ms = CLOCK.now_ms()
+    session.system.resume()
+    return start_ms
 
 
 def idle(session: Session, seconds: int) -> None:

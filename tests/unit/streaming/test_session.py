@@ -34,6 +34,21 @@ def test_a_kill_while_the_jvm_starts_leaves_nothing_outside_the_work_directory(
     assert folder.parent.stat().st_mode & 0o777 == 0o700, "tasks leave message bodies there"
 
 
+def properties(monkeypatch: pytest.MonkeyPatch, options: SessionOptions) -> str:
+    """The file that a JVM would read at a start with these options."""
+    given = []
+
+    class Started:
+        def getOrCreate(self) -> SimpleNamespace:  # noqa: N802
+            given.append((options.work_dir / "properties").read_text())
+            return SimpleNamespace(_jvm=None)
+
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    monkeypatch.setattr(SparkSession, "builder", Started())
+    start_session(options)
+    return given[0]
+
+
 @pytest.mark.parametrize(
     ("own", "collectors"),
     [
@@ -49,32 +64,14 @@ def test_a_kill_while_the_jvm_starts_leaves_nothing_outside_the_work_directory(
 def test_the_jvm_has_one_collector(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, own: str, collectors: list[str]
 ) -> None:
-    settings = []
-
-    class Started:
-        def getOrCreate(self) -> SimpleNamespace:  # noqa: N802
-            settings.append((tmp_path / "properties").read_text())
-            return SimpleNamespace(_jvm=None)
-
-    monkeypatch.setattr(os, "environ", {**os.environ})
-    monkeypatch.setattr(SparkSession, "builder", Started())
     conf = {f"spark.driver.{key}": own}
-    start_session(SessionOptions("test", tmp_path, Path("java"), conf=conf))
-    assert sorted(re.findall(r"Use\w+GC", settings[0])) == collectors
+    given = properties(monkeypatch, SessionOptions("test", tmp_path, Path("java"), conf=conf))
+    assert sorted(re.findall(r"Use\w+GC", given)) == collectors
 
 
 def test_options_of_the_caller_come_before_those_of_the_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = []
-
-    class Started:
-        def getOrCreate(self) -> SimpleNamespace:  # noqa: N802
-            settings.append((tmp_path / "properties").read_text())
-            return SimpleNamespace(_jvm=None)
-
-    monkeypatch.setattr(os, "environ", {**os.environ})
-    monkeypatch.setattr(SparkSession, "builder", Started())
     options = SessionOptions(
         "test",
         tmp_path,
@@ -82,6 +79,6 @@ def test_options_of_the_caller_come_before_those_of_the_settings(
         java_options=["-Da=with space"],
         conf={"spark.driver.extraJavaOptions": "-Da=own"},
     )
-    start_session(options)
-    text = re.sub(r"\\u([0-9a-f]{4})", lambda found: chr(int(found[1], 16)), settings[0])
+    given = properties(monkeypatch, options)
+    text = re.sub(r"\\u([0-9a-f]{4})", lambda found: chr(int(found[1], 16)), given)
     assert text.index('"-Da=with space"') < text.index("-Da=own")
