@@ -55,7 +55,7 @@ class TimerEngine(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SinkStatistics:
+class TakerStatistics:
     """Counts since the taker was created.
 
     Attributes:
@@ -112,8 +112,7 @@ class BatchTaker:
         self._guard = guard
         self._stopping = threading.Event()
         self._reached: dict[TopicPartition, int] = {}  # ends of the batches taken so far
-        self._noted: dict[TopicPartition, int] = {}  # ends of the gaps noted so far
-        self._statistics = SinkStatistics()
+        self._statistics = TakerStatistics()
 
     @property
     def is_stopping(self) -> bool:
@@ -131,7 +130,7 @@ class BatchTaker:
         self._statistics = replace(self._statistics, rows_held=0, rows_without_room=0, rows_ahead=0)
 
     @property
-    def statistics(self) -> SinkStatistics:
+    def statistics(self) -> TakerStatistics:
         """A snapshot."""
         return replace(self._statistics, rows_lost=self._gaps.rows_lost)
 
@@ -190,11 +189,7 @@ class BatchTaker:
         first_row = _first_offsets(batch)
         for partition, end in ends.items():
             first = min(first_row.get(partition, end), end)
-            # A batch that was not taken is read again, and has noted its gaps.
-            mark = max(marks_before.get(partition, first), self._noted.get(partition, 0))
-            if first > mark:
-                self._gaps.note(partition, mark, first)
-                self._noted[partition] = first
+            self._gaps.note(partition, marks_before.get(partition, first), first)
 
     def _wait_while_paused(self, rows: int) -> None:
         if not self._paused():

@@ -40,6 +40,7 @@ class GapWatch:
         self._interval = Interval(clock, LOG_START_INTERVAL_MS)
         self._lock = threading.Lock()
         self._gaps: list[tuple[TopicPartition, int, int]] = []
+        self._noted: dict[TopicPartition, int] = {}  # ends of the gaps noted so far
         self._rows_lost = 0
 
     @property
@@ -48,10 +49,14 @@ class GapWatch:
         return self._rows_lost
 
     def note(self, partition: TopicPartition, mark: int, first: int) -> None:
-        """Spark has delivered no rows for the offsets mark … first − 1."""
-        assert first > mark
+        """Spark has delivered no rows for the offsets mark … first − 1; maybe none at all, and maybe
+        once more: a batch that was not taken is read again.
+        """
         with self._lock:
-            self._gaps.append((partition, mark, first))
+            mark = max(mark, self._noted.get(partition, 0))
+            if first > mark:
+                self._gaps.append((partition, mark, first))
+                self._noted[partition] = first
 
     def settle(self) -> None:
         """Classify the gaps noted so far, if the interval is over."""

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 
 from duewheel.schemas.batches import TimerBatch
 from duewheel.streaming.background_append import BackgroundAppend, StoppedWaitingError
-from duewheel.streaming.batch_taker import BatchTaker, SinkStatistics
+from duewheel.streaming.batch_taker import BatchTaker, TakerStatistics
 from duewheel.streaming.spark_checkpoint import end_offsets
 
 Timers = Callable[[pa.Table], TimerBatch]
@@ -108,6 +108,6 @@ class TimerSink:
         self._fetch_error = None
 
     @property
-    def statistics(self) -> SinkStatistics:
+    def statistics(self) -> TakerStatistics:
         """A snapshot."""
         return self._taker.statistics

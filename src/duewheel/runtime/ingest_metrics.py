@@ -14,7 +14,7 @@ from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock
 from duewheel.config.values import Share
 from duewheel.osutil.metrics_server import counter, counters, gauge, gauges
-from duewheel.streaming.batch_taker import SinkStatistics
+from duewheel.streaming.batch_taker import TakerStatistics
 from duewheel.streaming.query_progress import QueryProgress
 
 
@@ -37,7 +37,7 @@ class IngestMetrics:
         self,
         state: State,
         clock: Clock,
-        statistics: Callable[[], SinkStatistics],
+        statistics: Callable[[], TakerStatistics],
         min_free: Share,
         audits: AuditHistory,
     ) -> None:
@@ -71,7 +71,7 @@ class IngestMetrics:
         if audit is not None:
             yield from audit_metrics.families(audit)
 
-    def _disk(self, statistics: SinkStatistics) -> Iterator[Metric]:
+    def _disk(self, statistics: TakerStatistics) -> Iterator[Metric]:
         space = fs.space(self._state.path.parent)
         yield gauge(
             "disk_free_bytes", "Free bytes of the data directory's file system.", space.free_bytes
@@ -87,7 +87,7 @@ class IngestMetrics:
             statistics.rows_without_room,
         )
 
-    def _waiting(self, statistics: SinkStatistics) -> Iterator[Metric]:
+    def _waiting(self, statistics: TakerStatistics) -> Iterator[Metric]:
         yield gauge("paused_waiting", "Messages read that wait for a resume.", statistics.rows_held)
         yield gauge(
             "standby_waiting",
@@ -96,7 +96,7 @@ class IngestMetrics:
         )
 
 
-def _taken(statistics: SinkStatistics) -> Iterator[Metric]:
+def _taken(statistics: TakerStatistics) -> Iterator[Metric]:
     rejected = sum(statistics.rejected.values())
     yield counter("timers_accepted", "Timers taken into the wheel.", statistics.rows - rejected)
     yield counters(
@@ -113,7 +113,7 @@ def _taken(statistics: SinkStatistics) -> Iterator[Metric]:
     yield counter("rows_lost", "Offsets that retention deleted unread.", statistics.rows_lost)
 
 
-def _spark(progress: QueryProgress, statistics: SinkStatistics) -> Iterator[Metric]:
+def _spark(progress: QueryProgress, statistics: TakerStatistics) -> Iterator[Metric]:
     yield counter("spark_batches", "Batches of the streaming query.", statistics.batches)
     yield gauge("spark_batch_rows", "Rows of the newest batch.", progress.rows)
     yield gauge(
