@@ -1,4 +1,4 @@
-"""What the tests share: a Java, one Kafka broker for the whole session, names nobody else uses."""
+"""What the tests share: a Java, one Kafka broker for the whole run, names nobody else uses."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import os
 import re
 import signal
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import hypothesis
 import pytest
+from tests.harness.shared_broker import SharedBroker, shared_broker
 
-from duewheel.dev.broker import DevBroker
 from duewheel.dev.jars import broker_jars
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.java.find import Java, find_java
@@ -114,10 +115,19 @@ def kafka_jars(java: Java) -> list[Path]:
 
 
 @pytest.fixture(scope="session")
-def broker(java: Java, kafka_jars: list[Path]) -> Iterator[DevBroker]:
-    """The session's Kafka. Tests that stop or kill a broker start one of their own."""
-    with DevBroker(java=java) as running:
-        yield running
+def broker(
+    java: Java,
+    kafka_jars: list[Path],
+    tmp_path_factory: pytest.TempPathFactory,
+    pytestconfig: pytest.Config,
+) -> SharedBroker:
+    """The run's Kafka."""
+    base = tmp_path_factory.getbasetemp()
+    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    until_the_end = ExitStack()
+    # Not by the end of this fixture: that is part of the last test, which has a time limit.
+    pytestconfig.add_cleanup(until_the_end.close)
+    return until_the_end.enter_context(shared_broker(folder, java))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.harness.shared_broker import SharedBroker
 from tests.crash.fault_shard import (
     CLOCK,
     COLLECT_CANCELS,
@@ -21,7 +22,6 @@ from tests.crash.fault_shard import (
 )
 from tests.crash.wrong_shard import WrongShard
 
-from duewheel.dev.broker import DevBroker
 from duewheel.wheel.slots import HOUR_MS
 
 pytestmark = [
@@ -71,7 +71,7 @@ class PastShard(WrongShard):
 
 
 @pytest.fixture
-def shard(broker: DevBroker, tmp_path: Path) -> Iterator[PastShard]:
+def shard(broker: SharedBroker, tmp_path: Path) -> Iterator[PastShard]:
     name = f"segments-{CLOCK.now_ms()}"
     shard = PastShard(tmp_path, broker.bootstrap_servers, name, slots=300_000, margin="5m")
     with closing(shard):

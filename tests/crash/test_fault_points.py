@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from tests.harness.shared_broker import SharedBroker
 from tests.crash.fault_shard import (
     CLOCK,
     DEADLINE_S,
@@ -27,7 +28,6 @@ from tests.crash.fault_shard import (
     process_of,
 )
 
-from duewheel.dev.broker import DevBroker
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.layout import hour_name
 
@@ -119,7 +119,7 @@ def test_every_point_is_at_a_method_that_exists() -> None:
 
 
 @pytest.fixture(scope="module")
-def shard(broker: DevBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultShard]:
+def shard(broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultShard]:
     """Ingest is starting, and the shard began an hour ago."""
     path = tmp_path_factory.mktemp("points")
     name = f"points-{CLOCK.now_ms()}"
@@ -190,7 +190,7 @@ def hour_to_come(delivered_slot: int) -> str:
 
 @pytest.fixture(scope="module")
 def small_shard(
-    broker: DevBroker, tmp_path_factory: pytest.TempPathFactory
+    broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[FaultShard]:
     """The ring is eight seconds: many laps, and full while dequeue is away."""
     path = tmp_path_factory.mktemp("matrix")

@@ -12,10 +12,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.harness.shared_broker import SharedBroker
 from tests.crash.fault_shard import CLOCK, LOAD, REPLACING
 from tests.crash.wrong_shard import WrongShard
 
-from duewheel.dev.broker import DevBroker
 from duewheel.ops.status import status as read_status
 from duewheel.wheel.slots import HOUR_MS
 
@@ -32,7 +32,7 @@ ALL_DUE_S = 3.0  # more than the longest delay of a load
 
 
 @pytest.fixture
-def shard(broker: DevBroker, tmp_path: Path) -> Iterator[WrongShard]:
+def shard(broker: SharedBroker, tmp_path: Path) -> Iterator[WrongShard]:
     name = f"clock-{CLOCK.now_ms()}"
     shard = WrongShard(tmp_path, broker.bootstrap_servers, name, slots=100_000, margin="5m")
     with closing(shard):

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.config_file import write_config
+from tests.harness.shared_broker import SharedBroker
 
 from duewheel import factory
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
-from duewheel.dev.broker import DevBroker
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.all_shards_progress import all_shards
 from duewheel.ops import reshard
@@ -25,7 +25,7 @@ from duewheel.testing import LocalShard
 class Application:
     """An application of four partitions, and what is known of its shards."""
 
-    def __init__(self, path: Path, broker: DevBroker) -> None:
+    def __init__(self, path: Path, broker: SharedBroker) -> None:
         self.path = path
         self.name = f"reshard-{uuid.uuid4().hex[:8]}"
         timer = {

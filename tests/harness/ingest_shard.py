@@ -14,6 +14,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from tests.harness.config_file import QUICK_JVM
 from tests.harness.launcher import events, launch, tail, wait_until
+from tests.harness.shared_broker import SharedBroker
 
 from duewheel import factory
 from duewheel.checkpoints.commit_and_close import Close, Commit
@@ -23,7 +24,6 @@ from duewheel.checkpoints.recovery_decision import Keep, RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
-from duewheel.dev.broker import DevBroker
 from duewheel.osutil.child_process import Child
 from duewheel.runtime.ingest_process import CHECKPOINT
 from duewheel.schemas.batches import TopicPartition
@@ -232,7 +232,7 @@ class IngestShard:
 
 @pytest.fixture
 def shard(
-    broker: DevBroker, unique_name: Callable[[str], str], tmp_path: Path
+    broker: SharedBroker, unique_name: Callable[[str], str], tmp_path: Path
 ) -> Iterator[IngestShard]:
     made = IngestShard(tmp_path, broker.bootstrap_servers, unique_name("delayed"))
     yield made

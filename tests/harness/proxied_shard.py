@@ -16,10 +16,10 @@ from tests.harness.fault_judge import GIVE_UP_S, FaultTopics
 from tests.harness.kafka_shard import CLOCK, KafkaShard
 from tests.harness.launcher import wait_until
 from tests.harness.reader import consumer, poll, read_topic
+from tests.harness.shared_broker import SharedBroker
 from tests.harness.source_table import as_table, read_records
 
 from duewheel.checkpoints.role import Role
-from duewheel.dev.broker import DevBroker
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
@@ -43,7 +43,7 @@ class ProxiedShard(KafkaShard):
     def __init__(
         self,
         path: Path,
-        broker: DevBroker,
+        broker: SharedBroker,
         servers: str,
         topics: FaultTopics,
         hot_slots: HotSlots | None = None,

@@ -10,9 +10,9 @@ from kafka.admin import (
     ConfigResource,
 )
 from tests.harness.launcher import wait_until
+from tests.harness.shared_broker import SharedBroker
 
 from duewheel.config.settings import Settings, load
-from duewheel.dev.broker import DevBroker
 from duewheel.kafka.admin import KafkaAdmin
 
 TIMER = "timer"
@@ -50,7 +50,7 @@ class ShardTopics:
         return {name: entry["value"] for name, entry in found.items()}
 
 
-def made(broker: DevBroker, path: Path, name: str) -> ShardTopics:
+def made(broker: SharedBroker, path: Path, name: str) -> ShardTopics:
     config = path / "duewheel.toml"
     config.write_text(
         f'[app]\nid = "{name}"\n'

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from tests.harness.config_file import write_config
 from tests.harness.fault_proxy import FaultProxy
+from tests.harness.shared_broker import SharedBroker
 from tests.harness.whole_shard import WholeShard
 
-from duewheel.dev.broker import DevBroker
 
 
 @pytest.fixture
-def proxy(broker: DevBroker) -> Iterator[FaultProxy]:
+def proxy(broker: SharedBroker) -> Iterator[FaultProxy]:
     with FaultProxy(broker.bootstrap_servers) as proxy:
         yield proxy
 
@@ -32,7 +32,7 @@ def hangup() -> Iterator[None]:
 
 @pytest.fixture
 def shard(
-    tmp_path: Path, broker: DevBroker, unique_name: Callable[[str], str]
+    tmp_path: Path, broker: SharedBroker, unique_name: Callable[[str], str]
 ) -> Iterator[WholeShard]:
     """Its ring holds 2.8 hours."""
     name = unique_name("app")[-40:].lstrip("-")
@@ -41,7 +41,7 @@ def shard(
 
 
 @pytest.fixture
-def config(broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str]) -> Path:
+def config(broker: SharedBroker, tmp_path: Path, unique_name: Callable[[str], str]) -> Path:
     """Of a shard whose topics are not made yet."""
     name, denied = unique_name("app")[-40:], {"targets_deny": ["*.denied"]}
     return write_config(tmp_path, broker.bootstrap_servers, name, timer=denied)

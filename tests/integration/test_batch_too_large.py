@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.harness.ingest_shard import DEADLINE_S, Headers, IngestShard
 from tests.harness.launcher import wait_until
+from tests.harness.shared_broker import SharedBroker
 
-from duewheel.dev.broker import DevBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.crash_matrix]
 
@@ -25,7 +25,7 @@ STARTS_MAX = 8
 
 @pytest.fixture
 def shard(
-    broker: DevBroker, unique_name: Callable[[str], str], tmp_path: Path
+    broker: SharedBroker, unique_name: Callable[[str], str], tmp_path: Path
 ) -> Iterator[IngestShard]:
     made = IngestShard(tmp_path, broker.bootstrap_servers, unique_name("delayed"))
     made.config.write_text(made.config.read_text().replace("= 2000", f"= {ROWS_MAX}"))

@@ -29,9 +29,9 @@ from tests.harness.kafka_shard import CLOCK, KafkaShard
 from tests.harness.launcher import wait_until
 from tests.harness.publishing import own_threads
 from tests.harness.reader import consumer, read_committed
+from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints.role import Role
-from duewheel.dev.broker import DevBroker
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
@@ -60,7 +60,7 @@ class JudgedShard(KafkaShard):
     def __init__(
         self,
         path: Path,
-        broker: DevBroker,
+        broker: SharedBroker,
         servers: str,
         topics: FaultTopics,
         limits: PublisherLimits,
@@ -107,7 +107,7 @@ def await_answer(late: Fault) -> None:
 
 
 @pytest.fixture(scope="module")
-def topics(broker: DevBroker) -> FaultTopics:
+def topics(broker: SharedBroker) -> FaultTopics:
     topics = FaultTopics.named(f"faults-{uuid.uuid4().hex[:8]}")
     topics.create(broker.bootstrap_servers)
     return topics
@@ -115,7 +115,7 @@ def topics(broker: DevBroker) -> FaultTopics:
 
 @pytest.fixture
 def make(
-    tmp_path: Path, broker: DevBroker, proxy: FaultProxy, topics: FaultTopics
+    tmp_path: Path, broker: SharedBroker, proxy: FaultProxy, topics: FaultTopics
 ) -> Iterator[Callable[..., JudgedShard]]:
     made: list[JudgedShard] = []
 
@@ -301,7 +301,7 @@ def test_a_partition_without_success_takes_the_others_with_it(
 
 
 def test_nothing_is_committed_once_a_batch_has_expired(
-    broker: DevBroker, proxy: FaultProxy, topics: FaultTopics
+    broker: SharedBroker, proxy: FaultProxy, topics: FaultTopics
 ) -> None:
     """kafka-python would commit the other batch: to it an expired one is over and done with."""
     proxy.inject(Fault("Produce", Action.REFUSE, 7, topic=topics.bills, times=ALWAYS))

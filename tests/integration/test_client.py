@@ -16,12 +16,12 @@ import pytest
 from kafka.errors import KafkaError
 from tests.harness import launcher
 from tests.harness.reader import everything_in, read_topic
+from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import SparklessShard
 
 from duewheel.client import DelayProducer, Timer
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import load
-from duewheel.dev.broker import DevBroker
 from duewheel.errors import InvalidTimer
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.schemas.header_names import LEVELS_MS
@@ -58,7 +58,7 @@ def shard(config: Path) -> Iterator[SparklessShard]:
 
 
 @pytest.fixture
-def topics(broker: DevBroker, unique_name: Callable[[str], str]) -> ClientTopics:
+def topics(broker: SharedBroker, unique_name: Callable[[str], str]) -> ClientTopics:
     made = ClientTopics(broker.bootstrap_servers, unique_name("timers"), unique_name("orders"))
     with KafkaAdmin({"bootstrap_servers": [made.servers]}) as admin:
         admin.create_topic(made.timers, TIMER_PARTITIONS)

@@ -15,12 +15,12 @@ from kafka import KafkaAdminClient
 from structlog.testing import capture_logs
 from tests.harness.publishing import Message, deliveries
 from tests.harness.shard_topics import DEAD, STATE, TIMER, ShardTopics, made
+from tests.harness.shared_broker import SharedBroker
 from tests.harness.whole_shard import WholeShard, schedule
 
 from duewheel import factory
 from duewheel.checkpoints.progress import PartitionProgress
 from duewheel.client import DelayProducer
-from duewheel.dev.broker import DevBroker
 from duewheel.doctor.topics import as_finding
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.bounded_reader import Bound
@@ -39,7 +39,7 @@ def codec(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def topics(broker: DevBroker, tmp_path: Path, codec: str) -> Iterator[ShardTopics]:
+def topics(broker: SharedBroker, tmp_path: Path, codec: str) -> Iterator[ShardTopics]:
     """A begun shard, and then a codec for each of its topics."""
     topics = made(broker, tmp_path, f"codecs-{codec}-{uuid.uuid4().hex[:8]}")
     init_progress(topics.settings)
@@ -106,7 +106,7 @@ def test_what_producers_compress_is_read_back_and_previewed(
 @pytest.mark.usefixtures("java")
 @pytest.mark.timeout(600)
 def test_a_whole_shard_starts_again_after_its_topics_were_made_to_recompress(
-    broker: DevBroker, tmp_path: Path
+    broker: SharedBroker, tmp_path: Path
 ) -> None:
     shard = WholeShard(tmp_path, broker.bootstrap_servers, f"codecs-{uuid.uuid4().hex[:8]}")
     client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)

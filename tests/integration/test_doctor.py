@@ -13,6 +13,7 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource
 from tests.harness.examining import CLOCK, errors, examined, only, settings_for
 from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
+from tests.harness.shared_broker import SharedBroker
 
 from duewheel import factory
 from duewheel.config.settings import Settings
@@ -35,13 +36,13 @@ def init(settings: Settings, client: KafkaAdminClient) -> None:
 
 
 @pytest.fixture
-def settings(broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str]) -> Settings:
+def settings(broker: SharedBroker, tmp_path: Path, unique_name: Callable[[str], str]) -> Settings:
     name = unique_name("app")[-60:].strip("-")
     return settings_for(tmp_path, broker.bootstrap_servers, name)
 
 
 @pytest.fixture
-def client(broker: DevBroker) -> Iterator[KafkaAdminClient]:
+def client(broker: SharedBroker) -> Iterator[KafkaAdminClient]:
     with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as client:
         yield client
 
@@ -127,7 +128,7 @@ def through(settings: Settings, proxy: FaultProxy) -> Settings:
     return settings.model_copy(update={"kafka": settings.kafka.model_copy(update=kafka)})
 
 
-def test_a_broker_that_lacks_an_api(settings: Settings, broker: DevBroker) -> None:
+def test_a_broker_that_lacks_an_api(settings: Settings, broker: SharedBroker) -> None:
     init_producer_id = 22
     with FaultProxy(broker.bootstrap_servers) as proxy:
         proxy.inject(Fault("ApiVersions", Action.WITHHOLD, init_producer_id, times=ALWAYS))
@@ -139,7 +140,7 @@ def test_a_broker_that_lacks_an_api(settings: Settings, broker: DevBroker) -> No
 
 
 def test_a_commit_that_is_only_pretended_is_found_out(
-    settings: Settings, broker: DevBroker
+    settings: Settings, broker: SharedBroker
 ) -> None:
     with FaultProxy(broker.bootstrap_servers) as proxy:
         pretended = proxy.inject(Fault("EndTxn", Action.REFUSE, code=0))

@@ -18,12 +18,12 @@ from kafka.admin import ConfigResource
 from tests.harness.launcher import DEADLINE_S
 from tests.harness.random_timers import PARTITIONS, Headers
 from tests.harness.reader import everything_in
+from tests.harness.shared_broker import SharedBroker
 from tests.harness.topics import alter
 from tests.harness.whole_shard import CLOCK, WholeShard, judge, schedule
 
 from duewheel.checkpoints.state_file import State
 from duewheel.client import Answer, Cancel, DelayProducer, Rescheduled, Timer
-from duewheel.dev.broker import DevBroker
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.wheel.slots import HOUR_MS
 from duewheel.wheel.storage.full_check import check
@@ -37,7 +37,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, broker: DevBroker) -> Iterator[WholeShard]:
+def served(tmp_path_factory: pytest.TempPathFactory, broker: SharedBroker) -> Iterator[WholeShard]:
     """One that runs for all tests here, in their order."""
     path = tmp_path_factory.mktemp("served")
     shard = WholeShard(path, broker.bootstrap_servers, f"served-{uuid.uuid4().hex[:8]}")
@@ -115,7 +115,7 @@ def test_stop_and_start_again(served: WholeShard) -> None:
 
 @pytest.mark.timeout(600)
 def test_a_delay_beyond_the_window_is_rolled(
-    tmp_path: Path, broker: DevBroker, unique_name: Callable[[str], str]
+    tmp_path: Path, broker: SharedBroker, unique_name: Callable[[str], str]
 ) -> None:
     """Delays of several windows: written to the timer topic again and again, delivered once; or,
     where the topic has gone meanwhile, dead letters that say so.

@@ -10,14 +10,14 @@ from kafka.errors import GroupAuthorizationFailedError, KafkaError
 from kafka.structs import OffsetAndMetadata
 from tests.harness.fault_proxy import Action, Fault, FaultProxy
 from tests.harness.reader import read_committed
+from tests.harness.shared_broker import SharedBroker
 
-from duewheel.dev.broker import DevBroker
 
 pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture
-def topic(broker: DevBroker, unique_name: Callable[[str], str]) -> str:
+def topic(broker: SharedBroker, unique_name: Callable[[str], str]) -> str:
     name = unique_name("topic")
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     admin.create_topics({name: {"num_partitions": 1}}, wait_for_metadata=True)
@@ -36,7 +36,7 @@ def transaction(producer: KafkaProducer, topic: str) -> None:
 
 
 def test_clients_stay_on_the_proxy_and_get_on_over_a_retry_of_everything(
-    broker: DevBroker, proxy: FaultProxy, topic: str
+    broker: SharedBroker, proxy: FaultProxy, topic: str
 ) -> None:
     retried = {
         "InitProducerId": 14,

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from tests.harness.fault_judge import FaultTopics
 from tests.harness.proxied_shard import WHEEL, ProxiedShard
+from tests.harness.shared_broker import SharedBroker
 
-from duewheel.dev.broker import DevBroker
 from duewheel.wheel.slot_overflow import HotSlots
 
 pytestmark = pytest.mark.kafka
@@ -24,7 +24,7 @@ MakeShard = Callable[[HotSlots], ProxiedShard]
 
 
 @pytest.fixture
-def make_shard(tmp_path: Path, broker: DevBroker) -> Iterator[MakeShard]:
+def make_shard(tmp_path: Path, broker: SharedBroker) -> Iterator[MakeShard]:
     made: list[ProxiedShard] = []
 
     def make(hot_slots: HotSlots) -> ProxiedShard:

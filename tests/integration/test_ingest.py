@@ -14,10 +14,10 @@ import pytest
 from kafka import KafkaProducer
 from kafka import TopicPartition as KafkaPartition
 from tests.harness.ingest_shard import DEADLINE_S, LATER, WHEEL, Headers, IngestShard, shard
+from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
-from duewheel.dev.broker import DevBroker
 from duewheel.runtime.ingest_process import CHECKPOINT
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check
@@ -33,7 +33,7 @@ pytestmark = [
 __all__ = ["shard"]
 
 
-def transactional(broker: DevBroker, transactional_id: str) -> KafkaProducer:
+def transactional(broker: SharedBroker, transactional_id: str) -> KafkaProducer:
     producer = KafkaProducer(
         bootstrap_servers=broker.bootstrap_servers,
         transactional_id=transactional_id,
@@ -44,7 +44,7 @@ def transactional(broker: DevBroker, transactional_id: str) -> KafkaProducer:
 
 
 def test_all_header_forms_markers_and_new_partitions(
-    shard: IngestShard, broker: DevBroker, unique_name: Callable[[str], str]
+    shard: IngestShard, broker: SharedBroker, unique_name: Callable[[str], str]
 ) -> None:
     shard.begin({(shard.topic, 0): 0, (shard.topic, 1): 0})
     now_ms = SystemClock().now_ms()

@@ -13,10 +13,10 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource
 from tests.harness import topics
 from tests.harness.launcher import wait_until
+from tests.harness.shared_broker import SharedBroker
 
 from duewheel.config.keys_and_bounds import KafkaSection, TimerSection
 from duewheel.config.settings import Settings
-from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.topic_requirements import TopicFinding
@@ -27,7 +27,7 @@ Names = Callable[[str], str]
 
 
 @pytest.fixture
-def settings(broker: DevBroker, unique_name: Names) -> Settings:
+def settings(broker: SharedBroker, unique_name: Names) -> Settings:
     return Settings(
         kafka=KafkaSection(bootstrap_servers=(broker.bootstrap_servers,)),
         timer=TimerSection(
@@ -49,7 +49,7 @@ def names(settings: Settings) -> list[str]:
     return [*settings.timer.topics, *settings.service_topics.values()]
 
 
-def configs(broker: DevBroker, topic: str) -> dict[str, str]:
+def configs(broker: SharedBroker, topic: str) -> dict[str, str]:
     client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     try:
         resources = [ConfigResource("TOPIC", topic)]
@@ -59,13 +59,13 @@ def configs(broker: DevBroker, topic: str) -> dict[str, str]:
         client.close()
 
 
-def alter(broker: DevBroker, topic: str, **changed: str) -> None:
+def alter(broker: SharedBroker, topic: str, **changed: str) -> None:
     wanted = {name.replace("_", "."): value for name, value in changed.items()}
     topics.alter(broker.bootstrap_servers, topic, wanted)
 
 
 def test_init_creates_what_is_missing_and_then_finds_it(
-    broker: DevBroker, settings: Settings, admin: KafkaAdmin
+    broker: SharedBroker, settings: Settings, admin: KafkaAdmin
 ) -> None:
     created = admin.init_topics(settings, partitions=3)
     assert created == [TopicFinding(name, "created") for name in names(settings)]
@@ -93,7 +93,7 @@ def test_init_creates_what_is_missing_and_then_finds_it(
 
 
 def test_differences_are_named_and_nothing_is_changed(
-    broker: DevBroker, settings: Settings, admin: KafkaAdmin
+    broker: SharedBroker, settings: Settings, admin: KafkaAdmin
 ) -> None:
     admin.init_topics(settings)
     first, second = settings.timer.topics
@@ -124,7 +124,7 @@ def test_differences_are_named_and_nothing_is_changed(
 
 
 def test_offsets_ids_and_missing_topics(
-    broker: DevBroker, settings: Settings, admin: KafkaAdmin
+    broker: SharedBroker, settings: Settings, admin: KafkaAdmin
 ) -> None:
     admin.init_topics(settings, partitions=2)
     topic = settings.timer.topics[0]

@@ -12,9 +12,9 @@ from tests.harness.config_file import write_config
 from tests.harness.examining import settings_for
 from tests.harness.fault_proxy import FaultProxy
 from tests.harness.launcher import launch, run, tail, wait_until
+from tests.harness.shared_broker import SharedBroker
 
 from duewheel.config.settings import Settings
-from duewheel.dev.broker import DevBroker
 from duewheel.doctor import apis
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.ops.status import status
@@ -33,7 +33,7 @@ LISTED = {api.key: api for api in (*apis.NEEDED, *apis.OPTIONAL)}
 class Commands:
     """Commands that reach the broker through the proxy only."""
 
-    def __init__(self, path: Path, broker: DevBroker, proxy: FaultProxy) -> None:
+    def __init__(self, path: Path, broker: SharedBroker, proxy: FaultProxy) -> None:
         self.broker, self.proxy, self.name = broker, proxy, f"apis-{proxy.port}"
         self.timers, self.data_dir = f"{self.name}.timers", path / "data"
         self.config = write_config(
@@ -77,7 +77,7 @@ class Commands:
 
 
 def test_every_request_is_listed_at_a_version_that_is_allowed(
-    tmp_path: Path, broker: DevBroker, proxy: FaultProxy
+    tmp_path: Path, broker: SharedBroker, proxy: FaultProxy
 ) -> None:
     commands = Commands(tmp_path, broker, proxy)
     settings = settings_for(tmp_path, proxy.bootstrap_servers, commands.name)

@@ -27,9 +27,9 @@ from tests.harness.publishing import (
     started,
     values,
 )
+from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints.progress import Progress, record_key
-from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt, TransactionTooSlow
 from duewheel.kafka import producer_internals, target_encoder, transactional_producer
 from duewheel.kafka.clients import ClientSettings
@@ -46,7 +46,7 @@ CONTROL = 1 << 5  # of a batch's attributes: a transaction's marker
 
 
 @pytest.fixture
-def admin(broker: DevBroker) -> Iterator[KafkaAdminClient]:
+def admin(broker: SharedBroker) -> Iterator[KafkaAdminClient]:
     client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     yield client
     client.close()
@@ -58,7 +58,7 @@ def names(admin: KafkaAdminClient) -> Names:
 
 
 @pytest.fixture
-def make(broker: DevBroker, names: Names) -> Iterator[Make]:
+def make(broker: SharedBroker, names: Names) -> Iterator[Make]:
     made: list[KafkaPublisher] = []
 
     def new(shard: int = 0, **limits: Any) -> KafkaPublisher:
@@ -71,7 +71,7 @@ def make(broker: DevBroker, names: Names) -> Iterator[Make]:
 
 
 def test_records_arrive_byte_for_byte(
-    broker: DevBroker, names: Names, make: Make, admin: KafkaAdminClient
+    broker: SharedBroker, names: Names, make: Make, admin: KafkaAdminClient
 ) -> None:
     large = f"{names.target}.large"
     admin.create_topics(
@@ -104,7 +104,7 @@ def test_records_arrive_byte_for_byte(
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_deliveries_are_compressed_and_their_dead_letters_are_not(
-    broker: DevBroker, names: Names, make: Make, codec: Codec
+    broker: SharedBroker, names: Names, make: Make, codec: Codec
 ) -> None:
     """The broker reads every record of a compressed batch before it takes it."""
     sent = [Message(names.target, b"%09d" % i * 50, key=b"k") for i in range(1_000)]
@@ -117,7 +117,7 @@ def test_deliveries_are_compressed_and_their_dead_letters_are_not(
     assert codecs_in_log(broker, names.dead_letters) == {"none"}
 
 
-def codecs_in_log(broker: DevBroker, topic: str) -> set[Codec]:
+def codecs_in_log(broker: SharedBroker, topic: str) -> set[Codec]:
     """The codecs of the data batches on the broker's disk."""
     found = set()
     for segment in broker.data_dir.rglob(f"{topic}-*/*.log"):
@@ -132,7 +132,7 @@ def codecs_in_log(broker: DevBroker, topic: str) -> set[Codec]:
 
 
 def test_order_within_partitions_and_choice_of_partition(
-    broker: DevBroker, names: Names, make: Make
+    broker: SharedBroker, names: Names, make: Make
 ) -> None:
     keys = [b"a", b"b", b"c", b"d", b"e", None]
     sent = [Message(names.target, b"%d" % i, key=keys[i % 6]) for i in range(3_000)]
@@ -151,7 +151,7 @@ def test_order_within_partitions_and_choice_of_partition(
 
 
 def test_progress_is_read_back(
-    broker: DevBroker, names: Names, make: Make, admin: KafkaAdminClient
+    broker: SharedBroker, names: Names, make: Make, admin: KafkaAdminClient
 ) -> None:
     client = ClientSettings({"bootstrap_servers": broker.bootstrap_servers})
 
@@ -180,7 +180,7 @@ def test_progress_is_read_back(
 
 
 def test_progress_waits_for_an_open_transaction_in_its_partition(
-    broker: DevBroker, names: Names, make: Make
+    broker: SharedBroker, names: Names, make: Make
 ) -> None:
     mine = make(start_deadline_s=4.0)
     mine.start()
@@ -199,7 +199,7 @@ def test_progress_waits_for_an_open_transaction_in_its_partition(
     assert slot_of(make().start()) == 5
 
 
-def test_a_second_instance_fences_the_first(broker: DevBroker, names: Names, make: Make) -> None:
+def test_a_second_instance_fences_the_first(broker: SharedBroker, names: Names, make: Make) -> None:
     first, second = make(), make()
     first.start()
     publish(first, [Message(names.target, b"1")], progress(1))
@@ -215,7 +215,7 @@ def test_a_second_instance_fences_the_first(broker: DevBroker, names: Names, mak
 
 
 def test_what_cannot_be_published_becomes_a_dead_letter_in_the_same_transaction(
-    broker: DevBroker, names: Names, make: Make, admin: KafkaAdminClient
+    broker: SharedBroker, names: Names, make: Make, admin: KafkaAdminClient
 ) -> None:
     compacted = f"{names.target}.compacted"
     roomy = f"{names.target}.roomy"
@@ -264,7 +264,7 @@ def test_what_cannot_be_published_becomes_a_dead_letter_in_the_same_transaction(
 
 
 def test_limits_that_change_after_they_were_looked_up(
-    broker: DevBroker, names: Names, make: Make, admin: KafkaAdminClient
+    broker: SharedBroker, names: Names, make: Make, admin: KafkaAdminClient
 ) -> None:
     publisher = make()
     publisher.start()
@@ -284,7 +284,7 @@ def test_limits_that_change_after_they_were_looked_up(
 
 
 def test_what_was_prepared_is_published_as_it_is(
-    broker: DevBroker, names: Names, make: Make, monkeypatch: pytest.MonkeyPatch
+    broker: SharedBroker, names: Names, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher = make()
     rows = deliveries([Message(names.target, b"v", partition=2)])
@@ -303,7 +303,7 @@ def test_what_was_prepared_is_published_as_it_is(
 
 
 def test_targets_that_change_between_preparing_and_publishing(
-    broker: DevBroker, names: Names, make: Make, admin: KafkaAdminClient
+    broker: SharedBroker, names: Names, make: Make, admin: KafkaAdminClient
 ) -> None:
     """One has grown, one has gone, one has come: what counts is what is there at publishing."""
     gone, come = f"{names.target}.gone", f"{names.target}.come"
@@ -337,7 +337,7 @@ def test_targets_that_change_between_preparing_and_publishing(
     assert publisher.aside.reasons == {"unknown_target_topic": 1}
 
 
-def test_missing_topics_are_named_at_start(broker: DevBroker, names: Names) -> None:
+def test_missing_topics_are_named_at_start(broker: SharedBroker, names: Names) -> None:
     before = own_threads()
     publisher = new_publisher(broker, replace(names, state="not.there"), shard=0)
     with pytest.raises(ConfigError, match=r"not\.there.*unknown_target_topic"):
@@ -346,7 +346,7 @@ def test_missing_topics_are_named_at_start(broker: DevBroker, names: Names) -> N
 
 
 def test_a_transaction_for_hundreds_of_new_topics(
-    broker: DevBroker, names: Names, make: Make, admin: KafkaAdminClient
+    broker: SharedBroker, names: Names, make: Make, admin: KafkaAdminClient
 ) -> None:
     topics = [f"{names.target}.{number:03d}" for number in range(300)]
     admin.create_topics({t: {"num_partitions": 1} for t in topics}, wait_for_metadata=True)
@@ -360,7 +360,7 @@ def test_a_transaction_for_hundreds_of_new_topics(
 
 
 def test_a_transaction_that_runs_out_of_time_says_so_and_the_next_has_no_more(
-    broker: DevBroker, names: Names, make: Make, monkeypatch: pytest.MonkeyPatch
+    broker: SharedBroker, names: Names, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until it ends, readers of the same partitions wait; brokers that are away cost it, too."""
 
@@ -395,7 +395,7 @@ def test_what_kafka_had_once_is_waited_for(
     assert started(publisher) is None
 
 
-def test_names_that_no_topic_can_have(broker: DevBroker, names: Names, make: Make) -> None:
+def test_names_that_no_topic_can_have(broker: SharedBroker, names: Names, make: Make) -> None:
     odd = ["x" * 250, "y" * 40_000, "a/b", "", "..\n"]
     publisher = make()
     publisher.start()

@@ -8,22 +8,22 @@ from collections.abc import Iterator
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from tests.harness.publishing import Names, create_topics, new_publisher
+from tests.harness.shared_broker import SharedBroker
 
-from duewheel.dev.broker import DevBroker
 from duewheel.errors import KafkaUnavailable
 
 pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture
-def names(broker: DevBroker) -> Iterator[Names]:
+def names(broker: SharedBroker) -> Iterator[Names]:
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     yield create_topics(admin)
     admin.close()
 
 
 def test_open_transactions_count_and_what_is_missing_is_left_out(
-    broker: DevBroker, names: Names
+    broker: SharedBroker, names: Names
 ) -> None:
     publisher = new_publisher(broker, names, 0)
     with pytest.raises(KafkaUnavailable, match="not started"):

@@ -18,8 +18,8 @@ import pytest
 from packaging.requirements import Requirement
 from tests.harness.built_package import LINKED, ROOT, Site, build, copy_sources, names_in
 from tests.harness.reader import everything_in
+from tests.harness.shared_broker import SharedBroker
 
-from duewheel.dev.broker import DevBroker
 from duewheel.extras import LIBRARIES
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.producer_internals import SUPPORTED_VERSION
@@ -132,7 +132,7 @@ def test_each_extra_is_known_by_the_modules_that_it_brings() -> None:
 
 @pytest.mark.kafka
 def test_the_client_alone_sends_a_timer(
-    client: Site, broker: DevBroker, unique_name: Callable[[str], str]
+    client: Site, broker: SharedBroker, unique_name: Callable[[str], str]
 ) -> None:
     topic = unique_name("timers")
     with KafkaAdmin({"bootstrap_servers": broker.bootstrap_servers}) as admin:

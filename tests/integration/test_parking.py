@@ -25,12 +25,12 @@ from tests.harness.proxied_shard import (
     WHEEL,
     ProxiedShard,
 )
+from tests.harness.shared_broker import SharedBroker
 from tests.harness.topics import alter
 
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.held_copies import Held, key_of, value_of
 from duewheel.checkpoints.progress import PartitionProgress, Progress
-from duewheel.dev.broker import DevBroker
 from duewheel.kafka.held_queue import BATCHES_AT_ONCE
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.single_record import single
@@ -47,7 +47,7 @@ def numbered(timers: Sequence[tuple[str, int]], topic: str, partition: int) -> l
 
 
 @pytest.fixture
-def shard(tmp_path: Path, broker: DevBroker, proxy: FaultProxy) -> Iterator[ProxiedShard]:
+def shard(tmp_path: Path, broker: SharedBroker, proxy: FaultProxy) -> Iterator[ProxiedShard]:
     limits = replace(QUICKLY, verdict_s=(1.0, 30.0))
     topics = FaultTopics.named(f"parking-{uuid.uuid4().hex[:8]}")
     topics.create(broker.bootstrap_servers)
@@ -57,7 +57,7 @@ def shard(tmp_path: Path, broker: DevBroker, proxy: FaultProxy) -> Iterator[Prox
 
 
 def test_without_a_dead_letter_topic_dead_letters_wait_and_hold_up_nobody(
-    shard: ProxiedShard, broker: DevBroker
+    shard: ProxiedShard, broker: SharedBroker
 ) -> None:
     """It is deleted while the shard runs: of all kinds of dead letters each arrives, once, when it
     is there again, and says what it would have said; also over a start of dequeue meanwhile.
@@ -195,7 +195,7 @@ ROLLING = WheelConfig(precision_ms=50, slots=10_000, window_ms=3_000, margin_ms=
 
 
 @pytest.fixture
-def rolling_shard(tmp_path: Path, broker: DevBroker, proxy: FaultProxy) -> Iterator[ProxiedShard]:
+def rolling_shard(tmp_path: Path, broker: SharedBroker, proxy: FaultProxy) -> Iterator[ProxiedShard]:
     """One whose timers roll when they are due in more than three seconds."""
     topics = FaultTopics.named(f"rolling-{uuid.uuid4().hex[:8]}")
     topics.create(broker.bootstrap_servers)
@@ -277,7 +277,7 @@ def test_a_target_and_its_timer_partition_without_leader_hold_up_nobody(
 
 
 def test_a_held_batch_that_its_partition_refuses_holds_up_nobody(
-    rolling_shard: ProxiedShard, proxy: FaultProxy, broker: DevBroker
+    rolling_shard: ProxiedShard, proxy: FaultProxy, broker: SharedBroker
 ) -> None:
     """The topic takes smaller records only when it is back. A held batch cannot be divided."""
     shard, orders = rolling_shard, rolling_shard.topics.orders
@@ -298,13 +298,13 @@ def test_a_held_batch_that_its_partition_refuses_holds_up_nobody(
     assert len(shard.arrived(orders)[0]) == 3
 
 
-def limit_records(broker: DevBroker, topic: str, size: int) -> None:
+def limit_records(broker: SharedBroker, topic: str, size: int) -> None:
     alter(broker.bootstrap_servers, topic, {"max.message.bytes": str(size)})
 
 
 @pytest.mark.crash_matrix
 def test_thousands_of_held_batches_are_moved_by_many_transactions(
-    shard: ProxiedShard, broker: DevBroker
+    shard: ProxiedShard, broker: SharedBroker
 ) -> None:
     """All in one would run out of time, again and again, and hold up the shard."""
     count, place = 3_000, (shard.topics.timers, 0)

@@ -25,13 +25,13 @@ from tests.harness.fault_judge import (
 from tests.harness.fault_proxy import Action, Fault, FaultProxy
 from tests.harness.launcher import launch, tail, wait_until
 from tests.harness.reader import read_committed
+from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints.recovery_decision import dequeue_has_decided
 from duewheel.checkpoints.role import Role
 from duewheel.client import DelayProducer
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
-from duewheel.dev.broker import DevBroker
 from duewheel.errors import PublishDoubt
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.ops import dlq_replay
@@ -77,7 +77,7 @@ def config(tmp_path: Path, proxy: FaultProxy, topics: FaultTopics) -> Path:
 class Process:
     """`duewheel dequeue`, and the engine of ingest in this process."""
 
-    def __init__(self, config: Path, broker: DevBroker, topics: FaultTopics) -> None:
+    def __init__(self, config: Path, broker: SharedBroker, topics: FaultTopics) -> None:
         self.settings: Settings = load(config)
         self._config = config
         self._judge = Judge(broker.bootstrap_servers, topics, 0, SystemClock())
@@ -136,7 +136,7 @@ class Process:
 
 
 @pytest.fixture
-def process(config: Path, broker: DevBroker, topics: FaultTopics) -> Iterator[Process]:
+def process(config: Path, broker: SharedBroker, topics: FaultTopics) -> Iterator[Process]:
     process = Process(config, broker, topics)
     yield process
     process.close()
@@ -212,7 +212,7 @@ REPLAYED = [
 
 
 def test_dead_letters_are_replayed_once_over_faults(
-    config: Path, broker: DevBroker, proxy: FaultProxy, topics: FaultTopics
+    config: Path, broker: SharedBroker, proxy: FaultProxy, topics: FaultTopics
 ) -> None:
     settings = load(config)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
@@ -251,7 +251,7 @@ SENT = [
 
 
 def test_timers_are_scheduled_once_over_faults(
-    config: Path, broker: DevBroker, proxy: FaultProxy, topics: FaultTopics
+    config: Path, broker: SharedBroker, proxy: FaultProxy, topics: FaultTopics
 ) -> None:
     assert config.exists()  # and so are the topics
     with DelayProducer(topics.timers, bootstrap_servers=proxy.bootstrap_servers) as producer:

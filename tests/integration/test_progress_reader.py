@@ -10,9 +10,9 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import CoordinatorNotAvailableError
 from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.harness.publishing import progress, slot_of
+from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints.progress import Progress, record_key
-from duewheel.dev.broker import DevBroker
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.clients import Client, ClientSettings
 from duewheel.kafka.deadline import Deadline
@@ -24,7 +24,7 @@ NOT_AVAILABLE = CoordinatorNotAvailableError.errno
 
 
 @pytest.fixture
-def topic(broker: DevBroker, unique_name: Callable[[str], str]) -> str:
+def topic(broker: SharedBroker, unique_name: Callable[[str], str]) -> str:
     name = unique_name("state")
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     configs = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
@@ -34,7 +34,7 @@ def topic(broker: DevBroker, unique_name: Callable[[str], str]) -> str:
 
 
 @pytest.fixture
-def producer(broker: DevBroker, topic: str) -> Iterator[KafkaProducer]:
+def producer(broker: SharedBroker, topic: str) -> Iterator[KafkaProducer]:
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=topic)
     producer.init_transactions()
     yield producer
@@ -83,7 +83,7 @@ class SlowSettings(ClientSettings):
 
 
 def test_it_sees_each_new_progress_once_it_is_committed(
-    broker: DevBroker, topic: str, producer: KafkaProducer
+    broker: SharedBroker, topic: str, producer: KafkaProducer
 ) -> None:
     settings = CountingSettings({"bootstrap_servers": broker.bootstrap_servers})
     reader = KafkaProgressReader(settings, place_of(topic, 0), record_key(0), topic, deadline_s=30)
@@ -121,7 +121,7 @@ def test_a_broker_that_is_away_is_noticed(topic: str) -> None:
 
 
 def test_a_coordinator_that_does_not_answer_is_noticed(
-    broker: DevBroker, topic: str, producer: KafkaProducer
+    broker: SharedBroker, topic: str, producer: KafkaProducer
 ) -> None:
     """The progress can be read all the while."""
     with FaultProxy(broker.bootstrap_servers) as proxy:
@@ -147,7 +147,7 @@ def test_a_coordinator_that_does_not_answer_is_noticed(
 
 
 def test_what_takes_long_to_read_is_read_as_long_as_there_is_headway(
-    broker: DevBroker, topic: str, producer: KafkaProducer
+    broker: SharedBroker, topic: str, producer: KafkaProducer
 ) -> None:
     """Seven records, each of which takes most of the deadline."""
     committed(producer, topic, 1, 2, 3)

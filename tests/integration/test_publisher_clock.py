@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from kafka import KafkaAdminClient
 from tests.harness.publishing import Message, progress, publish, read
+from tests.harness.shared_broker import SharedBroker
 
 from duewheel.clock import SystemClock
-from duewheel.dev.broker import DevBroker
 from duewheel.kafka.publisher import KafkaPublisher
 
 pytestmark = pytest.mark.kafka
@@ -64,14 +64,14 @@ class WrongClockHost:
 
 
 @pytest.fixture
-def shard(broker: DevBroker) -> Iterator[WrongClockHost]:
+def shard(broker: SharedBroker) -> Iterator[WrongClockHost]:
     shard = WrongClockHost(broker.bootstrap_servers)
     yield shard
     shard.publisher.close()
 
 
 def test_publishing_tells_when_the_broker_took_the_progress(
-    broker: DevBroker, shard: WrongClockHost
+    broker: SharedBroker, shard: WrongClockHost
 ) -> None:
     """Whatever the host's clock says."""
     shard.create_topics()
@@ -83,7 +83,7 @@ def test_publishing_tells_when_the_broker_took_the_progress(
 
 @pytest.mark.parametrize("error_ms", [2 * HOUR_MS, -2 * HOUR_MS])
 def test_records_have_a_time_that_strict_topics_take(
-    broker: DevBroker, shard: WrongClockHost, error_ms: int
+    broker: SharedBroker, shard: WrongClockHost, error_ms: int
 ) -> None:
     """That of a host far ahead, or far behind, is refused; dead letters too."""
     shard.create_topics()

@@ -24,6 +24,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.serializer import Serializer
 from tests.harness.reader import TopicReader, everything_in, read_topic
+from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import SparklessShard, until
 
 from duewheel.cli import send
@@ -31,7 +32,6 @@ from duewheel.cli.send import NamedTimer
 from duewheel.client import Answer, Cancel, DelayProducer, Timer
 from duewheel.client.replies import AnswerReader
 from duewheel.config.settings import load
-from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, DuewheelError, InvalidTimer
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
@@ -65,7 +65,7 @@ class RecallTopics:
 
 
 @pytest.fixture
-def topics(broker: DevBroker, unique_name: Callable[[str], str]) -> RecallTopics:
+def topics(broker: SharedBroker, unique_name: Callable[[str], str]) -> RecallTopics:
     made = RecallTopics(
         broker.bootstrap_servers, *(unique_name(p) for p in ("timers", "orders", "replies"))
     )

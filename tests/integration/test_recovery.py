@@ -19,13 +19,13 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.harness.loaded_shard import LoadedShard, remove
+from tests.harness.shared_broker import SharedBroker
 from tests.harness.whole_shard import CLOCK
 
 from duewheel import factory
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.progress import Progress
 from duewheel.config.settings import Settings, load
-from duewheel.dev.broker import DevBroker
 from duewheel.errors import Fenced, Locked
 from duewheel.runtime.ingest_process import CHECKPOINT
 from duewheel.streaming.batch_attempt import SPARK_DIR
@@ -46,7 +46,7 @@ HOURS, SEGMENTS = ("timerlog", "messages", "cancelled"), ("cancels", "requests")
 
 
 @pytest.fixture(scope="module")
-def shard(tmp_path_factory: pytest.TempPathFactory, broker: DevBroker) -> Iterator[LoadedShard]:
+def shard(tmp_path_factory: pytest.TempPathFactory, broker: SharedBroker) -> Iterator[LoadedShard]:
     name = f"recovery-{uuid.uuid4().hex[:8]}"
     shard = LoadedShard(tmp_path_factory.mktemp("shard"), broker.bootstrap_servers, name)
     try:

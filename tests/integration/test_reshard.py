@@ -11,12 +11,12 @@ from kafka import KafkaAdminClient, KafkaProducer
 from tests.harness.application import Application
 from tests.harness.killed import Killed, die
 from tests.harness.launcher import objects
+from tests.harness.shared_broker import SharedBroker
 
 from duewheel import factory
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress
 from duewheel.checkpoints.reshard_records import sealed
 from duewheel.checkpoints.role import Role
-from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryPending, RecoveryRefused
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.publisher import KafkaPublisher
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(120)]
 
 
 @pytest.fixture
-def application(tmp_path: Path, broker: DevBroker) -> Iterator[Application]:
+def application(tmp_path: Path, broker: SharedBroker) -> Iterator[Application]:
     application = Application(tmp_path, broker)
     yield application
     topics = [f"{application.name}.{kind}" for kind in ("timers", "dead", "state")]

@@ -12,10 +12,10 @@ import pytest
 from kafka import KafkaAdminClient
 from tests.harness.launcher import launch, tail, wait_until
 from tests.harness.loaded_shard import LoadedShard
+from tests.harness.shared_broker import SharedBroker
 from tests.harness.whole_shard import CLOCK
 
 from duewheel.config.settings import load
-from duewheel.dev.broker import DevBroker
 from duewheel.errors import Fenced
 from duewheel.kafka.all_shards_progress import all_shards
 from duewheel.osutil.child_process import Child
@@ -77,7 +77,7 @@ class RunningShards:
 
 
 @pytest.fixture
-def shard(tmp_path: Path, broker: DevBroker) -> Iterator[LoadedShard]:
+def shard(tmp_path: Path, broker: SharedBroker) -> Iterator[LoadedShard]:
     shard = LoadedShard(tmp_path, broker.bootstrap_servers, f"reshard-{uuid.uuid4().hex[:8]}")
     # The progress knows three partitions by now.
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)

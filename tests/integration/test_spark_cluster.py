@@ -8,10 +8,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.harness.shared_broker import SharedBroker
 from tests.harness.spark_cluster import CONF, SparkCluster, kill_all_of
 from tests.harness.whole_shard import WholeShard, judge, schedule
 
-from duewheel.dev.broker import DevBroker
 from duewheel.java.find import Java
 
 pytestmark = [
@@ -37,7 +37,7 @@ def cluster(tmp_path: Path, java: Java) -> Iterator[SparkCluster]:
 
 @pytest.fixture
 def shard(
-    cluster: SparkCluster, tmp_path: Path, broker: DevBroker, unique_name: Callable[[str], str]
+    cluster: SparkCluster, tmp_path: Path, broker: SharedBroker, unique_name: Callable[[str], str]
 ) -> Iterator[WholeShard]:
     name = unique_name("app")[-40:].lstrip("-")
     ingest = {"spark_master": cluster.url}

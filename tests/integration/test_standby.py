@@ -21,6 +21,7 @@ from tests.harness.whole_shard import CLOCK
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, Fenced
+from duewheel.java.find import Java
 from duewheel.ops.status import status as read_status
 from duewheel.osutil.child_process import Child
 from duewheel.wheel.storage.full_check import check
@@ -72,6 +73,13 @@ class Instance:
         code, out, said = self.alone("promote", "--output", "json")
         assert code == 0, said
         return float(json.loads(out)["took_s"])
+
+
+@pytest.fixture(scope="module")
+def broker(java: Java, kafka_jars: list[Path]) -> Iterator[DevBroker]:
+    """One that may stand still."""
+    with DevBroker(java=java) as running:
+        yield running
 
 
 @pytest.fixture

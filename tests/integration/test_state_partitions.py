@@ -15,13 +15,13 @@ import pytest
 from kafka import KafkaProducer
 from tests.harness.application import Application
 from tests.harness.progress_rows import partitions_of, progress_of
+from tests.harness.shared_broker import SharedBroker
 
 from duewheel import factory
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX
 from duewheel.checkpoints.progress import record_key
 from duewheel.checkpoints.recovery_decision import Local
 from duewheel.config.settings import Settings
-from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, Fenced, RecoveryPending, RecoveryRefused
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 
 
 @pytest.fixture
-def application(tmp_path: Path, broker: DevBroker) -> Application:
+def application(tmp_path: Path, broker: SharedBroker) -> Application:
     return Application(tmp_path, broker)
 
 

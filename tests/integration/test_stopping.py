@@ -18,12 +18,12 @@ import psutil
 import pytest
 from tests.harness.config_file import write_config
 from tests.harness.launcher import events, launch, wait_until
+from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints.file_lock import holder_of
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import load
-from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, Locked
 from duewheel.java.find import Java
 from duewheel.osutil.child_process import Child
@@ -115,7 +115,7 @@ def test_run_stops_in_order_although_a_process_had_to_be_killed(tmp_path: Path) 
     ],
 )
 def test_either_goes_on_where_the_other_is_refused_until_that_is_started(
-    broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str], role: Role, name: str
+    broker: SharedBroker, tmp_path: Path, unique_name: Callable[[str], str], role: Role, name: str
 ) -> None:
     config = configured(tmp_path, broker.bootstrap_servers, unique_name("app"))
     init = start(config, "init")
@@ -140,7 +140,7 @@ def test_either_goes_on_where_the_other_is_refused_until_that_is_started(
 
 @pytest.mark.kafka
 def test_run_ends_with_the_refusal_of_a_process_that_has_not_run_since(
-    broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str]
+    broker: SharedBroker, tmp_path: Path, unique_name: Callable[[str], str]
 ) -> None:
     config = configured(tmp_path, broker.bootstrap_servers, unique_name("app"))
     settings = load(config)

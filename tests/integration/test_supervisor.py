@@ -19,6 +19,7 @@ from kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
+from tests.harness.shared_broker import SharedBroker
 from tests.harness.whole_shard import WholeShard
 
 from duewheel.checkpoints.file_lock import ENGINE_LOCK, FileLock
@@ -67,7 +68,7 @@ def test_a_lock_held_for_longer_than_a_process_waits(shard: WholeShard) -> None:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory, broker: DevBroker) -> Iterator[WholeShard]:
+def running(tmp_path_factory: pytest.TempPathFactory, broker: SharedBroker) -> Iterator[WholeShard]:
     """It runs for several tests: a start of Spark takes longer than they do."""
     path = tmp_path_factory.mktemp("running")
     with closing(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource
+from tests.harness.shared_broker import SharedBroker
 from structlog.testing import capture_logs
 
 from duewheel.checkpoints import partition_limit
@@ -28,7 +29,6 @@ from duewheel.config.keys_and_bounds import (
     TimerSection,
 )
 from duewheel.config.settings import Settings
-from duewheel.dev.broker import DevBroker
 from duewheel.doctor import topics
 from duewheel.doctor.cluster import Cluster as DoctorCluster
 from duewheel.doctor.cluster import Topic
@@ -74,7 +74,7 @@ class PatternTopics:
 
 @pytest.fixture
 def cluster(
-    broker: DevBroker, unique_name: Callable[[str], str], tmp_path: Path
+    broker: SharedBroker, unique_name: Callable[[str], str], tmp_path: Path
 ) -> Iterator[PatternTopics]:
     name = unique_name("app")[-60:].strip("-")
     settings = Settings(
