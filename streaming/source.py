@@ -21,6 +21,7 @@ they are imported where offsets or records are read.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -40,6 +41,7 @@ if TYPE_CHECKING:  # see the module's head
 _FORMAT = "duewheel"
 # Names of Spark's options of a stream. It redacts the values of those with `secret`.
 _OPTIONS, _TASKS = "options_secret", "tasks"
+_QUIET_S = 0.5  # how long one call of `latestOffset` waits for rows; a stop waits for it
 _ROWS_OF_ONE_TASK = 2_000  # one task reads fewer rows faster than several: each has a fixed cost
 
 Offsets: TypeAlias = "dict[TopicPartition, int]"
@@ -56,12 +58,15 @@ class SourceOptions:
         rows_max: most rows of one batch.
         only: whether to read the partitions of `starting_offsets` only, as a shard with a share of
             the partitions does. Otherwise all partitions are read, also those added later.
+        poll_ms: between two looks at the logs, while there is nothing to read; 0: one look for each
+            call of Spark's.
     """
 
     task: TaskSettings
     starting_offsets: Marks
     rows_max: int
     only: bool = False
+    poll_ms: int = 0
 
     @property
     def text(self) -> str:
@@ -128,14 +133,23 @@ class TimerReader(DataSourceStreamReader):
         return ReadMaxRows(self._options.rows_max)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        before, poll_s = marks_from(start), self._options.poll_ms / 1000
+        ends, give_up_s = self._ends_after(before), time.monotonic() + _QUIET_S
+        # Each call costs the JVM and this process several times what a look at the logs costs.
+        while poll_s and ends == before and time.monotonic() + poll_s < give_up_s:
+            time.sleep(poll_s)
+            ends = self._ends_after(before)
+        return marks_to(ends)
+
+    def _ends_after(self, before: Marks) -> Marks:
+        """Where the next batch ends; `before` while there is nothing to read."""
         kafka, options = self._kafka, self._options
         partitions = options.starting_offsets if options.only else kafka.partitions()
         self._log_ends = kafka.offsets(partitions, LATEST)
-        before = marks_from(start)
         firsts = self._next_offsets(self._log_ends, before)
         # A partition that the metadata lacks for a moment keeps its offset: as a new one it would
         # be read again from its log's start.
-        return marks_to(before | batch_ends(firsts, self._log_ends, options.rows_max))
+        return {**before, **batch_ends(firsts, self._log_ends, options.rows_max)}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         return marks_to(self._log_ends)

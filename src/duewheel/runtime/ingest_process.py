@@ -211,7 +211,13 @@ class IngestRun:
             dead_letter_topic=settings.dead_letter_topic,
             folder=self._folder,
         )
-        return SourceOptions(task, starts, self._limit.rows, only=settings.shard.count > 1)
+        return SourceOptions(
+            task,
+            starts,
+            self._limit.rows,
+            only=settings.shard.count > 1,
+            poll_ms=settings.ingest.trigger_ms,
+        )
 
     @contextmanager
     def _metrics(self) -> Iterator[IngestMetrics]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from duewheel.checkpoints.commit_and_close import marks_from, marks_to
-from duewheel.kafka.log_ends import EARLIEST
+from duewheel.kafka.log_ends import EARLIEST, LATEST
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.source import Offsets, SourceOptions, TimerReader, batch_ends, divide
 from duewheel.streaming.task_share import TaskSettings
@@ -27,15 +27,19 @@ class Brokers:
 
     Attributes:
         starts, ends: of the logs in the metadata.
+        grows_to: the ends behind as many looks at them as the list has entries.
     """
 
     starts: Offsets
     ends: Offsets
+    grows_to: list[Offsets] = field(default_factory=list)
 
     def partitions(self) -> list[TopicPartition]:
         return list(self.ends)
 
     def offsets(self, partitions: Iterable[TopicPartition], time: int) -> Offsets:
+        if time == LATEST and self.grows_to:
+            self.ends = self.grows_to.pop(0)
         return {p: (self.starts if time == EARLIEST else self.ends)[p] for p in partitions}
 
 
@@ -46,9 +50,9 @@ class Source(TimerReader):
         brokers: that it asks.
     """
 
-    def __init__(self, starts: Offsets, brokers: Brokers) -> None:
+    def __init__(self, starts: Offsets, brokers: Brokers, poll_ms: int = 0) -> None:
         self.brokers = brokers
-        super().__init__(SourceOptions(TASK, starts, rows_max=100), tasks=2)
+        super().__init__(SourceOptions(TASK, starts, rows_max=100, poll_ms=poll_ms), tasks=2)
 
     @property
     def _kafka(self) -> Any:
@@ -83,6 +87,19 @@ def test_a_partition_that_metadata_lacks_for_a_moment_is_not_read_again() -> Non
     assert end == {A: 6, C: 7}
     brokers.ends = {A: 6, C: 8}
     assert source.ranges(end, source.next_end(end)) == {C: (7, 8)}
+
+
+def test_a_quiet_log_is_looked_at_again_before_spark_is_told() -> None:
+    brokers = Brokers({A: 0}, {A: 5}, [{A: 5}, {A: 5}, {A: 6}, {A: 7}])
+    assert Source({A: 5}, brokers, poll_ms=1).next_end({A: 5}) == {A: 6}
+    assert brokers.grows_to == [{A: 7}]
+
+
+@pytest.mark.parametrize(("poll_ms", "looks"), [(0, 1), (200, 3), (600, 1)])
+def test_a_log_that_stays_quiet_holds_no_call_for_long(poll_ms: int, looks: int) -> None:
+    brokers = Brokers({A: 0}, {A: 5}, [{A: 5}] * 9)
+    assert Source({A: 5}, brokers, poll_ms).next_end({A: 5}) == {A: 5}
+    assert 9 - len(brokers.grows_to) <= looks
 
 
 @pytest.mark.parametrize(
