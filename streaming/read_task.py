@@ -5,14 +5,9 @@ In the process of a task, for each part of its ranges:
     1. fetches raw record batches (kafka/raw_reader.py)
     2. reads the committed records in them as columns (kafka/raw_records.py)
     3. parses the records to timers, each under the settings of its offset (epoch_parser.py)
-    4. yields one row, whose only column COLUMN has the timers as an Arrow stream
-       (schemas/batch_ipc.py), or the path of a file with it where both processes share a folder
+    4. yields the timers as a row (task_rows.py)
 
-In the driver `take_timers` makes one TimerBatch of the rows of all tasks.
-
-The process of a task lives on after it, with its connections and its parser. If a batch fails, the
-driver takes none of its files. They stay until the next start of ingest, which empties Spark's
-scratch folder.
+The process of a task lives on after it, with its connections and its parser.
 """
 
 from __future__ import annotations
@@ -20,30 +15,20 @@ from __future__ import annotations
 import functools
 import gc
 import json
-import os
-import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-import numpy as np
-import pyarrow as pa
 
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.raw_reader import RawReader
 from duewheel.kafka.raw_records import committed_records
-from duewheel.schemas.batch_ipc import from_bytes, to_bytes
-from duewheel.schemas.batches import TimerBatch
 from duewheel.streaming.epoch_parser import parser
-from duewheel.streaming.task_share import COLUMN, TaskSettings, TaskShare
+from duewheel.streaming.task_rows import row_of
+from duewheel.streaming.task_share import TaskSettings, TaskShare
 
 # Fetched from each broker at a time. Larger parts take more memory of a task; the fixed costs of
 # smaller ones add up.
 _PART_BYTES = 8 << 20
-
-_pa: Any = pa  # the published types of buffers do not fit
-_SCHEMA = _pa.schema([_pa.field(COLUMN, _pa.binary())])
 
 
 def read_share(settings: TaskSettings, share: TaskShare) -> Iterator[Any]:
@@ -58,8 +43,7 @@ def read_share(settings: TaskSettings, share: TaskShare) -> Iterator[Any]:
     parse = _parser(settings.epochs, settings.dead_letter_topic)
     for part in reader_of(settings).read(share.ranges, _PART_BYTES):
         for records in committed_records(part, share.ranges):
-            timers = to_bytes(parse(records))
-            yield _row(_write_file(timers, settings.folder) if settings.folder else timers)
+            yield row_of(parse(records), settings.folder)
 
 
 class ProcessReader:
@@ -102,41 +86,3 @@ def _parser(epochs: str, dead_letter_topic: str) -> Any:
     # the process took a quarter of a task.
     gc.freeze()
     return parse
-
-
-def _write_file(timers: pa.Buffer, folder: str) -> pa.Buffer:
-    """Write the timers to a new file; returns its path."""
-    path = Path(folder) / uuid.uuid4().hex
-    path.write_bytes(memoryview(timers))
-    buffer: pa.Buffer = _pa.py_buffer(os.fsencode(path))
-    return buffer
-
-
-def _row(cell: pa.Buffer) -> Any:
-    """An Arrow record batch of one row. `pa.array` would copy the bytes."""
-    bounds = _pa.py_buffer(np.array([0, cell.size], np.int32))
-    column = _pa.BinaryArray.from_buffers(_pa.binary(), 1, [None, bounds, cell])
-    return _pa.record_batch([column], schema=_SCHEMA)
-
-
-def take_timers(table: pa.Table, folder: str) -> TimerBatch:
-    """The timers of a batch of the query; removes the files that they come in.
-
-    Args:
-        table: the rows of all tasks.
-        folder: as in TaskSettings.
-    """
-    cells = table.column(COLUMN)
-    batches = [from_bytes(_take_file(cell) if folder else cell.as_buffer()) for cell in cells]
-    if not batches:
-        return TimerBatch.none()
-    return batches[0].extended_by(*batches[1:])
-
-
-def _take_file(cell: Any) -> Any:
-    """The bytes of a file, which is removed: the mapping keeps them as long as the timers live."""
-    path = Path(os.fsdecode(cell.as_py()))
-    with _pa.memory_map(str(path)) as file:
-        timers = file.read_buffer()
-    path.unlink()
-    return timers

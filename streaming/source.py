@@ -82,7 +82,7 @@ class SourceOptions:
 
 
 def timer_stream(spark: SparkSession, options: SourceOptions) -> DataFrame:
-    """The stream whose rows `read_task.take_timers` reads."""
+    """The stream whose rows `task_rows.take_timers` reads."""
     spark.dataSource.register(TimerSource)
     stream = spark.readStream.format(_FORMAT)
     return stream.option(_OPTIONS, options.text).option(_TASKS, _cores(spark)).load()

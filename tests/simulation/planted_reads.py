@@ -58,7 +58,7 @@ READS = {
     "handed-over": Planted(
         "2",
         "only the first part that the tasks hand over is taken",
-        "streaming/read_task.py",
+        "streaming/task_rows.py",
         "    return batches[0].extended_by(*batches[1:])\n",
         "    return batches[0]\n",
     ),

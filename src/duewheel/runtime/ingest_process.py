@@ -58,11 +58,11 @@ from duewheel.streaming.executors import Executors
 from duewheel.streaming.offset_gaps import GapWatch, LogStart
 from duewheel.streaming.query import QueryOptions, run_query
 from duewheel.streaming.query_progress import QueryProgress
-from duewheel.streaming.read_task import take_timers
 from duewheel.streaming.session import Session, scratch_folder
 from duewheel.streaming.sink import TimerSink
 from duewheel.streaming.source import SourceOptions, timer_stream
 from duewheel.streaming.spark_checkpoint import settle_checkpoint
+from duewheel.streaming.task_rows import take_timers
 from duewheel.streaming.task_share import TaskSettings
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.recovery.rebuild import apply_recovery

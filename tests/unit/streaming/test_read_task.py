@@ -1,58 +1,13 @@
-"""What the tasks hand over is what the driver takes; in files, these are removed."""
+"""The connections of a task's process."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields, replace
-from pathlib import Path
+from dataclasses import replace
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
-from duewheel.schemas.batch_ipc import to_bytes
-from duewheel.schemas.batches import TimerBatch
 from duewheel.streaming import read_task
-from duewheel.streaming.read_task import _row, _write_file, take_timers
 from duewheel.streaming.task_share import TaskSettings
-from duewheel.testing import TimerRow, timer_batch
-
-NOW_MS = 1_800_000_000_000
-
-
-def rows(partition: int, offsets: Sequence[int]) -> list[TimerRow]:
-    """Timers; some are rejected."""
-    return [
-        TimerRow(partition, offset, NOW_MS + offset, rejected=offset % 5 == 4) for offset in offsets
-    ]
-
-
-def handed_over(parts: Sequence[TimerBatch], folder: str) -> pa.Table:
-    cells = [to_bytes(part) for part in parts]
-    written = [_write_file(cell, folder) if folder else cell for cell in cells]
-    return pa.Table.from_batches([_row(cell) for cell in written])
-
-
-@pytest.mark.parametrize("in_files", [False, True])
-def test_parts_come_as_one_batch_in_their_order(tmp_path: Path, *, in_files: bool) -> None:
-    of_parts = [rows(0, range(40)), rows(2, [7]), rows(0, range(50, 60))]
-    folder = str(tmp_path) if in_files else ""
-    table = handed_over([timer_batch(part) for part in of_parts], folder)
-    assert len(list(tmp_path.iterdir())) == 3 * in_files
-    found = take_timers(table, folder)
-    wanted = timer_batch([row for part in of_parts for row in part])
-    assert list(tmp_path.iterdir()) == []
-    for field in fields(wanted):
-        mine, its = getattr(wanted, field.name), getattr(found, field.name)
-        if isinstance(mine, np.ndarray):
-            assert mine.dtype == its.dtype, field.name
-            assert np.array_equal(mine, its), field.name
-        else:
-            assert mine == its, field.name
-
-
-def test_an_empty_batch_has_no_rows() -> None:
-    assert len(take_timers(_row(to_bytes(TimerBatch.none())).slice(0, 0), "")) == 0
 
 
 def test_the_reader_of_other_topics_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
