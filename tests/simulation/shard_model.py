@@ -24,7 +24,7 @@ from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Cop
 from duewheel.checkpoints.held_copies import Held
 from duewheel.checkpoints.progress import Progress, shard_of
 from duewheel.checkpoints.reshard_records import NOTICE_KEY
-from duewheel.errors import Fenced, PublishDoubt, TransactionTooSlow
+from duewheel.errors import Displaced, Fenced, PublishDoubt, TransactionTooSlow
 from duewheel.kafka.park_or_dead_letter import Routed, route
 from duewheel.kafka.partitioner import grouped
 from duewheel.kafka.publisher import is_yield_requested
@@ -254,8 +254,9 @@ class SimulatedPublisher:
     def publish(self, prepared: Prepared | None, progress: Progress) -> int:
         kafka, shard = self._kafka, self._shard
         self.aside = Aside(held=progress.held)
-        if self._epoch != shard.lane.epoch:
-            raise PublishDoubt("not started, or fenced")
+        if self._epoch < 0:
+            raise PublishDoubt("not started")
+        self._require_epoch()
         deliveries = None if prepared is None else prepared.deliveries
         fate = self._fate_of(deliveries)
         kafka.history.attempted(deliveries, fate)
@@ -270,9 +271,7 @@ class SimulatedPublisher:
         if fate == "die open":
             kafka.die()
         self._meanwhile()
-        if shard.transaction is None or self._epoch != shard.lane.epoch:
-            self.close()
-            raise PublishDoubt("ended by its time-out")
+        self._require_epoch()
         if fate != "open":
             shard.finish(commit=fate != "lost")
         if fate == "die after":
@@ -284,6 +283,14 @@ class SimulatedPublisher:
                 raise TransactionTooSlow(fate)
             raise PublishDoubt(fate)
         return stamp_ms
+
+    def _require_epoch(self) -> None:
+        """Fail as a producer does whose transactional id was taken, or whose transaction has run
+        into its time-out.
+        """
+        if self._epoch != self._shard.lane.epoch:
+            self.close()
+            raise Displaced("fenced, or ended by the time-out")
 
     def _addressed(self, deliveries: Deliveries) -> tuple[Deliveries, list[Sent], list[Sent]]:
         """The rows where they go, what goes to the timer topic, and what waits then."""
