@@ -54,6 +54,9 @@ _MIRROR_LOG_MS = 60_000
 # tenth of a second for one.
 _CLAIM_MS, _CLAIM_MAX_MS = 2_000, 30_000
 _CLAIM_POLL_MS = 100
+# Two instances that are in each other's way meet again within their waits. So long without: an
+# unrelated event, such as a transaction that a stalled host has left to its time-out.
+_CLAIM_OVER_MS = 5 * 60_000
 
 
 class TooLarge(Exception):
@@ -106,6 +109,7 @@ class Committer:
         self._stopping = stopping
         self._backoff = Backoff(clock, random.Random(started.progress.shard))
         # For claims of others. A commit does not reset it: each wait would be as long as the last.
+        self._displaced_at_ms = 0  # by boottime
         self._claim_wait = Backoff(
             clock, random.Random(started.progress.shard), _CLAIM_MS, _CLAIM_MAX_MS
         )
@@ -205,6 +209,9 @@ class Committer:
         """
         # A claim that is not committed must not wait for the last owner, which writes all the time.
         is_owner = self.committed.incarnation == self._claimed.incarnation
+        last_ms, self._displaced_at_ms = self._displaced_at_ms, self._clock.boottime_ms()
+        if self._displaced_at_ms - last_ms > _CLAIM_OVER_MS:
+            self._claim_wait.succeeded()
         wait_ms = (self._claim_wait if is_owner else self._backoff).next_ms()
         log.warning("another instance takes the shard: awaiting its claim", longest_ms=wait_ms)
         until_ms = self._clock.boottime_ms() + wait_ms

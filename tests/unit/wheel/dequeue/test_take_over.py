@@ -94,10 +94,13 @@ def test_an_owner_waits_for_the_claim_of_the_instance_that_takes_over(
     second.kill(Role.DEQUEUE)
 
 
+@pytest.mark.parametrize("quiet_s", [0, 600])
 def test_an_owner_takes_the_id_back_from_one_that_never_claims(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet_s: int
 ) -> None:
-    """Each time it waits longer, so that the slowest claim comes through in the end."""
+    """Each time it waits longer, so that the slowest claim comes through in the end. Long after the
+    last time it does not: a process of months would pause for longer at each time-out.
+    """
     world = RecoveryWorld(tmp_path, monkeypatch, chunk_records=1)
     half_delivered(world)
     world.write(1, 6)
@@ -110,10 +113,13 @@ def test_an_owner_takes_the_id_back_from_one_that_never_claims(
 
     with fated(world.publisher, fate):
         for slot in (7, 8, 9, 10):
+            if slot == 10:
+                world.clock.sleep(quiet_s)
             world.write(1, slot)
             world.ingest()
             world.at_slot(slot, ticks=1)
     waits = [back - taken for taken, back in zip(begun_ms[::2], begun_ms[1::2], strict=False)]
-    assert waits[0] >= 1_000 and waits[3] >= 8_000
-    assert sorted(waits) == waits
+    assert waits[0] >= 1_000 and waits[2] >= 4_000
+    assert sorted(waits[:3]) == waits[:3]
+    assert waits[3] >= 8_000 if not quiet_s else waits[3] <= 2_000
     world.finish()
