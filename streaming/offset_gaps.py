@@ -49,8 +49,9 @@ class GapWatch:
         return self._rows_lost
 
     def note(self, partition: TopicPartition, mark: int, first: int) -> None:
-        """Spark has delivered no rows for the offsets mark … first − 1; maybe none at all, and maybe
-        once more: a batch that was not taken is read again.
+        """Spark has delivered no rows for the offsets mark … first − 1.
+
+        There may be none, and they may be noted already: a batch that was not taken is read again.
         """
         with self._lock:
             mark = max(mark, self._noted.get(partition, 0))

@@ -73,16 +73,16 @@ measured. RocketMQ's are its Java clients, of which the load creates each messag
   a row on that connection, dequeue 2.1 us beside it, on the other core. Chunks of 40,000 and 60,000
   rows gained nothing. Two shards have two connections, and need more than two cores. Compiled
   checksums and encoders would save 17 % of dequeue's part.
-- **Others beside a million at once.** Slots leave in their order: who is due behind a million waits
-  for it. `dequeue.hot_slot = "spread"` lets the others pass.
-- **5,000/s beside an enqueue.** Load, Kafka, JVM and tasks take both cores; ingest yields to dequeue
-  by its niceness, and Kafka to nobody.
+- **Others beside a million at once.** Slots leave in their order: who is due behind a million
+  waits for it. `dequeue.hot_slot = "spread"` lets the others pass.
+- **5,000/s beside an enqueue.** Load, Kafka, JVM and tasks take both cores; ingest yields to
+  dequeue by its niceness, and Kafka to nobody.
 - **First delivery within 1.5 s.** 0.4 s pass until `run` starts dequeue, which then needs 1.3 s
   beside the starting JVM: 0.8 s to import numpy, pyarrow and Kafka's client, the rest for the
   claim of the shard and its files. A fork of a process that has the imports would spare 0.3 s.
-- **230 bytes of disk.** A pending timer of this load has 296: a log record of 52, a prefix of 72, 12
-  of its target, 119 of key and body, 41 of headers. Less needs another format of the prefix, which
-  holds offset, due time, timestamp and partition as whole words.
+- **230 bytes of disk.** A pending timer of this load has 296: a log record of 52, a prefix of 72,
+  12 of its target, 119 of key and body, 41 of headers. Less needs another format of the prefix,
+  which holds offset, due time, timestamp and partition as whole words.
 
 ## Spark's Kafka connector
 

@@ -11,7 +11,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.harness.shared_broker import SharedBroker
 from tests.crash.fault_shard import (
     CLOCK,
     COLLECT_CANCELS,
@@ -21,6 +20,7 @@ from tests.crash.fault_shard import (
     mirrored_slot,
 )
 from tests.crash.wrong_shard import WrongShard
+from tests.harness.shared_broker import SharedBroker
 
 from duewheel.wheel.slots import HOUR_MS
 

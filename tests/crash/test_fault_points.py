@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from tests.harness.shared_broker import SharedBroker
 from tests.crash.fault_shard import (
     CLOCK,
     DEADLINE_S,
@@ -27,6 +26,7 @@ from tests.crash.fault_shard import (
     mirrored_slot,
     process_of,
 )
+from tests.harness.shared_broker import SharedBroker
 
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.layout import hour_name

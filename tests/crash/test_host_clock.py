@@ -12,9 +12,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.harness.shared_broker import SharedBroker
 from tests.crash.fault_shard import CLOCK, LOAD, REPLACING
 from tests.crash.wrong_shard import WrongShard
+from tests.harness.shared_broker import SharedBroker
 
 from duewheel.ops.status import status as read_status
 from duewheel.wheel.slots import HOUR_MS

@@ -14,7 +14,6 @@ from tests.harness.shared_broker import SharedBroker
 from tests.harness.whole_shard import WholeShard
 
 
-
 @pytest.fixture
 def proxy(broker: SharedBroker) -> Iterator[FaultProxy]:
     with FaultProxy(broker.bootstrap_servers) as proxy:

@@ -13,7 +13,6 @@ from tests.harness.ingest_shard import DEADLINE_S, Headers, IngestShard
 from tests.harness.launcher import wait_until
 from tests.harness.shared_broker import SharedBroker
 
-
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.crash_matrix]
 
 VALUE_BYTES = 900_000

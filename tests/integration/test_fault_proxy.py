@@ -12,7 +12,6 @@ from tests.harness.fault_proxy import Action, Fault, FaultProxy
 from tests.harness.reader import read_committed
 from tests.harness.shared_broker import SharedBroker
 
-
 pytestmark = pytest.mark.kafka
 
 

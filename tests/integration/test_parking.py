@@ -195,7 +195,9 @@ ROLLING = WheelConfig(precision_ms=50, slots=10_000, window_ms=3_000, margin_ms=
 
 
 @pytest.fixture
-def rolling_shard(tmp_path: Path, broker: SharedBroker, proxy: FaultProxy) -> Iterator[ProxiedShard]:
+def rolling_shard(
+    tmp_path: Path, broker: SharedBroker, proxy: FaultProxy
+) -> Iterator[ProxiedShard]:
     """One whose timers roll when they are due in more than three seconds."""
     topics = FaultTopics.named(f"rolling-{uuid.uuid4().hex[:8]}")
     topics.create(broker.bootstrap_servers)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource
-from tests.harness.shared_broker import SharedBroker
 from structlog.testing import capture_logs
+from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints import partition_limit
 from duewheel.checkpoints.commit_and_close import Close

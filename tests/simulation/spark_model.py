@@ -29,8 +29,8 @@ from duewheel.kafka.raw_records import committed_records
 from duewheel.schemas.batch_ipc import to_bytes
 from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.schemas.wire.kafka_records import KafkaRecords
-from duewheel.streaming.task_rows import take_timers
 from duewheel.streaming.spark_checkpoint import end_offsets, resume_point
+from duewheel.streaming.task_rows import take_timers
 from duewheel.streaming.task_share import COLUMN, TaskShare
 
 CHECKPOINT = Path("spark") / "checkpoint"
