@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from kafka import KafkaAdminClient
 from tests.harness.reader import read_topic
-from tests.harness.shared_broker import SharedBroker
+from tests.harness.shared_broker import AnyBroker
 
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
@@ -98,7 +98,7 @@ def slot_of(found: Progress | None) -> int | None:
     return None if found is None else found.partitions["orders.delayed", 0].delivered_slot
 
 
-def read(broker: SharedBroker, topic: str) -> list[Any]:
+def read(broker: AnyBroker, topic: str) -> list[Any]:
     """Every committed record, partition by partition."""
     return read_topic(broker.bootstrap_servers, topic)
 
@@ -129,7 +129,7 @@ def create_topics(admin: KafkaAdminClient) -> Names:
 
 
 def new_publisher(
-    broker: SharedBroker,
+    broker: AnyBroker,
     names: Names,
     shard: int,
     compression: Compression | None = None,

@@ -30,6 +30,9 @@ class SharedBroker:
     data_dir: Path
 
 
+AnyBroker = SharedBroker | DevBroker  # the run's, or one of a test's own
+
+
 @contextmanager
 def shared_broker(folder: Path, java: Java) -> Iterator[SharedBroker]:
     """The broker of the run; whoever has started it waits at the end for all others.
