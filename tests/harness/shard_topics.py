@@ -10,7 +10,7 @@ from kafka.admin import (
     ConfigResource,
 )
 from tests.harness.launcher import wait_until
-from tests.harness.shared_broker import SharedBroker
+from tests.harness.shared_broker import AnyBroker
 
 from duewheel.config.settings import Settings, load
 from duewheel.kafka.admin import KafkaAdmin
@@ -50,7 +50,7 @@ class ShardTopics:
         return {name: entry["value"] for name, entry in found.items()}
 
 
-def made(broker: SharedBroker, path: Path, name: str) -> ShardTopics:
+def made(broker: AnyBroker, path: Path, name: str) -> ShardTopics:
     config = path / "duewheel.toml"
     config.write_text(
         f'[app]\nid = "{name}"\n'

@@ -17,7 +17,7 @@ from kafka.admin import (
 from structlog.testing import capture_logs
 from tests.harness.launcher import run, wait_until
 from tests.harness.shard_topics import DEAD, STATE, TIMER, ShardTopics, made
-from tests.harness.shared_broker import AnyBroker
+from tests.harness.shared_broker import SharedBroker
 
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
@@ -34,7 +34,7 @@ KEPT_MS = 694_800_000  # 24 h + 1 h + 7 d
 
 @pytest.fixture
 def topics(
-    broker: AnyBroker, tmp_path: Path, unique_name: Callable[[str], str]
+    broker: SharedBroker, tmp_path: Path, unique_name: Callable[[str], str]
 ) -> Iterator[ShardTopics]:
     topics = made(broker, tmp_path, unique_name("app")[-60:].strip("-"))
     yield topics
