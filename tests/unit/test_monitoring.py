@@ -1,0 +1,153 @@
+"""docs/deploy: alerts and dashboard name metrics and labels that exist, and each alert has its help.
+
+Expressions are parsed by a port of Prometheus' own parser: what is no PromQL raises.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+from ruamel.yaml import YAML
+
+from duewheel.runtime.readiness import REASONS
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "docs" / "deploy"
+ALERTS_FILE = DEPLOY / "prometheus" / "alerts.yml"
+RUNBOOK = ROOT / "docs" / "operations.md"
+DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "duewheel.json").read_text("utf-8"))
+ALERTS: list[dict[str, Any]] = [
+    rule
+    for group in YAML(typ="safe").load(ALERTS_FILE)["groups"]
+    for rule in group["rules"]
+]
+# Of each target, by Prometheus itself and by the scrape's configuration.
+TARGET_LABELS = {"job", "instance", "shard"}
+# Metrics that duewheel does not make: of the scrape, and of Prometheus' client.
+FOREIGN = {"up", "process_cpu_seconds_total", "process_resident_memory_bytes"}
+GRAFANA = {"$__rate_interval": "1m", "$shard": "0"}
+
+
+def documented() -> dict[str, set[str]]:
+    """The labels of each series' name, as docs/metrics.md has them."""
+    made = runpy.run_path(str(ROOT / "scripts" / "reference.py"))["families"]()
+    labels = {name: TARGET_LABELS for name in FOREIGN}
+    for _, name, kind, label, _ in made:
+        own = TARGET_LABELS | {part for part in label.split(", ") if part}
+        if kind == "histogram":
+            labels |= {f"{name}_bucket": own | {"le"}, f"{name}_sum": own, f"{name}_count": own}
+        else:
+            labels[name] = own
+    return labels
+
+
+EXIST = documented()
+
+
+def panels() -> list[dict[str, Any]]:
+    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+
+def expressions() -> Iterator[Any]:
+    for alert in ALERTS:
+        yield pytest.param(alert["expr"], id=alert["alert"])
+    for panel in panels():
+        for target in panel["targets"]:
+            yield pytest.param(target["expr"], id=f"{panel['title']}-{target['refId']}")
+
+
+def nodes(expression: str) -> list[promql_parser.Expr]:
+    """All parts of an expression."""
+    for variable, value in GRAFANA.items():
+        expression = expression.replace(variable, value)
+    found: list[promql_parser.Expr] = []
+    promql_parser.walk(promql_parser.parse(expression), found.append)
+    return found
+
+
+def selectors(expression: str) -> Iterator[promql_parser.VectorSelector]:
+    for node in nodes(expression):
+        if isinstance(node, promql_parser.MatrixSelector):
+            yield node.vector_selector
+        elif isinstance(node, promql_parser.VectorSelector):
+            yield node
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_metrics_and_labels_exist(expression: str) -> None:
+    used = list(selectors(expression))
+    assert used
+    labels = set.intersection(*(EXIST[str(each.name)] for each in used))
+    for each in used:
+        named = {matcher.name for matcher in each.matchers.matchers}
+        assert named <= EXIST[str(each.name)], each
+    for node in nodes(expression):
+        if isinstance(node, promql_parser.AggregateExpr) and node.modifier:
+            assert set(node.modifier.labels) <= labels, node.prettify()
+
+
+@pytest.mark.parametrize("expression", ["duewheel_redy", 'duewheel_ready{topic="x"}'])
+def test_a_wrong_name_would_be_noticed(expression: str) -> None:
+    with pytest.raises((KeyError, AssertionError)):
+        test_metrics_and_labels_exist(expression)
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: str(alert["alert"]))
+def test_an_alert_says_what_it_means_and_where_to_read_on(alert: dict[str, Any]) -> None:
+    name, notes = alert["alert"], alert["annotations"]
+    assert alert["labels"]["severity"] in {"critical", "warning", "info"}
+    assert notes["runbook_url"] == f"docs/operations.md#{name.lower()}"
+    in_summary = set(re.findall(r"\$labels\.(\w+)", notes["summary"]))
+    grouped = {
+        label
+        for node in nodes(alert["expr"])
+        if isinstance(node, promql_parser.AggregateExpr) and node.modifier
+        for label in node.modifier.labels
+    }
+    assert in_summary <= (grouped or TARGET_LABELS)
+    assert notes["summary"].count("{{") == notes["summary"].count("}}")
+
+
+def test_the_runbook_has_all_alerts_in_their_order() -> None:
+    text = RUNBOOK.read_text("utf-8").partition("\n## Alerts\n")[2]
+    assert re.findall(r"^### (Duewheel\w+)$", text, re.MULTILINE) == [a["alert"] for a in ALERTS]
+
+
+def test_the_runbook_has_all_reasons_why_a_shard_is_not_ready() -> None:
+    text = RUNBOOK.read_text("utf-8").partition("\n### DuewheelNotReady\n")[2].partition("\n### ")[0]
+    first_cells = " ".join(re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE))
+    assert sorted(re.findall(r"`(\w+)`", first_cells)) == sorted(REASONS)
+
+
+def test_the_dashboard_can_be_loaded_as_it_is() -> None:
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(ids) == len(set(ids)) > 30
+    assert DASHBOARD["uid"] == "duewheel"
+    assert [each["name"] for each in DASHBOARD["templating"]["list"]] == ["datasource", "shard"]
+    titles = [panel["title"] for panel in DASHBOARD["panels"]]
+    assert len(titles) == len(set(titles))
+    for panel in panels():
+        assert panel["datasource"]["uid"] == "${datasource}", "no data source of another Grafana"
+        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
+
+
+def test_panels_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24
+        cells = set(
+            itertools.product(
+                range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"])
+            )
+        )
+        assert not cells & taken, panel["title"]
+        taken |= cells
