@@ -58,6 +58,6 @@ WORKDIR /var/lib/duewheel
 VOLUME /var/lib/duewheel
 
 HEALTHCHECK --interval=30s --timeout=20s --start-period=120s --retries=3 \
-    CMD ["duewheel", "status", "--require-running"]
+    CMD ["duewheel", "health"]
 ENTRYPOINT ["duewheel"]
 CMD ["run"]

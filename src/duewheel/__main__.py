@@ -14,6 +14,10 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(f"duewheel, version {__version__}")
         return
+    if sys.argv[1:] == ["health"]:  # without the command line, which costs ten times as much
+        from duewheel.runtime import health
+
+        sys.exit(health.main())
     try:
         from duewheel.cli.main import main as run_command
 

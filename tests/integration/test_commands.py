@@ -29,10 +29,10 @@ def test_init_may_be_repeated(config: Path) -> None:
 
 
 def test_what_deployments_ask_of_running_processes(config: Path) -> None:
-    assert run(config, "status", "--require-running").returncode == 2
+    assert run(config, "health").returncode == 2
     assert run(config, "init").returncode == 0
     assert run(config, "status").returncode == 0
-    assert run(config, "status", "--require-running").returncode == 1
+    assert run(config, "health").returncode == 1
     settings = load(config)
     shard = {
         role: DataDirectory.start(settings.storage.data_dir, settings.wheel, role) for role in Role
@@ -46,7 +46,7 @@ def test_what_deployments_ask_of_running_processes(config: Path) -> None:
         assert not status(settings)["ready"]
         now_ms = SystemClock().now_ms()
         shard[Role.DEQUEUE].state.live.note_lag(Lag(now_ms, 0, now_ms, now_ms, 0))
-        running = run(config, "status", "--require-running")
+        running = run(config, "health")
         assert running.returncode == 0, running.stdout
         beside = run(config, "init")
         assert beside.returncode == 0, beside.stderr

@@ -61,7 +61,7 @@ def await_alarm(shard: WholeShard, *reasons: str) -> dict[str, Any]:
     assert found["ingest"]["lag"] >= ROWS
     assert found["ingest"]["lag_ms"] > 30_000
     assert found["ingest"]["batch_age_ms"] > 30_000
-    shard.command("status", "--require-running", code=1)
+    shard.command("health", code=1)
     for name in ("ingest", "dequeue"):
         served = shard.scrape(name)
         assert served["ready"] == 0
@@ -76,7 +76,7 @@ def await_ready(shard: WholeShard) -> None:
     shard.wait(lambda: len(shard.arrivals.first) == ROWS)
     shard.wait(lambda: bool(shard.status()["ready"]))
     assert shard.status()["ingest"]["lag"] == 0
-    shard.command("status", "--require-running")
+    shard.command("health")
     assert shard.scrape("ingest")["ready"] == 1
 
 

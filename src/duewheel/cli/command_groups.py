@@ -7,7 +7,7 @@ import click
 # Each command has a group; a command without one would be missing in the help.
 GROUPS = {
     "Run a shard": ("init", "run", "standby", "pause", "resume", "ingest", "dequeue"),
-    "Look": ("status", "stats", "list", "check", "doctor", "audit", "config"),
+    "Look": ("status", "health", "stats", "list", "check", "doctor", "audit", "config"),
     "Send and change timers": ("send", "cancel", "reschedule"),
     "Change a shard": ("reconfigure", "reshard"),
     "Recover": ("recover", "promote", "dlq"),

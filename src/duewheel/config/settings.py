@@ -15,7 +15,6 @@ shown.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -44,16 +43,18 @@ from duewheel.config.keys_and_bounds import (
     TimerSection,
     as_text,
 )
+from duewheel.config.sources import (
+    DEFAULT_FILE,
+    ENV_PREFIX,
+    FILE_VARIABLE,
+    find_file,
+    read_file,
+)
 from duewheel.config.topic_contradictions import nearest
 from duewheel.config.values import Options, as_millis, reveal
 from duewheel.errors import ConfigError
 from duewheel.schemas.name_patterns import TimerTopics
 from duewheel.wheel.slots import WheelConfig
-
-DEFAULT_FILE = Path("duewheel.toml")
-ENV_PREFIX = "DUEWHEEL_"
-FILE_VARIABLE = "DUEWHEEL_CONFIG"
-
 
 class Settings(BaseSettings):
     """All settings, frozen. Made by `load`."""
@@ -175,9 +176,9 @@ def load(
         ConfigError: lists every problem with its key and the source of the value.
     """
     layers: list[tuple[str, dict[str, Any]]] = []
-    path = _find_file(config_file)
+    path = find_file(config_file)
     if path is not None:
-        layers.append((str(path), _read_file(path)))
+        layers.append((str(path), read_file(path)))
     layers.append(("environment", EnvSettingsSource(Settings)()))
     layers.append(("flags", _without_none(overrides or {})))
     merged: dict[str, Any] = {}
@@ -213,28 +214,12 @@ class _Contradictions(ValueError):
 # ---- sources ------------------------------------------------------------------------------------
 
 
-def _find_file(config_file: Path | str | None) -> Path | None:
-    named = config_file or os.environ.get(FILE_VARIABLE)
-    if named:
-        return Path(named).expanduser()
-    return DEFAULT_FILE if DEFAULT_FILE.exists() else None
-
-
 def _smallest_file() -> str:
     return (
         f"No configuration file was found: neither --config nor {FILE_VARIABLE} names one, and "
         f"{DEFAULT_FILE.absolute()} does not exist. The smallest one, for a Kafka at "
         f'localhost:9092:\n\n    [timer]\n    topics = ["orders.delayed"]\n'
     )
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, or nested too deep
-        raise ConfigError(f"{path} is no TOML file: {error}") from error
 
 
 def _stray_variables() -> Iterator[str]:

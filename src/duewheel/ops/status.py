@@ -23,7 +23,13 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.ops.limits import bounds
 from duewheel.runtime import run_file
-from duewheel.runtime.readiness import ALIVE, behind_now_ms, not_ready, process_state
+from duewheel.runtime.readiness import (
+    ALIVE,
+    ReadyBounds,
+    behind_now_ms,
+    not_ready,
+    process_state,
+)
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -43,7 +49,7 @@ def status(settings: Settings) -> dict[str, Any]:
         ) from error
     with state:
         now_ms = SystemClock().now_ms()
-        reasons = not_ready(state, settings, now_ms)
+        reasons = not_ready(state, ReadyBounds.of(settings), now_ms)
         return {
             "shard": settings.shard.index,
             "role": "standby" if state.standby else "owner",
@@ -51,7 +57,7 @@ def status(settings: Settings) -> dict[str, Any]:
             "ready": not reasons,
             "not_ready": reasons,
             "run": _run(data_dir),
-            "ingest": _ingest(state, settings, now_ms),
+            "ingest": _ingest(state, now_ms),
             "timer_topics": _timer_topics(settings),
             "dequeue": _dequeue(state, settings, now_ms),
             "disk": _disk(state, settings),
@@ -70,16 +76,16 @@ def _run(data_dir: Path) -> dict[str, Any] | None:
     return {name: {**asdict(one), "is_failing": one.is_failing} for name, one in processes.items()}
 
 
-def _process(state: State, settings: Settings, name: str) -> dict[str, Any]:
-    pid, how = process_state(state, settings, name)
+def _process(state: State, name: str) -> dict[str, Any]:
+    pid, how = process_state(state, name)
     return {"pid": pid, "state": how}
 
 
-def _ingest(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
+def _ingest(state: State, now_ms: int) -> dict[str, Any]:
     commit = state.commit()
     close = state.close()
     marks = {**(close.marks if close else {}), **commit.marks}
-    process = _process(state, settings, "ingest")
+    process = _process(state, "ingest")
     lag = state.live.lag
     is_polled, waits = lag.polled_ms > 0, lag.messages > 0
     return {
@@ -107,7 +113,7 @@ def _timer_topics(settings: Settings) -> dict[str, Any] | None:
 def _dequeue(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
     close = state.close()
     floor_ms = close.floor * settings.timer.precision_ms if close else None
-    process = _process(state, settings, "dequeue")
+    process = _process(state, "dequeue")
     alive = process["state"] in ALIVE
     skew_ms, blocks_closing = state.live.host_clock
     delivered, dead_letters, wait = state.live.deliveries
@@ -134,7 +140,7 @@ def _copies_held(state: State) -> int:
 def _disk(state: State, settings: Settings) -> dict[str, Any]:
     """Reports free bytes, ingest's minimum of them, and the messages that wait for room."""
     space = fs.space(settings.storage.data_dir)
-    process = _process(state, settings, "ingest")
+    process = _process(state, "ingest")
     return {
         "free_bytes": space.free_bytes,
         "min_free_bytes": settings.storage.min_free.of(space.total_bytes),

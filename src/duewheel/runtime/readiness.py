@@ -3,17 +3,23 @@
 Any process can decide it from the data directory alone: each process writes its heartbeat there,
 dequeue also the lag of ingest (lag_watch.py), and `run` the state of both (run_file.py). A silent
 process makes the shard not ready; a process that is paused by request does not.
+
+Invariant: this module and all that it imports are light, because `duewheel health` runs every few
+seconds (tests/unit/runtime/test_health.py has the bound).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from duewheel.checkpoints.file_lock import holder_of
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
-from duewheel.config.settings import Settings
 from duewheel.runtime import run_file
+
+if TYPE_CHECKING:  # pydantic would cost more than all else here
+    from duewheel.config.settings import Settings
 
 ALIVE = ("running", "paused")
 PROCESSES = {"ingest": Role.INGEST, "dequeue": Role.DEQUEUE}
@@ -53,19 +59,24 @@ class ReadyBounds:
     @classmethod
     def of(cls, settings: Settings) -> ReadyBounds:
         """The bounds for these settings: a long trigger interval alone is no fault."""
-        trigger_ms, usual = settings.ingest.trigger_ms, cls()
+        return cls.for_trigger(settings.ingest.trigger_ms)
+
+    @classmethod
+    def for_trigger(cls, trigger_ms: int) -> ReadyBounds:
+        """The bounds for an interval between batches."""
+        usual = cls()
         return cls(
             lag_ms=max(usual.lag_ms, 3 * trigger_ms),
             batch_ms=max(usual.batch_ms, 3 * trigger_ms),
         )
 
 
-def process_state(state: State, settings: Settings, name: str) -> tuple[int | None, str]:
+def process_state(state: State, name: str) -> tuple[int | None, str]:
     """Process id and state: `starting` until its first heartbeat, `paused` while it is idle by
     request.
     """
     role = PROCESSES[name]
-    holder = holder_of(settings.storage.data_dir / role.lock_name)
+    holder = holder_of(state.path.parent / role.lock_name)
     if holder is None:
         return None, "stopped"
     if state.live.heartbeat(role).pid != holder:
@@ -73,18 +84,18 @@ def process_state(state: State, settings: Settings, name: str) -> tuple[int | No
     return holder, "paused" if state.live.paused(role) else "running"
 
 
-def not_ready(state: State, settings: Settings, now_ms: int) -> dict[str, str]:
+def not_ready(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
     """Why the shard is not ready, by REASONS; empty if it is.
 
     Args:
         state: of the data directory.
-        settings: of the shard.
+        bounds: of the shard's settings.
         now_ms: this host's clock.
     """
-    bounds, found = ReadyBounds.of(settings), {}
-    supervised = run_file.read(settings.storage.data_dir) or {}
+    found = {}
+    supervised = run_file.read(state.path.parent) or {}
     for name, role in PROCESSES.items():
-        _, how = process_state(state, settings, name)
+        _, how = process_state(state, name)
         silent_ms = now_ms - state.live.heartbeat(role).at_ms
         if how not in ALIVE:
             found[f"{name}_not_running"] = f"{name} is {how}"

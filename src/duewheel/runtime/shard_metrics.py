@@ -15,7 +15,7 @@ from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.osutil.metrics_server import counters, gauge, gauges
 from duewheel.runtime import run_file
-from duewheel.runtime.readiness import REASONS, not_ready
+from duewheel.runtime.readiness import REASONS, ReadyBounds, not_ready
 
 
 class ShardMetrics:
@@ -39,7 +39,7 @@ class ShardMetrics:
 
 
 def _readiness(state: State, settings: Settings, now_ms: int) -> Iterator[Metric]:
-    found, lag = not_ready(state, settings, now_ms), state.live.lag
+    found, lag = not_ready(state, ReadyBounds.of(settings), now_ms), state.live.lag
     yield gauge("ready", "1 if the shard does its work: see `duewheel status`.", int(not found))
     yield gauges(
         "not_ready",

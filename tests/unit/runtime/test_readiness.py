@@ -75,6 +75,7 @@ class WatchedDirectory:
     def __init__(self, path: Path) -> None:
         flags = {"timer": {"topics": "timers"}, "storage": {"data_dir": path}}
         self.settings: Settings = load(None, flags)
+        self.bounds = ReadyBounds.of(self.settings)
         self.clock = ManualClock(NOW_MS)
         self.state = State.create(path, 50, 1_000)
         self.locks = {role: FileLock(path / role.lock_name) for role in Role}
@@ -96,7 +97,7 @@ class WatchedDirectory:
         self.clock.set(self.clock.now_ms() + ms)
 
     def reasons(self) -> list[str]:
-        return list(not_ready(self.state, self.settings, self.clock.now_ms()))
+        return list(not_ready(self.state, self.bounds, self.clock.now_ms()))
 
     def metrics(self) -> dict[str, float]:
         return {
@@ -116,7 +117,7 @@ def shard(tmp_path: Path) -> Iterator[WatchedDirectory]:
 
 @pytest.fixture
 def bounds(shard: WatchedDirectory) -> ReadyBounds:
-    return ReadyBounds.of(shard.settings)
+    return shard.bounds
 
 
 def test_a_shard_that_does_its_work_is_ready(shard: WatchedDirectory) -> None:
@@ -179,7 +180,7 @@ def test_processes_that_do_not_run_or_keep_ending(shard: WatchedDirectory, tmp_p
     ended = Supervised(restarts=2, last_exit_code=6, last_reason="locked", next_try_ms=NOW_MS + 9)
     run_file.write(fd, {"ingest": ended, "dequeue": Supervised(pid=1, lives=True)})
     assert shard.reasons() == ["ingest_not_running", "ingest_failing"]
-    said = not_ready(shard.state, shard.settings, NOW_MS)["ingest_failing"]
+    said = not_ready(shard.state, shard.bounds, NOW_MS)["ingest_failing"]
     assert said == "ingest ended with 6: locked; next try in 0 s"
     found = shard.metrics()
     assert found["process_restarts_total:ingest"] == 2

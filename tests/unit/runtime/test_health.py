@@ -1,0 +1,107 @@
+"""`duewheel health`: the answer of `status`, from two settings and few imports."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from duewheel.checkpoints.file_lock import FileLock
+from duewheel.checkpoints.live_fields import Lag
+from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.state_file import State
+from duewheel.clock import SystemClock
+from duewheel.config.keys_and_bounds import StorageSection
+from duewheel.config.settings import load
+from duewheel.config.sources import SingleSettings
+from duewheel.runtime import health
+from duewheel.runtime.readiness import ReadyBounds
+
+HEAVY = ("pydantic", "numpy", "pyarrow", "click", "structlog", "kafka")
+IMPORTED = "import sys; from duewheel.runtime import health; print(*sys.modules)"
+
+
+@pytest.fixture
+def data_dir(clean_surroundings: None, tmp_path: Path) -> Iterator[Path]:
+    """A shard that does its work: this process plays both of its processes."""
+    path = tmp_path / "duewheel-data"
+    path.mkdir()
+    locks = [FileLock(path / role.lock_name) for role in Role]
+    now_ms = SystemClock().now_ms()
+    with State.create(path, 50, 1_000) as state:
+        for role, lock in zip(Role, locks, strict=True):
+            assert lock.try_acquire()
+            state.live.beat(role, os.getpid(), now_ms, 0)
+        state.live.note_lag(Lag(now_ms, 0, now_ms, now_ms, 0))
+    yield path
+    for lock in locks:
+        lock.close()
+
+
+def test_a_ready_shard(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert health.main() == 0
+    assert capsys.readouterr().out == "ready\n"
+    with State.open(data_dir) as state:
+        state.live.beat(Role.DEQUEUE, os.getpid(), SystemClock().now_ms(), 60_000)
+    assert health.main() == 1
+    assert capsys.readouterr().out.startswith("dequeue_behind: ")
+
+
+@pytest.mark.usefixtures("clean_surroundings")
+def test_before_there_is_a_shard(capsys: pytest.CaptureFixture[str]) -> None:
+    assert health.main() == 2
+    assert "there is no data directory duewheel-data" in capsys.readouterr().err
+
+
+def test_a_long_interval_between_batches_moves_the_bounds(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = SystemClock().now_ms()
+    with State.open(data_dir) as state:
+        state.live.note_lag(Lag(now_ms, 1, now_ms - 40_000, now_ms, 0))
+    assert health.main() == 1
+    monkeypatch.setenv("DUEWHEEL_INGEST__TRIGGER_MS", "1m")
+    assert health.main() == 0
+    monkeypatch.setenv("DUEWHEEL_INGEST__TRIGGER_MS", "soon")
+    assert health.main() == 2
+
+
+@pytest.mark.usefixtures("clean_surroundings")
+@pytest.mark.parametrize("in_file", [None, '[storage]\ndata_dir = "from-file"\n', "[ingest]\n"])
+@pytest.mark.parametrize(
+    "variable", [None, "DUEWHEEL_STORAGE__DATA_DIR", "duewheel_storage__DATA_DIR"]
+)
+@pytest.mark.parametrize("named", [False, True])
+def test_single_settings_are_those_in_force(
+    in_file: str | None,
+    variable: str | None,
+    named: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DUEWHEEL_TIMER__TOPICS", "timers")
+    if variable:
+        monkeypatch.setenv(variable, "from-environment")
+    if in_file is not None:
+        path = tmp_path / ("other.toml" if named else "duewheel.toml")
+        path.write_text(in_file)
+        if named:
+            monkeypatch.setenv("DUEWHEEL_CONFIG", str(path))
+    found = SingleSettings().get("storage", "data_dir") or "duewheel-data"
+    assert Path(found) == load().storage.data_dir
+
+
+def test_the_defaults_are_those_of_the_settings() -> None:
+    assert StorageSection().data_dir == Path("duewheel-data")
+    assert ReadyBounds.for_trigger(0) == ReadyBounds.of(load(None, {"timer": {"topics": "a"}}))
+
+
+def test_the_command_imports_nothing_heavy() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", IMPORTED], capture_output=True, text=True, check=True
+    )
+    assert not {name.partition(".")[0] for name in ran.stdout.split()} & set(HEAVY)
