@@ -23,8 +23,9 @@ def spark_archive(java: Java) -> Path:
     """
     spark = importlib.util.find_spec("pyspark")
     assert spark is not None and spark.origin is not None
-    installed_ns = Path(spark.origin).stat().st_mtime_ns
-    name = archive_name("spark", java, spark.origin, installed_ns)
+    # Whole seconds: the layers of a container image keep no finer times.
+    installed_s = int(Path(spark.origin).stat().st_mtime)
+    name = archive_name("spark", java, spark.origin, installed_s)
     return Path(sys.prefix) / "class-archives" / name
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,6 +31,21 @@ def test_each_java_has_its_own_archive(tmp_path: Path, monkeypatch: pytest.Monke
     paths = {spark_archive(java) for java in (JAVA, *others)}
     assert len(paths) == 3
     assert all(path.is_relative_to(tmp_path) for path in paths)
+
+
+def test_an_archive_is_still_the_one_of_its_spark_in_a_container_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its layers keep times in whole seconds."""
+    module = tmp_path / "pyspark.py"
+    module.touch()
+    spec = SimpleNamespace(origin=str(module))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    paths = []
+    for time_s in (1_800_000_000.987_654_321, 1_800_000_000, 1_800_000_001):
+        os.utime(module, (time_s, time_s))
+        paths.append(spark_archive(JAVA))
+    assert paths[0] == paths[1] != paths[2], "a later installation has another one"
 
 
 def test_an_archive_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
