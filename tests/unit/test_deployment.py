@@ -1,4 +1,4 @@
-"""Dockerfile and docker-compose.yml, without Docker: they fit the settings, commands and files."""
+"""What deploys the service, without Docker and Kubernetes: it fits settings, commands and files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import json
 import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,8 @@ from duewheel.cli import main as cli
 from duewheel.config.settings import Settings, load
 from duewheel.dev import broker
 from duewheel.dev.jars import pinned
+from duewheel.errors import Fenced
+from duewheel.runtime import supervisor
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = YAML(typ="safe").load(ROOT / "docker-compose.yml")
@@ -89,7 +95,97 @@ def test_parts_start_in_order() -> None:
     assert waits["init"] == {"kafka": {"condition": "service_healthy"}}
     assert waits["duewheel"] == {"init": {"condition": "service_completed_successfully"}}
     assert "healthcheck" in SERVICES["kafka"]
-    assert [name for name, service in SERVICES.items() if "profiles" in service] == ["kafka-ui"]
+    profiles = {name: service.get("profiles") for name, service in SERVICES.items()}
+    assert {name: found for name, found in profiles.items() if found} == {
+        "kafka-ui": ["ui"],
+        "prometheus": ["monitoring"],
+        "grafana": ["monitoring"],
+    }
+
+
+def test_prometheus_scrapes_both_processes_under_the_name_that_alerts_expect() -> None:
+    folder = ROOT / "docs" / "deploy" / "prometheus"
+    config = YAML(typ="safe").load(folder / "prometheus.yml")
+    assert all((folder / name).exists() for name in config["rule_files"])
+    (job,) = config["scrape_configs"]
+    (targets,) = job["static_configs"]
+    environment = SERVICES["duewheel"]["environment"]
+    assert job["job_name"] == "duewheel"
+    assert targets["labels"] == {"shard": "0"}
+    assert targets["targets"] == [
+        f"duewheel:{environment[f'DUEWHEEL_METRICS__{name}_PORT']}" for name in ("INGEST", "DEQUEUE")
+    ]
+    assert environment["DUEWHEEL_METRICS__HOST"] == "0.0.0.0"
+
+
+def test_mounted_files_are_there() -> None:
+    mounts = [
+        volume.split(":")
+        for service in SERVICES.values()
+        for volume in service.get("volumes", [])
+    ]
+    for source, *_ in mounts:
+        assert (ROOT / source).exists() if source.startswith(".") else source in COMPOSE["volumes"]
+    assert len(mounts) > 5
+
+
+# ---- systemd ------------------------------------------------------------------------------------
+
+
+UNIT = ROOT / "docs" / "deploy" / "systemd" / "duewheel@.service"
+
+
+def unit(section: str) -> dict[str, list[str]]:
+    """The values of each key; a key may occur several times."""
+    found: dict[str, list[str]] = {}
+    text = UNIT.read_text().partition(f"[{section}]\n")[2].partition("\n[")[0]
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def test_the_unit_runs_a_shard_with_known_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    service = unit("Service")
+    settings = tmp_path / "duewheel.toml"
+    settings.write_text('[timer]\ntopics = ["a"]\n[shard]\ncount = 4\n')
+    for variable in [name for name in os.environ if name.startswith("DUEWHEEL_")]:
+        monkeypatch.delenv(variable)
+    for pair in service["Environment"]:
+        name, _, value = pair.partition("=")
+        monkeypatch.setenv(name, value.replace("%i", "3").replace("%S", str(tmp_path)))
+    monkeypatch.setenv("DUEWHEEL_CONFIG", str(settings))
+    found = load()
+    assert found.shard.index == 3
+    assert found.storage.data_dir.parent == tmp_path / service["StateDirectory"][0].replace("%i", "3")
+    program, *words = shlex.split(service["ExecStart"][0])
+    assert Path(program).name == "duewheel"
+    parses(words)
+
+
+def test_the_unit_leaves_a_shard_to_the_host_that_has_taken_it_over() -> None:
+    service = unit("Service")
+    assert service["Restart"] == ["on-failure"]
+    assert service["RestartPreventExitStatus"] == [str(Fenced.exit_code)]
+    assert float(service["TimeoutStopSec"][0]) > 2 * supervisor._STOP_S
+
+
+def test_systemd_takes_the_unit(require: Callable[[object, str], None], tmp_path: Path) -> None:
+    require(shutil.which("systemd-analyze"), "no systemd-analyze")
+    instance = tmp_path / "duewheel@0.service"
+    # The program need not be installed here.
+    instance.write_text(UNIT.read_text().replace("/opt/duewheel/bin/duewheel", sys.executable))
+    run = subprocess.run(
+        ["systemd-analyze", "verify", instance], capture_output=True, text=True, check=False
+    )
+    ours = [line for line in run.stderr.splitlines() if "duewheel@0" in line]
+    assert ours == []
+
+
+# ---- Kafka and the image ------------------------------------------------------------------------
 
 
 def test_kafka_is_set_up_as_the_development_broker_is() -> None:

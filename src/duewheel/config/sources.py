@@ -39,7 +39,7 @@ def read_file(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{path.absolute()} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, or nested too deep
         raise ConfigError(f"{path} is no TOML file: {error}") from error
 
