@@ -51,7 +51,8 @@ RUN python -m duewheel.java.find && \
 
 FROM ${PYTHON_IMAGE}
 
-RUN useradd --system --uid 10001 --create-home --home-dir /var/lib/duewheel duewheel
+RUN groupadd --system --gid 10001 duewheel && \
+    useradd --system --uid 10001 --gid 10001 --create-home --home-dir /var/lib/duewheel duewheel
 COPY --from=build /opt/duewheel /opt/duewheel
 COPY --from=build /opt/duewheel-cache /opt/duewheel-cache
 

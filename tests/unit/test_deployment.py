@@ -170,7 +170,7 @@ def test_the_unit_leaves_a_shard_to_the_host_that_has_taken_it_over() -> None:
     service = unit("Service")
     assert service["Restart"] == ["on-failure"]
     assert service["RestartPreventExitStatus"] == [str(Fenced.exit_code)]
-    assert float(service["TimeoutStopSec"][0]) > 2 * supervisor._STOP_S
+    assert float(service["TimeoutStopSec"][0]) > 2 * supervisor.STOP_S
 
 
 def test_systemd_takes_the_unit(require: Callable[[object, str], None], tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from duewheel.runtime.process_restart import KeptProcess
 
 log = structlog.get_logger(__name__)
 
-_STOP_S = 8.0  # from SIGTERM to SIGKILL
+STOP_S = 8.0  # from SIGTERM to SIGKILL
 _LOCK_STUCK_S = 5.0
 _RUN_LOCK_S = 1.0  # a killed predecessor has released it by then
 _POLL_S = 0.1
@@ -126,10 +126,10 @@ def _stop(children: Sequence[Child]) -> None:
     """Stop all at once: each has the whole time. No threads: the host may have no room for them."""
     for child in children:
         child.end(signal.SIGTERM, 0)
-    end_s = time.monotonic() + _STOP_S
+    end_s = time.monotonic() + STOP_S
     for child in children:
         if not child.wait(max(0.0, end_s - time.monotonic())):
-            child.end(signal.SIGKILL, _STOP_S)
+            child.end(signal.SIGKILL, STOP_S)
 
 
 def _declare_stopped(data_dir: Path) -> None:

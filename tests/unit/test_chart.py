@@ -1,0 +1,112 @@
+"""docs/deploy/chart, without Helm: its values, its settings and its commands.
+
+`make chart` renders it and validates the result, where there is Helm or Go to build it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from duewheel import __version__
+from duewheel.cli.main import cli
+from duewheel.config.settings import load
+from duewheel.runtime import supervisor
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "docs" / "deploy" / "chart"
+TEMPLATES = {path.name: path.read_text("utf-8") for path in (CHART / "templates").iterdir()}
+TEXT = "".join(TEMPLATES.values())
+VALUES_TEXT = (CHART / "values.yaml").read_text("utf-8")
+VALUES: dict[str, Any] = YAML(typ="safe").load(VALUES_TEXT)
+
+
+def used() -> set[str]:
+    return set(re.findall(r"\.Values\.([\w.]+)", TEXT))
+
+
+def test_versions_are_those_of_the_package() -> None:
+    chart = YAML(typ="safe").load(CHART / "Chart.yaml")
+    assert chart["appVersion"] == chart["version"] == __version__
+
+
+def test_templates_use_values_that_exist() -> None:
+    for path in used():
+        value: Any = VALUES
+        for key in path.split("."):
+            assert key in value, path
+            value = value[key]
+
+
+def test_every_value_is_used() -> None:
+    def unused(table: dict[str, Any], prefix: str = "") -> list[str]:
+        found = []
+        for key, value in table.items():
+            path = f"{prefix}{key}"
+            if path in used():
+                continue
+            below = unused(value, f"{path}.") if isinstance(value, dict) and value else [path]
+            found += below
+        return found
+
+    assert unused(VALUES) == []
+
+
+def test_delimiters_are_balanced() -> None:
+    for name, text in TEMPLATES.items():
+        assert text.count("{{") == text.count("}}"), name
+        opened = len(re.findall(r"\{\{-? *(?:if|with|range|define)\b", text))
+        assert opened == len(re.findall(r"\{\{-? *end\b", text)), name
+
+
+def test_settings_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for variable in [name for name in os.environ if name.startswith("DUEWHEEL_")]:
+        monkeypatch.delenv(variable)
+    given = re.findall(
+        r"- name: (DUEWHEEL_\w+)\n    value(?:From)?:(.*)\n", TEMPLATES["_helpers.tpl"]
+    )
+    names = {"shards": "3", "ingestPort": "9464", "dequeuePort": "9465", "tasks": "local[2]"}
+    for name, value in given:
+        words = [names[word] for word in names if word in value]
+        monkeypatch.setenv(name, words[0] if words else value.strip() or "1")
+    settings = tmp_path / "duewheel.toml"
+    settings.write_text(VALUES["config"])
+    monkeypatch.setenv("DUEWHEEL_CONFIG", str(settings))
+    found = load()
+    assert (found.shard.index, found.shard.count) == (1, 3)
+    assert found.ingest.spark_master == "local[2]"
+    assert str(found.storage.data_dir) == "/var/lib/duewheel/data"
+    assert found.metrics.host == "0.0.0.0"
+    assert len(given) == 9
+
+
+def test_commands_are_known() -> None:
+    text = TEMPLATES["statefulset.yaml"]
+    init = ["--partitions=4", "--replication-factor=3"]
+    assert re.findall(r"- (--[\w-]+)=", text) == [each.partition("=")[0] for each in init]
+    cli.commands["init"].make_context("init", init)
+    assert "args: [run]" in text
+    assert "command: [duewheel, health]" in text
+    for command in ("run", "health"):
+        cli.commands[command].make_context(command, [])
+
+
+def test_a_pod_has_the_time_that_a_stop_takes() -> None:
+    assert VALUES["terminationGracePeriodSeconds"] > 2 * supervisor.STOP_S
+
+
+def test_the_user_is_that_of_the_image() -> None:
+    (uid,) = set(re.findall(r"--uid (\d+)", (ROOT / "Dockerfile").read_text()))
+    security = VALUES["podSecurityContext"]
+    assert {security[key] for key in ("runAsUser", "runAsGroup", "fsGroup")} == {int(uid)}
+
+
+def test_files_are_those_beside_the_chart() -> None:
+    for path in (CHART / "files").iterdir():
+        assert path.is_symlink()
+        assert path.resolve().is_relative_to(ROOT / "docs" / "deploy")
