@@ -1,7 +1,7 @@
 # Everything here needs make, sh and a Python from 3.11 up; `make help` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test crash-matrix simulate simulate-nightly model simulate-day simulate-years soak fuzz bench bench-full bench-report reference lint lock clean
+.PHONY: help setup setup-dev demo test crash-matrix simulate simulate-nightly model simulate-day simulate-years soak fuzz bench bench-full bench-report reference docs chart lint lock clean
 
 # A folder called `wheel` lies here: never let Python put the current folder on its path.
 export PYTHONSAFEPATH = 1
@@ -70,6 +70,9 @@ bench-report: setup-dev  ## docs/benchmarks.md from the recorded runs; RECORD=fi
 
 reference: setup-dev  ## what docs/ says of settings, metrics and commands, from the code
 	@$(BIN)/python scripts/reference.py
+
+docs: setup-dev  ## the documentation as a site, in build/docs; a broken link fails
+	@$(BIN)/mkdocs build --quiet --strict
 
 lint: setup-dev  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""README.md, CHANGELOG.md and docs/: their links and names are valid."""
+"""The pages of the top and of docs/: their links and names are valid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from duewheel.config.keys_and_bounds import TimerTopic
 from duewheel.config.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+TOP = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+PAGES = [*TOP, *sorted((ROOT / "docs").glob("*.md"))]
 README_LINES_MAX = 150
 SECTIONS = {name: field.annotation for name, field in Settings.model_fields.items()}
 IN_CODE = re.compile(r"`([^`\n]+)`")

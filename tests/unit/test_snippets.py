@@ -27,7 +27,7 @@ from duewheel.errors import ConfigError
 from duewheel.schemas.header_names import REQUEST, Answer
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
     "optional-dependencies"
 ]
@@ -129,8 +129,11 @@ def commands_of(text: str) -> list[list[str]]:
 def exists(words: list[str]) -> None:
     """One command of a snippet."""
     program, *rest = words
+    program = program.removeprefix("/opt/duewheel/bin/")
     if program == "duewheel":
         parses(rest)
+    elif program in {"kubectl", "runuser"} and "--" in rest:
+        exists(rest[rest.index("--") + 1 :])
     elif program == "make":
         targets = (ROOT / "Makefile").read_text()
         assert re.search(rf"^{rest[0]}:", targets, re.MULTILINE), rest
@@ -145,6 +148,7 @@ def exists(words: list[str]) -> None:
         assert {header.partition(":")[0] for header in headers} <= REQUEST.keys()
     else:
         known = {".", "cat", "echo", "export", "kafka-console-producer.sh", "kafka-python"}
+        known |= {"docker", "helm", "install", "python3", "systemctl", "useradd"}
         assert program in known, f"what is {program}?"
 
 
