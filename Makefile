@@ -74,6 +74,14 @@ reference: setup-dev  ## what docs/ says of settings, metrics and commands, from
 docs: setup-dev  ## the documentation as a site, in build/docs; a broken link fails
 	@$(BIN)/mkdocs build --quiet --strict
 
+# A prebuilt Helm is used, else one is built from Go's module proxy: minutes, once.
+HELM = helm.sh/helm/v3/cmd/helm@v3.19.0
+chart: setup-dev  ## the Helm chart, rendered and validated; needs Helm, or Go to build it
+	@if ! command -v helm > /dev/null && [ ! -x build/bin/helm ]; then \
+		command -v go > /dev/null || { echo "needs helm or go" >&2; exit 2; }; \
+		GOBIN="$(CURDIR)/build/bin" GOFLAGS=-trimpath go install $(HELM); fi
+	@$(BIN)/python -m pytest --quiet tests/unit/test_chart_rendered.py
+
 lint: setup-dev  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

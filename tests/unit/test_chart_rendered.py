@@ -1,0 +1,149 @@
+"""docs/deploy/chart, rendered by Helm and validated against Kubernetes' schemas.
+
+`make chart` builds Helm where there is Go; without either these are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from ruamel.yaml import YAML
+
+from duewheel.config.settings import Settings, load
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "docs" / "deploy" / "chart"
+BUILT = ROOT / "build" / "bin" / "helm"
+HELM = str(BUILT) if BUILT.exists() else shutil.which("helm")
+ALL = [
+    "metrics.serviceMonitor.enabled=true",
+    "metrics.rules.enabled=true",
+    "metrics.rules.runbookBase=https://docs.example/",
+    "metrics.dashboard.enabled=true",
+    "init.partitions=6",
+    "shards=3",
+    "image.digest=sha256:0",
+    "environment[0].name=DUEWHEEL_KAFKA__CLIENT__SASL_PLAIN_PASSWORD",
+    "environment[0].valueFrom.secretKeyRef.name=kafka",
+    "environment[0].valueFrom.secretKeyRef.key=password",
+    "nodeSelector.disk=local",
+    "storage.storageClassName=local",
+    "serviceAccountName=kafka-user",
+    "podAnnotations.team=orders",
+]
+Manifests = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def with_helm(require: Callable[[object, str], None]) -> None:
+    require(HELM, "no Helm: `make chart` builds it where there is Go")
+
+
+def helm(*arguments: str) -> str:
+    run = subprocess.run([str(HELM), *arguments], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout
+
+
+def rendered(*values: str) -> Manifests:
+    """The manifests by kind and name."""
+    sets = [word for value in values for word in ("--set", value)]
+    text = helm("template", "orders", str(CHART), *sets)
+    found = [each for each in YAML(typ="safe").load_all(text) if each]
+    return {f"{each['kind']}/{each['metadata']['name']}": each for each in found}
+
+
+def pod(manifests: Manifests) -> dict[str, Any]:
+    spec: dict[str, Any] = manifests["StatefulSet/orders-duewheel"]["spec"]["template"]["spec"]
+    return spec
+
+
+def settings_of(
+    manifests: Manifests, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> Settings:
+    """What duewheel reads in the pod of shard 2."""
+    for variable in [name for name in os.environ if name.startswith("DUEWHEEL_")]:
+        monkeypatch.delenv(variable)
+    (container,) = pod(manifests)["containers"]
+    for each in container["env"]:
+        by_field = "fieldRef" in each.get("valueFrom", {})
+        monkeypatch.setenv(each["name"], each.get("value", "2" if by_field else "secret"))
+    path = folder / "duewheel.toml"
+    path.write_text(manifests["ConfigMap/orders-duewheel"]["data"]["duewheel.toml"])
+    monkeypatch.setenv("DUEWHEEL_CONFIG", str(path))
+    return load()
+
+
+@pytest.mark.parametrize("values", [[], ALL], ids=["defaults", "all"])
+def test_manifests_are_valid(values: list[str]) -> None:
+    sets = [word for value in values for word in ("--set", value)]
+    helm("lint", "--strict", str(CHART), *sets)
+    manifests = rendered(*values)
+    for manifest in manifests.values():
+        if "monitoring.coreos.com" not in manifest["apiVersion"]:
+            kubernetes_validate.validate(manifest, "1.31", strict=True)
+    kinds = {"ConfigMap", "Service", "StatefulSet", "PodDisruptionBudget"}
+    kinds |= {"ServiceMonitor", "PrometheusRule"} if values else set()
+    assert {manifest["kind"] for manifest in manifests.values()} == kinds
+
+
+def test_a_pod_is_a_shard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    manifests = rendered(*ALL)
+    stateful = manifests["StatefulSet/orders-duewheel"]["spec"]
+    found = settings_of(manifests, monkeypatch, tmp_path)
+    assert stateful["replicas"] == found.shard.count == 3
+    assert found.shard.index == 2
+    (container,) = pod(manifests)["containers"]
+    mounts = {each["name"]: Path(each["mountPath"]) for each in container["volumeMounts"]}
+    assert found.storage.data_dir.is_relative_to(mounts["data"])
+    assert {each["metadata"]["name"] for each in stateful["volumeClaimTemplates"]} == {"data"}
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert ports == {"ingest": found.metrics.ingest_port, "dequeue": found.metrics.dequeue_port}
+    (init,) = pod(manifests)["initContainers"]
+    assert init["args"] == ["init", "--partitions=6"]
+    assert init["env"] == container["env"]
+    assert container["image"] == "duewheel@sha256:0"
+
+
+def test_a_pod_has_no_rights() -> None:
+    spec = pod(rendered())
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    for container in [*spec["containers"], *spec["initContainers"]]:
+        context = container["securityContext"]
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert context["readOnlyRootFilesystem"] is True
+        assert "livenessProbe" not in container
+    written = {each["name"] for each in spec["volumes"] if "emptyDir" in each}
+    assert written == {"tmp"}
+
+
+def test_the_service_selects_the_pods() -> None:
+    manifests = rendered(*ALL)
+    labels = manifests["StatefulSet/orders-duewheel"]["spec"]["template"]["metadata"]["labels"]
+    monitor = manifests["ServiceMonitor/orders-duewheel"]["spec"]
+    service = manifests["Service/orders-duewheel"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert {each["port"] for each in monitor["endpoints"]} == {
+        each["name"] for each in service["spec"]["ports"]
+    }
+
+
+def test_alerts_and_dashboard_are_those_of_the_repository() -> None:
+    manifests = rendered(*ALL)
+    alerts = (ROOT / "docs/deploy/prometheus/alerts.yml").read_text("utf-8")
+    at_home = alerts.replace("runbook_url: docs/", "runbook_url: https://docs.example/")
+    expected = YAML(typ="safe").load(at_home)
+    assert manifests["PrometheusRule/orders-duewheel"]["spec"] == expected
+    dashboard = manifests["ConfigMap/orders-duewheel-dashboard"]["data"]["duewheel.json"]
+    beside = ROOT / "docs/deploy/grafana/duewheel.json"
+    assert json.loads(dashboard) == json.loads(beside.read_text("utf-8"))
