@@ -1,4 +1,4 @@
-"""Hooks of mkdocs.yml: pages that lie outside docs/, and the anchors that the repository's links use.
+"""Hooks of mkdocs.yml: pages from outside docs/, and the anchors that links of the repository use.
 
 A page of docs/ links to ../README.md, ../CHANGELOG.md and others, as the repository shows them. On
 the site those are pages and files beside the others.
@@ -15,7 +15,11 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
 # Files of the top that become pages, and those that are only linked.
-PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+}
 FILES = ("Dockerfile", "docker-compose.yml")
 _LINK = re.compile(r"(\]\()([^)\s#]+)")
 _DROPPED = str.maketrans("", "", "".join(set(string.punctuation) - set("-_")) + "…")

@@ -66,9 +66,7 @@ def pod(manifests: Manifests) -> dict[str, Any]:
     return spec
 
 
-def settings_of(
-    manifests: Manifests, monkeypatch: pytest.MonkeyPatch, folder: Path
-) -> Settings:
+def settings_of(manifests: Manifests, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Settings:
     """What duewheel reads in the pod of shard 2."""
     for variable in [name for name in os.environ if name.startswith("DUEWHEEL_")]:
         monkeypatch.delenv(variable)

@@ -112,17 +112,14 @@ def test_prometheus_scrapes_both_processes_under_the_name_that_alerts_expect() -
     environment = SERVICES["duewheel"]["environment"]
     assert job["job_name"] == "duewheel"
     assert targets["labels"] == {"shard": "0"}
-    assert targets["targets"] == [
-        f"duewheel:{environment[f'DUEWHEEL_METRICS__{name}_PORT']}" for name in ("INGEST", "DEQUEUE")
-    ]
+    ports = [environment[f"DUEWHEEL_METRICS__{name}_PORT"] for name in ("INGEST", "DEQUEUE")]
+    assert targets["targets"] == [f"duewheel:{port}" for port in ports]
     assert environment["DUEWHEEL_METRICS__HOST"] == "0.0.0.0"
 
 
 def test_mounted_files_are_there() -> None:
     mounts = [
-        volume.split(":")
-        for service in SERVICES.values()
-        for volume in service.get("volumes", [])
+        volume.split(":") for service in SERVICES.values() for volume in service.get("volumes", [])
     ]
     for source, *_ in mounts:
         assert (ROOT / source).exists() if source.startswith(".") else source in COMPOSE["volumes"]
@@ -160,7 +157,9 @@ def test_the_unit_runs_a_shard_with_known_settings(
     monkeypatch.setenv("DUEWHEEL_CONFIG", str(settings))
     found = load()
     assert found.shard.index == 3
-    assert found.storage.data_dir.parent == tmp_path / service["StateDirectory"][0].replace("%i", "3")
+    assert found.storage.data_dir.parent == tmp_path / service["StateDirectory"][0].replace(
+        "%i", "3"
+    )
     program, *words = shlex.split(service["ExecStart"][0])
     assert Path(program).name == "duewheel"
     parses(words)

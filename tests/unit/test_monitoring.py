@@ -25,9 +25,7 @@ ALERTS_FILE = DEPLOY / "prometheus" / "alerts.yml"
 RUNBOOK = ROOT / "docs" / "operations.md"
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "duewheel.json").read_text("utf-8"))
 ALERTS: list[dict[str, Any]] = [
-    rule
-    for group in YAML(typ="safe").load(ALERTS_FILE)["groups"]
-    for rule in group["rules"]
+    rule for group in YAML(typ="safe").load(ALERTS_FILE)["groups"] for rule in group["rules"]
 ]
 # Of each target, by Prometheus itself and by the scrape's configuration.
 TARGET_LABELS = {"job", "instance", "shard"}
@@ -39,7 +37,7 @@ GRAFANA = {"$__rate_interval": "1m", "$shard": "0"}
 def documented() -> dict[str, set[str]]:
     """The labels of each series' name, as docs/metrics.md has them."""
     made = runpy.run_path(str(ROOT / "scripts" / "reference.py"))["families"]()
-    labels = {name: TARGET_LABELS for name in FOREIGN}
+    labels = dict.fromkeys(FOREIGN, TARGET_LABELS)
     for _, name, kind, label, _ in made:
         own = TARGET_LABELS | {part for part in label.split(", ") if part}
         if kind == "histogram":
@@ -122,7 +120,9 @@ def test_the_runbook_has_all_alerts_in_their_order() -> None:
 
 
 def test_the_runbook_has_all_reasons_why_a_shard_is_not_ready() -> None:
-    text = RUNBOOK.read_text("utf-8").partition("\n### DuewheelNotReady\n")[2].partition("\n### ")[0]
+    text = (
+        RUNBOOK.read_text("utf-8").partition("\n### DuewheelNotReady\n")[2].partition("\n### ")[0]
+    )
     first_cells = " ".join(re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE))
     assert sorted(re.findall(r"`(\w+)`", first_cells)) == sorted(REASONS)
 
@@ -145,9 +145,7 @@ def test_panels_do_not_overlap() -> None:
         at = panel["gridPos"]
         assert at["x"] + at["w"] <= 24
         cells = set(
-            itertools.product(
-                range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"])
-            )
+            itertools.product(range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"]))
         )
         assert not cells & taken, panel["title"]
         taken |= cells

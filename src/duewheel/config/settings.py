@@ -56,6 +56,7 @@ from duewheel.errors import ConfigError
 from duewheel.schemas.name_patterns import TimerTopics
 from duewheel.wheel.slots import WheelConfig
 
+
 class Settings(BaseSettings):
     """All settings, frozen. Made by `load`."""
 

@@ -40,7 +40,7 @@ def test_an_archive_is_still_the_one_of_its_spark_in_a_container_image(
     module = tmp_path / "pyspark.py"
     module.touch()
     spec = SimpleNamespace(origin=str(module))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
     paths = []
     for time_s in (1_800_000_000.987_654_321, 1_800_000_000, 1_800_000_001):
         os.utime(module, (time_s, time_s))
