@@ -1,4 +1,4 @@
-"""docs/deploy: alerts and dashboard name metrics and labels that exist, and each alert has its help.
+"""docs/deploy: alerts and dashboard name metrics and labels that exist, each alert has help.
 
 Expressions are parsed by a port of Prometheus' own parser: what is no PromQL raises.
 """
@@ -79,7 +79,7 @@ def selectors(expression: str) -> Iterator[promql_parser.VectorSelector]:
             yield node
 
 
-@pytest.mark.parametrize("expression", expressions())
+@pytest.mark.parametrize("expression", [*expressions()])
 def test_metrics_and_labels_exist(expression: str) -> None:
     used = list(selectors(expression))
     assert used

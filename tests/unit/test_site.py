@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built strictly: a page without a place in the navigation, or a broken link, ends the build."""
+    """Built strictly: a broken link, or a page that the navigation lacks, ends the build."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-P", "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     build = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
