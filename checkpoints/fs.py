@@ -7,12 +7,9 @@ a loss of power. The caller syncs bytes that must survive that.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import mmap
 import os
-import secrets
-import shutil
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -93,6 +90,8 @@ class FileSystem:
 
     def remove_tree(self, path: Path) -> None:
         """Removes a directory and what is below it, as far as that is possible."""
+        import shutil  # not at the top: `duewheel health` imports this module, too
+
         shutil.rmtree(path, ignore_errors=True)
 
     def boot_id(self) -> str:
@@ -101,7 +100,7 @@ class FileSystem:
 
     def random_bits(self, count: int) -> int:
         """Draws a random number of `count` bits."""
-        return secrets.randbits(count)
+        return int.from_bytes(os.urandom((count + 7) // 8)) >> (-count % 8)
 
     # ---- whole files -----------------------------------------------------------------------
 
@@ -323,6 +322,8 @@ _STATFS_BYTES = 512  # more than any C library's struct, whose first word is the
 
 def copies_on_write(directory: Path) -> str | None:
     """Returns the name of a directory's file system if it copies on write, else None."""
+    import ctypes  # not at the top: see remove_tree
+
     buffer = ctypes.create_string_buffer(_STATFS_BYTES)
     if ctypes.CDLL(None).statfs(os.fsencode(directory), buffer) != 0:
         return None
