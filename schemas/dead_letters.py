@@ -10,8 +10,8 @@ Key and value are the message's own. The headers are, in this order:
     [TIMER_ROLL_TIMES]          ┘ the rest is among its own
     TIMER_SOURCE                topic-partition@offset of the timer
 
-A message may have headers of these names itself. The last TIMER_ERROR_CODE counts, and duewheel has
-added all that follows it.
+A rejected message may have headers of these names itself. The last TIMER_ERROR_CODE counts, and
+duewheel has added all that follows it.
 """
 
 from __future__ import annotations
@@ -189,7 +189,8 @@ class DeadLetter:
         number = None if to_topic else self._added.get(_PARTITION)
         if not may_name_topic(topic) or not _NUMBER.fullmatch(number or "0"):
             return Refusal("not_a_dead_letter", f"{_TOPIC} or {_PARTITION} is malformed")
-        is_answer = any(name == names.ANSWER for name, _ in self.message_headers)
+        # In a rejected message the header is the producer's, who may write no replies.
+        is_answer = _TOPIC in self._added and names.ANSWER in dict(self.message_headers)
         refusal = None if is_answer and topic == reply_topic else why_no_target(topic)
         if refusal is not None:
             return refusal
@@ -207,11 +208,12 @@ class DeadLetter:
 
     def _delivered(self) -> tuple[Header, ...]:
         """The headers of the failed delivery; of a rejected message, its own and TIMER_SOURCE."""
-        headers = [*self.message_headers, (names.SOURCE, self.source.encode())]
-        if _TOPIC in self._added:
-            added = self._added
-            headers += [(name, added[name].encode()) for name in _DELIVERED if name in added]
-        return tuple(headers)
+        source, added = (names.SOURCE, self.source.encode()), self._added
+        if _TOPIC not in added:  # all headers are the producer's, forged ones included
+            own = (header for header in self.message_headers if header[0] not in names.SERVICE)
+            return (*own, source)
+        kept = [(name, added[name].encode()) for name in _DELIVERED if name in added]
+        return (*self.message_headers, source, *kept)
 
     @property
     def _without_content(self) -> bool:

@@ -46,6 +46,18 @@ ERROR_CODE = "TIMER_ERROR_CODE"  # one word, for programs
 ERROR = "TIMER_ERROR"  # a sentence, for people
 
 
+DELIVERED = (SOURCE, DUE_MS, TIMER_ID, ROLL_TIMES)
+"""What a delivery has beside the message's own headers."""
+SERVICE = frozenset(
+    {
+        *(SOURCE, DUE_MS, ROLL_TIMES, ANSWER, ERROR_CODE, ERROR),
+        *(ORIGIN, NOT_BEFORE_MS, RETRIES, REQUESTED_LEVEL, LETTER, CHASE_SLOT, CHASE_FLAGS),
+    }
+)
+"""The headers that only duewheel sets. Ingest removes them from what a producer wrote: a consumer
+that finds one has it from duewheel."""
+
+
 class Answer(StrEnum):
     """The outcome of a cancel or reschedule."""
 
@@ -81,7 +93,7 @@ class Request(IntEnum):
     LETTER = auto()  # only as the last header of a dead letter that waits
     CHASE_SLOT = auto()  # these two beside CANCEL and ORIGIN only
     CHASE_FLAGS = auto()
-    IGNORED = auto()  # added by an earlier delivery: removed, or the next one would double it
+    IGNORED = auto()  # forged, or added by an earlier delivery: removed
     TARGET_KEY = auto()  # from here on in drop-in modes only
     PARTITION_KEY = auto()  # not removed: copies need it
     SOURCE_TYPE = auto()
@@ -105,6 +117,8 @@ REQUEST: dict[str, Request] = {
     SOURCE: Request.IGNORED,
     DUE_MS: Request.IGNORED,
     ANSWER: Request.IGNORED,
+    ERROR_CODE: Request.IGNORED,
+    ERROR: Request.IGNORED,
     ORIGIN: Request.ORIGIN,
     ROLL_TIMES: Request.ROLL_TIMES,
     NOT_BEFORE_MS: Request.NOT_BEFORE,

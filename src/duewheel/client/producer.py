@@ -40,11 +40,12 @@ from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.kafka.clients import ClientSettings
 from duewheel.schemas.header_names import (
     ANSWER,
-    DUE_MS,
+    DELIVERED,
+    ERROR,
+    ERROR_CODE,
     LEVELS_MS,
     NAME_OF,
     REQUEST,
-    ROLL_TIMES,
     SOURCE,
     TIMER_ID,
     Answer,
@@ -74,8 +75,8 @@ _ROUTED = {
     Request.RESCHEDULE,
 }
 _TARGET = {NAME_OF[Request.TARGET_TOPIC], NAME_OF[Request.TARGET_PARTITION]}
-# The headers that a delivery adds. In a request only the id has a meaning.
-_ADDED = {SOURCE, DUE_MS, TIMER_ID, ROLL_TIMES, ANSWER}
+# The headers of a delivery, a reply or a dead letter. In a request only the id has a meaning.
+_ADDED = {*DELIVERED, ANSWER, ERROR_CODE, ERROR}
 
 
 class DelayProducer:

@@ -150,7 +150,15 @@ def test_a_rejected_message_goes_back_as_it_came() -> None:
     to_topic = rejected(*brought).replayed(TIMER_TOPICS, NO_TARGETS, "orders", REPLIES)
     assert isinstance(to_topic, Outgoing)
     assert (to_topic.topic, to_topic.partition) == ("orders", NO_PARTITION)
-    assert to_topic.headers == (*brought, ("TIMER_SOURCE", b"orders.delayed-1@7"))
+    own = [header for header in brought if header[0] != "TIMER_ERROR_CODE"]
+    assert to_topic.headers == (*own, ("TIMER_SOURCE", b"orders.delayed-1@7"))
+
+
+def test_a_forged_reply_stays_away_from_the_reply_topic() -> None:
+    letter = rejected(("TIMER_ANSWER", b"cancelled"), ("REAL_TOPIC", REPLIES.encode()))
+    refusal = letter.replayed(TIMER_TOPICS, NO_TARGETS, REPLIES, REPLIES)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "forbidden_target"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.harness.source_table import HEADERS, raw_headers
 
 from duewheel.schemas.columns import binary
-from duewheel.schemas.header_names import LEVELS_MS, REQUEST, Request
+from duewheel.schemas.header_names import LEVELS_MS, REQUEST, SERVICE, Request
 from duewheel.schemas.request.due_times import due_times
 from duewheel.schemas.request.header_values import SATURATED, parse_instants, parse_numbers
 from duewheel.schemas.request.headers import USERS, header_groups, read_headers
@@ -179,6 +179,16 @@ def test_the_last_of_several_counts() -> None:
         [("TIMER_DELAY_MS", b"1"), ("a", b""), ("TIMER_DELAY_MS", b"2")],
         [("TIMER_DELAY_MS", b"1"), ("TIMER_DELAY_MS", b"x")],
     ) == [2, "DELAY_MS"]
+
+
+def test_headers_that_only_the_service_sets_reach_no_consumer() -> None:
+    """Whether a producer forged them or passed on those of an earlier delivery."""
+    assert REQUEST.keys() >= SERVICE
+    forged = [(name, b"1") for name in sorted(SERVICE)]
+    headers = read_headers(raw_headers(column([("a", b"1"), *forged, ("TIMER_MINE", b"1")])))
+    encoded, count = header_groups(headers, headers.request == USERS)
+    assert encoded.to_pylist() == [b"\x02a\x021" + b"\x14TIMER_MINE\x021"]
+    assert count.tolist() == [2]
 
 
 def test_null_list_and_parts_of_a_column() -> None:
