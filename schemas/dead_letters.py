@@ -90,9 +90,15 @@ class Refusal:
     error: str
 
 
-def why_no_target(contract: Contract, topic: str) -> Refusal | None:
-    """The rule that rejects every timer with this target; None if no rule does."""
-    rule = contract.refused_targets([topic]).get(topic)
+def why_no_target(contract: Contract, timer_topic: str | None, topic: str) -> Refusal | None:
+    """The rule that rejects every timer of a timer topic with this target; None if no rule does.
+
+    Args:
+        contract: has the rules.
+        timer_topic: None: no matter which targets it is open for.
+        topic: the target.
+    """
+    rule = contract.refused_targets(timer_topic, [topic]).get(topic)
     return None if rule is None else Refusal(rule.code, f"topic {topic!r}: {rule.reason}")
 
 
@@ -162,7 +168,7 @@ class DeadLetter:
     def replayed(
         self,
         timer_topics: TimerTopics,
-        why_no_target: Callable[[str], Refusal | None],
+        why_no_target: Callable[[str | None, str], Refusal | None],
         to_topic: str | None,
         reply_topic: str | None,
     ) -> Outgoing | Refusal:
@@ -170,11 +176,12 @@ class DeadLetter:
 
         A message rejected at ingest goes to its timer topic, preferably to the same partition, and
         ingest validates it again. A failed delivery goes to its target. `to_topic` overrides
-        both. The reply topic is no target of timers, but takes replies.
+        both: as the operator's choice it may be any topic but duewheel's own and internal ones. The
+        reply topic is no target of timers, but takes replies.
 
         Args:
             timer_topics: those that ingest reads.
-            why_no_target: gives the rule that bars a topic from timers.
+            why_no_target: gives the rule that bars a target from the timers of a timer topic.
             to_topic: a real topic, or None.
             reply_topic: the target of replies, if they are configured.
         """
@@ -191,7 +198,8 @@ class DeadLetter:
             return Refusal("not_a_dead_letter", f"{_TOPIC} or {_PARTITION} is malformed")
         # In a rejected message the header is the producer's, who may write no replies.
         is_answer = _TOPIC in self._added and names.ANSWER in dict(self.message_headers)
-        refusal = None if is_answer and topic == reply_topic else why_no_target(topic)
+        timer_topic = None if to_topic else source[1]
+        refusal = None if is_answer and topic == reply_topic else why_no_target(timer_topic, topic)
         if refusal is not None:
             return refusal
         partition = int(number) if number else NO_PARTITION

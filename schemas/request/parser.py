@@ -47,6 +47,7 @@ from duewheel.schemas.request.request_columns import (
     RequestColumns,
     copies,
     rule_columns,
+    target_column,
     waiting_letters,
 )
 from duewheel.schemas.request.row_settings import RowSettings
@@ -67,15 +68,17 @@ class Contract:
 
     Attributes:
         levels_ms: delay of DELAY level 1, 2, …
-        topics: timer topic → its settings; all other topics have the defaults.
+        topics: timer topic → its settings, where they differ from the default.
         dead_letter_topic: where rejected rows go.
         rules: what an acceptable timer is.
+        default: the settings of the other topics.
     """
 
     levels_ms: tuple[int, ...]
     topics: Mapping[str, TopicContract]
     dead_letter_topic: str
     rules: Rules
+    default: TopicContract = DEFAULT
 
     def __post_init__(self) -> None:
         if not self.levels_ms or min(self.levels_ms) < 0:
@@ -86,21 +89,30 @@ class Contract:
 
     def topic(self, name: str) -> TopicContract:
         """The settings of a timer topic."""
-        return self.topics.get(name, DEFAULT)
+        return self.topics.get(name, self.default)
 
     def _check_targets(self) -> None:
         """Refuse a configured target that no message could request."""
         given = {n: each.target for n, each in self.topics.items() if each.target is not None}
-        refused = self.refused_targets(given.values())
+        refused = self.refused_targets(None, given.values())
         for topic, target in given.items():
             if target in refused:
                 reason = refused[target].reason
                 raise ConfigError(f"{topic!r} cannot be mapped to {target!r}: {reason}")
 
-    def refused_targets(self, names: Iterable[str]) -> dict[str, Rule]:
-        """The names that no message may request, and the rule that rejects each."""
+    def refused_targets(self, timer_topic: str | None, names: Iterable[str]) -> dict[str, Rule]:
+        """The names that no message may request, and the rule that rejects each.
+
+        Args:
+            timer_topic: that of the messages; None: regardless of what a timer topic is open for.
+            names: of the targets.
+        """
         targets = list(dict.fromkeys(names))
-        columns = rule_columns(RequestColumns.of_targets(targets))
+        settings = RowSettings(
+            [DEFAULT if timer_topic is None else self.topic(timer_topic)],
+            np.zeros(len(targets), np.int32),
+        )
+        columns = rule_columns(RequestColumns.of_targets(settings, targets))
         failures = self.rules.first_failure(columns).tolist()
         return {
             target: self.rules.rules[failure]
@@ -119,6 +131,7 @@ class Contract:
             "rules": self.rules.digest,
             "suite": self.rules.suite,
             "topics": {name: each.to_json() for name, each in sorted(self.topics.items())},
+            "topics_default": self.default.to_json(),
         }
 
     @classmethod
@@ -134,6 +147,7 @@ class Contract:
                 {n: TopicContract.from_json(each) for n, each in values["topics"].items()},
                 dead_letter_topic,
                 compile_suite(values["suite"], values["parameters"]),
+                TopicContract.from_json(values.get("topics_default", {})),
             )
         except (LookupError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
             raise ConfigError(f"not the settings of a contract: {error!r}") from error
@@ -219,9 +233,10 @@ def _requests(
     fields = cancels.of_timers(fields)
     excepted = cancels.pure | rows_of(fields, [Request.ORIGIN], count)
     due = due_times(fields, records.timestamp_ms, levels_ms, settings.delay_ms(excepted))
-    default_target, targets = settings.default_targets()
+    target = target_column(fields.get(Request.TARGET_TOPIC), *settings.default_targets())
     return RequestColumns(
-        *(fields, cancels, due, records.timestamp_ms, records.offset, default_target, targets),
+        *(fields, cancels, due, records.timestamp_ms, records.offset, target),
+        closed=settings.closed_targets(target),
         rejects_past_due=settings.rejects_past_due(),
     )
 

@@ -31,7 +31,7 @@ from duewheel.schemas.request.cancel_requests import VERDICTS, CancelRequests, r
 from duewheel.schemas.request.due_times import NO_NAME, PRECEDENCE, DueTimes
 from duewheel.schemas.request.header_values import SATURATED, parse_numbers
 from duewheel.schemas.request.headers import Field, Headers, Int8, rows_of
-from duewheel.schemas.request.row_settings import CANCEL_TYPE
+from duewheel.schemas.request.row_settings import CANCEL_TYPE, RowSettings
 from duewheel.schemas.wire.record_codec import LETTER_END, NO_ORIGIN
 
 _pa: Any = pa
@@ -50,6 +50,7 @@ RULE_COLUMNS = pa.schema(
         pa.field("bad_header", _NAME),  # the header that gives the due time, if malformed
         pa.field("missing", _NAME),  # due_time or target_topic, if the timer lacks it
         pa.field("target_topic", pa.dictionary(pa.int32(), pa.large_string())),
+        pa.field("closed", _NAME),  # target_topic, if the timer topic is not open for it
         pa.field("target_partition", pa.int64()),  # null: not requested; -1: malformed
         pa.field("timer_id_bytes", pa.int64()),  # length of the id; null: not given
         pa.field("origin_distance", pa.int64()),  # offset - origin's; null: no copy; -1: malformed
@@ -60,6 +61,7 @@ RULE_COLUMNS = pa.schema(
 
 DUE_NAMES = ["epoch_seconds", "when", *(NAME_OF[request] for request in PRECEDENCE[2:])]
 _MISSING = ("due_time", "target_topic")
+_CLOSED = ("target_topic",)
 UNSUPPORTED = ("recurring", "schema_version", "source_type")
 _SCHEMA_VERSIONS = (b"1.0.0",)
 _SOURCE_TYPES = (b"schedule", CANCEL_TYPE)
@@ -76,8 +78,8 @@ class RequestColumns:
         due: the due times.
         timestamp_ms: of the records.
         offset: of the records.
-        default_target: row → index in `named` of the target without REAL_TOPIC, or -1 for none.
-        named: the targets that the settings name.
+        target: of each row: a column of names; null: none.
+        closed: rows of topics that are not open for their target.
         rejects_past_due: rows of topics that reject timers past due.
     """
 
@@ -86,18 +88,19 @@ class RequestColumns:
     due: DueTimes
     timestamp_ms: Int64
     offset: Int64
-    default_target: Int32
-    named: Sequence[str]
+    target: pa.DictionaryArray[Any, Any]
+    closed: Bool
     rejects_past_due: Bool
 
     @classmethod
-    def of_targets(cls, targets: Sequence[str]) -> RequestColumns:
-        """One timer for each target, due at once."""
+    def of_targets(cls, settings: RowSettings, targets: Sequence[str]) -> RequestColumns:
+        """One timer for each target, due at once, in a topic with these settings."""
         count = len(targets)
         zeros, none = np.zeros(count, np.int64), Field.none()
+        target = target_column(None, np.arange(count, dtype=np.int32), targets)
         return cls(
             *({}, read_cancels({}, none, none, count), DueTimes.at(zeros), zeros, zeros),
-            *(np.arange(count, dtype=np.int32), targets, np.zeros(count, np.bool_)),
+            *(target, settings.closed_targets(target), np.zeros(count, np.bool_)),
         )
 
     @property
@@ -111,7 +114,6 @@ def rule_columns(requests: RequestColumns) -> pa.Table:
     fields, due, count = requests.fields, requests.due, len(requests.offset)
     delay_ms = due.latest_ms - np.clip(requests.timestamp_ms, -SATURATED, SATURATED)
     has_delay = due.valid & ~requests.copy
-    target = _targets(fields.get(Request.TARGET_TOPIC), requests.default_target, requests.named)
     ids = requests.cancels.ids
     columns = [
         _named(requests.cancels.verdict, VERDICTS),
@@ -121,8 +123,9 @@ def rule_columns(requests: RequestColumns) -> pa.Table:
         _pa.array(-delay_ms, mask=~(has_delay & requests.rejects_past_due & (delay_ms <= 0))),
         _pa.array(due.window_ms, mask=~rows_of(fields, [Request.WINDOW_MS], count)),
         _named(due.bad, DUE_NAMES),
-        _named(_missing(requests, target), _MISSING),
-        target,
+        _named(_missing(requests), _MISSING),
+        requests.target,
+        _named(np.where(requests.closed, np.int8(0), np.int8(NO_NAME)), _CLOSED),
         _sparse(fields.get(Request.TARGET_PARTITION), _partitions, count),
         _sparse(ids.where(~requests.cancels.pure[ids.rows]), lengths, count),
         _sparse(fields.get(Request.ORIGIN), partial(_distances, fields, requests.offset), count),
@@ -132,8 +135,8 @@ def rule_columns(requests: RequestColumns) -> pa.Table:
     return table
 
 
-def _missing(requests: RequestColumns, target: pa.DictionaryArray[Any, Any]) -> Int8:
-    missing = np.where(np.asarray(target.is_null()), np.int8(1), np.int8(NO_NAME))
+def _missing(requests: RequestColumns) -> Int8:
+    missing = np.where(np.asarray(requests.target.is_null()), np.int8(1), np.int8(NO_NAME))
     missing[~requests.due.valid & (requests.due.bad == NO_NAME)] = 0
     missing[requests.cancels.pure] = NO_NAME
     return missing
@@ -167,11 +170,17 @@ def _dictionary(index: Int8 | Int32, values: Any) -> pa.DictionaryArray[Any, Any
     return column
 
 
-def _targets(
-    field: Field | None, default_target: Int32, mapped: Sequence[str]
+def target_column(
+    field: Field | None, default_target: Int32, named: Sequence[str]
 ) -> pa.DictionaryArray[Any, Any]:
-    """REAL_TOPIC, or the mapped target. A dictionary, so that rules check each name once."""
-    values = _pa.array(list(mapped), pa.large_string())
+    """REAL_TOPIC, or the default target. A dictionary, so that rules check each name once.
+
+    Args:
+        field: REAL_TOPIC, in the rows that have it.
+        default_target: row → index in `named` of the target of the other rows, or -1 for none.
+        named: the targets that the settings name.
+    """
+    values = _pa.array(list(named), pa.large_string())
     index = default_target.copy()
     if field is not None:
         encoded = _pc.dictionary_encode(field.values)

@@ -1,7 +1,7 @@
 """The settings of each row's topic (topic_settings.py), as columns of a batch.
 
-They do not apply to copies: a copy has everything in its own, native headers. A key of 1 byte or
-more can be an id; an empty one cannot.
+They do not apply to copies, except for the open targets: a copy has everything else in its own,
+native headers. A key of 1 byte or more can be an id; an empty one cannot.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute
 
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.columns import Column, lengths, take
 from duewheel.schemas.header_names import Request
+from duewheel.schemas.name_patterns import for_arrow
 from duewheel.schemas.request.due_times import NO_DELAY
 from duewheel.schemas.request.headers import MODES, Field, Int8, rows_of
 from duewheel.schemas.request.topic_settings import DEAD_LETTER, NATIVE, TopicContract
 
 _pa: Any = pa
+_pc: Any = pyarrow.compute
 
 # The headers that distinguish a record of another service from a native one.
 _FOREIGN = (Request.EPOCH_SEC, Request.WHEN, Request.TARGET_KEY)
@@ -54,6 +57,26 @@ class RowSettings:
         named = sorted({target for target in given if target is not None})
         index = [-1 if target is None else named.index(target) for target in given]
         return self._of_rows(index, np.int32), named
+
+    def closed_targets(self, target: pa.DictionaryArray[Any, Any]) -> Bool:
+        """Rows whose topic is not open for their target.
+
+        Args:
+            target: of each row; null where a row has none, which is a defect of its own.
+        """
+        opened = [each.open_targets for each in self.contracts]
+        lists = {regex: place for place, regex in enumerate(dict.fromkeys(opened))}
+        if lists.keys() <= {None}:
+            return np.zeros(len(self.partition), np.bool_)
+        names = target.dictionary
+        # One verdict for each list and name: a batch has few of both. The last is that of no name.
+        is_open = np.ones((len(lists), len(names) + 1), np.bool_)
+        for regex, place in lists.items():
+            if regex is not None:
+                is_open[place, :-1] = np.asarray(_pc.match_substring_regex(names, for_arrow(regex)))
+        list_of = self._of_rows([lists[regex] for regex in opened], np.int32)
+        verdicts: Bool = ~is_open[list_of, np.asarray(_pc.fill_null(target.indices, len(names)))]
+        return verdicts
 
     def delay_ms(self, excepted: Bool) -> Int64 | None:
         """The delay of rows without a requested time, or NO_DELAY; None if no topic has one.
@@ -88,7 +111,7 @@ class RowSettings:
         cancels = null_value & (size > 0)
         cancels &= self._first_copies(by_null, fields)
         if types is not None:
-            is_cancel = np.asarray(_pa.compute.equal(types.values, _pa.scalar(CANCEL_TYPE)))
+            is_cancel = np.asarray(_pc.equal(types.values, _pa.scalar(CANCEL_TYPE)))
             cancels[types.rows[is_cancel]] = True
         cancels &= ~rows_of(fields, [Request.CANCEL], len(key))
         return _field(key, cancels)

@@ -7,22 +7,26 @@
     null_value  what a record with a key and without a value is: a "message", or "cancel": it
                 cancels the timers whose id is its key
     target      the target of messages that name none
+    targets     patterns of the targets that messages may name beside it; none: all of them are
+                open. No configuration leaves it out (config/keys_and_bounds.py)
     delay_ms    the delay of messages without a requested time
     past_due    the outcome of a message that is due at its record's timestamp or before: "fire"
                 (at once), or "dead-letter"
 
-The other services have no ids but keys, and cancel by null values: their modes imply both. None of
-this applies to copies (request_columns.py), which have everything in their own headers.
+The other services have no ids but keys, and cancel by null values: their modes imply both. Of this
+only `targets` applies to copies (request_columns.py), which have the rest in their own headers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 from duewheel.errors import ConfigError
 from duewheel.schemas.header_names import DROP_IN
+from duewheel.schemas.name_patterns import of_shell
 
 NATIVE = "native"
 HEADER, KEY = "header", "key"
@@ -45,6 +49,7 @@ class TopicContract:
     id: str = HEADER
     null_value: str = MESSAGE
     target: str | None = None
+    targets: tuple[str, ...] | None = None
     delay_ms: int | None = None
     past_due: str = FIRE
 
@@ -55,6 +60,8 @@ class TopicContract:
                 raise ConfigError(f"{name}: {value!r} is none of {', '.join(choices)}")
         if self.target is not None and not isinstance(self.target, str):
             raise ConfigError(f"target: {self.target!r} is no topic")
+        if self.targets is not None:
+            of_shell(self.targets)
         if self.delay_ms is not None and not (type(self.delay_ms) is int and self.delay_ms >= 0):
             raise ConfigError(f"delay: {self.delay_ms!r} is no number of milliseconds from 0")
 
@@ -68,9 +75,18 @@ class TopicContract:
         """Whether a record with a key and without a value is a cancel."""
         return self.null_value == CANCEL or self.headers != NATIVE
 
+    @property
+    def open_targets(self) -> str | None:
+        """A regular expression for the targets that its messages may have; None: all of them."""
+        if self.targets is None:
+            return None
+        return _any_of(self.targets if self.target is None else (*self.targets, self.target))
+
     def to_json(self) -> dict[str, Any]:
         """The values that differ from the default."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.targets is not None:
+            values["targets"] = list(self.targets)
         return {f.name: values[f.name] for f in fields(self) if values[f.name] != f.default}
 
     @classmethod
@@ -80,7 +96,14 @@ class TopicContract:
         Raises:
             ConfigError, TypeError: the values are not of that form.
         """
+        if "targets" in values:
+            values = {**values, "targets": tuple(values["targets"])}
         return cls(**values)
+
+
+@lru_cache(maxsize=1_000)
+def _any_of(patterns: tuple[str, ...]) -> str:
+    return of_shell(patterns)
 
 
 DEFAULT = TopicContract()

@@ -19,7 +19,7 @@ from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.kafka.shard_settings import publisher_limits, transactional_id
 from duewheel.kafka.state_topic import KafkaProgressReader, place_of
 from duewheel.osutil.terminal import bar_of_bytes
-from duewheel.schemas.name_patterns import ANY, of_shell
+
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract
 from duewheel.wheel.dequeue.prefetch import ReadAheadConfig
@@ -66,14 +66,13 @@ def contract(settings: Settings) -> Contract:
         "max_delay_ms": as_millis(timer.max_delay),
         "forbidden_targets": sorted({*timer.topics, *settings.service_topics.values()}),
         "timer_topics": settings.timer_topics.regex,
-        "targets_allowed": of_shell(timer.targets_allow) if timer.targets_allow else ANY,
-        "targets_denied": of_shell(timer.targets_deny),
     }
     return Contract(
         levels_ms=timer.levels_ms,
         topics=timer.contracts,
         dead_letter_topic=settings.dead_letter_topic,
         rules=compile_suite(load_suite(), parameters),
+        default=timer.default_contract,
     )
 
 

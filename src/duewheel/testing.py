@@ -34,7 +34,7 @@ from duewheel.schemas.batches import (
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import id_hashes, key_hashes
 from duewheel.schemas.header_names import NAME_OF, Request
-from duewheel.schemas.name_patterns import ANY, NONE
+from duewheel.schemas.name_patterns import NONE
 from duewheel.schemas.wire.record_codec import framed_bytes, key_values
 from duewheel.schemas.wire.varint import read_varint
 from duewheel.wheel.append.cancel_lookup import CancelLimits
@@ -51,8 +51,7 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 
 def suite_parameters(**given: Any) -> dict[str, Any]:
     """Parameters of the suite that allow long delays and nearly all targets; `given` overrides."""
-    targets = {"timer_topics": NONE, "targets_allowed": ANY, "targets_denied": NONE}
-    return {"max_delay_ms": 10**12, "forbidden_targets": [], **targets, **given}
+    return {"max_delay_ms": 10**12, "forbidden_targets": [], "timer_topics": NONE, **given}
 
 
 class ManualClock:

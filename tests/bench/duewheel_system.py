@@ -111,6 +111,7 @@ class DuewheelSystem:
         self._config.write_text(
             f'[app]\nid = "bench"\n[kafka]\nbootstrap_servers = "{servers}"\n'
             f'[timer]\ntopics = ["{TIMERS}"]\nreply_topic = "{REPLIES}"\n{self._timer}'
+            f'targets = ["{TARGET}"]\n'
             f'[storage]\ndata_dir = "{self._path / "data"}"\n'
         )
         self.settings = load(self._config)

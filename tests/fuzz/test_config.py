@@ -32,6 +32,7 @@ roll_window = "24h"
 margin = "1h 30m"
 levels = "1s 5s 1.5h"
 mapping = { "orders.delayed" = "orders" }
+targets = ["mails", "bills.*"]
 [ingest]
 driver_memory = "2g"
 trigger_ms = "100"

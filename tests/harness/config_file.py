@@ -19,14 +19,14 @@ def write_config(folder: Path, servers: str, name: str, **sections: dict[str, An
     Args:
         folder: where both lie.
         servers: of Kafka.
-        name: of the application; its timer topic is `<name>.timers`.
+        name: of the application; its timer topic is `<name>.timers`, and open for all targets.
         sections: settings added to those of a small shard, or replacing them; by section, a nested
             table as a dictionary.
     """
     given: dict[str, dict[str, Any]] = {
         "app": {"id": name},
         "kafka": {"bootstrap_servers": servers},
-        "timer": {"topics": [f"{name}.timers"], **_SMALL},
+        "timer": {"topics": [f"{name}.timers"], "targets": ["*"], **_SMALL},
         "storage": {"data_dir": str(folder / "data")},
         "spark": {"spark.driver.extraJavaOptions": QUICK_JVM},
     }

@@ -78,6 +78,7 @@ class IngestShard:
         self.config.write_text(
             f'[kafka]\nbootstrap_servers = "{servers}"\n'
             f'[timer]\ntopics = ["{topic}"]\nmapping = {{ "{topic}" = "mapped" }}\n'
+            'targets = ["*"]\n'
             f"precision_ms = {WHEEL.precision_ms}\nslots = {WHEEL.slots}\n"
             f'roll_window = "{WHEEL.window_ms}ms"\nmargin = "{WHEEL.margin_ms}ms"\n'
             f'[storage]\ndata_dir = "{self.data_dir}"\n'

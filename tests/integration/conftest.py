@@ -42,5 +42,7 @@ def shard(
 @pytest.fixture
 def config(broker: SharedBroker, tmp_path: Path, unique_name: Callable[[str], str]) -> Path:
     """Of a shard whose topics are not made yet."""
-    name, denied = unique_name("app")[-40:], {"targets_deny": ["*.denied"]}
-    return write_config(tmp_path, broker.bootstrap_servers, name, timer=denied)
+    name = unique_name("app")[-40:]
+    # `orders.denied` is a target that it is not open for.
+    targets = {"targets": [f"{name}*", "[!o]*"]}
+    return write_config(tmp_path, broker.bootstrap_servers, name, timer=targets)

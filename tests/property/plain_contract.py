@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import fnmatch
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -304,7 +305,13 @@ class Reading:
         if not re.fullmatch(rb"[a-zA-Z0-9._-]{1,249}", name) or name in (b".", b".."):
             return "bad_target_topic"
         forbidden = [each.encode() for each in self.contract.rules.parameters["forbidden_targets"]]
-        return "forbidden_target" if name in forbidden or name.startswith(b"__") else None
+        if name in forbidden or name.startswith(b"__"):
+            return "forbidden_target"
+        opened, topic = self.settings.targets, name.decode()
+        if opened is None or topic == self.settings.target:
+            return None
+        named = any(fnmatch.fnmatchcase(topic, pattern) for pattern in opened)
+        return None if named else "target_not_allowed"
 
     def refusal(self) -> str | None:
         """Why the record is rejected."""

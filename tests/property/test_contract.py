@@ -15,7 +15,7 @@ from duewheel.errors import ConfigError
 from duewheel.schemas.header_names import DROP_IN, REQUEST
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
-from duewheel.schemas.request.topic_settings import CHOICES, TopicContract
+from duewheel.schemas.request.topic_settings import CHOICES, DEFAULT, TopicContract
 from duewheel.testing import suite_parameters
 
 MAX_DELAY_MS = 86_400_000
@@ -32,8 +32,8 @@ PARAMETERS = suite_parameters(
 RULES = compile_suite(load_suite(), PARAMETERS)
 
 
-def contract(topics: dict[str, TopicContract]) -> Contract:
-    return Contract(LEVELS_MS, topics, DEAD_LETTERS, RULES)
+def contract(topics: dict[str, TopicContract], default: TopicContract = DEFAULT) -> Contract:
+    return Contract(LEVELS_MS, topics, DEAD_LETTERS, RULES, default)
 
 
 CONTRACT = contract(TOPIC_CONTRACTS)
@@ -141,11 +141,16 @@ topic_contracts = st.builds(
     TopicContract,
     **{name: st.sampled_from(values) for name, values in CHOICES.items()},
     target=st.sampled_from([None, "orders", "bills"]),
+    targets=st.sampled_from([None, (), ("*",), ("orders", "b[!a-h]ll?"), ("billing.*", "[a-c]*")]),
     delay_ms=st.sampled_from([None, 0, 1_000, 2 * MAX_DELAY_MS]),
 )
-contracts = st.fixed_dictionaries(
-    {}, optional={"orders.delayed": topic_contracts, "other.delayed": topic_contracts}
-).map(contract)
+contracts = st.builds(
+    contract,
+    st.fixed_dictionaries(
+        {}, optional={"orders.delayed": topic_contracts, "other.delayed": topic_contracts}
+    ),
+    topic_contracts,
+)
 
 
 @settings(max_examples=300, deadline=None)
@@ -282,7 +287,8 @@ def test_slot_values_are_plain_and_ordered() -> None:
 @given(contracts)
 def test_the_settings_of_topics_are_read_as_they_were_written(under: Contract) -> None:
     values = json.loads(json.dumps(under.slot_values()))
-    assert Contract.from_slot_values(values, DEAD_LETTERS).topics == under.topics
+    read = Contract.from_slot_values(values, DEAD_LETTERS)
+    assert (read.topics, read.default) == (under.topics, under.default)
 
 
 def test_a_contract_can_be_made_again_from_its_values() -> None:
@@ -304,6 +310,8 @@ def test_a_contract_can_be_made_again_from_its_values() -> None:
         {"topics": {"orders.delayed": {"headers": "morse"}}},
         {"topics": {"orders.delayed": {"delay_ms": "5"}}},
         {"topics": {"orders.delayed": {"colour": "red"}}},
+        {"topics": {"orders.delayed": {"targets": 7}}},
+        {"topics_default": {"targets": ["a b"]}},
         {"parameters": {}},
         {"suite": []},
         {"suite": {"expectations": [{"type": "expect_nothing"}]}},
@@ -320,6 +328,35 @@ def test_a_mapping_to_no_possible_target_is_refused(target: str) -> None:
     topics = {"orders.delayed": TopicContract(target=target)}
     with pytest.raises(ConfigError, match=r"orders\.delayed"):
         Contract(LEVELS_MS, topics, DEAD_LETTERS, CONTRACT.rules)
+
+
+def test_a_timer_topic_is_closed_for_targets_that_its_settings_do_not_name() -> None:
+    """Its own target is open, copies are no exception, and a cancel has no target."""
+    opened = TopicContract(target="orders", targets=("bills.*",))
+    under = contract({"orders.delayed": opened}, TopicContract(targets=()))
+    soon: Header = ("TIMER_DELAY_MS", b"5")
+    rows = [
+        PlainRecord(topic, 0, NOW_MS, b"k", b"v", [soon, *headers])
+        for topic in ("orders.delayed", "other.delayed")
+        for headers in (
+            list[Header](),
+            [("REAL_TOPIC", b"orders")],
+            [("REAL_TOPIC", b"bills.eu")],
+            [("REAL_TOPIC", b"bills")],
+            [("REAL_TOPIC", b"bills"), ("TIMER_ORIGIN", b"3")],
+            [("REAL_TOPIC", b"bills"), ("TIMER_DEL_UNIQKEY", b"id")],
+        )
+    ]
+    batch = parse(read_records(table(rows)), under)
+    check(rows, batch, under)
+    assert batch.rejected.tolist() == [*[False] * 3, True, True, False, *[True] * 5, False]
+    assert batch.rejections() == {"target_not_allowed": 6, "no_target_topic": 1}
+
+
+def test_a_contract_from_before_the_lists_is_open() -> None:
+    values = CONTRACT.slot_values()
+    del values["topics_default"]
+    assert Contract.from_slot_values(values, DEAD_LETTERS).default == DEFAULT
 
 
 @pytest.mark.parametrize("levels_ms", [(), (1_000, -1)])

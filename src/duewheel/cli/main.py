@@ -172,6 +172,9 @@ def init(settings: Settings, partitions: int | None, replication_factor: int, ou
         began = False
     if output == "text":
         click.echo("the shard has begun" if began else "the shard has progress: nothing is changed")
+        for topic, opened in settings.timer.open_targets.items():
+            names = ", ".join(opened) or "no target: name some in timer.targets or timer.mapping"
+            click.echo(f"{topic} is open for {names}")
     return 0
 
 
@@ -449,12 +452,16 @@ def config() -> None:
 @with_output
 @with_settings()
 def config_check(settings: Settings, output: str) -> None:
-    """Read the settings as the processes do; print them without secrets, and all bounds."""
+    """Read the settings as the processes do; print them without secrets, and what follows.
+
+    That is the targets that each timer topic is open for, and all bounds.
+    """
     from duewheel import factory
     from duewheel.ops.limits import bounds
 
     factory.contract(settings)
-    show({**settings.redacted(), "bounds": bounds(settings)}, output)
+    opened = {"open_targets": settings.timer.open_targets, "bounds": bounds(settings)}
+    show({**settings.redacted(), **opened}, output)
 
 
 # ---- sending, developing ------------------------------------------------------------------------

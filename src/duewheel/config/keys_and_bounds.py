@@ -110,6 +110,8 @@ class TimerTopic(Section):
     """`cancel`: a record with a null value cancels the timers whose id is its key."""
     target: TopicName | None = None
     """Target of messages without `REAL_TOPIC`, as in `timer.mapping`."""
+    targets: TargetPatterns | None = None
+    """Targets that messages may name in `REAL_TOPIC`, instead of those of `timer.targets`."""
     delay: Duration | None = None
     """Delay of messages that request no due time."""
     past_due: Literal["fire", "dead-letter"] = "fire"
@@ -131,6 +133,7 @@ class TimerTopic(Section):
             id=self.id,
             null_value=self.null_value,
             target=self.target,
+            targets=self.targets,
             delay_ms=None if self.delay is None else as_millis(self.delay),
             past_due=self.past_due,
         )
@@ -169,11 +172,10 @@ class TimerSection(Section):
     """The delay of level 1, 2, … of the header `DELAY`."""
     mapping: TopicTable = Field(default_factory=dict)
     """Timer topic to target, for messages without `REAL_TOPIC`."""
-    targets_allow: TargetPatterns = ()
-    """Allowed targets: names, or patterns with `*`, `?`, `[a-c]`, `[!a-c]`; none: all are
-    allowed."""
-    targets_deny: TargetPatterns = ()
-    """Denied targets, in the same form; overrides `targets_allow`."""
+    targets: TargetPatterns = ()
+    """Targets that messages may name in `REAL_TOPIC`, beside the target of their timer topic:
+    names, or patterns with `*`, `?`, `[a-c]`, `[!a-c]`; `*` opens all. A message with another
+    target becomes a dead letter."""
     topic: Annotated[dict[TopicName, TimerTopic], BeforeValidator(topic_tables)] = Field(
         default_factory=dict
     )
@@ -185,12 +187,35 @@ class TimerSection(Section):
         return tuple(as_millis(level) for level in self.levels)
 
     @property
+    def default_contract(self) -> TopicContract:
+        """Returns the contract of the timer topics without settings of their own."""
+        return replace(DEFAULT, targets=self.targets)
+
+    @property
     def contracts(self) -> dict[str, TopicContract]:
         """Returns the contract of each timer topic with settings of its own."""
         contracts = {name: table.contract for name, table in self.topic.items()}
         for name, target in self.mapping.items():
             contracts[name] = replace(contracts.get(name, DEFAULT), target=target)
-        return {name: contract for name, contract in contracts.items() if contract != DEFAULT}
+        complete = {
+            name: replace(each, targets=self.targets) if each.targets is None else each
+            for name, each in contracts.items()
+        }
+        return {name: each for name, each in complete.items() if each != self.default_contract}
+
+    @property
+    def open_targets(self) -> dict[str, list[str]]:
+        """Returns the names and patterns of the targets that each timer topic is open for; under
+        `*` those of the topics that match the pattern.
+        """
+        contracts, default = self.contracts, self.default_contract
+        names = [*self.topics, *contracts, *(["*"] if self.topics_pattern else [])]
+        opened = {}
+        for name in dict.fromkeys(names):
+            contract = contracts.get(name, default)
+            own = [] if contract.target is None else [contract.target]
+            opened[name] = list(dict.fromkeys([*own, *(contract.targets or ())]))
+        return opened
 
 
 class IngestSection(Section):

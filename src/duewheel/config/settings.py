@@ -219,7 +219,8 @@ def _smallest_file() -> str:
     return (
         f"No configuration file was found: neither --config nor {FILE_VARIABLE} names one, and "
         f"{DEFAULT_FILE.absolute()} does not exist. The smallest one, for a Kafka at "
-        f'localhost:9092:\n\n    [timer]\n    topics = ["orders.delayed"]\n'
+        "localhost:9092:\n\n"
+        '    [timer]\n    topics = ["orders.delayed"]\n    targets = ["orders"]\n'
     )
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from duewheel.config.keys_and_bounds import TimerSection, TimerTopic
-from duewheel.schemas.name_patterns import of_shell
+
 from duewheel.schemas.request.topic_settings import CANCEL, FIRE, KEY, NATIVE
 
 if TYPE_CHECKING:
@@ -87,8 +86,4 @@ def _why_no_target(settings: Settings, target: str) -> str | None:
         return "is one of duewheel's own topics, no target"
     if target in settings.timer_topics:
         return "matches timer.topics_pattern: it would be read as a timer topic, and is no target"
-    if timer.targets_allow and not re.search(of_shell(timer.targets_allow), target):
-        return "is no target that timer.targets_allow names"
-    if re.search(of_shell(timer.targets_deny), target):
-        return "is a target that timer.targets_deny names"
     return None

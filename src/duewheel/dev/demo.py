@@ -159,6 +159,7 @@ class Demo:
             f'[app]\nid = "{name}"\n'
             f'[kafka]\nbootstrap_servers = "{servers}"\n'
             f'[timer]\ntopics = ["{self._timer_topic}"]\nreply_topic = "{name}.replies"\n'
+            f'targets = ["{self._target}"]\n'
             f'[storage]\ndata_dir = "{work / "data"}"\n'
         )
         return load(path)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX, ROOM_BYTES, beyond_room
+from duewheel.config.keys_and_bounds import TimerSection
 from duewheel.doctor.cluster import Cluster, Topic
 from duewheel.doctor.findings import Diagnosis, Severity, diagnose
 from duewheel.errors import DuewheelError
@@ -28,6 +29,7 @@ _REPLICAS = 3  # with 2, a failure during maintenance of the other broker stops 
 def examine(cluster: Cluster) -> Iterator[Diagnosis]:
     """Checks duewheel's own topics, and the targets that the configuration names."""
     settings, own, targets = cluster.settings, cluster.own_topics, cluster.targets
+    yield from open_targets(settings.timer)
     with cluster.open_topics() as checks:
         for found in checks.topic_findings(settings):
             yield as_finding(found, cluster.address)
@@ -154,6 +156,18 @@ def sizes(timers: Sequence[Topic], targets: Sequence[Topic], address: str) -> It
             + ("" if most >= needed else ": a larger message becomes a dead letter"),
             warning=most < needed,
             remedy=remedy_command(address, target.name, f"{_BYTES_MAX}={needed}"),
+        )
+
+
+def open_targets(timer: TimerSection) -> Iterator[Diagnosis]:
+    """Checks that each timer topic is open for a target."""
+    for topic, opened in timer.open_targets.items():
+        yield diagnose(
+            "open_targets",
+            "topics of the pattern" if topic == "*" else f"topic {topic}",
+            f"open for {', '.join(opened)}" if opened else "open for none: all dead letters",
+            warning=not opened,
+            remedy="name targets in timer.targets, or one in timer.mapping; duewheel reconfigure",
         )
 
 

@@ -128,7 +128,7 @@ class _Replay:
         self._client = reader.client
         self._limits = shard_settings.publisher_limits(settings)
         self._contract = factory.contract(settings)
-        self._refusals: dict[str, Refusal | None] = {}
+        self._refusals: dict[tuple[str | None, str], Refusal | None] = {}
         self._catalog = TargetCatalog(self._client, self._limits)
         self._sticky = random.randrange(
             1 << 31
@@ -162,17 +162,20 @@ class _Replay:
         topic = self._selection.to_topic
         if topic is None:
             return
-        refusal = self._why_no_target(topic)
+        refusal = self._why_no_target(None, topic)
         if refusal is not None:
             raise ConfigError(f"--to-topic: nothing can be replayed to {refusal.error}")
         if self._catalog.resolve(self._admin, [topic], self._deadline())[topic].refusal:
             raise ConfigError(f"--to-topic {topic}: no such topic, or no right to write to it")
 
-    def _why_no_target(self, topic: str) -> Refusal | None:
-        """Returns the rule by which the present settings reject every timer with this target."""
-        if topic not in self._refusals:
-            self._refusals[topic] = why_no_target(self._contract, topic)
-        return self._refusals[topic]
+    def _why_no_target(self, timer_topic: str | None, topic: str) -> Refusal | None:
+        """Returns the rule by which the present settings reject every timer of the timer topic with
+        this target.
+        """
+        pair = (timer_topic, topic)
+        if pair not in self._refusals:
+            self._refusals[pair] = why_no_target(self._contract, timer_topic, topic)
+        return self._refusals[pair]
 
     def _take_over(self) -> ReplayPosition:
         """Fences every other replay, then returns the position."""

@@ -59,6 +59,7 @@ def status(settings: Settings) -> dict[str, Any]:
             "run": _run(data_dir),
             "ingest": _ingest(state, now_ms),
             "timer_topics": _timer_topics(settings),
+            "open_targets": settings.timer.open_targets,
             "dequeue": _dequeue(state, settings, now_ms),
             "disk": _disk(state, settings),
             "standby": _standby(state, now_ms),

@@ -53,13 +53,19 @@ def contracts(settings: Settings) -> dict[str, TopicContract]:
 
 ALL_KEYS = """
 target = "orders"
+targets = ["bills", "mails.*"]
 delay = "15m"
 id = "key"
 null_value = "cancel"
 past_due = "dead-letter"
 """
 TOLD = TopicContract(
-    target="orders", delay_ms=900_000, id="key", null_value="cancel", past_due="dead-letter"
+    target="orders",
+    targets=("bills", "mails.*"),
+    delay_ms=900_000,
+    id="key",
+    null_value="cancel",
+    past_due="dead-letter",
 )
 
 
@@ -74,8 +80,8 @@ def test_a_topic_whose_name_begins_with_anothers(tmp_path: Path) -> None:
     text += '[timer.topic.orders]\ntarget = "a"\n[timer.topic.orders.delayed]\ntarget = "b"\n'
     found = contracts(loaded(tmp_path, text))
     assert found == {
-        "orders": TopicContract(target="a"),
-        "orders.delayed": TopicContract(target="b"),
+        "orders": TopicContract(target="a", targets=()),
+        "orders.delayed": TopicContract(target="b", targets=()),
     }
 
 
@@ -86,13 +92,14 @@ def test_from_the_environment_and_from_flags(
         "DUEWHEEL_TIMER__TOPIC",
         '{"orders.delayed": {"target": "orders", "delay": "15m"}, "mails": {"headers": "etf1"}}',
     )
-    monkeypatch.setenv("DUEWHEEL_TIMER__TARGETS_ALLOW", "orders, mails.*")
+    monkeypatch.setenv("DUEWHEEL_TIMER__TARGETS", "orders, mails.*")
     found = loaded(tmp_path, LISTED)
+    opened = ("orders", "mails.*")
     assert contracts(found) == {
-        "orders.delayed": TopicContract(target="orders", delay_ms=900_000),
-        "mails": TopicContract(headers="etf1", id="key", null_value="cancel"),
+        "orders.delayed": TopicContract(target="orders", targets=opened, delay_ms=900_000),
+        "mails": TopicContract(headers="etf1", id="key", null_value="cancel", targets=opened),
     }
-    assert found.timer.targets_allow == ("orders", "mails.*")
+    assert found.timer.targets == opened
 
     monkeypatch.delenv("DUEWHEEL_TIMER__TOPIC")
     (tmp_path / "duewheel.toml").write_text(
@@ -101,17 +108,23 @@ def test_from_the_environment_and_from_flags(
     flags = [
         *("--set", "timer.topic.orders.delayed.delay=15m"),
         *("--set", 'timer.topic."mails".past_due=dead-letter'),
-        *("--set", "timer.targets_deny=*.secret"),
+        *("--set", "timer.topic.orders.delayed.targets=mail,bills.*"),
+        *("--set", "timer.targets=*.open"),
     ]
     shown = CliRunner().invoke(cli, ["config", "check", "--output", "json", *flags])
     assert shown.exit_code == 0, shown.output
     timer = json.loads(shown.stdout)["timer"]
-    assert timer["targets_deny"] == ["*.secret"]
+    assert timer["targets"] == ["*.open"]
+    assert json.loads(shown.stdout)["open_targets"] == {
+        "orders.delayed": ["orders", "mail", "bills.*"],
+        "mails": ["*.open"],
+    }
     assert timer["topic"]["orders.delayed"] == {
         "headers": "native",
         "id": "key",
         "null_value": "message",
         "target": "orders",
+        "targets": ["mail", "bills.*"],
         "delay": "15m",
         "past_due": "fire",
     }
@@ -134,7 +147,7 @@ def test_the_mapping_is_another_word_for_the_target(tmp_path: Path) -> None:
     text = LISTED + 'mapping = { "orders.delayed" = "orders" }\n'
     text += '[timer.topic."orders.delayed"]\ndelay = "1s"\n'
     assert contracts(loaded(tmp_path, text)) == {
-        "orders.delayed": TopicContract(target="orders", delay_ms=1_000)
+        "orders.delayed": TopicContract(target="orders", targets=(), delay_ms=1_000)
     }
 
 
@@ -186,16 +199,16 @@ TABLE = '[timer.topic."orders.delayed"]\n'
             'timer.topic.orders.delayed.target: "mails" is one of duewheel\'s own topics',
         ),
         (
-            LISTED + 'targets_deny = ["*.secret"]\n' + TABLE + 'target = "a.secret"\n',
-            'timer.topic.orders.delayed.target: "a.secret" is a target that timer.targets_deny n',
+            LISTED + 'targets = ["orders", "a b"]\n',
+            "timer.targets.1: 'a b' is neither a topic's name nor a pattern",
         ),
         (
-            LISTED + 'targets_allow = ["orders"]\nmapping = { mails = "mailbox" }\n',
-            'timer.mapping: "mailbox" is no target that timer.targets_allow names',
+            LISTED + TABLE + 'targets = "a|b"\n',
+            "timer.topic.orders.delayed.targets.0: 'a|b' is neither a topic's name nor a pattern",
         ),
         (
-            LISTED + 'targets_allow = ["orders", "a b"]\n',
-            "timer.targets_allow.1: 'a b' is neither a topic's name nor a pattern",
+            LISTED + 'targets_allow = ["orders"]\n',
+            'timer.targets_allow: there is no such key; did you mean "targets"?',
         ),
         (
             PATTERN + 'mapping = { "a.delayed" = "b.delayed" }\n',
@@ -220,23 +233,30 @@ def test_a_pattern_closes_all_that_it_matches_to_timers(tmp_path: Path) -> None:
     """Whether there is such a topic or not: what a message means does not depend on that."""
     settings = loaded(tmp_path, PATTERN)
     refused = factory.contract(settings).refused_targets(
-        ["a.delayed", "a", "__x", "duewheel.state"]
+        None, ["a.delayed", "a", "__x", "duewheel.state"]
     )
     assert {name: rule.code for name, rule in refused.items()} == dict.fromkeys(
         ["a.delayed", "__x", "duewheel.state"], "forbidden_target"
     )
 
 
-def test_lists_of_targets(tmp_path: Path) -> None:
-    lists = 'targets_allow = ["orders*", "mail?"]\ntargets_deny = ["orders.secret"]\n'
-    contract = factory.contract(loaded(tmp_path, LISTED + lists))
-    names = ["orders", "orders.eu", "mail2", "mail", "orders.secret", "bills"]
-    refused = contract.refused_targets(names)
-    assert {name: rule.code for name, rule in refused.items()} == dict.fromkeys(
-        ["mail", "orders.secret", "bills"], "target_not_allowed"
-    )
-    assert "targets_deny" in refused["orders.secret"].reason
-    assert "targets_allow" in refused["bills"].reason
+def test_targets_are_closed_unless_the_topic_or_a_list_names_them(tmp_path: Path) -> None:
+    """A list of its own replaces the common one; its own target is always open."""
+    names = ["orders", "orders.eu", "mail2", "mail", "bills"]
+
+    def opened(text: str, topic: str) -> list[str]:
+        contract = factory.contract(loaded(tmp_path, LISTED + text))
+        refused = contract.refused_targets(topic, names)
+        assert {rule.code for rule in refused.values()} <= {"target_not_allowed"}
+        return [name for name in names if name not in refused]
+
+    assert opened("", "mails") == []
+    assert opened('targets = ["*"]\n', "mails") == names
+    lists = 'targets = ["orders*", "mail?"]\nmapping = { mails = "bills" }\n' + TABLE
+    assert opened(lists, "mails") == ["orders", "orders.eu", "mail2", "bills"]
+    assert opened(lists, "orders.delayed") == ["orders", "orders.eu", "mail2"]
+    assert opened(lists + 'targets = ["mail"]\n', "orders.delayed") == ["mail"]
+    assert opened(lists + 'targets = []\ntarget = "orders"\n', "orders.delayed") == ["orders"]
 
 
 def test_a_copy_is_judged_by_the_lists_of_its_own_time(tmp_path: Path) -> None:
@@ -260,8 +280,8 @@ def test_a_copy_is_judged_by_the_lists_of_its_own_time(tmp_path: Path) -> None:
         "headers": headers,
     }
     table = pa.Table.from_pylist([row], SOURCE)
-    for deny, codes in (("bills", {}), ("order?", {"target_not_allowed": 1})):
-        contract = factory.contract(loaded(tmp_path, LISTED + f'targets_deny = ["{deny}"]\n'))
+    for named, codes in (("order?", {}), ("bills", {"target_not_allowed": 1})):
+        contract = factory.contract(loaded(tmp_path, LISTED + f'targets = ["{named}"]\n'))
         batch = parse(read_records(table), contract)
         assert batch.origin_offset.tolist() == [3 if not codes else 7]
         assert batch.rejections() == codes
@@ -270,8 +290,8 @@ def test_a_copy_is_judged_by_the_lists_of_its_own_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        'targets_allow = ["orders"]\n',
-        'targets_deny = ["bills"]\n',
+        'targets = ["orders"]\n',
+        '[timer.topic."mails"]\ntargets = ["orders"]\n',
         "topics_pattern = 'later.*'\n",
         '[timer.topic."mails"]\ndelay = "1s"\n',
     ],

@@ -15,9 +15,10 @@ from duewheel.kafka import unpublishable_rows
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
-from duewheel.schemas.name_patterns import TimerTopics, of_shell
+from duewheel.schemas.name_patterns import TimerTopics
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract
+from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.record_batch import seal, split
 from duewheel.schemas.wire.single_record import Header, encode, framed
 from duewheel.testing import suite_parameters
@@ -28,9 +29,10 @@ OWN = {TIMERS, DEAD, STATE, REPLIES}
 TIMER_TOPICS = TimerTopics((TIMERS,))
 RULES = compile_suite(
     load_suite(),
-    suite_parameters(forbidden_targets=sorted(OWN), targets_denied=of_shell(["*.secret"])),
+    suite_parameters(forbidden_targets=sorted(OWN)),
 )
-NO_TARGETS = partial(why_no_target, Contract((1,), {}, DEAD, RULES))
+OPEN = TopicContract(targets=("orders", "gone", "new*"))
+NO_TARGETS = partial(why_no_target, Contract((1,), {TIMERS: OPEN}, DEAD, RULES))
 USERS: list[Header] = [("a", None), ("a", b"1"), ("TIMER_ERROR_CODE", b"mine")]
 
 
@@ -197,10 +199,13 @@ def test_what_no_timer_may_go_to_is_no_target_of_a_replay(topic: str, code: str)
             ("TIMER_SOURCE", b"orders.delayed-0@1"),
         ),
     )
-    for refusal in (
-        letter.replayed(TIMER_TOPICS, NO_TARGETS, None, REPLIES),
-        rejected().replayed(TIMER_TOPICS, NO_TARGETS, topic, REPLIES),
-    ):
+    to_topic = rejected().replayed(TIMER_TOPICS, NO_TARGETS, topic, REPLIES)
+    refusals = [letter.replayed(TIMER_TOPICS, NO_TARGETS, None, REPLIES)]
+    if code == "target_not_allowed":  # the operator may choose it
+        assert isinstance(to_topic, Outgoing)
+    else:
+        refusals.append(to_topic)
+    for refusal in refusals:
         assert isinstance(refusal, Refusal)
         assert refusal.code == code
         assert topic in refusal.error
