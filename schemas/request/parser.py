@@ -238,6 +238,7 @@ def _requests(
         *(fields, cancels, due, records.timestamp_ms, records.offset, target),
         closed=settings.closed_targets(target),
         rejects_past_due=settings.rejects_past_due(),
+        max_delay_ms=settings.max_delay_ms(),
     )
 
 

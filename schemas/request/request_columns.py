@@ -44,6 +44,7 @@ RULE_COLUMNS = pa.schema(
         pa.field("unsupported", _NAME),  # of a drop-in mode: the feature that duewheel lacks
         pa.field("due_ms", pa.int64()),  # epoch ms; null: not given, or malformed
         pa.field("delay_ms", pa.int64()),  # until the window's end; null: not requested, or a copy
+        pa.field("long_ms", pa.int64()),  # the same; null: no longer than the timer topic allows
         # Since the window's end; null: not past, a copy, or a topic that accepts what is past due.
         pa.field("past_ms", pa.int64()),
         pa.field("window_ms", pa.int64()),  # null: not given; -1: malformed, or in a copy
@@ -81,6 +82,7 @@ class RequestColumns:
         target: of each row: a column of names; null: none.
         closed: rows of topics that are not open for their target.
         rejects_past_due: rows of topics that reject timers past due.
+        max_delay_ms: the longest delay of each row's topic; None: no topic has one.
     """
 
     fields: Mapping[Request, Field]
@@ -91,6 +93,7 @@ class RequestColumns:
     target: pa.DictionaryArray[Any, Any]
     closed: Bool
     rejects_past_due: Bool
+    max_delay_ms: Int64 | None
 
     @classmethod
     def of_targets(cls, settings: RowSettings, targets: Sequence[str]) -> RequestColumns:
@@ -100,7 +103,7 @@ class RequestColumns:
         target = target_column(None, np.arange(count, dtype=np.int32), targets)
         return cls(
             *({}, read_cancels({}, none, none, count), DueTimes.at(zeros), zeros, zeros),
-            *(target, settings.closed_targets(target), np.zeros(count, np.bool_)),
+            *(target, settings.closed_targets(target), np.zeros(count, np.bool_), None),
         )
 
     @property
@@ -114,12 +117,16 @@ def rule_columns(requests: RequestColumns) -> pa.Table:
     fields, due, count = requests.fields, requests.due, len(requests.offset)
     delay_ms = due.latest_ms - np.clip(requests.timestamp_ms, -SATURATED, SATURATED)
     has_delay = due.valid & ~requests.copy
+    is_long = np.zeros(count, np.bool_)
+    if requests.max_delay_ms is not None:
+        is_long = has_delay & (delay_ms > requests.max_delay_ms)
     ids = requests.cancels.ids
     columns = [
         _named(requests.cancels.verdict, VERDICTS),
         _named(_unsupported(fields, count), UNSUPPORTED),
         _pa.array(due.due_ms, mask=~due.valid),
         _pa.array(delay_ms, mask=~has_delay),
+        _pa.array(delay_ms, mask=~is_long),
         _pa.array(-delay_ms, mask=~(has_delay & requests.rejects_past_due & (delay_ms <= 0))),
         _pa.array(due.window_ms, mask=~rows_of(fields, [Request.WINDOW_MS], count)),
         _named(due.bad, DUE_NAMES),

@@ -30,6 +30,7 @@ _pc: Any = pyarrow.compute
 # The headers that distinguish a record of another service from a native one.
 _FOREIGN = (Request.EPOCH_SEC, Request.WHEN, Request.TARGET_KEY)
 CANCEL_TYPE = b"cancel"  # of schedule_source_type
+_UNLIMITED = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,13 @@ class RowSettings:
             return None
         delays = [NO_DELAY if delay is None else delay for delay in given]
         return np.where(excepted, NO_DELAY, self._of_rows(delays, np.int64))
+
+    def max_delay_ms(self) -> Int64 | None:
+        """The longest delay of each row's topic, beside that of all; None if no topic has one."""
+        given = [each.max_delay_ms for each in self.contracts]
+        if all(delay is None for delay in given):
+            return None
+        return self._of_rows([_UNLIMITED if delay is None else delay for delay in given], np.int64)
 
     def rejects_past_due(self) -> Bool:
         """Rows of topics where a timer that is past due becomes a dead letter."""

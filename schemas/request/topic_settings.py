@@ -10,6 +10,7 @@
     targets     patterns of the targets that messages may name beside it; none: all of them are
                 open. No configuration leaves it out (config/keys_and_bounds.py)
     delay_ms    the delay of messages without a requested time
+    max_delay_ms  the longest delay of its messages, where that is less than that of all
     past_due    the outcome of a message that is due at its record's timestamp or before: "fire"
                 (at once), or "dead-letter"
 
@@ -51,6 +52,7 @@ class TopicContract:
     target: str | None = None
     targets: tuple[str, ...] | None = None
     delay_ms: int | None = None
+    max_delay_ms: int | None = None
     past_due: str = FIRE
 
     def __post_init__(self) -> None:
@@ -62,8 +64,9 @@ class TopicContract:
             raise ConfigError(f"target: {self.target!r} is no topic")
         if self.targets is not None:
             of_shell(self.targets)
-        if self.delay_ms is not None and not (type(self.delay_ms) is int and self.delay_ms >= 0):
-            raise ConfigError(f"delay: {self.delay_ms!r} is no number of milliseconds from 0")
+        for name, delay in (("delay", self.delay_ms), ("max_delay", self.max_delay_ms)):
+            if delay is not None and not (type(delay) is int and delay >= 0):
+                raise ConfigError(f"{name}: {delay!r} is no number of milliseconds from 0")
 
     @property
     def key_is_id(self) -> bool:

@@ -291,6 +291,8 @@ class Reading:
         if isinstance(when, str):
             return when
         delay_ms = when + window_ms - self.base_ms
+        if self.settings.max_delay_ms is not None:
+            max_delay_ms = min(max_delay_ms, self.settings.max_delay_ms)
         if self.copy or 0 < delay_ms <= max_delay_ms:
             return None
         if delay_ms > 0:

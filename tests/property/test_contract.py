@@ -143,6 +143,7 @@ topic_contracts = st.builds(
     target=st.sampled_from([None, "orders", "bills"]),
     targets=st.sampled_from([None, (), ("*",), ("orders", "b[!a-h]ll?"), ("billing.*", "[a-c]*")]),
     delay_ms=st.sampled_from([None, 0, 1_000, 2 * MAX_DELAY_MS]),
+    max_delay_ms=st.sampled_from([None, 0, 5, 86_400, 2 * MAX_DELAY_MS]),
 )
 contracts = st.builds(
     contract,
@@ -351,6 +352,28 @@ def test_a_timer_topic_is_closed_for_targets_that_its_settings_do_not_name() -> 
     check(rows, batch, under)
     assert batch.rejected.tolist() == [*[False] * 3, True, True, False, *[True] * 5, False]
     assert batch.rejections() == {"target_not_allowed": 6, "no_target_topic": 1}
+
+
+def test_the_longest_delay_of_a_timer_topic() -> None:
+    """The window counts; the limit of all topics stays the ceiling."""
+    limits = {"orders.delayed": 1_000, "other.delayed": 2 * MAX_DELAY_MS}
+    under = contract({n: TopicContract(target="a", max_delay_ms=ms) for n, ms in limits.items()})
+    rows = [
+        PlainRecord(topic, 0, NOW_MS, b"k", b"v", [("TIMER_DELAY_MS", delay), *more])
+        for topic in limits
+        for delay, more in (
+            (b"1000", []),
+            (b"1001", []),
+            (b"999", [("TIMER_WINDOW_MS", b"2")]),
+            (b"%d" % (MAX_DELAY_MS + 1), []),
+        )
+    ]
+    batch = parse(read_records(table(rows)), under)
+    check(rows, batch, under)
+    assert batch.rejected.tolist() == [False, True, True, True, False, False, False, True]
+    assert batch.rejections() == {"delay_too_long": 4}
+    assert b"due 1001 ms after" in batch.headers[1].as_py()
+    assert b"max_delay of the timer topic allows less" in batch.headers[1].as_py()
 
 
 def test_a_contract_from_before_the_lists_is_open() -> None:

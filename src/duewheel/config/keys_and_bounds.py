@@ -114,6 +114,8 @@ class TimerTopic(Section):
     """Targets that messages may name in `REAL_TOPIC`, instead of those of `timer.targets`."""
     delay: Duration | None = None
     """Delay of messages that request no due time."""
+    max_delay: Duration | None = None
+    """The longest delay of its messages; at most `timer.max_delay`, which holds without it."""
     past_due: Literal["fire", "dead-letter"] = "fire"
     """Whether a message with a due time in the past is delivered at once, or becomes a dead
     letter."""
@@ -135,6 +137,7 @@ class TimerTopic(Section):
             target=self.target,
             targets=self.targets,
             delay_ms=None if self.delay is None else as_millis(self.delay),
+            max_delay_ms=None if self.max_delay is None else as_millis(self.max_delay),
             past_due=self.past_due,
         )
 

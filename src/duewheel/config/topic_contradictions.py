@@ -73,8 +73,13 @@ def _table_problems(settings: Settings, topic: str, table: TimerTopic) -> Iterat
             yield ".null_value", f'"{table.headers}" cancels by null values: "cancel", or nothing'
     if table.target is not None and timer.mapping.get(topic, table.target) != table.target:
         yield ".target", f'is "{table.target}", timer.mapping says "{timer.mapping[topic]}"'
-    if table.delay is not None and table.delay > timer.max_delay:
-        yield ".delay", "is longer than timer.max_delay: each message without another is refused"
+    longest, key = timer.max_delay, "timer.max_delay"
+    if table.max_delay is not None and table.max_delay > longest:
+        yield ".max_delay", "is longer than timer.max_delay, which holds for all timer topics"
+    elif table.max_delay is not None:
+        longest, key = table.max_delay, "max_delay"
+    if table.delay is not None and table.delay > longest:
+        yield ".delay", f"is longer than {key}: each message without another is refused"
     if table.delay == timedelta(0) and table.past_due != FIRE:
         yield ".delay", 'is past due at once, and past_due = "dead-letter" refuses that'
 

@@ -55,6 +55,7 @@ ALL_KEYS = """
 target = "orders"
 targets = ["bills", "mails.*"]
 delay = "15m"
+max_delay = "1h"
 id = "key"
 null_value = "cancel"
 past_due = "dead-letter"
@@ -63,6 +64,7 @@ TOLD = TopicContract(
     target="orders",
     targets=("bills", "mails.*"),
     delay_ms=900_000,
+    max_delay_ms=3_600_000,
     id="key",
     null_value="cancel",
     past_due="dead-letter",
@@ -126,6 +128,7 @@ def test_from_the_environment_and_from_flags(
         "target": "orders",
         "targets": ["mail", "bills.*"],
         "delay": "15m",
+        "max_delay": None,
         "past_due": "fire",
     }
     assert timer["topic"]["mails"]["past_due"] == "dead-letter"
@@ -189,6 +192,14 @@ TABLE = '[timer.topic."orders.delayed"]\n'
         (
             LISTED + TABLE + 'delay = "41d"\n',
             "timer.topic.orders.delayed.delay: is longer than timer.max_delay",
+        ),
+        (
+            LISTED + TABLE + 'max_delay = "41d"\n',
+            "timer.topic.orders.delayed.max_delay: is longer than timer.max_delay, which holds",
+        ),
+        (
+            LISTED + TABLE + 'delay = "2h"\nmax_delay = "1h"\n',
+            "timer.topic.orders.delayed.delay: is longer than max_delay: each message",
         ),
         (
             LISTED + TABLE + 'delay = "0s"\npast_due = "dead-letter"\n',
@@ -294,6 +305,7 @@ def test_a_copy_is_judged_by_the_lists_of_its_own_time(tmp_path: Path) -> None:
         '[timer.topic."mails"]\ntargets = ["orders"]\n',
         "topics_pattern = 'later.*'\n",
         '[timer.topic."mails"]\ndelay = "1s"\n',
+        '[timer.topic."mails"]\nmax_delay = "1h"\n',
     ],
 )
 def test_each_is_part_of_what_decides_a_message(tmp_path: Path, text: str) -> None:

@@ -82,6 +82,7 @@ def judged(rows: int, seed: int) -> pa.Table:
         {
             "due_ms": [None if d is None else 1_800_000_000_000 + d for d in delays],
             "delay_ms": delays,
+            "long_ms": pick(None, None, 1, 10**15),
             "past_ms": pick(None, None, 0, 1, 10**15),
             "window_ms": pick(None, None, -1, 0, 86_400_000, 86_400_001),
             "bad_header": pick(*waits),
@@ -166,6 +167,7 @@ def timer_rules() -> Rules:
         ({"timer_id_bytes": 256}, "bad_timer_id"),
         ({"cancel": "cancel"}, None),
         ({"cancel": "reschedule"}, None),
+        ({"long_ms": 5}, "delay_too_long"),
         ({"past_ms": 0}, "past_due"),
         ({"window_ms": -1}, "bad_window"),
         ({"window_ms": 0}, None),
