@@ -10,6 +10,9 @@ parsed under the epoch of its offset, as it was at first.
 - A row belongs to the newest epoch that begins at or below its offset. A partition that `since`
   does not name was added later: it begins with that epoch, at offset 0.
 - Below the oldest epoch nothing is pending, and no recovery reads: earlier epochs were dropped.
+- The values include the keys of the MACs of copies (schemas/wire/copy_mac.py), hexadecimal; the first
+  one signs. They are drawn, not configured: so they are as durable as the progress, and the verdict
+  about a record is the same at every read. The state topic and the data directory are secret.
 - Beside the epochs are the offsets that the operator has skipped: each is a dead letter at every
   read. They are dropped when no recovery reads that far back.
 """
@@ -32,8 +35,11 @@ from duewheel.schemas.batches import TopicPartition
 PRECISION = "precision_ms"
 WINDOW = "roll_window_ms"
 SUITE = "suite"
-# `rules` has the rules; the suite only has the texts of their refusals.
-_IGNORED = frozenset({SUITE})
+COPY_KEYS = "copy_keys"
+# `rules` has the rules; the suite only has the texts of their refusals. Nobody configures the keys.
+_IGNORED = frozenset({SUITE, COPY_KEYS})
+COPY_KEYS_MAX = 2  # after a rotation: copies of the former key may be on their way
+_KEY_BITS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,16 @@ class Epoch:
 
     values: Mapping[str, Any]
     since: Marks = field(default_factory=dict)
+
+    @property
+    def copy_keys(self) -> tuple[str, ...]:
+        """The keys of copies; none: this version did not begin the shard."""
+        return tuple(self.values.get(COPY_KEYS, ()))
+
+    @property
+    def signing_key(self) -> bytes:
+        """The key for new copies; empty: there is none."""
+        return bytes.fromhex(self.copy_keys[0]) if self.copy_keys else b""
 
     @property
     def window_ms(self) -> int:
@@ -134,6 +150,18 @@ class Epochs:
         """Returns these epochs and another one, from these offsets on."""
         return replace(self, epochs=(*self.epochs, Epoch(values, since)))
 
+    def drawing_key(self, draw: Callable[[int], int]) -> Epochs:
+        """Returns these epochs with a new first key of copies in the newest; its last one before
+        stays valid.
+
+        Args:
+            draw: returns so many random bits.
+        """
+        key = f"{draw(_KEY_BITS):0{_KEY_BITS // 4}x}"
+        keys = [key, *self.newest.copy_keys][:COPY_KEYS_MAX]
+        newest = replace(self.newest, values={**self.newest.values, COPY_KEYS: keys})
+        return replace(self, epochs=(*self.epochs[:-1], newest))
+
     def skipping(self, named: Iterable[tuple[TopicPartition, int]]) -> Epochs:
         """Returns these epochs, with more skipped records."""
         offsets = {p: set(offsets) for p, offsets in self.skipped.items()}
@@ -168,11 +196,14 @@ class Epochs:
         next_theirs: Marks = {}
         while ours or theirs:
             epoch = ours[-1] if ours else theirs[-1]
+            keys = epoch.copy_keys
             if ours:
                 next_ours = ours.pop().since
             if theirs and not epoch.changes(theirs[-1].values):
+                keys = tuple(dict.fromkeys([*keys, *theirs[-1].copy_keys]))
                 next_theirs = theirs.pop().since
-            merged.insert(0, replace(epoch, since={**next_ours, **next_theirs}))
+            values = {**epoch.values, COPY_KEYS: list(keys)} if keys else epoch.values
+            merged.insert(0, replace(epoch, values=values, since={**next_ours, **next_theirs}))
         return Epochs(tuple(merged), {**self.skipped, **other.skipped})
 
     def without(self, partitions: Iterable[TopicPartition]) -> Epochs:

@@ -79,6 +79,7 @@ class TimerBatch:
         timestamp_ms: of the record; a timer due more than the roll window later is rolled.
         chase_slot: of a chase, the last slot delivered in full when it was written, else NO_SLOT.
         chase_flags: of a chase, CHASE_FLAG_FOUND and CHASE_FLAG_RESCHEDULE, else 0.
+        forged: the record has headers of copies, but duewheel did not write it: they were ignored.
     """
 
     partitions: list[TopicPartition]
@@ -107,6 +108,7 @@ class TimerBatch:
     timestamp_ms: Int64
     chase_slot: Int64
     chase_flags: Int32
+    forged: Bool
 
     @classmethod
     def none(cls) -> TimerBatch:
@@ -115,7 +117,7 @@ class TimerBatch:
         text: pa.LargeBinaryArray = pa.array([], pa.large_binary())
         return cls(
             *([], no32, no64, no64, no64, no64, [], no32, no, no, no64, [], no32, no32, no32, no64),
-            *(text, text, text, no32, no32, no32, no32, no64, no64, no32),
+            *(text, text, text, no32, no32, no32, no32, no64, no64, no32, no),
         )
 
     def __len__(self) -> int:

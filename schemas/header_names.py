@@ -26,6 +26,7 @@ NOT_BEFORE_MS = "TIMER_NOT_BEFORE_MS"  # of a parked one: it leaves no earlier
 RETRIES = "TIMER_RETRIES"  # how often in a row it was parked, or spread
 REQUESTED_LEVEL = "TIMER_LEVEL"  # the level that requested the due time, if one did
 LETTER = "TIMER_DEAD_LETTER"  # of a dead letter that waits for its topic: it stays one
+COPY_MAC = "TIMER_COPY_MAC"  # the last one, and of chases, too: duewheel has written it
 
 # On chases only: cancels that dequeue writes again behind copies that may be in flight. They have
 # ORIGIN, too: the offset of the request.
@@ -52,6 +53,7 @@ SERVICE = frozenset(
     {
         *(SOURCE, DUE_MS, ROLL_TIMES, ANSWER, ERROR_CODE, ERROR),
         *(ORIGIN, NOT_BEFORE_MS, RETRIES, REQUESTED_LEVEL, LETTER, CHASE_SLOT, CHASE_FLAGS),
+        COPY_MAC,
     }
 )
 """The headers that only duewheel sets. Ingest removes them from what a producer wrote: a consumer
@@ -119,6 +121,7 @@ REQUEST: dict[str, Request] = {
     ANSWER: Request.IGNORED,
     ERROR_CODE: Request.IGNORED,
     ERROR: Request.IGNORED,
+    COPY_MAC: Request.IGNORED,  # a valid one is taken out before (wire/copy_mac.py)
     ORIGIN: Request.ORIGIN,
     ROLL_TIMES: Request.ROLL_TIMES,
     NOT_BEFORE_MS: Request.NOT_BEFORE,
@@ -128,6 +131,13 @@ REQUEST: dict[str, Request] = {
     CHASE_SLOT: Request.CHASE_SLOT,
     CHASE_FLAGS: Request.CHASE_FLAGS,
 }
+COPY_ONLY = frozenset(
+    {
+        *(Request.ORIGIN, Request.ROLL_TIMES, Request.NOT_BEFORE, Request.RETRIES),
+        *(Request.REQUESTED_LEVEL, Request.LETTER, Request.CHASE_SLOT, Request.CHASE_FLAGS),
+    }
+)
+"""The requests that only copies and chases may make."""
 NAME_OF = {request: name for name, request in reversed(REQUEST.items())}
 """The name that duewheel itself writes for each request: the first one in REQUEST."""
 

@@ -62,6 +62,7 @@ class TakerStatistics:
         batches: finished ones, empty ones included.
         rows: timers that the engine took, rejected ones included.
         rejected: how many of them, by reason.
+        forged: how many had headers of copies that duewheel did not write.
         rows_replayed: rows that were dropped because the engine had them.
         rows_held: rows that wait because ingest is paused.
         rows_without_room: rows that wait because the disk would be too full with them.
@@ -74,6 +75,7 @@ class TakerStatistics:
     batches: int = 0
     rows: int = 0
     rejected: Mapping[str, int] = field(default_factory=dict)
+    forged: int = 0
     rows_replayed: int = 0
     rows_held: int = 0
     rows_without_room: int = 0
@@ -255,6 +257,7 @@ class BatchTaker:
             done,
             rows=done.rows + len(taken),
             rejected=Counter(done.rejected) + Counter(taken.rejections()),
+            forged=done.forged + int(taken.forged.sum()),
             newest_ms=max(done.newest_ms, int(taken.timestamp_ms.max(initial=0))),
         )
 

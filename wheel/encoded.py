@@ -139,9 +139,11 @@ class Encoded:
         aside: rows that do not go to their target.
         used_targets: each topic that the encoding depends on, with the metadata that was used.
         refused: sources of the records that the broker had refused.
+        copy_key: of the MACs of copies; empty: they have none.
     """
 
     parts: list[Part]
     aside: Aside
     used_targets: Mapping[str, EncodingTarget]
     refused: frozenset[bytes]
+    copy_key: bytes

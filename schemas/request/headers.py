@@ -25,7 +25,7 @@ from duewheel.schemas.columns import (
     join_groups,
     take,
 )
-from duewheel.schemas.header_names import DROP_IN, ORIGIN, REQUEST, Request
+from duewheel.schemas.header_names import COPY_ONLY, DROP_IN, ORIGIN, REQUEST, Request
 from duewheel.schemas.request.topic_settings import NATIVE
 from duewheel.schemas.wire.spans import RawHeaders
 
@@ -121,6 +121,11 @@ _NAME_SET = constants([name.encode() for name in _NAMES])
 _ORIGIN = _NAMES.index(ORIGIN)
 
 
+_FORGEABLE = constants(
+    [name.encode() for name, r in REQUEST.items() if r in COPY_ONLY and r != Request.ROLL_TIMES]
+)
+
+
 def _meanings(*names: dict[str, Request]) -> list[int]:
     """The meaning of each of _NAMES, then of all other names."""
     requests = {name: request for each in names for name, request in each.items()}
@@ -132,30 +137,48 @@ def _of_copies(names: dict[str, Request]) -> dict[str, Request]:
 
 
 _DROP_INS = ({}, *DROP_IN.values())
-# A row for each mode, then one for copies in each mode.
+_NO_COPY = {name: Request.IGNORED for name, request in REQUEST.items() if request in COPY_ONLY}
+# A row for each mode, then one for copies in each mode, then one for forged copies in each.
 _MEANING = np.array(
     [_meanings(REQUEST, names) for names in _DROP_INS]
-    + [_meanings(REQUEST, _of_copies(names)) for names in _DROP_INS],
+    + [_meanings(REQUEST, _of_copies(names)) for names in _DROP_INS]
+    + [_meanings(REQUEST, names, _NO_COPY) for names in _DROP_INS],
     np.int8,
 )
+_OF_COPIES = np.isin(_MEANING[0], [int(request) for request in COPY_ONLY])
 
 
-def read_headers(raw: RawHeaders, mode: Int8 | None = None) -> Headers:
+def read_headers(raw: RawHeaders, mode: Int8 | None = None, own: Bool | None = None) -> Headers:
     """The meanings of headers.
 
     Args:
         raw: the headers.
         mode: row → index in MODES; None if all are native.
+        own: rows that duewheel has written: headers of copies have a meaning there; None: all.
     """
     index = _pc.index_in(raw.names.column(), value_set=_NAME_SET)
     name = np.asarray(_pc.fill_null(index, len(_NAMES)))
-    if mode is None:
-        return Headers(raw, _MEANING[0][name])
     counts = np.diff(raw.firsts)
+    if own is not None and not _OF_COPIES[name].any():
+        own = None  # no header depends on it
+    if mode is None and own is None:
+        return Headers(raw, _MEANING[0][name])
     row = np.repeat(np.arange(len(counts)), counts)
-    meaning = mode.copy()
-    meaning[row[name == _ORIGIN]] += len(MODES)
+    meaning = np.zeros(len(counts), np.int8) if mode is None else mode.copy()
+    copy = np.zeros(len(counts), np.bool_)
+    copy[row[name == _ORIGIN]] = True
+    if own is not None:
+        copy &= own
+        meaning[~own] += 2 * len(MODES)
+    meaning[copy] += len(MODES)
     return Headers(raw, _MEANING[np.repeat(meaning, counts), name])
+
+
+def with_copy_headers(raw: RawHeaders) -> Bool:
+    """The rows with a header that only copies have, whether duewheel has written them or not."""
+    index = _pc.index_in(raw.names.column(), value_set=_FORGEABLE)
+    rows: Bool = np.diff(bounds_of(np.asarray(index.is_valid()))[raw.firsts]) > 0
+    return rows
 
 
 def header_groups(headers: Headers, keep: Bool) -> tuple[Column, Int32]:

@@ -42,6 +42,7 @@ from duewheel.schemas.request.headers import (
     header_groups,
     read_headers,
     rows_of,
+    with_copy_headers,
 )
 from duewheel.schemas.request.request_columns import (
     RequestColumns,
@@ -52,6 +53,7 @@ from duewheel.schemas.request.request_columns import (
 )
 from duewheel.schemas.request.row_settings import RowSettings
 from duewheel.schemas.request.topic_settings import DEFAULT, TopicContract
+from duewheel.schemas.wire.copy_mac import read_copies
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.record_codec import LETTER_END, framed, framed_bytes, key_values
 
@@ -72,6 +74,7 @@ class Contract:
         dead_letter_topic: where rejected rows go.
         rules: what an acceptable timer is.
         default: the settings of the other topics.
+        copy_keys: of the MACs of copies (wire/copy_mac.py); None: all copies count as duewheel's.
     """
 
     levels_ms: tuple[int, ...]
@@ -79,6 +82,7 @@ class Contract:
     dead_letter_topic: str
     rules: Rules
     default: TopicContract = DEFAULT
+    copy_keys: tuple[bytes, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.levels_ms or min(self.levels_ms) < 0:
@@ -148,9 +152,15 @@ class Contract:
                 dead_letter_topic,
                 compile_suite(values["suite"], values["parameters"]),
                 TopicContract.from_json(values.get("topics_default", {})),
+                _copy_keys(values),
             )
         except (LookupError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
             raise ConfigError(f"not the settings of a contract: {error!r}") from error
+
+
+def _copy_keys(values: Mapping[str, Any]) -> tuple[bytes, ...] | None:
+    keys = values.get("copy_keys")  # drawn with the epoch, not configured (config_epochs.py)
+    return None if keys is None else tuple(map(bytes.fromhex, keys))
 
 
 def parse(records: KafkaRecords, contract: Contract) -> TimerBatch:
@@ -162,7 +172,8 @@ def parse_with_columns(records: KafkaRecords, contract: Contract) -> tuple[Timer
     """The same, and the columns that the rules have checked (request_columns.RULE_COLUMNS)."""
     of_partitions = [contract.topic(topic) for topic, _ in records.partitions]
     settings = RowSettings(of_partitions, records.partition)
-    headers = read_headers(records.headers, settings.mode)
+    records, own = read_copies(records, contract.copy_keys)
+    headers = read_headers(records.headers, settings.mode, own)
     record_key = records.key.column()
     requests = _requests(headers.fields(), records, record_key, settings, contract.levels_ms)
     columns = rule_columns(requests)
@@ -214,6 +225,9 @@ def parse_with_columns(records: KafkaRecords, contract: Contract) -> tuple[Timer
         timestamp_ms=records.timestamp_ms,
         chase_slot=copy.chase_slot,
         chase_flags=copy.chase_flags,
+        forged=np.zeros(len(records), np.bool_)
+        if own is None
+        else with_copy_headers(records.headers) & ~own,
     )
     return batch, columns
 

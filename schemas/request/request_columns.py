@@ -1,9 +1,8 @@
 """Turns request headers into the columns that the rules check.
 
 A copy (record_codec.py) was accepted with its first one, perhaps under other settings. Its delay
-and past-due check are therefore not repeated; all other checks are. A client with write access to
-the timer topic can forge a copy. A forged copy may wait longer than the rules allow, as a timer
-that is sent over and over does, but reaches no topic that is closed to timers.
+and past-due check are therefore not repeated; all other checks are. A record of a producer with the
+headers of a copy is none (wire/copy_mac.py): they are ignored.
 """
 
 from __future__ import annotations

@@ -419,6 +419,7 @@ def timer_batch(timers: Sequence[TimerRow]) -> TimerBatch:
         ),
         chase_slot=np.array([t.chase_slot for t in timers], np.int64),
         chase_flags=np.array([t.chase_flags for t in timers], np.int32),
+        forged=np.zeros(len(timers), np.bool_),
     )
 
 

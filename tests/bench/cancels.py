@@ -106,6 +106,7 @@ def rows(first: int, number: Int64, due_ms: Int64, cancels: Bool) -> TimerBatch:
         timestamp_ms=due_ms,
         chase_slot=np.full(count, NO_SLOT),
         chase_flags=zeros,
+        forged=np.zeros(count, np.bool_),
     )
 
 

@@ -81,6 +81,7 @@ def timers(rng: np.random.Generator, slot: np.ndarray, first_offset: int) -> Tim
         named_offset=np.full(count, ANY_OFFSET),
         chase_slot=np.full(count, NO_SLOT),
         chase_flags=np.zeros(count, np.int32),
+        forged=np.zeros(count, np.bool_),
         targets=["orders"],
         target=zeros,
         target_partition=np.full(count, NO_PARTITION, np.int32),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tests.harness.local_world import PRECISION_MS
@@ -35,10 +35,12 @@ def reconfigure(
     config: DequeueConfig,
     wheel: WheelConfig | None = None,
     record_bytes_max: int = RECORD_BYTES_MAX,
+    draw: Callable[[int], int] | None = None,
 ) -> Plan:
     """Change the settings; the world goes on with them."""
     with alone(world, wheel) as directory:
-        planned = take(directory, world.publisher, config, world.shard.offsets_at, record_bytes_max)
+        offsets_at = world.shard.offsets_at
+        planned = take(directory, world.publisher, config, offsets_at, record_bytes_max, draw)
     use(world, config, wheel)
     return planned
 

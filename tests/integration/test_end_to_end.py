@@ -133,8 +133,9 @@ def test_a_delay_beyond_the_window_is_rolled(
             future = producer.send(shard.timers, value, b"k", headers=[*own, *request])
             known[value] = (delay_ms, own, future)
         producer.flush(timeout=60)
+        forged = forge_copies(shard, producer)
         doomed = schedule_to_what_goes(shard, producer)
-        shard.wait(lambda: len(shard.arrivals.first) >= len(known) + len(doomed))
+        shard.wait(lambda: len(shard.arrivals.first) >= len(known) + len(doomed) + len(forged))
         time.sleep(2)
         assert set(shard.arrivals.count.values()) == {1}
         for value, expected in doomed.items():
@@ -144,6 +145,8 @@ def test_a_delay_beyond_the_window_is_rolled(
             assert int(headers[-2][1]) >= 1
             assert headers[-1][0] == "TIMER_SOURCE"
             assert seen_ms >= int(dict(headers)["TIMER_DUE_MS"])
+        for value, added in forged.items():
+            assert added in shard.arrivals.first[value][1]
         rolled = 0
         for value, (delay_ms, own, future) in known.items():
             record = future.get(timeout=1)
@@ -163,6 +166,21 @@ def test_a_delay_beyond_the_window_is_rolled(
         shard.command("check")
     finally:
         shard.close()
+
+
+def forge_copies(shard: WholeShard, producer: KafkaProducer) -> dict[bytes, tuple[str, bytes]]:
+    """Records with the headers of copies, but not from duewheel; by value a header that each must
+    get: one is due too late after all, the other keeps its own place.
+    """
+    origin: Headers = [("TIMER_ORIGIN", b"0"), ("TIMER_COPY_MAC", bytes(16))]
+    century: Headers = [("TIMER_DELIVER_MS", b"4950000000000"), *origin]
+    producer.send(shard.timers, b"century", b"k", headers=century).get(timeout=30)
+    soon: Headers = [("TIMER_DELAY_MS", b"100"), *origin]
+    at = producer.send(shard.timers, b"soon", b"k", headers=soon).get(timeout=30)
+    return {
+        b"century": ("TIMER_ERROR_CODE", b"delay_too_long"),
+        b"soon": ("TIMER_SOURCE", f"{at.topic}-{at.partition}@{at.offset}".encode()),
+    }
 
 
 def schedule_to_what_goes(shard: WholeShard, producer: KafkaProducer) -> dict[bytes, Headers]:

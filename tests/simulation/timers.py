@@ -237,6 +237,7 @@ def batch_of(copies: Sequence[Copy], mapped: int) -> TimerBatch:
         timestamp_ms=column([copy.timestamp_ms for copy in copies]),
         chase_slot=column([copy.chase_slot for copy in copies]),
         chase_flags=column([copy.chase_flags for copy in copies], np.int32),
+        forged=np.zeros(len(copies), np.bool_),
     )
 
 

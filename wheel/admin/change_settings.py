@@ -13,14 +13,14 @@ A kill leaves the old progress or the new one; the next start of dequeue mirrors
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
 from duewheel.checkpoints.commit_and_close import Marks
-from duewheel.checkpoints.config_epochs import PRECISION
+from duewheel.checkpoints.config_epochs import COPY_KEYS, PRECISION
 from duewheel.checkpoints.ownership import require_same_shard
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress, shard_of
 from duewheel.checkpoints.progress_mirror import Mirror
@@ -65,6 +65,7 @@ def plan(
     config: DequeueConfig,
     offsets_at: OffsetsAt,
     record_bytes_max: int = RECORD_BYTES_MAX,
+    draw: Callable[[int], int] | None = None,
 ) -> Plan:
     """Plans 2. and 4. of the module's head; changes nothing.
 
@@ -74,6 +75,7 @@ def plan(
         wheel, config: the new settings.
         offsets_at: as of `apply_recovery` in wheel/recovery/rebuild.py.
         record_bytes_max: of the progress record.
+        draw: draws the bits of a new key of copies; None: the keys stay.
 
     Raises:
         RecoveryRefused: the shard must run first, or is another directory's; or it has had too
@@ -83,7 +85,7 @@ def plan(
     progress = require_settled(committed, local, config)
     old, values = progress.epochs, config.slot_values(wheel)
     changes = old.newest.changes(values)
-    if not changes:
+    if not changes and draw is None:
         return Plan(progress, {}, {}, 0, progress)
     if PRECISION in changes:
         raise ConfigError(
@@ -93,7 +95,11 @@ def plan(
         )
     since = taken_until(progress, local)
     lowest = first_marks(wheel, progress, offsets_at)
+    if keys := old.newest.copy_keys:
+        values[COPY_KEYS] = list(keys)
     epochs = old.extended_by(values, since).reaching(lowest)
+    if draw is not None:
+        epochs = epochs.drawing_key(draw)
     dropped = len(old) + 1 - len(epochs)
     wanted = replace(progress, epochs=epochs, epoch=progress.epoch + 1)
     wanted.require_room(record_bytes_max)
@@ -155,6 +161,7 @@ def take(
     config: DequeueConfig,
     offsets_at: OffsetsAt,
     record_bytes_max: int = RECORD_BYTES_MAX,
+    draw: Callable[[int], int] | None = None,
 ) -> Plan:
     """Runs all steps but the first; takes and commits nothing without a change.
 
@@ -162,7 +169,7 @@ def take(
         directory: started as DEQUEUE, while no process can be INGEST.
         publisher: of the shard.
         config: with the new settings.
-        offsets_at, record_bytes_max: as of `plan`.
+        offsets_at, record_bytes_max, draw: as of `plan`.
 
     Raises:
         RecoveryRefused, ConfigError: as `plan`.
@@ -170,14 +177,11 @@ def take(
         Fenced: another instance has taken the shard meanwhile.
     """
     wheel = directory.config
-    planned = plan(
-        publisher.peek(), _survey(directory), wheel, config, offsets_at, record_bytes_max
-    )
-    if not planned.changes:
+    terms = (wheel, config, offsets_at, record_bytes_max, draw)
+    planned = plan(publisher.peek(), _survey(directory), *terms)
+    if not planned.changes and draw is None:
         return planned
-    planned = plan(
-        publisher.start(), _survey(directory), wheel, config, offsets_at, record_bytes_max
-    )
+    planned = plan(publisher.start(), _survey(directory), *terms)
     commit(directory, publisher, planned.committed, planned.progress)
     return planned
 

@@ -390,6 +390,9 @@ def recover(settings: Settings, *, dry_run: bool, output: str) -> None:
     metavar="TOPIC-PARTITION@OFFSET",
     help="make a dead letter of a record on which ingest fails",
 )
+@click.option(
+    "--rotate-key", is_flag=True, help="draw a new key for the copies that duewheel writes"
+)
 @with_output
 @with_settings(needs_kafka=True)
 def reconfigure(
@@ -398,6 +401,7 @@ def reconfigure(
     dry_run: bool,
     lost: tuple[str, ...],
     skipped: tuple[str, ...],
+    rotate_key: bool,
     output: str,
 ) -> None:
     """Apply changed settings from the next message on.
@@ -407,16 +411,16 @@ def reconfigure(
     """
     from duewheel.ops import reconfigure as change
 
-    if lost and skipped:
-        raise ConfigError("--accept-loss and --skip: use one after the other")
+    if bool(lost) + bool(skipped) + rotate_key > 1:
+        raise ConfigError("--accept-loss, --skip and --rotate-key: use one after the other")
     if skipped:
         show(change.skip(settings, skipped, dry_run=dry_run), output)
         return
     if lost:
         show(change.accept_loss(settings, lost, dry_run=dry_run), output)
         return
-    result = change.reconfigure(settings, dry_run=dry_run)
-    if output == "text" and not result["changes"]:
+    result = change.reconfigure(settings, dry_run=dry_run, rotate_key=rotate_key)
+    if output == "text" and not result["changes"] and not rotate_key:
         click.echo("the shard has these settings already: nothing to change")
     else:
         show(result, output)

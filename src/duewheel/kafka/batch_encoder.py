@@ -12,6 +12,7 @@ from duewheel.kafka.compression import compressed
 from duewheel.kafka.park_or_dead_letter import TopicLookup, route, targets_of
 from duewheel.kafka.partitioner import grouped
 from duewheel.schemas.batches import Deliveries
+from duewheel.schemas.wire.copy_mac import signed
 from duewheel.schemas.wire.record_batch import split
 from duewheel.wheel.encoded import Encoded, Part
 
@@ -23,12 +24,14 @@ def encode(
     dead_letter_topic: str,
     chance: random.Random,
     now_ms: int,
+    copy_key: bytes = b"",
 ) -> Encoded:
     """Route the rows, group them by topic-partition, and join each group into batches.
 
     Args:
         deliveries, lookup, refused, dead_letter_topic, now_ms: as in `route`.
         chance: chooses partitions for rows without key and request.
+        copy_key: of the MACs of copies; empty: they get none.
 
     Raises:
         PublishDoubt, Exception: as `route`.
@@ -36,6 +39,8 @@ def encode(
     routed = route(deliveries, lookup, refused, dead_letter_topic, now_ms)
     used_targets = routed.used_targets
     rows, groups = grouped(routed.deliveries, targets_of(used_targets), chance)
+    if copy_key:
+        rows = signed(rows, copy_key)
     limits = [used_targets[group.topic].batch_bytes for group in groups]
     parts, first = [], 0
     batches_of = split(rows, [group.end for group in groups], limits)
@@ -46,4 +51,4 @@ def encode(
             source = rows.source[first].as_py() if batch.count == 1 else None
             parts.append(Part(group.topic, group.partition, compressed(batch, codec), source))
             first += batch.count
-    return Encoded(parts, routed.aside, used_targets, refused)
+    return Encoded(parts, routed.aside, used_targets, refused, copy_key)

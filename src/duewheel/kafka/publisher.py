@@ -342,6 +342,7 @@ class KafkaPublisher:
         if self._admin is None or not self._producer.is_open:
             raise PublishDoubt("the publisher is not started")
         progress.require_publishable()
+        self._encoder.copy_key = progress.epochs.newest.signing_key
         try:
             attempt = self._attempt(self._admin, prepared, progress)
             self._aside = attempt.aside

@@ -24,6 +24,7 @@ class TargetEncoder:
 
     Attributes:
         letters_wait: whether the dead-letter topic took no writes when it was last needed.
+        copy_key: of the MACs of copies, by the progress that was published last; empty: none.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class TargetEncoder:
         self._chance = chance
         self._compression = compression
         self.letters_wait = False
+        self.copy_key = b""
 
     def encoding_targets(self, targets: Mapping[str, Target]) -> Mapping[str, EncodingTarget]:
         """The targets with their batch sizes and codecs."""
@@ -114,9 +116,12 @@ class TargetEncoder:
         """Whether the rows would be encoded the same way now."""
         return (
             encoded.refused == self._catalog.refused
+            and encoded.copy_key == self.copy_key
             and lookup(list(encoded.used_targets)) == encoded.used_targets
         )
 
     def _encode(self, deliveries: Deliveries, lookup: TopicLookup, now_ms: int) -> Encoded:
-        refused = self._catalog.refused
-        return encode(deliveries, lookup, refused, self._dead_letter_topic, self._chance, now_ms)
+        refused, key = self._catalog.refused, self.copy_key
+        return encode(
+            deliveries, lookup, refused, self._dead_letter_topic, self._chance, now_ms, key
+        )

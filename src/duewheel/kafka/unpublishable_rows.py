@@ -23,6 +23,7 @@ from duewheel.schemas.arrays import Bool, Int32
 from duewheel.schemas.batches import NEVER, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import constant, join, lengths, spread
 from duewheel.schemas.dead_letters import kept_headers
+from duewheel.schemas.wire.copy_mac import HEADER_BYTES_MAX as MAC_HEADER_BYTES
 from duewheel.schemas.wire.record_batch import HEADER_BYTES, bytes_alone
 from duewheel.schemas.wire.varint import varint
 from duewheel.wheel.encoded import Reason, Target
@@ -73,12 +74,13 @@ def too_large(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
         deliveries.source,
         deliveries.timer_id,
     )
-    at_most = _OVERHEAD_BYTES_MAX + sum((lengths(column) for column in columns), np.int64(0))
+    macs = np.where(deliveries.is_copy, MAC_HEADER_BYTES, 0)
+    at_most = _OVERHEAD_BYTES_MAX + sum((lengths(column) for column in columns), macs)
     close = np.flatnonzero(at_most > limit)
     rows = np.zeros(len(deliveries), np.bool_)
     # The exact size costs as much as encoding: only where the bound does not decide.
     if len(close):
-        rows[close] = bytes_alone(deliveries.take(close)) > limit[close]
+        rows[close] = bytes_alone(deliveries.take(close)) + macs[close] > limit[close]
     return rows
 
 

@@ -7,6 +7,7 @@ lock and no transactional id, so a running shard may change what it reports.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
@@ -32,13 +33,20 @@ from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import DataDirectory, hold_role
 
 
-def reconfigure(settings: Settings, *, dry_run: bool) -> dict[str, Any]:
+def reconfigure(
+    settings: Settings, *, dry_run: bool, rotate_key: bool = False
+) -> dict[str, Any]:
     """Starts a settings epoch with `settings`, for rows that ingest has not parsed yet.
+
+    Args:
+        settings: of the shard.
+        dry_run: only report the changes.
+        rotate_key: draw a new key for the MACs of copies.
 
     Returns:
         dry_run; changes: {setting: {"old", "new"}}, empty if the shard has these settings already;
         since: {"topic-partition": first offset of the new epoch}; epochs: the number of epochs
-        after the change; dropped: how many old epochs were dropped.
+        after the change; dropped: how many old epochs were dropped; key_rotated.
 
     Raises:
         Locked: a process of the shard runs.
@@ -54,11 +62,14 @@ def reconfigure(settings: Settings, *, dry_run: bool) -> dict[str, Any]:
     with _connected(settings) as (publisher, admin):
         progress = publisher.peek()
         offsets_at = _offsets_at(progress, admin)
-        planned = plan(progress, _seen(settings), settings.wheel, config, offsets_at)
-        if planned.changes and not dry_run:
+        draw = secrets.randbits if rotate_key else None
+        planned = plan(
+            progress, _seen(settings), settings.wheel, config, offsets_at, draw=draw
+        )
+        if (planned.changes or rotate_key) and not dry_run:
             with _alone(settings) as directory:
-                planned = take(directory, publisher, config, offsets_at)
-    return _plan_report(planned, dry_run=dry_run)
+                planned = take(directory, publisher, config, offsets_at, draw=draw)
+    return {**_plan_report(planned, dry_run=dry_run), "key_rotated": rotate_key}
 
 
 def skip(settings: Settings, named: Sequence[str], *, dry_run: bool) -> dict[str, Any]:

@@ -7,8 +7,10 @@ until a signal. Any failure ends the process; its supervisor starts it again.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import replace
 
 import structlog
 
@@ -243,7 +245,8 @@ def _first_progress(
     """
     require_as_many(settings, all_shards(settings, clock.stopping))
     now_ms = min(clock.now_ms(), publisher.broker_now_ms())
-    return first_progress(directory, factory.dequeue_config(settings), starts, now_ms)
+    first = first_progress(directory, factory.dequeue_config(settings), starts, now_ms)
+    return replace(first, epochs=first.epochs.drawing_key(secrets.randbits))
 
 
 def init_progress(settings: Settings) -> bool:

@@ -106,6 +106,11 @@ def _taken(statistics: TakerStatistics) -> Iterator[Metric]:
         statistics.rejected,
     )
     yield counter(
+        "forged_copies",
+        "Messages with headers of copies that duewheel did not write: the headers are ignored.",
+        statistics.forged,
+    )
+    yield counter(
         "replayed",
         "Messages read again and dropped: they are in the wheel already.",
         statistics.rows_replayed,

@@ -255,6 +255,24 @@ def test_an_epoch_that_cannot_be_judged_is_refused() -> None:
         contracts(Epochs.first(VALUES), "dead")
 
 
+def test_keys_of_copies_are_drawn_and_are_no_change_of_settings() -> None:
+    """The former key stays valid; two shards that become one have the keys of both."""
+    drawn = iter([1, 2, 3, 4])
+    first = Epochs.first(VALUES).drawing_key(lambda _: next(drawn))
+    assert first.newest.signing_key == bytes(31) + b"\1"
+    assert first.newest.changes(VALUES) == {}
+    assert Epochs.from_json(json.loads(first.text)) == first
+    later = first.drawing_key(lambda _: next(drawn)).drawing_key(lambda _: next(drawn))
+    assert later.newest.copy_keys == (f"{3:064x}", f"{2:064x}")
+    other = Epochs.first(VALUES).drawing_key(lambda _: next(drawn))
+    assert later.beside(other).newest.copy_keys == (f"{3:064x}", f"{2:064x}", f"{4:064x}")
+    without = Epochs.first(VALUES)
+    assert (without.newest.copy_keys, without.newest.signing_key) == ((), b"")
+    assert without.beside(without) == without
+    judge = contracts(Epochs.first({**OLD, "copy_keys": list(later.newest.copy_keys)}), "dead")
+    assert judge[0].copy_keys == (bytes(31) + b"\3", bytes(31) + b"\2")
+
+
 def test_a_change_in_a_table_is_named_by_its_key() -> None:
     before = {**VALUES, "topics": {"a": {"target": "x"}}, "parameters": {"p": 1, "q": 2}}
     changes = Epochs.first(before).newest.changes

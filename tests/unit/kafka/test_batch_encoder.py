@@ -12,7 +12,10 @@ from tests.harness.deliveries import rows
 
 from duewheel.errors import PublishDoubt
 from duewheel.kafka.batch_encoder import encode
+from duewheel.kafka.compression import Compression
+from duewheel.kafka.target_encoder import TargetEncoder
 from duewheel.schemas.batches import NO_PARTITION, Deliveries
+from duewheel.wheel.dequeue.requeue import rolled_copies
 from duewheel.wheel.encoded import Encoded, EncodingTarget, Reason, Target
 
 LIMIT = 1_000
@@ -62,6 +65,41 @@ def test_the_dead_letter_topic_matters_only_if_there_are_dead_letters() -> None:
         "unknown_target_topic": 1,
         "record_refused": 1,
     }
+
+
+def test_copies_are_signed_by_the_key_of_the_progress() -> None:
+    """Also what was encoded ahead by another key, or by none; messages have no MAC."""
+    sent = rolled_copies(rows(["a", "a"], [0, 1]), np.array([False, True]))
+    catalog = FixedCatalog()
+    encoder = TargetEncoder(catalog, "dead", random.Random(0), Compression())  # type: ignore[arg-type]
+    ahead = encoder.prepare(sent, NOW_MS)
+    assert ahead.encoded is not None
+    assert signed_topics(ahead.encoded) == []
+    encoder.copy_key = bytes(32)
+
+    def lookup(topics: Sequence[str]) -> Mapping[str, EncodingTarget]:
+        return encoder.encoding_targets(catalog.recall(topics))
+
+    found = encoder.encoded(ahead, lookup, NOW_MS)
+    assert signed_topics(found) == ["timers"]
+    again = encoder.prepare(sent, NOW_MS)
+    assert encoder.encoded(again, lookup, NOW_MS) is again.encoded
+
+
+def signed_topics(found: Encoded) -> list[str]:
+    return [part.topic for part in found.parts if b"TIMER_COPY_MAC" in bytes(part.batch.body)]
+
+
+class FixedCatalog:
+    """What an encoder needs of a TargetCatalog: all topics are there."""
+
+    refused: frozenset[bytes] = frozenset()
+
+    def recall(self, topics: Sequence[str]) -> Mapping[str, Target]:
+        return dict.fromkeys(topics, THERE.target)
+
+    def batch_bytes(self, _topic: str, _target: Target) -> int:
+        return 300
 
 
 def test_a_record_alone_in_its_batch_is_named() -> None:

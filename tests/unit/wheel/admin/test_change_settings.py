@@ -55,6 +55,18 @@ def test_an_epoch_begins_behind_everything_that_was_judged(world: RecoveryWorld)
     world.finish()
 
 
+def test_a_key_of_copies_is_drawn_once_and_stays_over_changes(world: RecoveryWorld) -> None:
+    """A rotation is a change of its own: records up to it are read with the former keys alone."""
+    caught_up(world)
+    planned = reconfigure(world, world.config, draw=lambda _: 7)
+    assert (planned.changes, len(planned.progress.epochs)) == ({}, 2)
+    assert [each.copy_keys for each in planned.progress.epochs.epochs] == [(), (f"{7:064x}",)]
+    changed = reconfigure(world, OTHER).progress.epochs
+    assert changed.newest.copy_keys == (f"{7:064x}",)
+    assert world.start() == "intact"
+    world.finish()
+
+
 def test_the_marks_count_though_nothing_was_closed_since(world: RecoveryWorld) -> None:
     """Rows above C are in the wheel, where the old settings have put them."""
     world.write(0, 30, 30, 30)

@@ -84,6 +84,7 @@ BATCH = TimerBatch(
     timestamp_ms=np.array([0, 0]),
     chase_slot=np.array([NO_SLOT, NO_SLOT]),
     chase_flags=np.array([0, 0], np.int32),
+    forged=np.zeros(2, np.bool_),
 )
 ROLLED = np.array([False, True])
 SLOT = 36_000_000_001  # precision 50
