@@ -17,7 +17,7 @@ from duewheel.config.keys_and_bounds import TimerTopic
 from duewheel.config.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-TOP = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+TOP = [ROOT / n for n in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
 PAGES = [*TOP, *sorted((ROOT / "docs").glob("*.md"))]
 README_LINES_MAX = 150
 SECTIONS = {name: field.annotation for name, field in Settings.model_fields.items()}
