@@ -464,6 +464,7 @@ def config_check(settings: Settings, output: str) -> None:
     from duewheel.ops.limits import bounds
 
     factory.contract(settings)
+    settings.kafka.client_options("admin")  # reads the files that it names
     opened = {"open_targets": settings.timer.open_targets, "bounds": bounds(settings)}
     show({**settings.redacted(), **opened}, output)
 

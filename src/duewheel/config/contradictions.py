@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from duewheel.config.credentials import SECRET_FILES, credential_problems
 from duewheel.config.keys_and_bounds import TimerSection, client_defaults
 from duewheel.config.topic_contradictions import nearest, topic_problems
 from duewheel.config.values import as_millis
@@ -63,6 +64,8 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.audit.rows_min > settings.audit.rows_max:
         yield "audit.rows_min", f"is above audit.rows_max = {settings.audit.rows_max}"
     yield from _owned("kafka.client", settings.kafka.client, _OWNED_CLIENT)
+    for name, reason in credential_problems(settings.kafka.client):
+        yield f"kafka.client.{name}", reason
     yield from _owned("spark", settings.spark, _OWNED_SPARK)
     if settings.ingest.spark_master.startswith("k8s:") and not _IMAGES & settings.spark.keys():
         yield "ingest.spark_master", "executors on Kubernetes need spark.kubernetes.container.image"
@@ -96,6 +99,7 @@ def _unknown_options(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.kafka.client:
         # One table serves producers, consumers and admin clients: an option must be valid for all.
         known = set.intersection(*(set(options) for options in client_defaults().values()))
+        known |= SECRET_FILES.keys()
         for name in settings.kafka.client.keys() - known - _OWNED_CLIENT.keys():
             hint = nearest(name, known)
             yield f"kafka.client.{name}", f"not an option of all of kafka-python's clients{hint}"

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from duewheel.config.credentials import in_clear
 from duewheel.config.values import (
     Duration,
     Durations,
@@ -26,7 +27,6 @@ from duewheel.config.values import (
     Topics,
     TopicTable,
     as_millis,
-    reveal,
     topic_tables,
 )
 from duewheel.schemas.header_names import LEVELS_MS
@@ -80,7 +80,8 @@ class KafkaSection(Section):
     bootstrap_servers: Servers = ("localhost:9092",)
     """`host:port` of brokers."""
     client: Options = Field(default_factory=dict)
-    """A table of options for kafka-python's clients, under its names (`request_timeout_ms`)."""
+    """A table of options for kafka-python's clients, under its names (`request_timeout_ms`);
+    `sasl_plain_password_file` and `ssl_password_file` name files with the secret."""
 
     @property
     def servers(self) -> str:
@@ -88,9 +89,13 @@ class KafkaSection(Section):
         return ",".join(self.bootstrap_servers)
 
     def client_options(self, kind: Literal["producer", "consumer", "admin"]) -> dict[str, Any]:
-        """Returns the options of a kafka-python client of this kind, with servers, in clear."""
+        """Returns the options of a kafka-python client of this kind, with servers, in clear.
+
+        Raises:
+            ConfigError: a file that they name cannot be read.
+        """
         known = client_defaults()[kind]
-        options = {name: reveal(value) for name, value in self.client.items() if name in known}
+        options = {name: value for name, value in in_clear(self.client).items() if name in known}
         typed = {name: _typed(value, known[name]) for name, value in options.items()}
         return {"bootstrap_servers": list(self.bootstrap_servers)} | typed
 

@@ -66,7 +66,8 @@ def as_millis(duration: timedelta) -> int:
 
 def is_secret(name: str, value: object = "") -> bool:
     """Returns whether an option of a pass-through table is secret."""
-    return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(str(value)))
+    is_named = _SECRET_NAME.search(name) and not _NO_SECRET_NAME.search(name)
+    return bool(is_named or _SECRET_VALUE.search(str(value)))
 
 
 def reveal(value: Option | SecretStr) -> Option:

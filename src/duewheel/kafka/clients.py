@@ -26,6 +26,7 @@ from kafka.net.compat import KafkaNetClient
 
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
 from duewheel.kafka.deadline import Deadline, DeadlineExceeded, within
+from duewheel.kafka.token_provider import tokens_of
 
 T = TypeVar("T")
 Client = TypeVar("Client", KafkaAdminClient, KafkaConsumer, KafkaProducer)
@@ -48,6 +49,7 @@ _ALLOWED = (
     & set(KafkaAdminClient.DEFAULT_CONFIG)
 ) - _OWNED
 _SECRET = re.compile("password|secret|token", re.IGNORECASE)
+_TOKENS = "sasl_oauth_token_provider"  # an object, or "module:function"
 _MISCONFIGURED = (
     AuthorizationError,
     KafkaConfigurationError,
@@ -81,7 +83,8 @@ class ClientSettings:
         """Check `settings`, which have kafka-python's names.
 
         Raises:
-            ConfigError: an unknown setting, or one that duewheel decides itself.
+            ConfigError: an unknown setting, or one that duewheel decides itself; or the function
+                for tokens does not exist.
         """
         for name in settings:
             if name in _OWNED or (name not in _ALLOWED and name in KafkaProducer.DEFAULT_CONFIG):
@@ -92,8 +95,12 @@ class ClientSettings:
                     "that producers, consumers and admin clients share"
                 )
         self._settings = {"reconnect_backoff_max_ms": _RECONNECT_BACKOFF_MAX_MS, **settings}
+        if isinstance(function := settings.get(_TOKENS), str):
+            self._settings[_TOKENS] = tokens_of(function)
         self._secrets = [
-            str(value) for name, value in settings.items() if _SECRET.search(name) and value
+            str(value)
+            for name, value in settings.items()
+            if _SECRET.search(name) and name != _TOKENS and value
         ]
 
     @classmethod

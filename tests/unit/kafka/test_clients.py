@@ -4,9 +4,45 @@ from __future__ import annotations
 
 import pytest
 from kafka.errors import KafkaError
+from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from duewheel.errors import ConfigError
 from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.token_provider import tokens_of
+
+
+def token() -> str:
+    return "a.b.c"
+
+
+NO_FUNCTION = "text"
+
+
+def no_text() -> str:
+    return ""
+
+
+def test_tokens_come_from_the_function_that_is_named() -> None:
+    provider = tokens_of(f"{__name__}:token")
+    assert isinstance(provider, AbstractTokenProvider)
+    assert (provider.token(), provider.extensions()) == ("a.b.c", {})
+    with pytest.raises(ConfigError, match="the function returned no text"):
+        tokens_of(f"{__name__}:no_text").token()
+
+
+@pytest.mark.parametrize(
+    ("named", "reason"),
+    [
+        ("no.such.module:token", "ModuleNotFoundError"),
+        (f"{__name__}:nothing", "AttributeError"),
+        (f"{__name__}:NO_FUNCTION", "is no function"),
+    ],
+)
+def test_a_function_that_does_not_exist_is_named(named: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match="sasl_oauth_token_provider") as caught:
+        ClientSettings({"sasl_oauth_token_provider": named})
+    assert named in str(caught.value)
+    assert reason in str(caught.value)
 
 
 def test_client_settings() -> None:

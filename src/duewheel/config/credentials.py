@@ -1,0 +1,100 @@
+"""The credentials in [kafka.client]: their files, and mistakes that a broker only refuses.
+
+The one table serves all clients of Kafka: those of commands, of dequeue and of Spark's tasks. A
+secret may lie in a file, which a name with `_file` gives: it is read when a client is made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from duewheel.config.values import Option, reveal
+from duewheel.errors import ConfigError
+
+SECRET_FILES = {
+    "sasl_plain_password_file": "sasl_plain_password",
+    "ssl_password_file": "ssl_password",
+}
+"""Names of files, and the option of kafka-python that each has the value of."""
+_FILES = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile", *SECRET_FILES)
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+# What each mechanism needs, in the table or in a file; the others have defaults.
+_NEEDED = {
+    **dict.fromkeys(
+        ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
+        ("sasl_plain_username", "sasl_plain_password"),
+    ),
+    "OAUTHBEARER": ("sasl_oauth_token_provider",),
+}
+_FUNCTION = re.compile(r"\w+(\.\w+)*:\w+")
+
+
+def credential_problems(client: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields the options that contradict each other, and why; reads no file."""
+    options = {name: str(reveal(value)) for name, value in client.items()}
+    for file, name in SECRET_FILES.items():
+        if file in options and name in options:
+            yield file, f"gives the same as {name}: leave one of them out"
+    function = options.get("sasl_oauth_token_provider")
+    if function is not None and not _FUNCTION.fullmatch(function):
+        yield "sasl_oauth_token_provider", f'"{function}" is no function: write "module:function"'
+    protocol = options.get("security_protocol", "PLAINTEXT")
+    if protocol not in _PROTOCOLS:
+        yield "security_protocol", f'"{protocol}" is none of {", ".join(_PROTOCOLS)}'
+    else:
+        yield from _mechanism_problems(options, protocol)
+
+
+def _mechanism_problems(options: Mapping[str, str], protocol: str) -> Iterator[tuple[str, str]]:
+    mechanism = options.get("sasl_mechanism")
+    if not protocol.startswith("SASL_"):
+        if mechanism is not None:
+            yield (
+                "sasl_mechanism",
+                f'has no effect with security_protocol "{protocol}": set SASL_SSL there',
+            )
+        return
+    if mechanism is None:
+        yield "security_protocol", f'"{protocol}" needs sasl_mechanism, too'
+        return
+    for name in _NEEDED.get(mechanism, ()):
+        if name not in options and f"{name}_file" not in options:
+            yield "sasl_mechanism", f'"{mechanism}" needs {name}, too'
+
+
+def in_clear(client: Mapping[str, Any]) -> dict[str, Option]:
+    """The options for kafka-python, with the secrets of files.
+
+    Raises:
+        ConfigError: a file cannot be read; names the option and the file.
+    """
+    options = {name: reveal(value) for name, value in client.items()}
+    for name in _FILES:
+        if name in options:
+            octets = _read(name, Path(str(options[name])).expanduser())
+            if name in SECRET_FILES:
+                del options[name]
+                options[SECRET_FILES[name]] = _secret(name, octets)
+    return options
+
+
+def _read(name: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"kafka.client.{name}: {path} cannot be read: {error.strerror}") from None
+
+
+def _secret(name: str, octets: bytes) -> str:
+    """The text of a file without the end of its line, which editors add."""
+    try:
+        secret = octets.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError:
+        # Its own text would quote bytes of the secret.
+        raise ConfigError(f"kafka.client.{name}: the file's content is no text in UTF-8") from None
+    if not secret:
+        raise ConfigError(f"kafka.client.{name}: the file is empty")
+    return secret

@@ -1,0 +1,43 @@
+"""Tokens for SASL's OAUTHBEARER, from a function that the configuration names."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+from duewheel.errors import ConfigError
+
+_KEY = "kafka.client.sasl_oauth_token_provider"
+
+
+class FunctionTokens(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python brings no types
+    """The tokens of a function, which is called for each connection, by any thread."""
+
+    def __init__(self, function: Callable[[], str]) -> None:
+        super().__init__()
+        self._function = function
+
+    def token(self) -> str:
+        """Returns the token for a connection."""
+        token = self._function()
+        if not isinstance(token, str) or not token:
+            raise ConfigError(f"{_KEY}: the function returned no text")
+        return token
+
+
+def tokens_of(named: str) -> FunctionTokens:
+    """The tokens of "module:function".
+
+    Raises:
+        ConfigError: there is no such function.
+    """
+    module, _, name = named.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except Exception as error:  # noqa: BLE001 - the module is the operator's
+        raise ConfigError(f"{_KEY}: {named}: {type(error).__name__}: {error}") from error
+    if not callable(function):
+        raise ConfigError(f"{_KEY}: {named} is no function")
+    return FunctionTokens(function)
