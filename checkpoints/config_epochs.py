@@ -10,9 +10,9 @@ parsed under the epoch of its offset, as it was at first.
 - A row belongs to the newest epoch that begins at or below its offset. A partition that `since`
   does not name was added later: it begins with that epoch, at offset 0.
 - Below the oldest epoch nothing is pending, and no recovery reads: earlier epochs were dropped.
-- The values include the keys of the MACs of copies (schemas/wire/copy_mac.py), hexadecimal; the first
-  one signs. They are drawn, not configured: so they are as durable as the progress, and the verdict
-  about a record is the same at every read. The state topic and the data directory are secret.
+- The values include the keys of the MACs of copies (schemas/wire/copy_mac.py), hexadecimal; the
+  first one signs. They are drawn, not configured: so they are as durable as the progress, and the
+  verdict about a record is the same at every read. State topic and data directory are secret.
 - Beside the epochs are the offsets that the operator has skipped: each is a dead letter at every
   read. They are dropped when no recovery reads that far back.
 """

@@ -29,6 +29,7 @@ _SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,\[\]]+):(\d{1,5})")
 _SECRET_NAME = re.compile(
     r"pass(word|phrase|wd)|secret|token|credential|jaas|(^|[._-])(api)?key$", re.IGNORECASE
 )
+_NO_SECRET_NAME = re.compile(r"_(file|provider)$")  # a path, a function
 _SECRET_VALUE = re.compile(r"(pass(word|phrase)|secret|token)\s*=", re.IGNORECASE)
 
 
