@@ -182,6 +182,25 @@ def test_answers_that_found_no_topic_go_there_once_it_is_there(
         ]
 
 
+def test_a_closed_target_means_a_dead_letter_until_it_is_opened(shard: SparklessShard) -> None:
+    closed = f"o-{shard.target}"
+    with shard.admin() as admin:
+        admin.create_topic(closed, 1)
+    request: list[Header] = [("TIMER_DELAY_MS", b"0"), ("REAL_TOPIC", closed.encode())]
+    shard.send(shard.timers, 0, (b"k", b"v", request))
+    shard.pump()
+    (letter,) = shard.letters()
+    assert dict(letter.headers)["TIMER_ERROR_CODE"] == b"target_not_allowed"
+    assert (letter.key, letter.value, letter.headers[:2]) == (b"k", b"v", request)
+
+    assert shard.outcomes() == (1, {})
+    opened = shard.settings.timer.model_copy(update={"targets": (closed,)})
+    shard.pump(factory.contract(shard.settings.model_copy(update={"timer": opened})))
+    shard.pump()
+    (delivered,) = read_topic(shard.servers, closed)
+    assert (delivered.key, delivered.value) == (b"k", b"v")
+
+
 def test_own_topics_are_no_targets_and_a_replay_ends(shard: SparklessShard) -> None:
     own = [
         shard.timers,
