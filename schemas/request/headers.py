@@ -174,11 +174,19 @@ def read_headers(raw: RawHeaders, mode: Int8 | None = None, own: Bool | None = N
     return Headers(raw, _MEANING[np.repeat(meaning, counts), name])
 
 
-def with_copy_headers(raw: RawHeaders) -> Bool:
-    """The rows with a header that only copies have, whether duewheel has written them or not."""
-    index = _pc.index_in(raw.names.column(), value_set=_FORGEABLE)
-    rows: Bool = np.diff(bounds_of(np.asarray(index.is_valid()))[raw.firsts]) > 0
-    return rows
+def forged_rows(headers: Headers, own: Bool | None) -> Bool:
+    """The rows with a header that only copies have, but that duewheel has not written.
+
+    Args:
+        headers: those of a batch, as `read_headers` gives them.
+        own: as there.
+    """
+    count = len(headers.firsts) - 1
+    if own is None or not (headers.request == Request.IGNORED).any():
+        return np.zeros(count, np.bool_)
+    index = _pc.index_in(headers.raw.names.column(), value_set=_FORGEABLE)
+    rows: Bool = np.diff(bounds_of(np.asarray(index.is_valid()))[headers.firsts]) > 0
+    return rows & ~own
 
 
 def header_groups(headers: Headers, keep: Bool) -> tuple[Column, Int32]:

@@ -39,10 +39,10 @@ from duewheel.schemas.request.headers import (
     USERS,
     Field,
     Headers,
+    forged_rows,
     header_groups,
     read_headers,
     rows_of,
-    with_copy_headers,
 )
 from duewheel.schemas.request.request_columns import (
     RequestColumns,
@@ -225,9 +225,7 @@ def parse_with_columns(records: KafkaRecords, contract: Contract) -> tuple[Timer
         timestamp_ms=records.timestamp_ms,
         chase_slot=copy.chase_slot,
         chase_flags=copy.chase_flags,
-        forged=np.zeros(len(records), np.bool_)
-        if own is None
-        else with_copy_headers(records.headers) & ~own,
+        forged=forged_rows(headers, own),
     )
     return batch, columns
 
