@@ -10,10 +10,11 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import (
@@ -26,16 +27,24 @@ from kafka.admin import (
     ResourcePatternFilter,
     ResourceType,
 )
+from kafka.structs import TopicPartition
+from tests.harness.deliveries import rows
 from tests.harness.examining import CLOCK, errors, examined, only, settings_for
+from tests.harness.launcher import wait_until
 
 from duewheel import factory
 from duewheel.config.settings import Settings
 from duewheel.dev.broker import HOST, DevBroker, free_ports
 from duewheel.doctor import examination
 from duewheel.doctor.findings import exit_code
+from duewheel.errors import DuewheelError
 from duewheel.java.find import Java
 from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.clients import ClientSettings, open_reader
+from duewheel.kafka.deadline import Deadline
 from duewheel.runtime.dequeue_process import init_progress
+from duewheel.schemas.batches import Deliveries
+from duewheel.wheel.dequeue.requeue import rolled_copies
 
 pytestmark = [pytest.mark.kafka, pytest.mark.crash_matrix]
 
@@ -188,6 +197,71 @@ def test_the_documented_rights_are_enough_and_each_is_missed(
     assert refused.severity == "error"
     assert "TransactionalIdAuthorizationFailed" in refused.found
     assert f"{app}.doctor.0" in operator.list_topics()  # it is not the doctor's to delete
+
+
+def one_of_each(settings: Settings) -> Deliveries:
+    """A message for the target, a copy for the timer topic, and a dead letter."""
+    (timers,), target = settings.timer.topics, f"{settings.app.id}.orders"
+    sent = replace(rows([target] * 3, [0] * 3), source_partitions=[(timers, 0)])
+    sent = replace(sent, dead_letter=np.array([False, False, True]))
+    return rolled_copies(sent, np.array([False, True, False]))
+
+
+def defect(settings: Settings) -> str:
+    """What keeps this principal from delivering and reading; "" if nothing does."""
+    publisher = factory.publisher(settings, factory.StoppableClock(threading.Event()))
+    (timers,) = settings.timer.topics
+    try:
+        progress = publisher.start()
+        assert progress is not None
+        publisher.publish(None, progress)
+        publisher.publish(publisher.prepare(one_of_each(settings)), progress)
+        aside = publisher.aside
+        if aside.reasons or len(aside.letters) or len(aside.parked):
+            return f"aside: {aside}"
+        client, deadline = ClientSettings(settings.kafka.client_options("consumer")), Deadline(10)
+        with closing(open_reader(client, deadline)) as reader:
+            partition = TopicPartition(timers, 0)
+            reader.assign([partition])
+            reader.seek(partition, 0)
+            found = client.call(deadline, "read", lambda: reader.poll(timeout_ms=5_000))
+            return "" if found else "nothing was read"
+    except DuewheelError as error:
+        return str(error)
+    finally:
+        publisher.close()
+
+
+NEEDED = {
+    "timers": [ACLOperation.READ, ACLOperation.WRITE],
+    "dead-letter": [ACLOperation.WRITE],
+    "state": [ACLOperation.READ, ACLOperation.WRITE],
+    "orders": [ACLOperation.WRITE],
+}
+
+
+def test_without_any_of_the_rights_no_shard_delivers(
+    settings: Settings, operator: KafkaAdminClient
+) -> None:
+    """One after the other is taken away and given back; DescribeConfigs only warns."""
+    rights, app = documented(settings), settings.app.id
+    grant(operator, rights)
+    with KafkaAdmin({"bootstrap_servers": operator.config["bootstrap_servers"]}) as admin:
+        admin.create_topic(f"{app}.orders", 1)
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        admin.init_topics(settings)
+    init_progress(settings)
+    assert defect(settings) == ""
+    topic, ids = ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
+    taken = [
+        *((ResourcePattern(topic, f"{app}.{n}"), op) for n, ops in NEEDED.items() for op in ops),
+        (ResourcePattern(ids, f"{app}.", PREFIXED), ACLOperation.WRITE),
+    ]
+    for pattern, operation in taken:
+        revoke(operator, pattern, operation)
+        wait_until(lambda: defect(settings) != "")
+        grant(operator, [(pattern, operation.name)])
+        wait_until(lambda: defect(settings) == "")
 
 
 def test_a_wrong_password_is_no_absence(
