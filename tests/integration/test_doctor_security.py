@@ -259,9 +259,9 @@ def test_without_any_of_the_rights_no_shard_delivers(
     ]
     for pattern, operation in taken:
         revoke(operator, pattern, operation)
-        wait_until(lambda: defect(settings) != "")
+        wait_until(lambda: defect(settings) != "", f"refused without {pattern} {operation}")
         grant(operator, [(pattern, operation.name)])
-        wait_until(lambda: defect(settings) == "")
+        wait_until(lambda: defect(settings) == "", f"delivered with {pattern} {operation}")
 
 
 def test_a_wrong_password_is_no_absence(
