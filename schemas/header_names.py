@@ -95,6 +95,7 @@ class Request(IntEnum):
     LETTER = auto()  # only as the last header of a dead letter that waits
     CHASE_SLOT = auto()  # these two beside CANCEL and ORIGIN only
     CHASE_FLAGS = auto()
+    COPY_MAC = auto()  # a valid one; only as the last header
     IGNORED = auto()  # forged, or added by an earlier delivery: removed
     TARGET_KEY = auto()  # from here on in drop-in modes only
     PARTITION_KEY = auto()  # not removed: copies need it
@@ -121,7 +122,6 @@ REQUEST: dict[str, Request] = {
     ANSWER: Request.IGNORED,
     ERROR_CODE: Request.IGNORED,
     ERROR: Request.IGNORED,
-    COPY_MAC: Request.IGNORED,  # a valid one is taken out before (wire/copy_mac.py)
     ORIGIN: Request.ORIGIN,
     ROLL_TIMES: Request.ROLL_TIMES,
     NOT_BEFORE_MS: Request.NOT_BEFORE,
@@ -130,11 +130,13 @@ REQUEST: dict[str, Request] = {
     LETTER: Request.LETTER,
     CHASE_SLOT: Request.CHASE_SLOT,
     CHASE_FLAGS: Request.CHASE_FLAGS,
+    COPY_MAC: Request.COPY_MAC,
 }
 COPY_ONLY = frozenset(
     {
         *(Request.ORIGIN, Request.ROLL_TIMES, Request.NOT_BEFORE, Request.RETRIES),
         *(Request.REQUESTED_LEVEL, Request.LETTER, Request.CHASE_SLOT, Request.CHASE_FLAGS),
+        Request.COPY_MAC,
     }
 )
 """The requests that only copies and chases may make."""

@@ -47,13 +47,14 @@ from duewheel.schemas.request.headers import (
 from duewheel.schemas.request.request_columns import (
     RequestColumns,
     copies,
+    ends_without_mac,
     rule_columns,
     target_column,
     waiting_letters,
 )
 from duewheel.schemas.request.row_settings import RowSettings
 from duewheel.schemas.request.topic_settings import DEFAULT, TopicContract
-from duewheel.schemas.wire.copy_mac import read_copies
+from duewheel.schemas.wire.copy_mac import own_copies
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.record_codec import LETTER_END, framed, framed_bytes, key_values
 
@@ -172,7 +173,8 @@ def parse_with_columns(records: KafkaRecords, contract: Contract) -> tuple[Timer
     """The same, and the columns that the rules have checked (request_columns.RULE_COLUMNS)."""
     of_partitions = [contract.topic(topic) for topic, _ in records.partitions]
     settings = RowSettings(of_partitions, records.partition)
-    records, own = read_copies(records, contract.copy_keys)
+    keys = contract.copy_keys
+    own = None if keys is None else own_copies(records, keys)
     headers = read_headers(records.headers, settings.mode, own)
     record_key = records.key.column()
     requests = _requests(headers.fields(), records, record_key, settings, contract.levels_ms)
@@ -313,7 +315,8 @@ def _headers(
     rejected = failure != ACCEPTED
     if letters.any():
         keep |= letters[headers.rows()]
-        ends = headers.firsts[1:][letters]
+        keep[headers.firsts[1:][letters] - 1] = False  # the MAC, if there is one
+        ends = ends_without_mac(headers)[letters]
         for i in range(1, len(LETTER_END) + 1):
             keep[ends - i] = False
     if not rejected.any():

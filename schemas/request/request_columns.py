@@ -232,12 +232,20 @@ def _retries(fields: Mapping[Request, Field], count: int) -> pa.Int64Array:
     return column
 
 
+def ends_without_mac(headers: Headers) -> Int64:
+    """Where the headers of each row end, its MAC left out."""
+    ends = headers.firsts[1:].copy()
+    some = np.flatnonzero(np.diff(headers.firsts))
+    ends[some] -= headers.request[ends[some] - 1] == Request.COPY_MAC
+    return ends
+
+
 def waiting_letters(headers: Headers) -> Bool:
     """Dead letters that wait for their topic, recognised by their last headers. They skip all other
     checks and stay dead letters, even if the rule that rejected them has changed.
     """
-    size, ends = len(LETTER_END), headers.firsts[1:]
-    letters: Bool = np.diff(headers.firsts) >= size
+    size, ends = len(LETTER_END), ends_without_mac(headers)
+    letters: Bool = ends - headers.firsts[:-1] >= size
     for place, request in enumerate(LETTER_END):
         at = ends[letters] - size + place
         letters[letters] = headers.request[at] == request

@@ -54,7 +54,7 @@ def signed(deliveries: Deliveries, key: bytes) -> Deliveries:
     if not len(rows):
         return deliveries
     macs = binary(
-        _mac(key, (deliveries.targets[target], number), key_value, headers)
+        _mac(key, (deliveries.targets[target], number), key_value or b"", headers or b"")
         for target, number, key_value, headers in zip(
             deliveries.target[rows].tolist(),
             deliveries.target_partition[rows].tolist(),
@@ -71,29 +71,21 @@ def signed(deliveries: Deliveries, key: bytes) -> Deliveries:
     )
 
 
-def read_copies(
-    records: KafkaRecords, keys: Sequence[bytes] | None
-) -> tuple[KafkaRecords, Bool | None]:
-    """The records without the MACs of their copies, and which records are copies of duewheel's.
+def own_copies(records: KafkaRecords, keys: Sequence[bytes]) -> Bool:
+    """The records that are copies of duewheel's: they end with a valid MAC.
 
     Args:
         records: of timer topics.
-        keys: of the shard; None: it has none, and every MAC counts as valid.
-
-    Returns:
-        None in the place of the rows without keys: every record with a copy's headers is one.
+        keys: of the shard.
     """
     rows = _with_mac(records.headers)
     own = np.zeros(len(records), np.bool_)
-    if keys is None:
-        own[rows] = True
-        return _without_last(records, own), None
     if len(rows):
         own[rows] = [
-            any(hmac.compare_digest(given, _mac(key, *signed_parts)) for key in keys)
-            for given, signed_parts in _signed_parts(records, rows)
+            any(hmac.compare_digest(given, _mac(key, *of)) for key in keys)
+            for given, of in _signed_parts(records, rows)
         ]
-    return _without_last(records, own), own
+    return own
 
 
 def _with_mac(headers: RawHeaders) -> Int64:
@@ -102,7 +94,10 @@ def _with_mac(headers: RawHeaders) -> Int64:
     last = headers.firsts[rows + 1] - 1
     sized = headers.names.length[last] == len(_NAME)
     rows, last = rows[sized], last[sized]
-    return rows[np.asarray(_pc.equal(headers.names.take(last).column(), constant(_NAME)))]
+    matching: Int64 = rows[
+        np.asarray(_pc.equal(headers.names.take(last).column(), constant(_NAME)))
+    ]
+    return matching
 
 
 def _signed_parts(
@@ -118,15 +113,4 @@ def _signed_parts(
     for partition, mac, key_value, rest in zip(
         records.partition[rows].tolist(), *(each.to_pylist() for each in columns), strict=True
     ):
-        yield mac or b"", (records.partitions[partition], key_value, rest)
-
-
-def _without_last(records: KafkaRecords, rows: Bool) -> KafkaRecords:
-    """The records; of the given rows without the last header."""
-    if not rows.any():
-        return records
-    headers = records.headers
-    keep = np.ones(len(headers.names), np.bool_)
-    keep[headers.firsts[1:][rows] - 1] = False
-    spans = (each.take(keep) for each in (headers.names, headers.values, headers.both))
-    return replace(records, headers=RawHeaders(bounds_of(keep)[headers.firsts], *spans))
+        yield mac or b"", (records.partitions[partition], key_value or b"", rest or b"")

@@ -19,7 +19,6 @@ from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.kafka.shard_settings import publisher_limits, transactional_id
 from duewheel.kafka.state_topic import KafkaProgressReader, place_of
 from duewheel.osutil.terminal import bar_of_bytes
-
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract
 from duewheel.wheel.dequeue.prefetch import ReadAheadConfig

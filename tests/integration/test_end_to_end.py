@@ -145,8 +145,8 @@ def test_a_delay_beyond_the_window_is_rolled(
             assert int(headers[-2][1]) >= 1
             assert headers[-1][0] == "TIMER_SOURCE"
             assert seen_ms >= int(dict(headers)["TIMER_DUE_MS"])
-        for value, added in forged.items():
-            assert added in shard.arrivals.first[value][1]
+        for value, wanted in forged.items():
+            assert wanted in shard.arrivals.first[value][1]
         rolled = 0
         for value, (delay_ms, own, future) in known.items():
             record = future.get(timeout=1)

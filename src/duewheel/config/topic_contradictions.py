@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from duewheel.config.keys_and_bounds import TimerSection, TimerTopic
-
 from duewheel.schemas.request.topic_settings import CANCEL, FIRE, KEY, NATIVE
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ _KEY = "kafka.client.sasl_oauth_token_provider"
 class FunctionTokens(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python brings no types
     """The tokens of a function, which is called for each connection, by any thread."""
 
-    def __init__(self, function: Callable[[], str]) -> None:
+    def __init__(self, function: Callable[[], object]) -> None:
         super().__init__()
         self._function = function
 
@@ -36,7 +36,7 @@ def tokens_of(named: str) -> FunctionTokens:
     module, _, name = named.partition(":")
     try:
         function = getattr(importlib.import_module(module), name)
-    except Exception as error:  # noqa: BLE001 - the module is the operator's
+    except Exception as error:
         raise ConfigError(f"{_KEY}: {named}: {type(error).__name__}: {error}") from error
     if not callable(function):
         raise ConfigError(f"{_KEY}: {named} is no function")

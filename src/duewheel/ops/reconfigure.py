@@ -33,9 +33,7 @@ from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import DataDirectory, hold_role
 
 
-def reconfigure(
-    settings: Settings, *, dry_run: bool, rotate_key: bool = False
-) -> dict[str, Any]:
+def reconfigure(settings: Settings, *, dry_run: bool, rotate_key: bool = False) -> dict[str, Any]:
     """Starts a settings epoch with `settings`, for rows that ingest has not parsed yet.
 
     Args:
@@ -63,9 +61,7 @@ def reconfigure(
         progress = publisher.peek()
         offsets_at = _offsets_at(progress, admin)
         draw = secrets.randbits if rotate_key else None
-        planned = plan(
-            progress, _seen(settings), settings.wheel, config, offsets_at, draw=draw
-        )
+        planned = plan(progress, _seen(settings), settings.wheel, config, offsets_at, draw=draw)
         if (planned.changes or rotate_key) and not dry_run:
             with _alone(settings) as directory:
                 planned = take(directory, publisher, config, offsets_at, draw=draw)

@@ -61,11 +61,11 @@ def library() -> Iterator[GreatExpectations]:
 
 
 def contract(max_delay_ms: int = 86_400_000, *, alter: Rule | None = None) -> Contract:
-    """One of a plain topic; `alter` takes the place of the compiled rule of its code."""
+    """One of a plain topic; `alter` takes the place of the compiled rule of its column."""
     parameters = suite_parameters(max_delay_ms=max_delay_ms, forbidden_targets=[TOPIC])
     rules = compile_suite(load_suite(), parameters)
     if alter is not None:
-        changed = tuple(alter if rule.code == alter.code else rule for rule in rules.rules)
+        changed = tuple(alter if rule.column == alter.column else rule for rule in rules.rules)
         rules = replace(rules, rules=changed)
     return Contract((1_000,), {TOPIC: TopicContract(target="orders")}, "dlq", rules)
 
@@ -96,7 +96,7 @@ def judge(library: GreatExpectations, *contracts: Contract, epochs: Epochs | Non
 
 
 def by_code(totals: list[Tally]) -> dict[str, Tally]:
-    return {each.expectation["meta"]["code"]: each for each in totals}
+    return {each.expectation["meta"]["code"]: each for each in reversed(totals)}
 
 
 def test_a_dead_letter_that_waits_is_judged_as_its_first_copy_was(
@@ -151,7 +151,7 @@ def test_each_row_is_judged_by_the_settings_of_its_epoch(library: GreatExpectati
 def altered(*, passes: bool) -> Rule:
     """The rule of the longest delay, compiled to something else: all rows pass, or none."""
     compiled = contract().rules.rules
-    (rule,) = [rule for rule in compiled if rule.code == "delay_too_long"]
+    (rule,) = [rule for rule in compiled if rule.column == "delay_ms"]
 
     def verdicts(values: Any) -> Any:
         # A contract tries its rules with a delay of 0.

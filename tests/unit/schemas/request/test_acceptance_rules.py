@@ -262,4 +262,4 @@ def test_the_digest_speaks_of_what_decides_and_of_nothing_else() -> None:
     suite["expectations"].pop()
     assert compile_suite(suite, PARAMETERS).digest != digest
     fixed = compile_suite(load_suite(), suite_parameters()).digest
-    assert fixed == "5dc60b04ed9e4569"
+    assert fixed == "6b45b883d6351ce4"

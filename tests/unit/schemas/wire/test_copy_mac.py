@@ -17,7 +17,7 @@ from duewheel.schemas.columns import binary, join, lengths
 from duewheel.schemas.header_names import SERVICE
 from duewheel.schemas.request.parser import parse
 from duewheel.schemas.request.topic_settings import CHOICES, TopicContract
-from duewheel.schemas.wire.copy_mac import HEADER_BYTES_MAX, KEY_BYTES, read_copies, signed
+from duewheel.schemas.wire.copy_mac import HEADER_BYTES_MAX, KEY_BYTES, own_copies, signed
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.record_batch import bytes_alone, seal, split
 from duewheel.schemas.wire.record_codec import framed_bytes
@@ -79,6 +79,18 @@ def test_duewheels_copies_count_as_such(keys: tuple[bytes, ...] | None) -> None:
     assert not batch.forged.any()
 
 
+def test_a_rejected_copy_keeps_its_mac() -> None:
+    """So its dead letter is a copy again when it is replayed."""
+    records, closed = read_again(copies()), {"timers": TopicContract(targets=())}
+    batch = parse(records, replace(CONTRACT, topics=closed, copy_keys=(KEY,)))
+    assert batch.rejections() == {"target_not_allowed": 2, "waited": 1}
+    assert [b"TIMER_COPY_MAC" in (each or b"") for each in batch.headers.to_pylist()] == [
+        True,
+        True,
+        False,
+    ]
+
+
 def test_what_is_no_copy_gets_no_mac() -> None:
     plain = deliveries(3)
     assert signed(plain, KEY) is plain
@@ -103,7 +115,7 @@ def test_of_another_key_or_another_partition_none_is_a_copy() -> None:
         batch = parsed(records)
         assert batch.rejections() == {"delay_too_long": 2, "no_due_time": 1}
         assert batch.origin_offset.tolist() == [100, 101, 102]
-        assert (batch.roll_times.any(), batch.retries.any()) == (False, False)
+        assert not batch.roll_times.any() and not batch.retries.any()
         assert batch.forged.all()
 
 
@@ -132,11 +144,9 @@ def test_each_changed_byte_is_noticed() -> None:
         mac = bytearray(headers[-1][1] or b"")
         mac[number] ^= 1
         changed.append((timestamp_ms, key, value, [*headers[:-1], ("TIMER_COPY_MAC", bytes(mac))]))
-    _, own = read_copies(fetched(batch([(timestamp_ms, key, value, headers)])), (KEY,))
-    assert own is not None and own.all()
+    assert own_copies(fetched(batch([(timestamp_ms, key, value, headers)])), (KEY,)).all()
     for record in changed:
-        _, own = read_copies(fetched(batch([record])), (KEY,))
-        assert own is not None and not own.any(), record
+        assert not own_copies(fetched(batch([record])), (KEY,)).any(), record
 
 
 @pytest.mark.parametrize("mode", CHOICES["headers"])
