@@ -19,6 +19,7 @@ PAGES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security-policy.md",
 }
 FILES = ("Dockerfile", "docker-compose.yml")
 _LINK = re.compile(r"(\]\()([^)\s#]+)")
