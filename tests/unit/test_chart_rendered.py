@@ -20,6 +20,7 @@ from ruamel.yaml import YAML
 from duewheel.config.settings import Settings, load
 
 ROOT = Path(__file__).resolve().parents[2]
+KUBERNETES = "1.31"
 CHART = ROOT / "docs" / "deploy" / "chart"
 BUILT = ROOT / "build" / "bin" / "helm"
 HELM = str(BUILT) if BUILT.exists() else shutil.which("helm")
@@ -56,7 +57,7 @@ def helm(*arguments: str) -> str:
 def rendered(*values: str) -> Manifests:
     """The manifests by kind and name."""
     sets = [word for value in values for word in ("--set", value)]
-    text = helm("template", "orders", str(CHART), *sets)
+    text = helm("template", "orders", str(CHART), "--kube-version", f"{KUBERNETES}.0", *sets)
     found = [each for each in YAML(typ="safe").load_all(text) if each]
     return {f"{each['kind']}/{each['metadata']['name']}": each for each in found}
 
@@ -83,11 +84,11 @@ def settings_of(manifests: Manifests, monkeypatch: pytest.MonkeyPatch, folder: P
 @pytest.mark.parametrize("values", [[], ALL], ids=["defaults", "all"])
 def test_manifests_are_valid(values: list[str]) -> None:
     sets = [word for value in values for word in ("--set", value)]
-    helm("lint", "--strict", str(CHART), *sets)
+    helm("lint", "--strict", "--kube-version", f"{KUBERNETES}.0", str(CHART), *sets)
     manifests = rendered(*values)
     for manifest in manifests.values():
         if "monitoring.coreos.com" not in manifest["apiVersion"]:
-            kubernetes_validate.validate(manifest, "1.31", strict=True)
+            kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
     kinds = {"ConfigMap", "Service", "StatefulSet", "PodDisruptionBudget"}
     kinds |= {"ServiceMonitor", "PrometheusRule"} if values else set()
     assert {manifest["kind"] for manifest in manifests.values()} == kinds
