@@ -9,7 +9,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from duewheel.dev.broker import JVM_OPTIONS, DevBroker
 from duewheel.dev.jars import broker_archive
 from duewheel.errors import DuewheelError
-from duewheel.java.class_archive import recorded
+from duewheel.java.class_archive import recorded, write_base_archive
 from duewheel.java.find import Java, find_java
 
 _TOPIC = "rehearsal"
@@ -26,6 +26,7 @@ def write_broker_archive(java: Java) -> bool:
     """
     path = broker_archive(java)
     if not path.exists():
+        write_base_archive(java)
         with recorded(path) as options:
             broker = DevBroker(java=java, java_options=(*JVM_OPTIONS, *options))
             with broker:

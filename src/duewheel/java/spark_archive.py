@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from duewheel.errors import DuewheelError
-from duewheel.java.class_archive import archive_name, recorded
+from duewheel.java.class_archive import archive_name, recorded, write_base_archive
 from duewheel.java.find import Java, find_java
 from duewheel.streaming.rehearsal import rehearse
 from duewheel.streaming.session import SessionOptions
@@ -42,6 +42,7 @@ def write_spark_archive(java: Java) -> bool:
     if not path.exists():
         for outdated in path.parent.glob("spark-*.jsa"):
             outdated.unlink()
+        write_base_archive(java)
         with tempfile.TemporaryDirectory(prefix="duewheel-") as work, recorded(path) as options:
             java_options = ("-XX:TieredStopAtLevel=1", *options)
             rehearse(SessionOptions("rehearsal", Path(work), java.home, java_options=java_options))

