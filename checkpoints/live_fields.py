@@ -20,6 +20,10 @@ from enum import IntEnum
 
 from duewheel.checkpoints.role import Role
 
+FILE_NAME = "state"
+LIVE_OFFSET = 4096
+LIVE_BYTES = 4096
+
 
 class FieldIndex(IntEnum):
     """The number of each field; of the first one in a group of several."""

@@ -31,19 +31,22 @@ from duewheel.checkpoints.checksummed_pages import PagePair
 from duewheel.checkpoints.commit_and_close import NO_COMMIT, Close, Commit
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.json_fields import MISSHAPEN
-from duewheel.checkpoints.live_fields import FieldIndex, LiveFields
+from duewheel.checkpoints.live_fields import (
+    FILE_NAME,
+    LIVE_BYTES,
+    LIVE_OFFSET,
+    FieldIndex,
+    LiveFields,
+)
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.errors import ConfigError, CorruptFile
 
 FORMAT = 2
-FILE_NAME = "state"
 
 # Room for the most partitions of a shard (partition_limit.py): two offsets of each, deflated.
 PAGE_BYTES = 1536 * 1024
-_IDENTITY_BYTES = 4096
-_LIVE = _IDENTITY_BYTES
-_LIVE_BYTES = 4096
-_COMMIT = _LIVE + _LIVE_BYTES
+_IDENTITY_BYTES = LIVE_OFFSET
+_COMMIT = LIVE_OFFSET + LIVE_BYTES
 _CLOSE = _COMMIT + 2 * PAGE_BYTES
 _FILE_BYTES = _CLOSE + 2 * PAGE_BYTES
 
@@ -64,7 +67,7 @@ class State:
         self._fs = fs
         self._mapped = mapped
         # Native 8-byte items: one aligned store each, so a kill leaves the old or the new value.
-        self._words = memoryview(mapped)[_LIVE : _LIVE + _LIVE_BYTES].cast("q")
+        self._words = memoryview(mapped)[LIVE_OFFSET:_COMMIT].cast("q")
         self.identity = _read_identity(path, mapped)
         self._commit = PagePair(mapped, _COMMIT, PAGE_BYTES)
         self._close = PagePair(mapped, _CLOSE, PAGE_BYTES)

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness import state_pages
 
-from duewheel.checkpoints import progress_mirror, state_file
+from duewheel.checkpoints import live_fields, progress_mirror, state_file
 from duewheel.checkpoints.cancel_bounds import EVERY_OFFSET, CancelBounds
 from duewheel.checkpoints.cancel_bounds import FILE_NAME as CANCEL_BOUNDS_FILE
 from duewheel.checkpoints.checksummed_pages import PagePair
@@ -133,7 +133,7 @@ def test_a_damaged_state_file(
     changed = damage(data, whole[at : at + size])[:size].ljust(size, b"\0")
     other = folder / "damaged"
     other.mkdir(exist_ok=True)
-    (other / state_file.FILE_NAME).write_bytes(whole[:at] + changed + whole[at + size :])
+    (other / live_fields.FILE_NAME).write_bytes(whole[:at] + changed + whole[at + size :])
     try:
         found = State.open(other)
     except (CorruptFile, ConfigError):
@@ -157,7 +157,7 @@ def test_a_state_file_of_another_length(
     whole = written.path.read_bytes()
     other = folder / "cut"
     other.mkdir(exist_ok=True)
-    (other / state_file.FILE_NAME).write_bytes(whole[:size].ljust(size, b"\0"))
+    (other / live_fields.FILE_NAME).write_bytes(whole[:size].ljust(size, b"\0"))
     if size != len(whole):
         with pytest.raises(CorruptFile):
             State.open(other)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from duewheel.checkpoints import state_file
+from duewheel.checkpoints import live_fields
 from duewheel.checkpoints.state_file import PAGE_BYTES
 
 COMMIT = 8192  # behind identity and live fields
@@ -13,7 +13,7 @@ CLOSE = COMMIT + 2 * PAGE_BYTES
 
 def damage_newest_commit(directory: Path) -> None:
     """Let the newest commit page of a data directory fail its checksum."""
-    with (directory / state_file.FILE_NAME).open("r+b") as file:
+    with (directory / live_fields.FILE_NAME).open("r+b") as file:
         sequences = {}
         for at in (COMMIT, COMMIT + PAGE_BYTES):
             file.seek(at)
@@ -24,7 +24,7 @@ def damage_newest_commit(directory: Path) -> None:
 
 def damage_both_commits(directory: Path) -> None:
     """Let both commit pages fail their checksums."""
-    with (directory / state_file.FILE_NAME).open("r+b") as file:
+    with (directory / live_fields.FILE_NAME).open("r+b") as file:
         for at in (COMMIT, COMMIT + PAGE_BYTES):
             file.seek(at)
             file.write(b"damaged.")

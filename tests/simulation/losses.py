@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from duewheel.checkpoints.state_file import FILE_NAME as STATE
+from duewheel.checkpoints.live_fields import FILE_NAME as STATE
 from duewheel.checkpoints.state_file import PAGE_BYTES
 
 _PAGES = 8192  # in the state file: behind identity and live fields

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from duewheel.checkpoints.state_file import State
+from duewheel.checkpoints.live_snapshot import LiveSnapshot
 from duewheel.clock import SystemClock
 from duewheel.config.sources import SingleSettings
 from duewheel.errors import ConfigError, DuewheelError
@@ -35,8 +35,7 @@ def report(data_dir: Path, bounds: ReadyBounds) -> int:
         ConfigError: there is no data directory.
     """
     try:
-        with State.open(data_dir) as state:
-            reasons = not_ready(state, bounds, SystemClock().now_ms())
+        reasons = not_ready(LiveSnapshot(data_dir), bounds, SystemClock().now_ms())
     except FileNotFoundError as error:
         raise ConfigError(
             f"there is no data directory {data_dir}: `duewheel init` or `duewheel run` creates it"

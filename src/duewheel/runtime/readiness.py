@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 from duewheel.checkpoints.file_lock import holder_of
 from duewheel.checkpoints.role import Role
-from duewheel.checkpoints.state_file import State
 from duewheel.runtime import run_file
 
 if TYPE_CHECKING:  # pydantic would cost more than all else here
+    from duewheel.checkpoints.live_snapshot import LiveSnapshot
+    from duewheel.checkpoints.state_file import State
     from duewheel.config.settings import Settings
 
 ALIVE = ("running", "paused")
@@ -71,7 +72,7 @@ class ReadyBounds:
         )
 
 
-def process_state(state: State, name: str) -> tuple[int | None, str]:
+def process_state(state: State | LiveSnapshot, name: str) -> tuple[int | None, str]:
     """Process id and state: `starting` until its first heartbeat, `paused` while it is idle by
     request.
     """
@@ -84,7 +85,7 @@ def process_state(state: State, name: str) -> tuple[int | None, str]:
     return holder, "paused" if state.live.paused(role) else "running"
 
 
-def not_ready(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
+def not_ready(state: State | LiveSnapshot, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
     """Why the shard is not ready, by REASONS; empty if it is.
 
     Args:
@@ -111,7 +112,7 @@ def not_ready(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
     return found | _late(state, bounds, now_ms)
 
 
-def _late(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
+def _late(state: State | LiveSnapshot, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
     found, lag = {}, state.live.lag
     if now_ms - lag.polled_ms > bounds.silence_ms:
         since = f"for {_s(now_ms - lag.polled_ms)}" if lag.polled_ms else "yet"
@@ -133,7 +134,7 @@ def _late(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
     return found
 
 
-def behind_now_ms(state: State, now_ms: int) -> int:
+def behind_now_ms(state: State | LiveSnapshot, now_ms: int) -> int:
     """How far delivery is behind, in ms: as dequeue last reported it, plus the time since then."""
     beat = state.live.heartbeat(Role.DEQUEUE)
     return beat.detail + max(0, now_ms - beat.at_ms) if beat.at_ms else 0
