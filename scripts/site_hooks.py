@@ -22,6 +22,7 @@ PAGES = {
     "SECURITY.md": "security-policy.md",
 }
 FILES = ("Dockerfile", "docker-compose.yml")
+_NAME = re.compile(r"\[([\w-]+)\.md\]\(")
 _LINK = re.compile(r"(\]\()([^)\s#]+)")
 _DROPPED = str.maketrans("", "", "".join(set(string.punctuation) - set("-_")) + "…")
 
@@ -48,7 +49,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Links to what on_files has added."""
+    """Links to what on_files has added; and names of pages without the ending of a file."""
+    markdown = _NAME.sub(r"[\1](", markdown)
     return _LINK.sub(lambda link: link[1] + _moved(link[2].removeprefix("../")), markdown)
 
 

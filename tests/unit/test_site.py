@@ -56,4 +56,5 @@ def test_links_of_the_top_lead_to_the_site(site: Path) -> None:
     assert 'href="quickstart.html"' in text
     assert 'href="changelog.html"' in text
     assert 'href="docs/' not in text
+    assert '<a href="glossary.html">glossary</a>' in (site / "concepts.html").read_text("utf-8")
     assert (site / "docker-compose.yml").read_bytes() == (ROOT / "docker-compose.yml").read_bytes()
