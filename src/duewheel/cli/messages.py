@@ -11,7 +11,10 @@ from duewheel.config.durations import parse_duration_ms
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
-_NO_REPLY_TOPIC = "no reply topic is configured (timer.reply_topic): the outcome is not reported"
+_NO_REPLY_TOPIC = (
+    "written, and takes effect. Whether it stopped a timer is not reported: timer.reply_topic names "
+    "no topic"
+)
 
 
 def _with_time(command: Command) -> Command:
@@ -80,8 +83,8 @@ def cancel(settings: Settings, output: str, **options: Any) -> int:
 
     Give --handle HANDLE, or --id ID with --key KEY or --partition NUMBER.
 
-    Exit code 0: the reply is "cancelled"; 1: another reply, or none in time. With --no-wait
-    0: the cancel is written.
+    Exit code 0: the reply is "cancelled"; 1: another reply, or none in time. With --no-wait, and
+    without `timer.reply_topic`, 0: the cancel is written and takes effect; no reply says how.
     """
     from duewheel.cli import send as sender
 
@@ -162,7 +165,8 @@ def answered(settings: Settings, result: dict[str, Any], wait_s: float | None, o
         return 0
     if settings.timer.reply_topic is None:
         click.echo(f"duewheel: {_NO_REPLY_TOPIC}", err=True)
-    elif result["answer"] is None:
+        return 0
+    if result["answer"] is None:
         click.echo(f"duewheel: written, but no reply within {wait_s:g} s", err=True)
     return 0 if result["answer"] == "cancelled" else 1
 
