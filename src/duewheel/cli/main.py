@@ -19,7 +19,7 @@ import click
 from duewheel import __version__
 from duewheel.cli import messages
 from duewheel.cli.command_groups import GroupedCommands
-from duewheel.cli.options import show, show_row, with_output, with_settings
+from duewheel.cli.options import one_of, show, show_row, with_output, with_settings
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, DuewheelError, Locked
 from duewheel.osutil import logs
@@ -208,7 +208,7 @@ def health(settings: Settings) -> int:
 
 @cli.command()
 @click.option(
-    "--by", type=click.Choice(["topic", "time", "level"]), help="only this breakdown; no totals"
+    "--by", type=one_of("topic", "time", "level"), help="only this breakdown; no totals"
 )
 @with_output
 @with_settings()
@@ -271,7 +271,7 @@ def list_timers(
         show_row(row, output)
 
 
-_process = click.argument("process", type=click.Choice(["ingest", "dequeue"]))
+_process = click.argument("process", type=one_of("ingest", "dequeue"))
 
 
 @cli.command()

@@ -20,11 +20,16 @@ from duewheel.osutil import logs
 Command = Callable[..., Any]
 
 
+def one_of(*words: str) -> click.Choice[str]:
+    """The type of an option with these words, in any case."""
+    return click.Choice(words, case_sensitive=False)
+
+
 def with_output(command: Command) -> Command:
     """Adds --output text|json, as the argument `output`."""
     return click.option(
         "--output",
-        type=click.Choice(["text", "json"]),
+        type=one_of("text", "json"),
         default="text",
         help="json: one object, or one per line for lists",
     )(command)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -58,6 +58,15 @@ SparkMaster = Annotated[str, Field(pattern=r"^(local(\[[\d*, ]+\])?|(spark|k8s):
 LEVELS = tuple(timedelta(milliseconds=level_ms) for level_ms in LEVELS_MS)
 
 
+def _in_lower_case(kind: Any, value: Any) -> Any:
+    """A value of an enumeration, or a table of such values, in lower case; others as they are."""
+    if get_origin(kind) is Literal and isinstance(value, str):
+        return value.lower()
+    if get_origin(kind) is dict and isinstance(value, Mapping):
+        return {name: _in_lower_case(get_args(kind)[1], each) for name, each in value.items()}
+    return value
+
+
 class Section(BaseModel):
     """A table of the configuration: frozen, without unknown keys.
 
@@ -65,6 +74,15 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ignore_case(cls, values: Any) -> Any:
+        """Accepts the words of enumerations in any case: `--set log.level=INFO`."""
+        if not isinstance(values, Mapping):
+            return values
+        kinds = {name: field.annotation for name, field in cls.model_fields.items()}
+        return {key: _in_lower_case(kinds.get(key), value) for key, value in values.items()}
 
 
 class AppSection(Section):
@@ -128,7 +146,7 @@ class TimerTopic(Section):
     @model_validator(mode="before")
     @classmethod
     def _imply(cls, values: Any) -> Any:
-        if isinstance(values, Mapping) and values.get("headers", NATIVE) != NATIVE:
+        if isinstance(values, Mapping) and str(values.get("headers", NATIVE)).lower() != NATIVE:
             return {"id": KEY, "null_value": CANCEL, **values}
         return values
 

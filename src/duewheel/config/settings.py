@@ -197,7 +197,8 @@ def load(
         problems.append(_smallest_file())
     if problems:
         # Raised outside the handler: a chained validation error would show the input, secrets too.
-        raise ConfigError("\n".join(["the configuration cannot be used:", *problems]))
+        read = "no file" if path is None else str(path.absolute())
+        raise ConfigError("\n".join([f"the configuration cannot be used ({read}):", *problems]))
     return settings
 
 

@@ -87,6 +87,8 @@ def test_the_file_is_found_by_variable_and_by_name(
     assert load().timer.topics == ("orders.delayed",)
     monkeypatch.setenv("DUEWHEEL_CONFIG", str(tmp_path / "absent.toml"))
     assert "absent.toml cannot be read" in refusal()
+    monkeypatch.setenv("DUEWHEEL_CONFIG", "absent.toml")
+    assert f"{tmp_path / 'absent.toml'} cannot be read" in refusal()
 
 
 def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,6 +166,7 @@ def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
             MINIMAL + "[kafka.client]\nrequest_timeout = 1",
             'clients; did you mean "request_timeout_ms"?',
         ),
+        (MINIMAL + "[kafka.producer]\nlinger_ms = 5", "kafka.producer: there is no such key"),
         (MINIMAL + '[spark]\n"spark.remote" = "local"', "Spark Connect runs the sink in another"),
         (MINIMAL + '[spark]\n"spark.master" = "spark://x:7077"', "set ingest.spark_master"),
         (MINIMAL + '[ingest]\nspark_master = "yarn"', "ingest.spark_master: String should match"),
@@ -200,6 +203,7 @@ def test_without_a_file_it_says_where_one_was_sought_and_what_the_smallest_is(
     smallest = write(tmp_path, message.partition("localhost:9092:\n")[2])
     assert load(smallest).kafka.servers == "localhost:9092"
     assert "No configuration file" not in refusal(write(tmp_path, ""))
+    assert f"cannot be used ({smallest}):" in refusal(write(tmp_path, "[kafka]\n"))
 
 
 def test_every_problem_is_listed_with_its_source(
@@ -328,3 +332,21 @@ def test_names_of_secrets() -> None:
         assert is_secret(name)
     for name in ("request_timeout_ms", "security.protocol", "ssl.keystore.location", "key.count"):
         assert not is_secret(name)
+
+
+def test_the_words_of_enumerations_are_read_in_any_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(
+        tmp_path,
+        '[timer]\ntopics = ["a"]\n[timer.topic.a]\nheaders = "Karafka"\npast_due = "Dead-Letter"\n'
+        '[dequeue]\nhot_slot = "SPREAD"\ncompression = "LZ4"\ncompression_by_topic = { b = "Zstd" }\n',
+    )
+    monkeypatch.setenv("DUEWHEEL_LOG__LEVEL", "WARNING")
+    settings = load(path, {"log": {"format": "JSON"}})
+    table, dequeue = settings.timer.topic["a"], settings.dequeue
+    assert (table.headers, table.id, table.past_due) == ("karafka", "key", "dead-letter")
+    assert (dequeue.hot_slot, dequeue.compression) == ("spread", "lz4")
+    assert dequeue.compression_by_topic == {"b": "zstd"}
+    assert (settings.log.level, settings.log.format) == ("warning", "json")
+    assert "log.level: Input should be 'debug'" in refusal({"log": {"level": "LOUD"}})
