@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from kafka.errors import KafkaError
-from tests.harness.launcher import objects
+from tests.harness.launcher import objects, run
 from tests.harness.reader import read_topic
 from tests.harness.sparkless_shard import Message, SparklessShard, until
 from tests.harness.topics import alter
@@ -71,6 +71,11 @@ def test_a_rejected_message_keeps_every_byte_and_goes_back_to_its_timer_topic(
     assert [row["value_bytes"] for row in rows] == [None, 0, 2304, 1]
     assert not any(row["replayed"] for row in rows)
     assert objects(config, "dlq", "list", "--code", "no_due_time", "--limit", "5")[1] == rows[3:]
+    page = [f"0@{row['offset']}" for row in rows]
+    second = run(config, "dlq", "list", "--page", page[1], "--limit", "1")
+    assert second.stdout.startswith(page[2]) and len(second.stdout.splitlines()) == 1
+    assert f"more dead letters follow: --page {page[2]}" in second.stderr
+    assert run(config, "dlq", "list", "--page", page[3]).stderr == "duewheel: no dead letters\n"
 
     # The cause is gone: there is a mapping now.
     assert shard.outcomes(code="no_target_topic", dry_run=True) == (1, {})

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import click
 from duewheel import __version__
 from duewheel.cli import messages
 from duewheel.cli.command_groups import GroupedCommands
+from duewheel.cli.config_check import config
+from duewheel.cli.dead_letters import dlq
 from duewheel.cli.options import one_of, show, show_row, with_output, with_settings
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, DuewheelError, Locked
@@ -182,13 +185,24 @@ def init(settings: Settings, partitions: int | None, replication_factor: int, ou
 
 
 @cli.command()
+@click.option("--all", "everything", is_flag=True, help="every field, and all bounds")
 @with_output
 @with_settings()
-def status(settings: Settings, output: str) -> None:
-    """Show the state of the shard, from its data directory."""
+def status(settings: Settings, *, everything: bool, output: str) -> None:
+    """Show the state of the shard, from its data directory.
+
+    JSON has every field, and the bounds that follow from the settings.
+    """
+    from duewheel.cli.status_text import status_lines
+    from duewheel.clock import SystemClock
     from duewheel.ops.status import status as read_status
 
-    show(read_status(settings), output)
+    found = read_status(settings)
+    if everything or output == "json":
+        show(found, output)
+    else:
+        for line in status_lines(found, SystemClock().now_ms()):
+            click.echo(line)
 
 
 @cli.command()
@@ -253,9 +267,12 @@ def list_timers(
 ) -> None:
     """List pending timers in the order in which they leave.
 
-    A cancelled timer is listed until then, with `cancelled`.
+    A cancelled timer is listed until then, with `cancelled`. If more timers follow, a line on stderr
+    says how to list them. JSON has times in epoch milliseconds.
     """
     from duewheel.cli.send import parse_instant
+    from duewheel.cli.timer_text import timer_line
+    from duewheel.clock import SystemClock
     from duewheel.ops import stats as inspection
 
     rows = inspection.listed(
@@ -264,11 +281,17 @@ def list_timers(
         level=level,
         since=None if since is None else parse_instant(since),
         until=None if until is None else parse_instant(until),
-        limit=limit,
+        limit=limit + 1,
         page=page,
     )
-    for row in rows:
-        show_row(row, output)
+    now_ms, last = SystemClock().now_ms(), ""
+    for row in islice(rows, limit):
+        last = row["page"]
+        click.echo(json.dumps(row) if output == "json" else timer_line(row, now_ms))
+    if not last:
+        click.echo("duewheel: no pending timers", err=True)
+    if next(rows, None) is not None:
+        click.echo(f"duewheel: more timers follow: --page {last}, or --limit", err=True)
 
 
 _process = click.argument("process", type=one_of("ingest", "dequeue"))
@@ -308,7 +331,7 @@ def check(settings: Settings, output: str) -> int:
     try:
         report = check_files(settings.storage.data_dir, settings.wheel)
     except FileNotFoundError as error:
-        raise ConfigError(f"there is no data directory {settings.storage.data_dir}") from error
+        raise settings.no_data_dir() from error
     findings = [asdict(finding) for finding in report.findings]
     if output == "json":
         result = {"ok": report.ok, "records": report.records, "findings": findings}
@@ -447,26 +470,7 @@ def reshard(settings: Settings, to: int, *, dry_run: bool, output: str) -> None:
         show(result, output)
 
 
-@cli.group()
-def config() -> None:
-    """Check the configuration."""
-
-
-@config.command("check")
-@with_output
-@with_settings()
-def config_check(settings: Settings, output: str) -> None:
-    """Read the settings as the processes do; print them without secrets, and what follows.
-
-    That is the targets that each timer topic is open for, and all bounds.
-    """
-    from duewheel import factory
-    from duewheel.ops.limits import bounds
-
-    factory.contract(settings)
-    settings.kafka.client_options("admin")  # reads the files that it names
-    opened = {"open_targets": settings.timer.open_targets, "bounds": bounds(settings)}
-    show({**settings.redacted(), **opened}, output)
+cli.add_command(config)
 
 
 # ---- sending, developing ------------------------------------------------------------------------
@@ -475,60 +479,7 @@ def config_check(settings: Settings, output: str) -> None:
 cli.add_command(messages.send)
 cli.add_command(messages.cancel)
 cli.add_command(messages.reschedule)
-
-
-@cli.group()
-def dlq() -> None:
-    """List and replay dead letters."""
-
-
-@dlq.command("list")
-@click.option("--limit", type=click.IntRange(1), default=100, help="how many at most")
-@click.option("--code", help="only dead letters with this TIMER_ERROR_CODE")
-@click.option("--from", "since", default="0", help="an offset, or ISO-8601 with a zone")
-@with_output
-@with_settings(needs_kafka=True)
-def dlq_list(settings: Settings, limit: int, code: str | None, since: str, output: str) -> None:
-    """Show dead letters, oldest first within each partition."""
-    from duewheel.kafka.bounded_reader import Bound
-    from duewheel.ops.dlq_list import list_letters
-
-    for row in list_letters(settings, since=Bound.parse("--from", since), code=code, limit=limit):
-        if output == "json":
-            click.echo(json.dumps(row))
-        else:
-            mark = "replayed" if row["replayed"] else "waiting"
-            click.echo(
-                "{partition}@{offset}  {time}  {mark}  {code}  {source}  key {key}  "
-                "{value_bytes} bytes  {error}".format(mark=mark, **row)
-            )
-
-
-@dlq.command("replay")
-@click.option("--code", help="only dead letters with this TIMER_ERROR_CODE")
-@click.option("--to-topic", help="a target for all; by default each one's own topic")
-@click.option("--limit", type=click.IntRange(1), help="how many at most")
-@click.option("--dry-run", is_flag=True, help="only count, write nothing")
-@with_output
-@with_settings(needs_kafka=True)
-def dlq_replay(
-    settings: Settings,
-    code: str | None,
-    to_topic: str | None,
-    limit: int | None,
-    dry_run: bool,
-    output: str,
-) -> int:
-    """Write the messages of dead letters again, each once, however often the command runs.
-
-    A rejected message goes back to its timer topic, an undeliverable one to its target.
-    Exit code 1: some became dead letters again.
-    """
-    from duewheel.ops.dlq_replay import Selection, replay
-
-    result = replay(settings, Selection(code, to_topic, limit), dry_run=dry_run)
-    show(result, output)
-    return 1 if result["refused"] else 0
+cli.add_command(dlq)
 
 
 @cli.group("dev-broker")

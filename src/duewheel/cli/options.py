@@ -134,7 +134,7 @@ def show(result: dict[str, Any], output: str) -> None:
     if output == "json":
         click.echo(json.dumps(result))
         return
-    rows = _flat(result)
+    rows = flat(result)
     width = max((len(key) for key, _ in rows), default=0)
     for key, value in rows:
         click.echo(f"{key:<{width}} {value}")
@@ -148,13 +148,14 @@ def show_row(row: dict[str, Any], output: str) -> None:
         click.echo("  ".join(f"{key}={value}" for key, value in row.items() if value is not None))
 
 
-def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+def flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Flattens nested tables to dotted names."""
     rows: list[tuple[str, Any]] = []
     for key, value in table.items():
         if isinstance(value, dict) and value.keys() == {"value", "from"}:  # a bound
             rows.append((prefix + key, f"{_shown(value['value'])}   {value['from']}"))
         elif isinstance(value, dict):
-            rows += _flat(value, f"{prefix}{key}.")
+            rows += flat(value, f"{prefix}{key}.")
         else:
             rows.append((prefix + key, _shown(value)))
     return rows

@@ -151,6 +151,14 @@ class Settings(BaseSettings):
         found = (source for source, keys in reversed(self._set_by) if key in keys)
         return next(found, "default")
 
+    def no_data_dir(self) -> ConfigError:
+        """Makes the error of a command that finds no data directory: the place, and its source."""
+        path, source = self.storage.data_dir.absolute(), self.source("storage.data_dir")
+        return ConfigError(
+            f"there is no data directory {path} (storage.data_dir, {source}): `duewheel init` or "
+            "`duewheel run` creates it"
+        )
+
     def spark_conf(self) -> dict[str, str]:
         """The table [spark], in clear."""
         return {name: as_text(reveal(value)) for name, value in self.spark.items()}

@@ -109,9 +109,21 @@ def _letter(record: Any) -> DeadLetter:
 
 
 def list_letters(
-    settings: Settings, *, since: Bound, code: str | None, limit: int
+    settings: Settings,
+    *,
+    since: Bound,
+    code: str | None,
+    limit: int,
+    after: tuple[int, int] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Lists dead letters, oldest first within each partition, as objects ready for JSON.
+
+    Args:
+        settings: name the topic.
+        since: the first one of each partition.
+        code: only dead letters with this code.
+        limit: how many at most.
+        after: partition and offset of one: only those behind it in this order.
 
     Yields:
         partition, offset, time, code, error, source, key, value_bytes (None: a null value),
@@ -120,6 +132,10 @@ def list_letters(
     with dead_letter_reader(settings) as reader:
         position = reader.position()
         for partition, (start, end) in reader.bounds(since).items():
+            if after is not None and partition < after[0]:
+                continue
+            if after is not None and partition == after[0]:
+                start = max(start, min(after[1] + 1, end))
             for letters, _ in reader.read(partition, start, end):
                 for letter in letters:
                     if code in (None, letter.code):

@@ -40,7 +40,7 @@ def promote(settings: Settings, clock: Clock, wait_ms: int = PROMOTION_MS) -> di
     try:
         state = State.open(data_dir)
     except FileNotFoundError as error:
-        raise ConfigError(f"there is no data directory {data_dir}") from error
+        raise settings.no_data_dir() from error
     try:
         _require_standby(state)
         state.live.want_promotion(clock.now_ms())

@@ -38,9 +38,7 @@ def opened(settings: Settings) -> Iterator[DataDirectory]:
     try:
         directory = DataDirectory(path, settings.wheel)
     except FileNotFoundError as error:
-        raise ConfigError(
-            f"there is no data directory {path}: `duewheel init` or `duewheel run` creates it"
-        ) from error
+        raise settings.no_data_dir() from error
     try:
         yield directory
     finally:

@@ -20,7 +20,6 @@ from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.topics_read import TopicSet
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError
 from duewheel.ops.limits import bounds
 from duewheel.runtime import run_file
 from duewheel.runtime.readiness import (
@@ -44,9 +43,7 @@ def status(settings: Settings) -> dict[str, Any]:
     try:
         state = State.open(data_dir)
     except FileNotFoundError as error:
-        raise ConfigError(
-            f"there is no data directory {data_dir}: `duewheel init` or `duewheel run` creates it"
-        ) from error
+        raise settings.no_data_dir() from error
     with state:
         now_ms = SystemClock().now_ms()
         reasons = not_ready(state, ReadyBounds.of(settings), now_ms)

@@ -1,0 +1,39 @@
+"""Pending timers for people; `--output json` has every field, with times in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from duewheel.cli import times
+
+
+def timer_line(row: Mapping[str, Any], now_ms: int) -> str:
+    """One pending timer: when it leaves, for which target, and what is special about it.
+
+    Args:
+        row: an object of `ops.stats.listed`.
+        now_ms: this host's clock.
+    """
+    return "  ".join(_parts(row, now_ms))
+
+
+def _parts(row: Mapping[str, Any], now_ms: int) -> Iterator[str]:
+    leaves_ms, due_ms = row["leaves_ms"], row["due_ms"]
+    yield times.instant(leaves_ms)
+    yield times.distance(leaves_ms, now_ms)
+    yield row["topic"]
+    if row.get("key") is not None:
+        yield f"key {row['key']}"
+    if row.get("key_base64") is not None:
+        yield f"key (base64) {row['key_base64']}"
+    yield f"id {row['id']}"
+    yield "no value" if row["value_bytes"] is None else f"{row['value_bytes']} bytes"
+    if row["level"] is not None:
+        yield f"level {row['level']}"
+    if due_ms is None:
+        yield "dead letter"
+    elif row["rolled"]:
+        yield f"rolls; due {times.moment(due_ms, now_ms)}"
+    if row["cancelled"]:
+        yield "CANCELLED: will not be delivered"

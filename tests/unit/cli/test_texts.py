@@ -1,0 +1,113 @@
+"""What `status` and `list` print for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.harness.cancel_world import cancel
+from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.timer_rows import P0
+
+from duewheel.cli.status_text import status_lines
+from duewheel.cli.timer_text import timer_line
+from duewheel.config.settings import Settings, load
+from duewheel.ops import stats
+from duewheel.ops.status import status
+from duewheel.testing import TimerRow
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    timer = {"topics": "timers", "slots": 100_000, "roll_window": "1h", "margin": "5m"}
+    return load(None, {"timer": timer, "storage": {"data_dir": tmp_path / "data"}})
+
+
+def pending(settings: Settings) -> list[dict[str, Any]]:
+    return list(
+        stats.listed(settings, topic=None, since=None, until=None, limit=100, page=None)
+    )
+
+
+def test_a_line_of_a_timer(settings: Settings) -> None:
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
+    due_ms = NOW_MS + 5_000
+    world.append(*(TimerRow(0, n, due_ms, timer_id=b"id-%d" % n) for n in range(2)))
+    world.append(cancel(2, timer_id=b"id-1"))
+    world.stop()
+    first, second = (timer_line(row, NOW_MS) for row in pending(settings))
+    assert first.startswith("2027-01-15T08:00:05.000Z  in 5s  ")
+    assert "id id-0" in first and "CANCELLED" not in first
+    assert second.endswith("CANCELLED: will not be delivered")
+
+
+def test_what_is_special_about_a_timer() -> None:
+    row = {
+        "id": "a-0@1",
+        "source": "a-0@1",
+        "due_ms": NOW_MS + 86_400_000 * 3,
+        "leaves_ms": NOW_MS + 3_600_000,
+        "topic": "orders",
+        "level": 4,
+        "key_base64": "/wA=",
+        "value_bytes": None,
+        "rolled": True,
+        "cancelled": False,
+        "page": "1-2",
+    }
+    assert timer_line(row, NOW_MS) == (
+        "2027-01-15T09:00:00.000Z  in 1h  orders  key (base64) /wA=  id a-0@1  no value  level 4  "
+        "rolls; due 2027-01-18T08:00:00.000Z (in 3d)"
+    )
+    dead = {**row, "due_ms": None, "rolled": False, "value_bytes": 3, "level": None}
+    assert timer_line(dead, NOW_MS).endswith("id a-0@1  3 bytes  dead letter")
+
+
+def test_status_begins_with_what_matters_and_has_no_bounds(settings: Settings) -> None:
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
+    world.append(TimerRow(0, 1, NOW_MS + 5_000))
+    world.stop()
+    found = status(settings)
+    lines = list(status_lines(found, NOW_MS))
+    assert lines[0].split() == ["ready", "no"]
+    assert "ingest is stopped (ingest_not_running)" in lines[1]
+    named = dict(line.split(maxsplit=1) for line in lines if not line.startswith(" "))
+    assert named["pending"] == "1"
+    assert named["ingest"] == "stopped; lag not known yet"
+    assert named["dequeue"] == "stopped"
+    assert len(lines) < 15
+    assert not set(found["bounds"]) & set("\n".join(lines).split())
+
+
+def test_status_of_a_shard_at_work() -> None:
+    process = {"pid": 7, "state": "running"}
+    ingest = {**process, "lag": 12, "lag_ms": 61_000}
+    dequeue = {
+        **process,
+        **{"behind_ms": 2_000, "delivered": 5, "dead_letters": 1, "dead_letters_wait": True},
+        **{"copies_held": 3, "closing_held": True, "clock_skew_ms": 1_500, "floor_ahead_ms": 0},
+    }
+    found = {
+        **{"ready": True, "not_ready": {}, "shard": 0, "role": "standby", "data_dir": "/d"},
+        **{"pending": 4, "delivered": 5, "ingest": ingest, "dequeue": dequeue},
+        "timer_topics": {"read": ["a", "b"], "left_out": {"c": "no right"}, "faulty": {}},
+        "disk": {"free_bytes": 3 << 30, "min_free_bytes": 1 << 28, "rows_held": 2},
+        "standby": {"missing": {"a-0": 3}, "behind_ms": 1_000},
+        "recovering": {"missing": {"a-0": 3, "a-1": 4}},
+    }
+    assert list(status_lines(found, NOW_MS)) == [
+        "ready         yes",
+        "shard         0, standby, in /d",
+        "pending       4",
+        "delivered     5",
+        "ingest        running, process 7; lag 12 messages, the oldest of 1m1s ago",
+        "dequeue       running, process 7; 2s behind; since its start 5 delivered, 1 dead letters; "
+        "dead letters wait for their topic; 3 copies wait for their partition; closes no slot: this "
+        "clock is 1s ahead of Kafka's",
+        "timer topics  a, b",
+        "              c: no right",
+        "disk          3.0 GiB free, 0.2 GiB of them reserved; 2 rows wait",
+        "standby       1s behind its owner; reads 3 offsets again",
+        "recovering    reads 7 offsets again",
+    ]
