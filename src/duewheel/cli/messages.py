@@ -60,8 +60,12 @@ def send(
     output: str,
     **options: Any,
 ) -> None:
-    """Schedule one message."""
+    """Schedule one message.
+
+    A timer of which ingest would make a dead letter is refused at once, with the reason.
+    """
     from duewheel.cli import send as sender
+    from duewheel.ops.acceptance import is_missing
 
     sent = sender.send(
         settings,
@@ -71,6 +75,12 @@ def send(
         **options,
     )
     show(sent, output)
+    if is_missing(settings, options["topic"]):
+        click.echo(
+            f"duewheel: there is no topic {options['topic']!r} yet. `duewheel topic create "
+            f"{options['topic']}` makes it; until then a timer that is due becomes a dead letter",
+            err=True,
+        )
 
 
 @click.command()

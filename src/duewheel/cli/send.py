@@ -15,8 +15,13 @@ from kafka.errors import KafkaError
 from duewheel.client import SAME, Answer, Cancel, DelayProducer, Rescheduled
 from duewheel.client.due_time import DueTime
 from duewheel.client.handle import RecallHandle
+from duewheel.client.request_headers import timer_headers
+from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
+from duewheel.config.topic_contradictions import nearest
+from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError, KafkaUnavailable
+from duewheel.ops.acceptance import require_accepted
 
 Written = TypeVar("Written", Cancel, Rescheduled)
 
@@ -86,11 +91,14 @@ def send(
         id, timer_topic, partition, offset, due_ms, handle.
 
     Raises:
-        ConfigError: the due time does not parse, or a header is reserved.
+        ConfigError: ingest would refuse it; or the due time does not parse, or a header is reserved.
         KafkaUnavailable: no acknowledgement in time; the timer may or may not have been written.
     """
-    when = _when(deliver_at, delay, level)
-    with _producer(settings, _timer_topic(settings, timer_topic)) as producer:
+    when, to = _when(settings, deliver_at, delay, level), _timer_topic(settings, timer_topic)
+    due = DueTime.of(**when)
+    record = timer_headers(topic, due, to, headers=headers, id=timer_id)
+    require_accepted(settings, to, key, value, record)
+    with _producer(settings, to) as producer:
         request = producer.schedule(topic, value, key=key, headers=headers, id=timer_id, **when)
         timer = request.result(_ACKNOWLEDGED_S)
     return {**asdict(timer), "handle": timer.handle}
@@ -144,8 +152,11 @@ def reschedule(
         ConfigError: as `cancel`, or the message cannot be read back.
         KafkaUnavailable: as `cancel`.
     """
-    when = _when(deliver_at, delay, level)
-    with _producer(settings, timer.topic(settings), wait_s) as producer:
+    when, to = _when(settings, deliver_at, delay, level), timer.topic(settings)
+    if topic is not None:
+        record = timer_headers(topic, DueTime.of(**when), to, headers=headers)
+        require_accepted(settings, to, timer.key, value, record)
+    with _producer(settings, to, wait_s) as producer:
         request = producer.reschedule(
             timer.name,
             topic=topic,
@@ -162,13 +173,20 @@ def reschedule(
 def _timer_topic(settings: Settings, given: str | None) -> str:
     if given is None and not settings.timer.topics:
         raise ConfigError("timer.topics names none: give --timer-topic")
+    if given is not None and given not in settings.timer_topics:
+        hint = nearest(given, settings.timer.topics)
+        raise ConfigError(f'"{given}" is no timer topic of these settings{hint}')
     return given or settings.timer.topics[0]
 
 
-def _when(deliver_at: str | None, delay: str | None, level: int | None) -> dict[str, Any]:
+def _when(
+    settings: Settings, deliver_at: str | None, delay: str | None, level: int | None
+) -> dict[str, Any]:
     """Validates the due time's arguments before a broker is contacted."""
     instant = None if deliver_at is None else parse_instant(deliver_at)
-    DueTime.of(instant, delay, level)
+    timer, now_ms = settings.timer, SystemClock().now_ms()
+    due = DueTime.of(instant, delay, level)
+    due.require_within(timer.levels_ms, as_millis(timer.max_delay), now_ms)
     return {"deliver_at": instant, "delay": delay, "level": level}
 
 
@@ -182,6 +200,7 @@ def _producer(
         producer = DelayProducer(
             timer_topic,
             levels_ms=settings.timer.levels_ms,
+            max_delay=settings.timer.max_delay,
             reply_topic=None if wait_s is None else settings.timer.reply_topic,
             **{**options, **settings.kafka.client_options("producer")},
         )

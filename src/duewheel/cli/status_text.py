@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from duewheel.cli import times
+from duewheel.config.durations import about
 from duewheel.runtime.readiness import ALIVE
 
 Line = tuple[str, str]
@@ -49,7 +50,7 @@ def _status(found: Mapping[str, Any], now_ms: int) -> Iterator[Line]:
     if found["standby"] is not None:
         missing = found["standby"]["missing"]
         lacks = f"; reads {_offsets(missing)} again" if missing else ""
-        yield "standby", f"{times.span(found['standby']['behind_ms'])} behind its owner{lacks}"
+        yield "standby", f"{about(found['standby']['behind_ms'])} behind its owner{lacks}"
     if found["recovering"] is not None:
         yield "recovering", f"reads {_offsets(found['recovering']['missing'])} again"
 
@@ -66,7 +67,7 @@ def _ingest(found: Mapping[str, Any]) -> Iterator[str]:
     elif not found["lag"]:
         yield "no lag"
     else:
-        yield f"lag {found['lag']} messages, the oldest of {times.span(found['lag_ms'])} ago"
+        yield f"lag {found['lag']} messages, the oldest of {about(found['lag_ms'])} ago"
 
 
 def _dequeue(found: Mapping[str, Any], now_ms: int) -> Iterator[str]:
@@ -74,14 +75,14 @@ def _dequeue(found: Mapping[str, Any], now_ms: int) -> Iterator[str]:
     if found["state"] not in ALIVE:
         return
     if (found["behind_ms"] or 0) >= _BEHIND_MS:
-        yield f"{times.span(found['behind_ms'])} behind"
+        yield f"{about(found['behind_ms'])} behind"
     yield f"since its start {found['delivered']} delivered, {found['dead_letters']} dead letters"
     if found["dead_letters_wait"]:
         yield "dead letters wait for their topic"
     if found["copies_held"]:
         yield f"{found['copies_held']} copies wait for their partition"
     if found["closing_held"]:
-        yield f"closes no slot: this clock is {times.span(found['clock_skew_ms'])} ahead of Kafka's"
+        yield f"closes no slot: this clock is {about(found['clock_skew_ms'])} ahead of Kafka's"
     elif found["floor_ahead_ms"]:
         yield f"closed until {times.moment(found['floor_ms'], now_ms)}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
+from duewheel.config.durations import about
 
 
 def instant(epoch_ms: int) -> str:
@@ -20,22 +20,6 @@ def instant(epoch_ms: int) -> str:
     return f"{time.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
-def span(span_ms: int) -> str:
-    """A duration in its two largest units, rounded down.
-
-    >>> [span(ms) for ms in (0, 850, 61_999, 3_600_000, 100_000_000)]
-    ['0ms', '850ms', '1m1s', '1h', '1d3h']
-    """
-    if span_ms < 1_000:
-        return f"{max(0, span_ms)}ms"
-    parts = []
-    for unit, unit_ms in _UNITS:
-        count, span_ms = divmod(span_ms, unit_ms)
-        if count or parts:
-            parts.append((count, unit))
-    return "".join(f"{count}{unit}" for count, unit in parts[:2] if count)
-
-
 def distance(epoch_ms: int, now_ms: int) -> str:
     """How far an instant is from now.
 
@@ -43,7 +27,7 @@ def distance(epoch_ms: int, now_ms: int) -> str:
     ('in 1m30s', '1m30s ago')
     """
     ahead_ms = epoch_ms - now_ms
-    return f"in {span(ahead_ms)}" if ahead_ms >= 0 else f"{span(-ahead_ms)} ago"
+    return f"in {about(ahead_ms)}" if ahead_ms >= 0 else f"{about(-ahead_ms)} ago"
 
 
 def moment(epoch_ms: int, now_ms: int) -> str:

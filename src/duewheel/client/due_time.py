@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeGuard
 
-from duewheel.config.durations import parse_duration_ms
+from duewheel.config.durations import about, parse_duration_ms
 from duewheel.errors import InvalidTimer
 from duewheel.schemas.header_names import NAME_OF, Request
 
@@ -15,6 +15,7 @@ NonNullHeader = tuple[str, bytes]
 
 _MILLISECOND = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MAX_DELAY = timedelta(days=40)  # the service's default of timer.max_delay
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class DueTime:
         if deliver_at is not None:
             return cls(Request.DELIVER_AT, _instant_ms(deliver_at))
         if delay is not None:
-            return cls(Request.DELAY_MS, _span_ms(delay, "delay"))
+            return cls(Request.DELAY_MS, span_ms(delay, "delay"))
         if not whole(level) or level < 1:
             raise InvalidTimer(f"level {level!r} is not a whole number from 1 up")
         return cls(Request.LEVEL, level)
@@ -60,6 +61,33 @@ class DueTime:
     def header(self) -> NonNullHeader:
         """The request header."""
         return NAME_OF[self.request], b"%d" % self.number
+
+    def require_within(self, levels_ms: Sequence[int], max_delay_ms: int, now_ms: int) -> None:
+        """Refuses a request that ingest would refuse, or read as another one.
+
+        >>> DueTime.of(delay="41d").require_within([1_000], 3_456_000_000, 0)
+        Traceback (most recent call last):
+        duewheel.errors.InvalidTimer: due in 41d, the longest delay (timer.max_delay) is 40d
+
+        Args:
+            levels_ms: `timer.levels`.
+            max_delay_ms: `timer.max_delay`.
+            now_ms: now, by this host's clock.
+
+        Raises:
+            InvalidTimer: with the maximum.
+        """
+        if self.request is Request.LEVEL:
+            if self.number > len(levels_ms):
+                raise InvalidTimer(
+                    f"there is no level {self.number}: the last of timer.levels is {len(levels_ms)}"
+                )
+            return
+        delay_ms = self.number - (now_ms if self.request is Request.DELIVER_AT else 0)
+        if delay_ms > max_delay_ms:
+            raise InvalidTimer(
+                f"due in {about(delay_ms)}, the longest delay (timer.max_delay) is {about(max_delay_ms)}"
+            )
 
     def due_ms(self, timestamp_ms: int, levels_ms: Sequence[int]) -> int:
         """Computes when a record with this header and timestamp is due, in epoch ms.
@@ -88,7 +116,7 @@ def window_headers(window: timedelta | str | None) -> list[NonNullHeader]:
     """
     if window is None:
         return []
-    window_ms = _span_ms(window, "window")
+    window_ms = span_ms(window, "window")
     if window_ms < 0:
         raise InvalidTimer(f"window {window!r} is below 0")
     return [(NAME_OF[Request.WINDOW_MS], b"%d" % window_ms)]
@@ -110,8 +138,12 @@ def _instant_ms(deliver_at: datetime | int) -> int:
     return -((_EPOCH - deliver_at) // _MILLISECOND)
 
 
-def _span_ms(span: timedelta | str, name: str) -> int:
-    """Converts to milliseconds, rounded up."""
+def span_ms(span: timedelta | str, name: str) -> int:
+    """Converts to milliseconds, rounded up.
+
+    Raises:
+        InvalidTimer: it has no unit, or does not parse; `name` is the argument.
+    """
     if isinstance(span, timedelta):
         return -(-span // _MILLISECOND)
     if not isinstance(span, str):

@@ -22,6 +22,7 @@ imports only the standard library and kafka-python.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
@@ -31,26 +32,16 @@ from kafka import KafkaProducer
 from kafka.partitioner import StickyPartitioner
 from kafka.producer.future import FutureRecordMetadata
 
-from duewheel.client.due_time import DueTime, NonNullHeader, whole, window_headers
+from duewheel.client import request_headers
+from duewheel.client.due_time import MAX_DELAY, DueTime, NonNullHeader, span_ms, window_headers
 from duewheel.client.futures import Cancel, Rescheduled, Timer
 from duewheel.client.handle import RecallHandle, id_bytes
 from duewheel.client.message_reader import MessageReader, RawBytes, Untouching
 from duewheel.client.replies import AnswerReader
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.kafka.clients import ClientSettings
-from duewheel.schemas.header_names import (
-    ANSWER,
-    DELIVERED,
-    ERROR,
-    ERROR_CODE,
-    LEVELS_MS,
-    NAME_OF,
-    REQUEST,
-    SOURCE,
-    TIMER_ID,
-    Answer,
-    Request,
-)
+from duewheel.schemas.header_names import LEVELS_MS, NAME_OF, REQUEST, Answer, Request
+from duewheel.schemas.name_patterns import may_name_topic
 
 __all__ = ["SAME", "Answer", "Cancel", "DelayProducer", "Rescheduled", "Timer"]
 
@@ -74,9 +65,6 @@ _ROUTED = {
     Request.CANCEL,
     Request.RESCHEDULE,
 }
-_TARGET = {NAME_OF[Request.TARGET_TOPIC], NAME_OF[Request.TARGET_PARTITION]}
-# The headers of a delivery, a reply or a dead letter. In a request only the id has a meaning.
-_ADDED = {*DELIVERED, ANSWER, ERROR_CODE, ERROR}
 
 
 class DelayProducer:
@@ -92,6 +80,7 @@ class DelayProducer:
         timer_topic: str,
         *,
         levels_ms: Sequence[int] = LEVELS_MS,
+        max_delay: timedelta | str = MAX_DELAY,
         reply_topic: str | None = None,
         **options: Any,
     ) -> None:
@@ -99,17 +88,22 @@ class DelayProducer:
 
         Args:
             timer_topic: one of the topics in duewheel's `timer.topics`.
-            levels_ms: duewheel's `timer.levels`; only used for `due_ms` of a timer with a level.
+            levels_ms: duewheel's `timer.levels`: a higher level is refused.
+            max_delay: duewheel's `timer.max_delay`: a longer delay is refused.
             reply_topic: duewheel's `timer.reply_topic`; without it a cancel has no `answer`.
             options: settings of `kafka.KafkaProducer`, under its names.
 
         Raises:
-            ConfigError: `options` has one that this class sets itself.
+            ConfigError: `options` has one that this class sets itself, or `timer_topic` is no name of a
+                topic.
         """
         for name in sorted(options.keys() & _OWNED.keys()):
             raise ConfigError(f"{name} is set by DelayProducer: {_OWNED[name]}")
+        if not may_name_topic(timer_topic):
+            raise ConfigError(f"the timer topic {timer_topic!r} is no topic name")
         self.timer_topic = timer_topic
         self._levels_ms = tuple(levels_ms)
+        self._max_delay_ms = span_ms(max_delay, "max_delay")
         own: dict[str, Any] = {
             "acks": "all",
             "enable_idempotence": True,
@@ -148,7 +142,7 @@ class DelayProducer:
             deliver_at: a datetime with a zone, or epoch ms.
             delay: a timedelta, or text such as "90s", "15m" or "1h30m"; counts from the timestamp
                 of the record in the timer topic, so from the broker's clock.
-            level: 1, 2, …: one of the configured delays; a higher number counts as the highest.
+            level: 1, 2, …: one of the configured delays.
             window: deliver it within this time after the due time, at a moment derived from its
                 key, or else its id; `due_ms` of the result is the due time without the window.
             id: the timer's id, for consumers and for cancels; by default its record's position.
@@ -158,13 +152,18 @@ class DelayProducer:
             The timer, once Kafka has acknowledged it. Cancelling this future has no effect.
 
         Raises:
-            InvalidTimer: the arguments contradict each other or cannot be read; nothing was sent.
+            InvalidTimer: the arguments contradict each other, cannot be read, or exceed a maximum;
+                nothing was sent.
         """
-        when = DueTime.of(deliver_at, delay, level)
-        request = [*_users(headers), when.header, *window_headers(window)]
-        if id is not None:
-            request.append((NAME_OF[Request.TIMER_ID], id_bytes(id)))
-        sent = self._write(topic, value, key, request, partition, None)
+        when = self._due(deliver_at, delay, level)
+        request = request_headers.timer_headers(
+            *(topic, when, self.timer_topic),
+            headers=headers,
+            window=window,
+            id=id,
+            partition=partition,
+        )
+        sent = self._write(value, key, request, partition, None)
         return _future(sent, lambda at: Timer(*self._timer(id, when, at)))
 
     def cancel(
@@ -206,9 +205,9 @@ class DelayProducer:
         timer_id = timer if handle is None else handle.id
         number = self._number(timer, handle, key, partition, topic)
         request = [
-            *_users(headers),
+            *request_headers.users(headers),
             (NAME_OF[Request.CANCEL], id_bytes(timer_id)),
-            *_only(handle),
+            *request_headers.only(handle),
         ]
         return self._ask(
             lambda: self._producer.send(topic, RawBytes(), key, request, number),
@@ -251,18 +250,18 @@ class DelayProducer:
             KafkaUnavailable, ConfigError: Kafka, or the reply topic, cannot be read; nothing was
                 sent.
         """
-        when = DueTime.of(deliver_at, delay, level)
+        when = self._due(deliver_at, delay, level)
         timer_topic = timer_topic or self.timer_topic
         handle = self._handle(timer, timer_topic)
         timer_id = timer if handle is None else handle.id
-        given = _users(headers)
+        given = request_headers.users(headers)
         if topic is None:
             alone = key is None and partition is None and not given
             key, value, given = self._read_message(handle, value, alone=alone)
         elif value is SAME:
             raise InvalidTimer("give the value, too: with a topic no message is read back")
         else:
-            given += _target(topic, partition, timer_topic)
+            given += request_headers.target(topic, partition, timer_topic)
         number = self._number(timer, handle, key, partition, timer_topic)
         request = [
             *given,
@@ -270,7 +269,7 @@ class DelayProducer:
             *window_headers(window),
             (NAME_OF[Request.TIMER_ID], id_bytes(timer_id)),
             (NAME_OF[Request.RESCHEDULE], b"true"),
-            *_only(handle),
+            *request_headers.only(handle),
         ]
         return self._ask(
             lambda: self._producer.send(timer_topic, value, key, request, number),
@@ -301,8 +300,9 @@ class DelayProducer:
         given = list(headers or ())
         if topic == self.timer_topic or not has_due_time(given):
             return self._producer.send(topic, value, key, given, partition, timestamp_ms)
-        _refuse(given, _TARGET)
-        return self._write(topic, value, key, given, partition, timestamp_ms)
+        request_headers.refuse(given, request_headers.TARGET)
+        given += request_headers.target(topic, partition, self.timer_topic)
+        return self._write(value, key, given, partition, timestamp_ms)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Waits until every sent record is acknowledged or has failed."""
@@ -323,7 +323,6 @@ class DelayProducer:
 
     def _write(
         self,
-        target: str,
         value: Any,
         key: Any,
         headers: list[NonNullHeader],
@@ -331,9 +330,16 @@ class DelayProducer:
         timestamp_ms: int | None,
     ) -> FutureRecordMetadata:
         """Writes a record into the timer topic."""
-        headers = [*headers, *_target(target, partition, self.timer_topic)]
         number = None if partition is None else self._modulo(partition, self.timer_topic)
         return self._producer.send(self.timer_topic, value, key, headers, number, timestamp_ms)
+
+    def _due(
+        self, deliver_at: datetime | int | None, delay: timedelta | str | None, level: int | None
+    ) -> DueTime:
+        """Makes the due time, which ingest must not refuse."""
+        when = DueTime.of(deliver_at, delay, level)
+        when.require_within(self._levels_ms, self._max_delay_ms, time.time_ns() // 1_000_000)
+        return when
 
     def _timer(self, id: str | None, when: DueTime, at: Any) -> tuple[str, str, int, int, int]:
         """Returns the attributes of the timer with this record."""
@@ -390,7 +396,9 @@ class DelayProducer:
                 f"{timer!r} is no recall handle, or was changed or cut short; "
                 "and an id needs the timer's key or partition"
             )
-        return None if partition is None else self._modulo(_checked(partition), timer_topic)
+        if partition is None:
+            return None
+        return self._modulo(request_headers.checked(partition), timer_topic)
 
     def _ask(
         self,
@@ -443,39 +451,3 @@ def _future(sent: FutureRecordMetadata, made: Callable[[Any], T]) -> Future[T]:
 def _source(at: Any) -> str:
     """Names an acknowledged record as topic-partition@offset."""
     return f"{at.topic}-{at.partition}@{at.offset}"
-
-
-def _users(headers: Iterable[NonNullHeader]) -> list[NonNullHeader]:
-    """Checks a user's headers, which must not be requests, and drops those of a delivery."""
-    given = list(headers)
-    if any(name == SOURCE for name, _ in given):
-        given = [header for header in given if header[0] not in _ADDED]
-    _refuse(given, REQUEST.keys() - _ADDED | {TIMER_ID})
-    return given
-
-
-def _only(handle: RecallHandle | None) -> list[NonNullHeader]:
-    """Makes the header that selects one of the timers with an id; none: all of them."""
-    return [] if handle is None else [(NAME_OF[Request.CANCEL_OFFSET], b"%d" % handle.offset)]
-
-
-def _target(topic: str, partition: int | None, timer_topic: str) -> list[NonNullHeader]:
-    """Makes the headers of the target."""
-    if topic == timer_topic:
-        raise InvalidTimer(f'the target "{topic}" is the timer topic itself')
-    aimed = [(NAME_OF[Request.TARGET_TOPIC], topic.encode())]
-    if partition is not None:
-        aimed.append((NAME_OF[Request.TARGET_PARTITION], b"%d" % _checked(partition)))
-    return aimed
-
-
-def _checked(partition: int) -> int:
-    if not whole(partition) or partition < 0:
-        raise InvalidTimer(f"partition {partition!r} is not a whole number from 0 up")
-    return partition
-
-
-def _refuse(headers: Iterable[NonNullHeader], reserved: set[str]) -> None:
-    for name, _ in headers:
-        if name in reserved:
-            raise InvalidTimer(f"the header {name} is reserved: use the corresponding argument")

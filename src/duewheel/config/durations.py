@@ -45,3 +45,19 @@ def format_duration_ms(duration_ms: int) -> str:
         if duration_ms and duration_ms % _UNIT_MS[unit] == 0:
             return f"{duration_ms // _UNIT_MS[unit]}{unit}"
     return f"{duration_ms}ms"
+
+
+def about(span_ms: int) -> str:
+    """Formats a duration for people: its two largest units, rounded down.
+
+    >>> [about(ms) for ms in (0, 850, 61_999, 3_600_000, 100_000_000)]
+    ['0ms', '850ms', '1m1s', '1h', '1d3h']
+    """
+    if span_ms < 1_000:
+        return f"{max(0, span_ms)}ms"
+    parts: list[tuple[int, str]] = []
+    for unit in ("d", "h", "m", "s"):
+        count, span_ms = divmod(span_ms, _UNIT_MS[unit])
+        if count or parts:
+            parts.append((count, unit))
+    return "".join(f"{count}{unit}" for count, unit in parts[:2] if count)

@@ -1,0 +1,98 @@
+"""The request headers of a record in the timer topic, and what no request may have.
+
+Imports only the standard library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from duewheel.client.due_time import DueTime, NonNullHeader, whole, window_headers
+from duewheel.client.handle import RecallHandle, id_bytes
+from duewheel.errors import InvalidTimer
+from duewheel.schemas.header_names import (
+    ANSWER,
+    DELIVERED,
+    ERROR,
+    ERROR_CODE,
+    NAME_OF,
+    REQUEST,
+    SOURCE,
+    TIMER_ID,
+    Request,
+)
+from duewheel.schemas.name_patterns import may_name_topic
+
+TARGET = {NAME_OF[Request.TARGET_TOPIC], NAME_OF[Request.TARGET_PARTITION]}
+# The headers of a delivery, a reply or a dead letter. In a request only the id has a meaning.
+_ADDED = {*DELIVERED, ANSWER, ERROR_CODE, ERROR}
+
+
+def timer_headers(
+    topic: str,
+    when: DueTime,
+    timer_topic: str,
+    *,
+    headers: Iterable[NonNullHeader] = (),
+    window: timedelta | str | None = None,
+    id: str | None = None,
+    partition: int | None = None,
+) -> list[NonNullHeader]:
+    """All headers of a new timer's record; the arguments are those of `DelayProducer.schedule`.
+
+    Raises:
+        InvalidTimer: an argument is impossible, or one of the user's headers is reserved.
+    """
+    request = [*users(headers), when.header, *window_headers(window)]
+    if id is not None:
+        request.append((NAME_OF[Request.TIMER_ID], id_bytes(id)))
+    return [*request, *target(topic, partition, timer_topic)]
+
+
+def users(headers: Iterable[NonNullHeader]) -> list[NonNullHeader]:
+    """Checks a user's headers, which must not be requests, and drops those of a delivery."""
+    given = list(headers)
+    if any(name == SOURCE for name, _ in given):
+        given = [header for header in given if header[0] not in _ADDED]
+    refuse(given, REQUEST.keys() - _ADDED | {TIMER_ID})
+    return given
+
+
+def only(handle: RecallHandle | None) -> list[NonNullHeader]:
+    """Makes the header that selects one of the timers with an id; none: all of them."""
+    return [] if handle is None else [(NAME_OF[Request.CANCEL_OFFSET], b"%d" % handle.offset)]
+
+
+def target(topic: str, partition: int | None, timer_topic: str) -> list[NonNullHeader]:
+    """Makes the headers of the target."""
+    if not may_name_topic(topic):
+        raise InvalidTimer(f"the target {topic!r} is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -")
+    if topic == timer_topic:
+        raise InvalidTimer(f'the target "{topic}" is the timer topic itself')
+    aimed = [(NAME_OF[Request.TARGET_TOPIC], topic.encode())]
+    if partition is not None:
+        aimed.append((NAME_OF[Request.TARGET_PARTITION], b"%d" % checked(partition)))
+    return aimed
+
+
+def checked(partition: int) -> int:
+    """A partition's number.
+
+    Raises:
+        InvalidTimer: it is none.
+    """
+    if not whole(partition) or partition < 0:
+        raise InvalidTimer(f"partition {partition!r} is not a whole number from 0 up")
+    return partition
+
+
+def refuse(headers: Iterable[NonNullHeader], reserved: set[str]) -> None:
+    """Refuses headers with a reserved name.
+
+    Raises:
+        InvalidTimer: names the first of them.
+    """
+    for name, _ in headers:
+        if name in reserved:
+            raise InvalidTimer(f"the header {name} is reserved: use the corresponding argument")

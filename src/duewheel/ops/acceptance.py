@@ -1,0 +1,40 @@
+"""What a client of this shard can know of a timer before it writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from duewheel.clock import SystemClock
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError, DuewheelError
+from duewheel.factory import contract
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.schemas.request.preview import refusal_of
+from duewheel.schemas.wire.single_record import Header
+
+
+def require_accepted(
+    settings: Settings,
+    timer_topic: str,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Sequence[Header],
+) -> None:
+    """Refuses a timer of which ingest would make a dead letter.
+
+    Raises:
+        ConfigError: with the reason and code of the dead letter.
+    """
+    now_ms = SystemClock().now_ms()
+    refusal = refusal_of(contract(settings), timer_topic, key, value, headers, now_ms)
+    if refusal is not None:
+        raise ConfigError(f"it would become a dead letter: {refusal.reason} ({refusal.code})")
+
+
+def is_missing(settings: Settings, target: str) -> bool:
+    """Whether there is no such topic; False if this user may not know."""
+    try:
+        with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+            return target not in admin.describe_partitions([target])
+    except DuewheelError:
+        return False

@@ -1,0 +1,121 @@
+"""Timers that `send` and the client refuse before anything is written; there is no broker here."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from duewheel.cli import send
+from duewheel.cli.send import NamedTimer
+from duewheel.client.due_time import DueTime
+from duewheel.client.producer import DelayProducer
+from duewheel.client.request_headers import target, timer_headers
+from duewheel.config.settings import Settings, load
+from duewheel.errors import ConfigError, InvalidTimer
+from duewheel.factory import contract
+from duewheel.ops.acceptance import require_accepted
+from duewheel.schemas.request.preview import Refusal, refusal_of
+
+NOW_MS = 1_800_000_000_000
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def settings() -> Settings:
+    timer = {
+        "topics": "orders.delayed",
+        "targets_allow": "orders*",
+        "targets_deny": "orders.secret",
+        "max_delay": "2d",
+        "levels": "1s 5s",
+        "topic": {"orders.delayed": {"past_due": "dead-letter"}},
+    }
+    return load(None, {"timer": timer, "kafka": {"bootstrap_servers": "127.0.0.1:1"}})
+
+
+SEND: dict[str, Any] = {
+    **{"topic": "orders", "value": b"v", "key": None, "headers": [], "deliver_at": None},
+    **{"delay": "1s", "level": None, "timer_id": None, "timer_topic": None},
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"topic": "or ders"}, "'or ders' is no topic name"),
+        ({"topic": "bills"}, r"timer\.targets_allow .*\(target_not_allowed\)"),
+        ({"topic": "orders.secret"}, r"targets_deny .*\(target_not_allowed\)"),
+        ({"topic": "duewheel.state"}, r"\(forbidden_target\)"),
+        ({"topic": "orders.delayed"}, "is the timer topic itself"),
+        ({"timer_topic": "order.delayed"}, 'is no timer topic .*did you mean "orders.delayed"'),
+        ({"delay": "49h"}, r"due in 2d1h, the longest delay \(timer\.max_delay\) is 2d"),
+        ({"delay": "0s"}, r"\(past_due\)"),
+        ({"delay": None, "level": 3}, "there is no level 3: the last of timer.levels is 2"),
+        ({"delay": None, "deliver_at": "2126-01-01T00:00Z"}, "the longest delay"),
+        ({"timer_id": "x" * 256}, "256 bytes"),
+    ],
+)
+def test_send_refuses_what_would_become_a_dead_letter(
+    settings: Settings, given: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        send.send(settings, **{**SEND, **given})
+
+
+def test_reschedule_refuses_the_same(settings: Settings) -> None:
+    named = NamedTimer(timer_id="7", key=b"k")
+    message: dict[str, Any] = {"value": b"v", "headers": [], "deliver_at": None, "level": None}
+    for given, reason in (
+        ({"topic": "bills", "delay": "1s"}, "target_not_allowed"),
+        ({"topic": "orders", "delay": "3d"}, "the longest delay"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            send.reschedule(settings, named, None, **{**message, **given})
+
+
+def test_what_ingest_accepts_passes(settings: Settings) -> None:
+    when = DueTime.of(delay="2d")
+    headers = timer_headers("orders", when, "orders.delayed", headers=[("x", b"1")], id="7")
+    require_accepted(settings, "orders.delayed", b"key", b"value", headers)
+    require_accepted(settings, "orders.delayed", None, None, headers)
+
+
+def test_a_refusal_has_the_words_of_the_dead_letter(settings: Settings) -> None:
+    headers = [("REAL_TOPIC", b"orders"), ("TIMER_DELAY_MS", b"172800001")]
+    refused = refusal_of(contract(settings), "orders.delayed", None, b"", headers, NOW_MS)
+    reason = (
+        "due 172800001 ms after the record's timestamp, window included: timer.max_delay allows "
+        "172800000 ms"
+    )
+    assert refused == Refusal("delay_too_long", reason)
+
+
+@pytest.mark.parametrize(
+    ("asked", "refused"),
+    [
+        ({"delay": timedelta(days=40)}, None),
+        ({"delay": timedelta(days=40, milliseconds=1)}, "the longest delay"),
+        ({"deliver_at": NOW_MS + 40 * DAY_MS}, None),
+        ({"deliver_at": NOW_MS + 40 * DAY_MS + 1}, "the longest delay"),
+        ({"deliver_at": 0}, None),
+        ({"level": 2}, None),
+        ({"level": 3}, "no level 3"),
+    ],
+)
+def test_due_times_beyond_a_maximum(asked: dict[str, Any], refused: str | None) -> None:
+    due = DueTime.of(**asked)
+    if refused is None:
+        due.require_within([1_000, 5_000], 40 * DAY_MS, NOW_MS)
+        return
+    with pytest.raises(InvalidTimer, match=refused):
+        due.require_within([1_000, 5_000], 40 * DAY_MS, NOW_MS)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "x" * 250])
+def test_names_that_no_topic_has(name: str) -> None:
+    with pytest.raises(InvalidTimer, match="is no topic name"):
+        target(name, None, "orders.delayed")
+    with pytest.raises(ConfigError, match="is no topic name"):
+        DelayProducer(name)
