@@ -239,9 +239,7 @@ def commands() -> Iterator[str]:
     """Every command with its options; those that nearly all have are told once, by hand."""
     for path, command in leaves(cli.cli):
         arguments = "".join(
-            f" {'|'.join(each.type.choices)}"
-            for each in command.params
-            if isinstance(each, click.Argument) and isinstance(each.type, click.Choice)
+            f" {_argument(each)}" for each in command.params if isinstance(each, click.Argument)
         )
         yield f"### `duewheel {' '.join(path)}{arguments}`\n"
         yield inspect.cleandoc(command.help or "") + "\n"
@@ -265,6 +263,12 @@ def leaves(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tup
             yield from leaves(command, (*path, name))
         else:
             yield (*path, name), command
+
+
+def _argument(argument: click.Argument) -> str:
+    if isinstance(argument.type, click.Choice):
+        return "|".join(argument.type.choices)
+    return argument.make_metavar(click.Context(cli.cli))
 
 
 def _option(option: click.Option) -> str:

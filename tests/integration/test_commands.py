@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.harness.launcher import run
+from kafka import KafkaProducer
+from tests.harness.config_file import write_config
+from tests.harness.launcher import objects, run
 
 from duewheel.checkpoints.live_fields import Lag
 from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
+from duewheel.dev.broker import DevBroker
 from duewheel.errors import Locked
 from duewheel.ops.status import status
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -54,3 +59,30 @@ def test_what_deployments_ask_of_running_processes(config: Path) -> None:
     finally:
         for directory in shard.values():
             directory.stop()
+
+
+def test_a_first_message_needs_no_tools_of_kafka(
+    broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str]
+) -> None:
+    name = unique_name("app")[-40:].lstrip("-")
+    target = f"{name}.orders"
+    mapping = {"mapping": {f"{name}.timers": target}}
+    config = write_config(tmp_path, broker.bootstrap_servers, name, timer=mapping)
+    first = run(config, "init")
+    assert first.returncode == 0, first.stderr
+    assert f"{target}  missing  due messages for it become dead letters" in first.stdout
+    assert "Kafka at" in run(config, "topic", "read", target).stderr
+    sent = run(config, "send", "--topic", target, "--value", "v", "--delay", "1h")
+    assert f"there is no topic '{target}' yet" in sent.stderr
+    assert objects(config, "init", "--create-targets")[1][-1]["state"] == "created"
+    assert run(config, "topic", "create", target).stdout == f"{target}  found\n"
+    assert "`duewheel init` creates it" in run(config, "topic", "create", f"{name}.state").stderr
+
+    with closing(KafkaProducer(bootstrap_servers=broker.bootstrap_servers)) as producer:
+        at_ms = 1_800_000_000_000
+        headers = [("TIMER_DUE_MS", b"%d" % (at_ms - 1_500))]
+        producer.send(target, b"pay", b"order-42", headers, 0, at_ms).get(60)
+    (row,) = objects(config, "topic", "read", target, "--follow", "--limit", "1")[1]
+    assert (row["key"], row["value"], row["late_ms"]) == ("order-42", "pay", 1_500)
+    text = run(config, "topic", "read", target).stdout
+    assert text == "2027-01-15T08:00:00.000Z  0@0  1s late  key order-42  pay\n"

@@ -11,7 +11,7 @@ GROUPS = {
     "Send and change timers": ("send", "cancel", "reschedule"),
     "Change a shard": ("reconfigure", "reshard"),
     "Recover": ("recover", "promote", "dlq"),
-    "Try it": ("demo", "dev-broker"),
+    "Try it": ("demo", "dev-broker", "topic"),
 }
 
 

@@ -23,6 +23,7 @@ from duewheel.cli.command_groups import GroupedCommands
 from duewheel.cli.config_check import config
 from duewheel.cli.dead_letters import dlq
 from duewheel.cli.options import one_of, show, show_row, with_output, with_settings
+from duewheel.cli.topics import offer_targets, topic
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, DuewheelError, Locked
 from duewheel.osutil import logs
@@ -140,13 +141,23 @@ def dequeue(settings: Settings, *, take_over: bool, standby: bool) -> None:
     default=-1,
     help="of new topics; by default the brokers' setting",
 )
+@click.option(
+    "--create-targets", is_flag=True, help="create the missing targets that the settings name"
+)
 @with_output
 @with_settings(needs_kafka=True)
-def init(settings: Settings, partitions: int | None, replication_factor: int, output: str) -> int:
+def init(
+    settings: Settings,
+    *,
+    partitions: int | None,
+    replication_factor: int,
+    create_targets: bool,
+    output: str,
+) -> int:
     """Create or check duewheel's topics, and begin a new shard.
 
     A new shard schedules every message that is in the timer topics: none may have been scheduled
-    before.
+    before. On a terminal it offers to create the missing targets that the settings name.
     """
     from dataclasses import asdict
 
@@ -159,6 +170,8 @@ def init(settings: Settings, partitions: int | None, replication_factor: int, ou
         findings = admin.init_topics(
             settings, partitions=partitions, replication_factor=replication_factor
         )
+        asks = output == "text" and sys.stdin.isatty()
+        findings += offer_targets(settings, admin, create=create_targets, asks=asks)
     for finding in findings:
         line = asdict(finding)
         if output == "json":
@@ -480,6 +493,7 @@ cli.add_command(messages.send)
 cli.add_command(messages.cancel)
 cli.add_command(messages.reschedule)
 cli.add_command(dlq)
+cli.add_command(topic)
 
 
 @cli.group("dev-broker")

@@ -276,8 +276,19 @@ class KafkaAdmin:
         if differences:
             raise ConfigError(refusal(self._settings.address, differences))
 
-    def create_topic(self, name: str, partitions: int) -> None:
+    def missing_targets(self, settings: Settings) -> list[str]:
+        """The targets that the configuration names and that do not exist."""
+        contracts = settings.timer.contracts.values()
+        targets = sorted({each.target for each in contracts if each.target is not None})
+        existing = self.describe_partitions(targets)
+        return [target for target in targets if target not in existing]
+
+    def create_topic(self, name: str, partitions: int | None) -> None:
         """Create a plain topic, with the broker's defaults; one that exists is left as it is.
+
+        Args:
+            name: of the topic.
+            partitions: how many; None takes the broker's default.
 
         Raises:
             ConfigError: Kafka refuses; the message says why.

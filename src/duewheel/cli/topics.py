@@ -1,0 +1,118 @@
+"""The commands `topic create` and `topic read`, for a first message without Kafka's own tools; and
+the targets that `init` offers to create.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from duewheel.cli import times
+from duewheel.cli.options import with_output, with_settings
+from duewheel.config.durations import about
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from duewheel.kafka.admin import KafkaAdmin
+    from duewheel.kafka.topic_requirements import TopicFinding
+
+_VALUE_CHARACTERS_MAX = 200
+
+
+@click.group()
+def topic() -> None:
+    """Create a topic, or read one."""
+
+
+@topic.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option(
+    "--partitions", type=click.IntRange(1), help="of each; by default the brokers' setting"
+)
+@with_output
+@with_settings(needs_kafka=True)
+def create(settings: Settings, names: tuple[str, ...], partitions: int | None, output: str) -> None:
+    """Create topics, such as targets; one that exists is left as it is.
+
+    Timer topics and the others of duewheel's own are created by `init`.
+    """
+    from duewheel.kafka.admin import KafkaAdmin
+    from duewheel.schemas.name_patterns import may_name_topic
+
+    for name in names:
+        if name in settings.timer_topics or name in settings.service_topics.values():
+            raise ConfigError(f"{name!r} is a topic of duewheel's own: `duewheel init` creates it")
+        if not may_name_topic(name):
+            raise ConfigError(f"{name!r} is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -")
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        for name in names:
+            state = "found" if admin.describe_partitions([name]) else "created"
+            if state == "created":
+                admin.create_topic(name, partitions)
+            row = {"topic": name, "state": state}
+            click.echo(json.dumps(row) if output == "json" else f"{name}  {state}")
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--follow", is_flag=True, help="wait for more, until Ctrl-C or --limit")
+@click.option("--limit", type=click.IntRange(1), help="how many at most")
+@click.option("--from", "since", default="0", help="an offset, or ISO-8601 with a zone")
+@with_output
+@with_settings(needs_kafka=True)
+def read(
+    settings: Settings, name: str, *, follow: bool, limit: int | None, since: str, output: str
+) -> None:
+    """Show the committed records of a topic: what has arrived, and how late.
+
+    It stores no position and joins no group. Text has one line for each record, JSON all headers.
+    """
+    from duewheel.kafka.bounded_reader import Bound
+    from duewheel.ops.topic_read import records_of
+
+    rows = records_of(settings, name, Bound.parse("--from", since), follow=follow)
+    for row in islice(rows, limit):
+        click.echo(json.dumps(row) if output == "json" else _line(row))
+        sys.stdout.flush()
+
+
+def _line(row: dict[str, Any]) -> str:
+    key = row.get("key", row.get("key_base64"))
+    value = row["value"]
+    parts = [
+        times.instant(row["timestamp_ms"]),
+        f"{row['partition']}@{row['offset']}",
+        "" if row["late_ms"] is None else f"{about(row['late_ms'])} late",
+        "no key" if key is None else f"key {key}",
+        "no value" if value is None else value[:_VALUE_CHARACTERS_MAX],
+    ]
+    return "  ".join(filter(None, parts))
+
+
+def offer_targets(
+    settings: Settings, admin: KafkaAdmin, *, create: bool, asks: bool
+) -> Iterable[TopicFinding]:
+    """Creates the missing targets that the configuration names, if that is wanted.
+
+    Args:
+        settings: name them.
+        admin: of the cluster.
+        create: without a question.
+        asks: whether a person can be asked.
+    """
+    from duewheel.kafka.topic_requirements import TopicFinding
+
+    for target in admin.missing_targets(settings):
+        question = f"The target {target} does not exist. Create it?"
+        if create or (asks and click.confirm(question, default=True, err=True)):
+            admin.create_topic(target, None)
+            yield TopicFinding(target, "created")
+        else:
+            reason = "due messages for it become dead letters: `duewheel topic create` makes it"
+            yield TopicFinding(target, "missing", reason=reason)
