@@ -271,7 +271,7 @@ def test_a_wrong_password_is_no_absence(
     assert examination.run(wrong, CLOCK, "text") == 1
     shown = capsys.readouterr().out
     assert "kafka_refuses" in shown
-    assert "last log line: Bootstrap connection to" in shown
+    assert f"does not accept user {USER!r} with this password" in shown
     assert "hunter3" not in shown
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import subprocess
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,6 +18,7 @@ from kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
+from tests.harness.certificates import self_signed
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.whole_shard import WholeShard
 
@@ -116,20 +116,9 @@ class LoginBroker:
     authority: Path
 
 
-def self_signed(java: Java, folder: Path) -> tuple[Path, Path]:
-    """A key store for this host, and the certificate in it."""
-    store, certificate = folder / "store.p12", folder / "certificate.pem"
-    common = ["-alias", "broker", "-keystore", str(store), "-storepass", PASSWORD]
-    keytool = str(java.home / "bin" / "keytool")
-    who = ["-keyalg", "EC", "-dname", "CN=broker", "-ext", f"SAN=ip:{HOST}"]
-    for command in (["-genkeypair", *who], ["-exportcert", "-rfc", "-file", str(certificate)]):
-        subprocess.run([keytool, *command, *common], check=True, capture_output=True)
-    return store, certificate
-
-
 @pytest.fixture
 def secured(java: Java, kafka_jars: list[Path], tmp_path: Path) -> Iterator[LoginBroker]:
-    store, certificate = self_signed(java, tmp_path)
+    store, certificate = self_signed(java, tmp_path, PASSWORD)
     plain, sasl, controller = free_ports(3)
     at = {"PLAINTEXT": plain, "SASL": sasl}
     properties = {

@@ -87,8 +87,8 @@ def _reported(settings: Settings) -> Iterator[None]:
     from duewheel.kafka.bootstrap import capture_errors, require_connection
     from duewheel.kafka.clients import ClientSettings
 
-    require_connection(settings)
     with capture_errors() as errors:
+        require_connection(settings)
         try:
             yield
         except KafkaUnavailable as error:

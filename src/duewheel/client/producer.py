@@ -40,12 +40,15 @@ from duewheel.client.message_reader import MessageReader, RawBytes, Untouching
 from duewheel.client.replies import AnswerReader
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.deadline import Deadline
 from duewheel.schemas.header_names import LEVELS_MS, NAME_OF, REQUEST, Answer, Request
 from duewheel.schemas.name_patterns import may_name_topic
 
 __all__ = ["SAME", "Answer", "Cancel", "DelayProducer", "Rescheduled", "Timer"]
 
 T = TypeVar("T")
+
+_BOOTSTRAP_MS = 30_000
 
 SAME: Final = object()
 """The value of a message that is read back."""
@@ -84,7 +87,8 @@ class DelayProducer:
         reply_topic: str | None = None,
         **options: Any,
     ) -> None:
-        """Connects; blocks until a broker answers, at most `bootstrap_timeout_ms` (30 s).
+        """Connects; blocks until a broker answers, at most `bootstrap_timeout_ms` (30 s). A refused
+        login ends it within seconds.
 
         Args:
             timer_topic: one of the topics in duewheel's `timer.topics`.
@@ -94,8 +98,9 @@ class DelayProducer:
             options: settings of `kafka.KafkaProducer`, under its names.
 
         Raises:
-            ConfigError: `options` has one that this class sets itself, or `timer_topic` is no name of a
-                topic.
+            ConfigError: `options` has one that this class sets itself, the brokers refuse the
+                login, or `timer_topic` is no name of a topic.
+            KafkaUnavailable: no broker answers in time.
         """
         for name in sorted(options.keys() & _OWNED.keys()):
             raise ConfigError(f"{name} is set by DelayProducer: {_OWNED[name]}")
@@ -114,7 +119,10 @@ class DelayProducer:
         client = ClientSettings.of_producer(options)
         self._messages = MessageReader(client)
         self._answers = None if reply_topic is None else AnswerReader(client, reply_topic)
-        self._producer = KafkaProducer(**options, **own)
+        timeout_ms = options.pop("bootstrap_timeout_ms", None) or _BOOTSTRAP_MS
+        self._producer = client.open(
+            KafkaProducer, Deadline(timeout_ms / 1000), **options, **own
+        )
 
     def schedule(
         self,

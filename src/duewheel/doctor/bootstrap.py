@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from duewheel.config.settings import Settings
 from duewheel.doctor.findings import UNREACHABLE, Diagnosis
-from duewheel.errors import DuewheelError
+from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.bootstrap import REMEDY, refusals
 from duewheel.kafka.clients import ClientSettings
 
@@ -33,12 +33,14 @@ def check(by_server: Sequence[tuple[str, str]]) -> Iterator[Diagnosis]:
 
 def not_through(client: ClientSettings, error: DuewheelError, last_error: str) -> Diagnosis:
     """Makes the finding of servers that take connections and accept no client."""
+    if isinstance(error, ConfigError):  # it says which setting is wrong
+        remedy = "correct [kafka.client]"
+        return Diagnosis("kafka_refuses", "error", client.address, str(error), remedy)
     last = f"; last log line: {client.redacted(last_error)}" if last_error else ""
     return Diagnosis(
         "kafka_refuses",
         "error",
         client.address,
         f"takes connections, but accepts no client: {error}{last}",
-        "correct [kafka.client]: a broker that disconnects needs another security_protocol, or has "
-        "no such user with this password",
+        "the log of the brokers has the reason",
     )

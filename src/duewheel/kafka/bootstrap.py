@@ -1,4 +1,4 @@
-"""Checks that the bootstrap servers take connections, and says why a client gets none.
+"""Checks that the bootstrap servers take connections and log a client in, and says why they do not.
 
 kafka-python retries until its deadline whatever the servers reply, and names the reason of a
 refusal in its log lines alone: a wrong port would cost half a minute, and a page of logs.
@@ -14,6 +14,8 @@ from contextlib import contextmanager
 
 from duewheel.config.settings import Settings
 from duewheel.errors import KafkaUnavailable
+from duewheel.kafka.clients import LOGIN_S, ClientSettings
+from duewheel.kafka.login import refusal
 
 _AT_A_TIME = 16
 _CONNECT_S = 3.0
@@ -32,15 +34,25 @@ def refusals(settings: Settings, seconds: float) -> list[tuple[str, str]]:
 
 
 def require_connection(settings: Settings) -> None:
-    """Refuses to go on if no server takes connections.
+    """Refuses to go on if no server logs a client in.
 
     Raises:
+        ConfigError: the servers refuse the client settings; with the reason.
         KafkaUnavailable: with each server's reason.
     """
     by_server = refusals(settings, _CONNECT_S)
     if by_server and all(refusal for _, refusal in by_server):
         reasons = "; ".join(f"{server}: {refusal}" for server, refusal in by_server)
         raise KafkaUnavailable(f"Kafka takes no connections: {reasons} ({REMEDY})")
+    client = ClientSettings(settings.kafka.client_options("admin"))
+    made = client.attempts(LOGIN_S)
+    if any(not each.problem for each in made):
+        return
+    why = refusal(made)
+    if why:
+        raise client.refused(why)
+    reasons = "; ".join(f"{each.server}: {each.problem}" for each in made)
+    raise KafkaUnavailable(f"Kafka answers no client: {client.redacted(reasons)}")
 
 
 def _refusal(server: str, seconds: float) -> str:

@@ -25,6 +25,7 @@ from kafka.errors import (
 from kafka.net.compat import KafkaNetClient
 
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
+from duewheel.kafka import login
 from duewheel.kafka.deadline import Deadline, DeadlineExceeded, within
 from duewheel.kafka.token_provider import tokens_of
 
@@ -61,6 +62,8 @@ _RECONNECT_BACKOFF_MAX_MS = 1_000  # kafka-python's own 30 s outlast a whole dea
 # connecting and the first read.
 _READER_BACKOFF_MS = 10
 _CLOSE_DEADLINE_S = 5.0
+_PATIENCE_S = 1.5  # after which a client that is not connected asks why
+LOGIN_S = 10.0  # for one attempt to log in
 
 
 class _NoSettings(logging.Filter):
@@ -167,7 +170,7 @@ class ClientSettings:
         """
         client = KafkaNetClient(**{**self._settings, **own})
         try:
-            self.call(
+            self._connected(
                 deadline,
                 "connect",
                 lambda: client.get_broker_version(timeout_ms=deadline.remaining_ms()),
@@ -176,6 +179,28 @@ class ClientSettings:
             _close_quietly("network", client.close)
             raise
         return client
+
+    def _connected(self, deadline: Deadline, what: str, connect: Callable[[], T]) -> T:
+        """The result of a call that connects. If the servers refuse these settings, it ends with
+        their reason, not at the deadline: kafka-python would try again until then.
+        """
+
+        def require_login() -> None:
+            seconds = min(LOGIN_S, deadline.remaining_s())
+            why = login.refusal(login.attempts(self._settings, seconds))
+            if why:
+                raise self.refused(why)
+
+        with self.explained(what):
+            return within(deadline, what, connect, (_PATIENCE_S, require_login))
+
+    def attempts(self, seconds: float) -> list[login.Attempt]:
+        """Asks each bootstrap server to log a client in, once."""
+        return login.attempts(self._settings, seconds)
+
+    def refused(self, why: str) -> ConfigError:
+        """Makes the error of settings that the servers refuse."""
+        return ConfigError(f"Kafka refuses these client settings: {self.redacted(why)}")
 
     def open(self, kind: type[Client], deadline: Deadline, **own: Any) -> Client:
         """A new client; a failure leaves no socket and no thread behind.
@@ -202,7 +227,7 @@ class ClientSettings:
                 raise ConfigError(f"Kafka client settings: {self.explain(error)}") from None
 
         try:
-            return self.call(deadline, f"connect ({kind.__name__})", build)
+            return self._connected(deadline, f"connect ({kind.__name__})", build)
         except DuewheelError:
             _close_quietly("network", lambda: [client.close() for client in made])
             raise

@@ -86,17 +86,33 @@ class Deadline:
         return DeadlineExceeded(f"{what}: {how} {limit}")
 
 
-def within(deadline: Deadline, what: str, call: Callable[[], T]) -> T:
+def within(
+    deadline: Deadline,
+    what: str,
+    call: Callable[[], T],
+    after: tuple[float, Callable[[], None]] | None = None,
+) -> T:
     """The result of `call`, which runs in a daemon thread of its own.
+
+    Args:
+        deadline: for the call.
+        what: it does, for the error.
+        call: to run.
+        after: seconds, and what is called once if the result is not there by then. Its errors are
+            raised, and the call may still be running.
 
     Raises:
         DeadlineExceeded: no result at the deadline; the call may still be running.
         Exception: whatever the call raised.
     """
+    begun_s = time.monotonic()
     future = beside(f"deadline: {what}", call)
     # Waiting is apart from reading: the call's own TimeoutError would look like the deadline's.
     while left_s := deadline.remaining_s():
         concurrent.futures.wait([future], timeout=min(left_s, _CHECK_S))
         if future.done():
             return future.result()
+        if after is not None and time.monotonic() - begun_s >= after[0]:
+            after[1]()
+            after = None
     raise deadline.exceeded(what, "no answer")

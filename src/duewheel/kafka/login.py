@@ -1,0 +1,208 @@
+"""Says why the bootstrap servers accept no client: password, mechanism, TLS, or its absence.
+
+kafka-python tries a refused login again until its deadline, and its error then names the time-out
+alone. A client that is not connected after a moment therefore asks here: one connection to each
+server, with the same settings, whose first error is final. Where a broker only hangs up, further
+connections find out which protocol it speaks.
+
+Invariant: a server that cannot be reached, or is starting, is no refusal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.errors import (
+    IllegalSaslStateError,
+    KafkaError,
+    SaslAuthenticationFailedError,
+    UnsupportedSaslMechanismError,
+)
+from kafka.net.compat import KafkaNetClient
+
+from duewheel.kafka.deadline import Deadline, DeadlineExceeded, within
+
+_AT_A_TIME = 16
+_OFFERED = (0, UnsupportedSaslMechanismError.errno)  # of a handshake: both list the mechanisms
+_PORT = 9092
+
+Settings = Mapping[str, Any]
+Question = Callable[[Any, Any], Awaitable[Any]]  # of kafka-python's manager and connection
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One server, asked to log a client in.
+
+    Attributes:
+        server: its address.
+        problem: why it did not; "" if it did.
+        is_refusal: whether the settings are the reason, so that a further attempt cannot succeed.
+    """
+
+    server: str
+    problem: str = ""
+    is_refusal: bool = False
+
+
+def attempts(settings: Settings, seconds: float) -> list[Attempt]:
+    """Connects once to each bootstrap server.
+
+    Args:
+        settings: kafka-python's, with the address.
+        seconds: for each server.
+    """
+    given = settings.get("bootstrap_servers", "localhost")
+    servers = given.split(",") if isinstance(given, str) else list(given)
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        return list(pool.map(lambda server: _Login(settings, server, seconds).attempt(), servers))
+
+
+def refusal(made: Sequence[Attempt]) -> str:
+    """The first server that refuses the settings, and why; "" if one accepts them, or none says."""
+    if any(not each.problem for each in made):
+        return ""
+    return next((f"{each.server} {each.problem}" for each in made if each.is_refusal), "")
+
+
+class _Login:
+    """The attempts to log in to one server."""
+
+    def __init__(self, settings: Settings, server: str, seconds: float) -> None:
+        self._settings = {**settings, "bootstrap_servers": [server]}
+        self._server = server
+        self._deadline = Deadline(seconds)
+        self._protocol = str(settings.get("security_protocol", "PLAINTEXT"))
+        self._mechanism = settings.get("sasl_mechanism")
+
+    def attempt(self) -> Attempt:
+        """Logs in, and asks once more where the error does not say what is wrong."""
+        try:
+            self._ask(_metadata)
+        except Exception as error:  # noqa: BLE001 - also what a token provider raises
+            reason = self._explained(error)
+            problem = reason or f"{type(error).__name__}: {error}"
+            return Attempt(self._server, problem, is_refusal=bool(reason))
+        return Attempt(self._server)
+
+    def _ask(self, question: Question, **others: Any) -> Any:
+        """Connects and logs in, with `others` in place of some settings; asks, and disconnects."""
+        client = KafkaNetClient(**{**self._settings, **others})
+
+        async def asked() -> Any:
+            manager = client._manager
+            node_id = manager.cluster.bootstrap_brokers()[0].node_id
+            left_ms = self._deadline.remaining_ms()
+            connection = await manager.get_connection(
+                node_id, timeout_ms=left_ms, pop_on_close=False, refresh_metadata_on_err=False
+            )
+            return await question(manager, connection)
+
+        try:
+            return within(self._deadline, "log in", lambda: client._net.run(asked))
+        finally:
+            with contextlib.suppress(KafkaError, OSError, RuntimeError):
+                client.close()
+
+    def _explained(self, error: Exception) -> str:
+        """Why the settings cannot work; "" if that is unknown."""
+        login, text = f"SASL {self._mechanism}", f"{type(error).__name__}: {error}"
+        if isinstance(error, SaslAuthenticationFailedError):
+            user = self._settings.get("sasl_plain_username")
+            who = f"user {user!r} with this password" if user else "these credentials"
+            return f"does not accept {who} by {login}: {text}"
+        if isinstance(error, UnsupportedSaslMechanismError):
+            offered = ", ".join(self._mechanisms()) or "others"
+            return f"does not offer {login}, but {offered}: correct sasl_mechanism ({text})"
+        if isinstance(error, IllegalSaslStateError):
+            wanted = self._protocol.removeprefix("SASL_")
+            return f"takes no login: security_protocol is {self._protocol}, should be {wanted}"
+        if not isinstance(error, KafkaError | OSError | DeadlineExceeded):
+            return f"gets no login from this client: {text}"
+        if isinstance(error, OSError) and error.filename is not None:
+            return f"gets no login from this client: {error}"
+        return self._explained_by_protocol(text)
+
+    def _explained_by_protocol(self, text: str) -> str:
+        """The reason of a broker that hangs up, which is all that a wrong protocol makes it do."""
+        wants_tls, wants_login = "SSL" in self._protocol, "SASL" in self._protocol
+        speaks_tls = self._speaks_tls()
+        is_now = f"security_protocol is {self._protocol}, should be"
+        if speaks_tls is None:
+            return ""
+        if speaks_tls and not wants_tls:
+            return f"speaks TLS: {is_now} SSL or SASL_SSL"
+        if wants_tls and not speaks_tls:
+            plain = self._succeeds(security_protocol="PLAINTEXT")
+            return f"speaks no TLS: {is_now} PLAINTEXT or SASL_PLAINTEXT" if plain else ""
+        if wants_tls and "SSL" in text.upper().replace("KAFKASSL", ""):
+            return f"and this client do not agree on TLS: correct the ssl_ options ({text})"
+        offered = () if wants_login else self._mechanisms()
+        if offered:
+            wanted = "SASL_SSL" if wants_tls else "SASL_PLAINTEXT"
+            return f"requires a login ({', '.join(offered)}): {is_now} {wanted}"
+        return ""
+
+    def _speaks_tls(self) -> bool | None:
+        """Whether a TLS server answers; None if no server does. Its certificate does not matter."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        host, port = _place(self._server)
+        left_s = max(0.1, self._deadline.remaining_s())
+        try:
+            raw = socket.create_connection((host, port), left_s)
+        except OSError:
+            return None
+        with raw:
+            try:
+                context.wrap_socket(raw, server_hostname=host).close()
+            except ssl.SSLError as error:
+                return "ALERT" in (error.reason or "")  # a TLS server that refuses this client
+            except OSError:
+                return False
+        return True
+
+    def _mechanisms(self) -> Sequence[str]:
+        """The SASL mechanisms that the server offers; none if it takes no login."""
+        protocol = "SSL" if "SSL" in self._protocol else "PLAINTEXT"
+        try:
+            mechanisms: Sequence[str] = self._ask(_handshake, security_protocol=protocol)
+        except Exception:  # noqa: BLE001 - the reason is known without them
+            return ()
+        return mechanisms
+
+    def _succeeds(self, **others: Any) -> bool:
+        try:
+            self._ask(_nothing, **others)
+        except Exception:  # noqa: BLE001 - not this protocol either
+            return False
+        return True
+
+
+async def _nothing(_: Any, __: Any) -> None:
+    pass
+
+
+async def _metadata(manager: Any, connection: Any) -> None:
+    """A listener that requires a login refuses only the first request."""
+    await manager.cluster.refresh_metadata(connection.node_id)
+
+
+async def _handshake(_: Any, connection: Any) -> Sequence[str]:
+    # Not at the top: an application may have a kafka-python that has it elsewhere.
+    from kafka.protocol.sasl import SaslHandshakeRequest
+
+    request = SaslHandshakeRequest(mechanism="PLAIN", max_version=1)
+    response = await connection.send_request(request)
+    return list(response.mechanisms) if response.error_code in _OFFERED else ()
+
+
+def _place(server: str) -> tuple[str, int]:
+    host, colon, port = server.strip().rpartition(":")
+    return (host.strip("[]"), int(port)) if colon and port.isdecimal() else (server.strip(), _PORT)

@@ -1,0 +1,145 @@
+"""Each wrong login is told apart, in seconds: by the clients, the commands and `run`.
+
+One broker with four listeners: without security, with passwords, with TLS, with both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient
+from tests.harness.certificates import self_signed
+from tests.harness.config_file import write_config
+from tests.harness.launcher import run
+
+from duewheel.client import DelayProducer
+from duewheel.dev.broker import HOST, DevBroker, free_ports
+from duewheel.errors import ConfigError
+from duewheel.java.find import Java
+from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.deadline import Deadline
+
+pytestmark = [pytest.mark.kafka, pytest.mark.crash_matrix]
+
+USER, PASSWORD = "ann", "hunter2"
+AT_ONCE_S = 20.0  # of a deadline of 60: 2 s on a machine that does nothing else
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """host:port of each listener, and the file of the certificate that clients have to trust."""
+
+    plain: str
+    sasl: str
+    tls: str
+    both: str
+    authority: Path
+
+
+@pytest.fixture(scope="module")
+def listeners(
+    java: Java, kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Listeners]:
+    store, certificate = self_signed(java, tmp_path_factory.mktemp("certificate"), PASSWORD)
+    *ports, controller = free_ports(5)
+    names = ("PLAINTEXT", "SASL", "TLS", "BOTH")
+    at = dict(zip(names, ports, strict=True))
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    properties = {
+        "listeners": ",".join(
+            f"{name}://{HOST}:{port}" for name, port in (at | {"CONTROLLER": controller}).items()
+        ),
+        "advertised.listeners": ",".join(f"{name}://{HOST}:{port}" for name, port in at.items()),
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,"
+        "SASL:SASL_PLAINTEXT,TLS:SSL,BOTH:SASL_SSL",
+        "controller.quorum.voters": f"1@{HOST}:{controller}",
+    }
+    for name in ("tls", "both"):
+        properties |= {
+            f"listener.name.{name}.ssl.keystore.type": "PKCS12",
+            f"listener.name.{name}.ssl.keystore.location": str(store),
+            f"listener.name.{name}.ssl.keystore.password": PASSWORD,
+        }
+    for name in ("sasl", "both"):
+        properties |= {
+            f"listener.name.{name}.sasl.enabled.mechanisms": "PLAIN",
+            f"listener.name.{name}.plain.sasl.jaas.config": f"{module} required "
+            f'user_{USER}="{PASSWORD}";',
+        }
+    with DevBroker(java=java, port=ports[0], properties=properties):
+        yield Listeners(*(f"{HOST}:{port}" for port in ports), certificate)
+
+
+def login(**others: str) -> dict[str, str]:
+    return {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": USER,
+        "sasl_plain_password": PASSWORD,
+        **others,
+    }
+
+
+WRONG: list[tuple[str, dict[str, str], str]] = [
+    ("sasl", login(sasl_plain_password="hunter3"), "does not accept user 'ann' with this password"),
+    ("both", login(security_protocol="SASL_SSL", sasl_plain_password="hunter3"), "this password"),
+    ("sasl", login(sasl_mechanism="SCRAM-SHA-256"), "does not offer SASL SCRAM-SHA-256, but PLAIN"),
+    ("sasl", {}, r"requires a login \(PLAIN\): security_protocol is PLAINTEXT, should be SASL_PLAIN"),
+    ("plain", login(), "takes no login: security_protocol is SASL_PLAINTEXT, should be PLAINTEXT"),
+    ("tls", {}, "speaks TLS: security_protocol is PLAINTEXT, should be SSL or SASL_SSL"),
+    ("both", login(), "speaks TLS: security_protocol is SASL_PLAINTEXT, should be SSL or SASL_SSL"),
+    ("plain", {"security_protocol": "SSL"}, "speaks no TLS: security_protocol is SSL, should be PL"),
+    ("sasl", login(security_protocol="SASL_SSL"), "speaks no TLS: security_protocol is SASL_SSL"),
+    ("both", {"security_protocol": "SSL"}, r"requires a login \(PLAIN\): security_protocol is SSL"),
+    ("tls", {"security_protocol": "SSL", "ssl_cafile": ""}, "certificate verify failed"),
+]
+
+
+def client(listeners: Listeners, to: str, settings: dict[str, str]) -> dict[str, Any]:
+    options: dict[str, Any] = {"bootstrap_servers": [getattr(listeners, to)], **settings}
+    if "SSL" in settings.get("security_protocol", ""):
+        options = {"ssl_cafile": str(listeners.authority), **options}
+    return {name: value for name, value in options.items() if value}
+
+
+@pytest.mark.parametrize(("to", "settings", "reason"), WRONG)
+def test_each_wrong_setting_has_a_reason_of_its_own(
+    listeners: Listeners, to: str, settings: dict[str, str], reason: str
+) -> None:
+    options, begun_s = client(listeners, to, settings), time.monotonic()
+    with pytest.raises(ConfigError, match=reason) as refused:
+        ClientSettings(options).open(KafkaAdminClient, Deadline(60))
+    assert time.monotonic() - begun_s < AT_ONCE_S
+    assert "hunter" not in str(refused.value)
+
+
+def test_the_right_settings_are_accepted(listeners: Listeners) -> None:
+    tls = {"security_protocol": "SSL"}
+    both = login(security_protocol="SASL_SSL")
+    for to, settings in (("plain", {}), ("sasl", login()), ("tls", tls), ("both", both)):
+        (made,) = ClientSettings(client(listeners, to, settings)).attempts(30)
+        assert made.problem == ""
+
+
+def test_the_client_of_an_application(listeners: Listeners) -> None:
+    options = client(listeners, "sasl", login(sasl_plain_password="hunter3"))
+    with pytest.raises(ConfigError, match="this password"):
+        DelayProducer("timers", **options)
+
+
+def test_commands_doctor_and_run(listeners: Listeners, tmp_path: Path) -> None:
+    wrong = login(sasl_plain_password="hunter3")
+    config = write_config(tmp_path, listeners.sasl, "app", kafka={"client": wrong})
+    for words in (["init"], ["run"]):
+        begun_s, done = time.monotonic(), run(config, *words)
+        assert done.returncode == ConfigError.exit_code, done.stderr
+        assert "does not accept user 'ann' with this password" in done.stderr
+        assert time.monotonic() - begun_s < AT_ONCE_S
+    examined = run(config, "doctor")
+    assert "kafka_refuses" in examined.stdout and "with this password" in examined.stdout
+    assert "hunter" not in examined.stdout + examined.stderr

@@ -1,0 +1,64 @@
+"""Why servers accept no client, as far as no broker is needed: tests/integration/test_login.py."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient
+from tests.harness.small_servers import hangs_up, is_silent, server, speaks_tls
+
+from duewheel.dev.broker import HOST, free_ports
+from duewheel.errors import ConfigError
+from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.login import Attempt, attempts, refusal
+
+
+def attempt(address: str, seconds: float = 5.0, **settings: Any) -> Attempt:
+    (made,) = attempts({"bootstrap_servers": [address], **settings}, seconds)
+    return made
+
+
+def test_a_client_without_tls_at_a_port_with_it() -> None:
+    with server(speaks_tls) as address:
+        made = attempt(address)
+        assert made.is_refusal
+        expected = "speaks TLS: security_protocol is PLAINTEXT, should be SSL or SASL_SSL"
+        assert made.problem == expected
+        assert refusal([made]) == f"{address} {expected}"
+
+
+def test_a_server_that_says_nothing_is_no_refusal() -> None:
+    (nobody,) = free_ports(1)
+    assert not attempt(f"{HOST}:{nobody}").is_refusal
+    with server(hangs_up) as address:
+        made = attempt(address)
+        assert made.problem and not made.is_refusal
+    with server(is_silent) as address:
+        made = attempt(address, 0.3)
+        assert "no answer within 0.3 s" in made.problem and not made.is_refusal
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    with server(hangs_up) as address:
+        absent = str(tmp_path / "absent.pem")
+        made = attempt(address, security_protocol="SSL", ssl_cafile=absent)
+    assert made.is_refusal and "No such file" in made.problem
+
+
+def test_one_server_that_accepts_is_enough() -> None:
+    refused, unknown = Attempt("a:1", "speaks TLS", is_refusal=True), Attempt("b:1", "is down")
+    assert refusal([unknown, refused]) == "a:1 speaks TLS"
+    assert refusal([refused, Attempt("c:1")]) == ""
+    assert refusal([unknown]) == ""
+
+
+def test_a_client_gives_up_at_once_where_its_settings_are_refused() -> None:
+    with server(speaks_tls) as address:
+        client, begun_s = ClientSettings({"bootstrap_servers": [address]}), time.monotonic()
+        with pytest.raises(ConfigError, match="speaks TLS"):
+            client.open(KafkaAdminClient, Deadline(60))
+    assert time.monotonic() - begun_s < 30
