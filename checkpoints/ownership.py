@@ -17,7 +17,7 @@ from typing import Any
 
 from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.recovery_decision import Local, is_own
-from duewheel.errors import Fenced, RecoveryPending, RecoveryRefused
+from duewheel.errors import Fenced, OwnerAlive, RecoveryRefused
 
 
 def require_same_settings(
@@ -92,7 +92,7 @@ def require_may_own(
 
     Raises:
         Fenced: with the owner and the remedy.
-        RecoveryPending: the owner's silence is still too short: try again later.
+        OwnerAlive: the owner's silence is still too short: try again later.
     """
     if progress.owner == NOBODY or take_over:
         return
@@ -112,7 +112,10 @@ def require_may_own(
         f"{silent_ms / 1000:.0f} s old. If no process serves it any more, start with --take-over"
     )
     if may_follow:
-        raise RecoveryPending(f"{reason}. Takes over after {take_over_after_ms / 1000:.0f} s")
+        raise OwnerAlive(
+            f"{reason}. Takes over after {take_over_after_ms / 1000:.0f} s",
+            take_over_after_ms - silent_ms,
+        )
     raise Fenced(reason)
 
 

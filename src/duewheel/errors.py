@@ -14,6 +14,7 @@ DuewheelError                     1  findings, or any error without a code of it
 ├── PublishDoubt                  1  the outcome of a transaction is unknown (retriable)
 │   └── TransactionTooSlow        1  the same, by its duration: the next one is smaller (retriable)
 └── RecoveryPending               1  the files must be recovered first: start again (retriable)
+    └── OwnerAlive                1  the owner may be alive: wait until it is silent (retriable)
 """
 
 from __future__ import annotations
@@ -118,3 +119,15 @@ class RecoveryPending(DuewheelError):
     """Dequeue has decided on a recovery of the files: this ingest must restart."""
 
     retriable = True
+
+
+class OwnerAlive(RecoveryPending):
+    """The shard's owner may still be alive: it has been silent for too short a time.
+
+    Attributes:
+        left_ms: if the owner stays silent, this directory may take over after so long.
+    """
+
+    def __init__(self, text: str, left_ms: int) -> None:
+        super().__init__(text)
+        self.left_ms = left_ms

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -11,6 +13,8 @@ from duewheel.config.durations import parse_duration_ms
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
+_WAIT_S = 10.0
+_START_S = 60.0  # a reply is awaited so long while the processes start
 _NO_REPLY_TOPIC = (
     "written, and takes effect. Whether it stopped a timer is not reported: timer.reply_topic names "
     "no topic"
@@ -32,7 +36,9 @@ def _with_timer(command: Command) -> Command:
     """Adds the options that name timers, and the longest wait for the reply."""
     for option in (
         click.option("--no-wait", is_flag=True, help="do not wait for the reply"),
-        click.option("--wait", default="10s", help="the longest wait; by default 10s"),
+        click.option(
+            "--wait", help="the longest wait; by default 10s, from the end of a start on this host"
+        ),
         click.option("--timer-topic", help="their topic; by default the first of timer.topics"),
         click.option("--key", help="the timers' key: with an id it determines their partition"),
         click.option("--id", "timer_id", help="the timers' id"),
@@ -99,7 +105,8 @@ def cancel(settings: Settings, output: str, **options: Any) -> int:
     from duewheel.cli import send as sender
 
     wait_s = _wait_s(options)
-    result = sender.cancel(settings, _timer(options), wait_s)
+    goes_on = while_starting(settings, options)
+    result = sender.cancel(settings, _timer(options), wait_s, goes_on)
     return answered(settings, result, wait_s, output)
 
 
@@ -136,6 +143,7 @@ def reschedule(
         settings,
         _timer(options),
         wait_s,
+        while_starting(settings, options),
         topic=topic,
         value=_encoded(value),
         headers=[_header(text) for text in headers],
@@ -162,10 +170,34 @@ def _wait_s(options: dict[str, Any]) -> float | None:
     """Parses the longest wait; None: do not wait."""
     if options["no_wait"]:
         return None
+    if options["wait"] is None:
+        return _WAIT_S
     try:
         return parse_duration_ms(options["wait"]) / 1000
     except ValueError as error:
         raise ConfigError(f"--wait: {error}") from error
+
+
+def while_starting(settings: Settings, options: dict[str, Any]) -> Callable[[], bool]:
+    """Whether to wait once more: until a start on this host has ended, and one wait beyond it."""
+    from duewheel.ops.reply_delay import is_starting
+
+    if options["wait"] is not None:
+        return lambda: False
+    end_s, was_starting, is_told = time.monotonic() + _START_S, is_starting(settings), False
+
+    def goes_on() -> bool:
+        nonlocal was_starting, is_told
+        before, was_starting = was_starting, is_starting(settings)
+        if time.monotonic() >= end_s or not (before or was_starting):
+            return False
+        if not is_told:
+            text = f"the shard is starting: waiting for the reply, {_START_S:g} s at most"
+            click.echo(f"duewheel: written; {text}", err=True)
+            is_told = True
+        return True
+
+    return goes_on
 
 
 def answered(settings: Settings, result: dict[str, Any], wait_s: float | None, output: str) -> int:
@@ -177,7 +209,10 @@ def answered(settings: Settings, result: dict[str, Any], wait_s: float | None, o
         click.echo(f"duewheel: {_NO_REPLY_TOPIC}", err=True)
         return 0
     if result["answer"] is None:
-        click.echo(f"duewheel: written, but no reply within {wait_s:g} s", err=True)
+        from duewheel.ops.reply_delay import reasons
+
+        why = "".join(f"; {reason}" for reason in reasons(settings))
+        click.echo(f"duewheel: written, but no reply in time{why}", err=True)
     return 0 if result["answer"] == "cancelled" else 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -104,13 +104,19 @@ def send(
     return {**asdict(timer), "handle": timer.handle}
 
 
-def cancel(settings: Settings, timer: NamedTimer, wait_s: float | None) -> dict[str, Any]:
+def cancel(
+    settings: Settings,
+    timer: NamedTimer,
+    wait_s: float | None,
+    waits_on: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
     """Writes the cancel, and waits for the reply if a reply topic is configured.
 
     Args:
         settings: of the shard.
         timer: which timers.
         wait_s: the longest wait for the reply; None: do not wait.
+        waits_on: called at its end: whether to wait for as long once more.
 
     Returns:
         id, timer_topic, partition, offset, answer (None: no reply in time).
@@ -121,7 +127,7 @@ def cancel(settings: Settings, timer: NamedTimer, wait_s: float | None) -> dict[
     """
     with _producer(settings, timer.topic(settings), wait_s) as producer:
         request = producer.cancel(timer.name, key=timer.key, partition=timer.partition)
-        written, answer = _answered(request, wait_s)
+        written, answer = _answered(request, wait_s, waits_on)
     return {**_place(written), "answer": answer}
 
 
@@ -129,6 +135,7 @@ def reschedule(
     settings: Settings,
     timer: NamedTimer,
     wait_s: float | None,
+    waits_on: Callable[[], bool] = lambda: False,
     *,
     topic: str | None,
     value: bytes | None,
@@ -140,7 +147,7 @@ def reschedule(
     """Writes the new timer, and waits for the reply if a reply topic is configured.
 
     Args:
-        settings, timer, wait_s: as for `cancel`.
+        settings, timer, wait_s, waits_on: as for `cancel`.
         topic, value, headers: the message; without topic it is read back, without value it keeps
             its value.
         deliver_at, delay, level: as for `send`.
@@ -165,7 +172,7 @@ def reschedule(
             headers=headers,
             **when,
         )
-        written, answer = _answered(request, wait_s)
+        written, answer = _answered(request, wait_s, waits_on)
     new = {"due_ms": written.due_ms, "handle": written.handle}
     return {**_place(written), **new, "answer": answer}
 
@@ -213,14 +220,18 @@ def _producer(
         raise KafkaUnavailable(f"Kafka at {settings.kafka.servers}: {reason}") from error
 
 
-def _answered(request: Future[Written], wait_s: float | None) -> tuple[Written, Answer | None]:
+def _answered(
+    request: Future[Written], wait_s: float | None, waits_on: Callable[[], bool]
+) -> tuple[Written, Answer | None]:
     written = request.result(_ACKNOWLEDGED_S)
     if wait_s is None or written.reply is None:
         return written, None
-    try:
-        return written, written.answer(wait_s)
-    except TimeoutError:
-        return written, None
+    while True:
+        try:
+            return written, written.answer(wait_s)
+        except TimeoutError:
+            if not waits_on():
+                return written, None
 
 
 def _place(written: Cancel | Rescheduled) -> dict[str, Any]:

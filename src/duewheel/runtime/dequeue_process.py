@@ -8,9 +8,11 @@ until a signal. Any failure ends the process; its supervisor starts it again.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
 
 import structlog
 
@@ -21,7 +23,7 @@ from duewheel.checkpoints.recovery_decision import read_local_state
 from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, Fenced, KafkaUnavailable, RecoveryPending
+from duewheel.errors import ConfigError, Fenced, KafkaUnavailable, OwnerAlive, RecoveryPending
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.all_shards_progress import all_shards, require_as_many
@@ -74,10 +76,14 @@ def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = 
                             _deliver(settings, clock, dequeue)
                 else:
                     first = _first_if_new(settings, directory, clock, publisher, topics)
+                    start = partial(
+                        dequeue.start, first, take_over=take_over, before_claim=topics.require
+                    )
                     with topics.explaining():
-                        dequeue.start(first, take_over=take_over, before_claim=topics.require)
-                    with _metrics(settings, clock, dequeue, publisher):
-                        _deliver(settings, clock, dequeue)
+                        is_owner = once_the_owner_is_silent(start, clock, publisher)
+                    if is_owner:
+                        with _metrics(settings, clock, dequeue, publisher):
+                            _deliver(settings, clock, dequeue)
             log.info("dequeue stopped", **_counters(dequeue))
         finally:
             dequeue.close()
@@ -119,6 +125,32 @@ class _TopicCheck:
         except ConfigError:
             self.require()
             raise
+
+
+def once_the_owner_is_silent(
+    start: Callable[[], None], clock: factory.StoppableClock, publisher: KafkaPublisher
+) -> bool:
+    """Starts, and waits while another directory may own the shard; False if a signal came before.
+
+    An empty directory waits here after the loss of the old one: an end of the process instead would
+    be restarted with a growing back-off, which outlasts the silence that is waited for.
+    """
+    while not clock.stopping.is_set():
+        try:
+            start()
+        except OwnerAlive as alive:
+            publisher.close()
+            wait_s = alive.left_ms / 1000 + _TAKE_OVER_AGAIN_S
+            until = datetime.fromtimestamp(clock.now_ms() / 1000 + wait_s, UTC)
+            log.warning(
+                "waiting for the shard's owner to be silent",
+                reason=str(alive),
+                until=until.isoformat(timespec="seconds"),
+            )
+            clock.sleep(wait_s)
+        else:
+            return True
+    return False
 
 
 def _deliver(settings: Settings, clock: Clock, dequeue: Dequeue) -> None:

@@ -1,0 +1,79 @@
+"""What a command that waits for a reply knows of the shard on its host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.harness.local_world import LocalWorld
+from tests.harness.timer_rows import P0
+
+from duewheel.checkpoints.file_lock import FileLock
+from duewheel.checkpoints.fs import HOST_FS
+from duewheel.cli.messages import while_starting
+from duewheel.config.settings import Settings, load
+from duewheel.ops import reply_delay
+from duewheel.runtime import run_file
+from duewheel.runtime.run_file import Supervised
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    timer = {"topics": "timers", "slots": 100_000, "roll_window": "1h", "margin": "5m"}
+    return load(None, {"timer": timer, "storage": {"data_dir": tmp_path / "data"}})
+
+
+@pytest.fixture
+def stopped(settings: Settings) -> Settings:
+    LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0}).stop()
+    return settings
+
+
+def test_a_start_is_waited_for_and_one_wait_beyond_it(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = iter([False, True, True, False, False])
+    monkeypatch.setattr(reply_delay, "is_starting", lambda _: next(seen))
+    goes_on = while_starting(settings, {"wait": None})
+    assert [goes_on() for _ in range(4)] == [True, True, True, False]
+    assert capsys.readouterr().err.count("the shard is starting: waiting for the reply, 60 s") == 1
+
+
+def test_a_wait_that_was_asked_for_is_not_extended(settings: Settings) -> None:
+    assert while_starting(settings, {"wait": "5s"})() is False
+
+
+def test_reasons_are_those_of_the_shard_on_this_host(stopped: Settings, tmp_path: Path) -> None:
+    assert reply_delay.reasons(stopped)[0] == "ingest is stopped"
+    elsewhere = stopped.model_copy(
+        update={"storage": stopped.storage.model_copy(update={"data_dir": tmp_path / "none"})}
+    )
+    assert reply_delay.reasons(elsewhere) == []
+
+
+@pytest.fixture
+def supervised(stopped: Settings) -> Iterator[Path]:
+    """The data directory of a `run`."""
+    data_dir = stopped.storage.data_dir
+    lock = FileLock(data_dir / run_file.LOCK_NAME)
+    assert lock.try_acquire()
+    yield data_dir
+    lock.close()
+
+
+@pytest.mark.parametrize(
+    ("ingest", "starting"),
+    [
+        (Supervised(pid=7), True),
+        (Supervised(pid=7, lives=True), False),
+        (Supervised(last_exit_code=1, last_reason="ended", next_try_ms=1), False),
+    ],
+)
+def test_a_start_is_seen_in_what_run_writes(
+    stopped: Settings, supervised: Path, ingest: Supervised, starting: bool
+) -> None:
+    assert not reply_delay.is_starting(stopped)
+    fd = HOST_FS.open_file(supervised / run_file.FILE_NAME)
+    run_file.write(fd, {"ingest": ingest, "dequeue": Supervised(pid=8, lives=True)})
+    assert reply_delay.is_starting(stopped) is starting

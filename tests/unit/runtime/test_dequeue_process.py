@@ -1,0 +1,66 @@
+"""A dequeue process in an empty directory, while the shard's owner may be alive."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from duewheel import factory
+from duewheel.errors import OwnerAlive
+from duewheel.runtime.dequeue_process import once_the_owner_is_silent
+
+
+class QuickClock(factory.StoppableClock):
+    """Notes how long it was to sleep, and goes on."""
+
+    def __init__(self, stops_after: int) -> None:
+        super().__init__(threading.Event())
+        self.slept: list[float] = []
+        self._stops_after = stops_after
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        if len(self.slept) == self._stops_after:
+            self.stopping.set()
+
+
+class Closed:
+    """A publisher that is only closed."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def alive_for(times: int) -> Callable[[], None]:
+    left = iter(range(times))
+
+    def start() -> None:
+        if next(left, None) is not None:
+            raise OwnerAlive("its last heartbeat is 3 s old. Takes over after 10 s", 7_000)
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("refused", "stops_after", "owns"), [(0, 9, True), (2, 9, True), (5, 2, False)]
+)
+def test_it_waits_in_the_process_and_says_until_when(
+    refused: int, stops_after: int, owns: bool
+) -> None:
+    clock, publisher = QuickClock(stops_after), Closed()
+    wanted: Any = publisher
+    with capture_logs() as lines:
+        assert once_the_owner_is_silent(alive_for(refused), clock, wanted) is owns
+    waits = min(refused, stops_after)
+    assert clock.slept == [8.0] * waits
+    assert publisher.closed == len(lines) == waits
+    for line in lines:
+        assert line["event"] == "waiting for the shard's owner to be silent"
+        assert "3 s old" in line["reason"] and line["until"].endswith("+00:00")
