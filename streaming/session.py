@@ -4,7 +4,8 @@
 - Spark writes below one work directory only, and leaves nothing in the current one.
 - All settings pass through a file that only this user can read, deleted once the JVM has started.
   Options on the command line, secrets included, would be visible to every user of the host.
-- The JVM logs in the same form as this process, to the same stderr.
+- The JVM logs in the same form as this process, to the same stderr; whatever else it prints becomes
+  log lines (log_relay.py).
 - The JVM ends with this process, also while it starts. By itself it would see the end only behind
   its start, and never if the folder is gone by then to which it reports its port.
 
@@ -32,6 +33,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from duewheel.errors import ConfigError, DuewheelError, SparkUnavailable
+from duewheel.osutil.log_relay import LogRelay
 from duewheel.streaming.executors import is_local, require_master
 
 # Without the larger stack, stopping a query overflows it in one of Spark's regular expressions.
@@ -122,18 +124,22 @@ _log = structlog.get_logger(__name__)
 
 
 class _JvmStart:
-    """Makes the kernel kill the JVM when this process ends, as Child does with other programs.
+    """Makes the kernel kill the JVM when this process ends, as Child does with other programs, and
+    gives it the output of a LogRelay.
 
     pyspark starts the JVM by a fork of its own. What is set in the child stays set behind `exec`.
     """
 
     def __init__(self) -> None:
         self.parent = 0  # this process, while its main thread starts the JVM
+        self.output = -1  # descriptor of the JVM's output meanwhile
         os.register_at_fork(after_in_child=self._in_child)
 
     def _in_child(self) -> None:
         if self.parent:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+            os.dup2(self.output, 1)
+            os.dup2(self.output, 2)
             if os.getppid() != self.parent:  # it ended before the request
                 os._exit(1)
 
@@ -170,7 +176,8 @@ def start_session(options: SessionOptions) -> Session:
     on_interrupt, before = signal.getsignal(signal.SIGINT), tempfile.tempdir
     # pyspark creates a folder for the JVM's port: a kill during the start would leave it in /tmp.
     tempfile.tempdir = str(scratch)
-    _jvm_start.parent = os.getpid()
+    relay = LogRelay("jvm")
+    _jvm_start.parent, _jvm_start.output = os.getpid(), relay.write_end
     try:
         session = SparkSession.builder.getOrCreate()
     except PySparkException as error:
@@ -179,6 +186,7 @@ def start_session(options: SessionOptions) -> Session:
         raise _not_started(options.master, error) from error
     finally:
         _jvm_start.parent = 0
+        relay.close_write_end()
         properties.unlink()
         tempfile.tempdir = before
         # pyspark has installed its own handler.
