@@ -40,6 +40,7 @@ JDK_LOCK = ROOT / "requirements-jdk.txt"
 
 PIP_ATTEMPTS = 3
 END_S = 30.0  # in which pip has removed what it had unpacked
+TELL_S = 15.0  # between two signs of life of a long step
 
 
 class Terminated(KeyboardInterrupt):
@@ -140,11 +141,14 @@ def ensure_java() -> None:
 
 
 def pip(*arguments: str | Path) -> None:
-    """Install, again if it fails: registries and networks have bad moments."""
-    options = ["--disable-pip-version-check", "--no-input", "--retries=10", "--timeout=60"]
+    """Install, again if it fails: registries and networks have bad moments. pip prints its errors
+    only: its line for each package would hide what a reader has to know.
+    """
+    options = ["--quiet", "--disable-pip-version-check", "--no-input", "--retries=10"]
+    options.append("--timeout=60")
     for attempt in range(1, PIP_ATTEMPTS + 1):
         try:
-            run("-m", "pip", "install", *options, *arguments)
+            run("-m", "pip", "install", *options, *arguments, waiting="still installing")
             return
         except subprocess.CalledProcessError:
             if attempt == PIP_ATTEMPTS:
@@ -153,15 +157,18 @@ def pip(*arguments: str | Path) -> None:
             time.sleep(5)
 
 
-def run(*arguments: str | Path) -> None:
+def run(*arguments: str | Path, waiting: str = "") -> None:
     """Run the environment's Python; raises CalledProcessError if that fails.
 
     Cut short, it lets the child tidy up: subprocess.run would kill it a quarter of a second later.
+    While it runs, `waiting` is said now and then, with the seconds so far.
     """
+    begun_s = time.monotonic()
     # It inherits the lock, which is all that is inheritable.
     with subprocess.Popen([PYTHON, "-P", *arguments], cwd=ROOT, close_fds=False) as child:
         try:
-            code = child.wait()
+            while (code := ended(child, TELL_S if waiting else None)) is None:
+                say(f"{waiting}, for {time.monotonic() - begun_s:.0f} s")
         except KeyboardInterrupt as interruption:
             if isinstance(interruption, Terminated):
                 child.send_signal(signal.SIGINT)
@@ -172,6 +179,14 @@ def run(*arguments: str | Path) -> None:
             raise
     if code:
         raise subprocess.CalledProcessError(code, child.args)
+
+
+def ended(child: subprocess.Popen[bytes], timeout_s: float | None) -> int | None:
+    """The exit code; None if it still runs at the time-out."""
+    try:
+        return child.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def runs(*arguments: str) -> bool:
