@@ -43,7 +43,7 @@ from duewheel.kafka.raw_reader import RawReader
 from duewheel.kafka.raw_records import committed_records
 from duewheel.kafka.topic_discovery import TakenTopics, discover, require_some
 from duewheel.osutil.signals import stop_signals
-from duewheel.osutil.terminal import progress_bar
+from duewheel.osutil.terminal import Steps, steps
 from duewheel.schemas.batches import OffsetRanges, TopicPartition
 from duewheel.streaming.epoch_parser import contracts
 
@@ -86,7 +86,7 @@ def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
     """
     os.nice(_NICE)
     history = AuditHistory(settings.audit_dir)
-    with history.locked(), stop_signals() as stopping:
+    with history.locked(), stop_signals() as stopping, steps("reading the progress") as step:
         clock = factory.StoppableClock(stopping)
         begun_ms, audited = clock.now_ms(), _audited(history)
         progress = _progress(settings, clock)
@@ -99,11 +99,13 @@ def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
         between = ranges(starts, ends)
         chunks = split_range(between, settings.audit.rows_max)
         message_contracts = contracts(epochs, settings.dead_letter_topic)
+        step.begin("starting Great Expectations")
         validator = AuditValidator(epochs, message_contracts, GreatExpectations())
         if chunks:
             client = ClientSettings(settings.kafka.client_options("consumer"))
             with closing(RawReader(client, topics, stopping)) as reader:
-                _take(validator, reader, chunks, stopping.is_set)
+                _take(validator, reader, chunks, stopping.is_set, step)
+        step.begin("comparing rows, writing Data Docs")
         across = validator.across_rows(_parameters(settings))
         ended_ms = clock.now_ms()
         result = {
@@ -229,17 +231,17 @@ def _take(
     reader: RawReader,
     chunks: Sequence[OffsetRanges],
     stopped: Callable[[], bool],
+    step: Steps,
 ) -> None:
     begun_s = time.monotonic()
-    with progress_bar() as bar:
-        task = bar.add_task("offsets", total=sum(map(offsets_in, chunks)))
-        for chunk in chunks:
-            for part in reader.read(chunk, _PART_BYTES):
-                if stopped():
-                    raise DuewheelError("the audit was stopped: it has no result")
-                for records in committed_records(part, chunk):
-                    validator.take(records)
-            bar.update(task, advance=offsets_in(chunk))
+    step.begin("validating offsets", sum(map(offsets_in, chunks)))
+    for chunk in chunks:
+        for part in reader.read(chunk, _PART_BYTES):
+            if stopped():
+                raise DuewheelError("the audit was stopped: it has no result")
+            for records in committed_records(part, chunk):
+                validator.take(records)
+        step.advance(offsets_in(chunk))
     log.info("range validated", rows=validator.rows, took_s=round(time.monotonic() - begun_s, 1))
 
 

@@ -12,12 +12,18 @@ from typing import Any
 import click
 
 from duewheel.checkpoints import fs
+from duewheel.cli import times
 from duewheel.config.settings import Settings, load
 from duewheel.errors import NO_ROOM, ConfigError, DiskFull, KafkaUnavailable
 from duewheel.extras import Extra, require
 from duewheel.osutil import logs
 
 Command = Callable[..., Any]
+
+# Fields with an instant in epoch milliseconds; other names in _ms are durations.
+_INSTANTS = frozenset(
+    {"due_ms", "delivered_ms", "floor_ms", "lag_asked_ms", "next_due_ms", "next_try_ms", "oldest_ms"}
+)
 
 
 def one_of(*words: str) -> click.Choice[str]:
@@ -145,7 +151,8 @@ def show_row(row: dict[str, Any], output: str) -> None:
     if output == "json":
         click.echo(json.dumps(row))
     else:
-        click.echo("  ".join(f"{key}={value}" for key, value in row.items() if value is not None))
+        known = {key: value for key, value in row.items() if value is not None}
+        click.echo("  ".join(f"{key}={_shown(key, value)}" for key, value in known.items()))
 
 
 def flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
@@ -153,13 +160,16 @@ def flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     rows: list[tuple[str, Any]] = []
     for key, value in table.items():
         if isinstance(value, dict) and value.keys() == {"value", "from"}:  # a bound
-            rows.append((prefix + key, f"{_shown(value['value'])}   {value['from']}"))
+            rows.append((prefix + key, f"{_shown(key, value['value'])}   {value['from']}"))
         elif isinstance(value, dict):
             rows += flat(value, f"{prefix}{key}.")
         else:
-            rows.append((prefix + key, _shown(value)))
+            rows.append((prefix + key, _shown(key, value)))
     return rows
 
 
-def _shown(value: Any) -> Any:
+def _shown(key: str, value: Any) -> Any:
+    """A value for people: instants as UTC, not as milliseconds."""
+    if key in _INSTANTS and isinstance(value, int):
+        return times.instant(value)
     return "-" if value is None else value

@@ -53,3 +53,25 @@ def bar_of_bytes(text: str) -> Iterator[Callable[[int, int], None] | None]:
             bar.update(task, completed=done >> 20, total=size >> 20)
 
         yield draw
+
+
+class Steps:
+    """A bar for work of several steps, made by `steps`."""
+
+    def __init__(self, bar: Progress, task: TaskID) -> None:
+        self._bar, self._task = bar, task
+
+    def begin(self, text: str, total: int | None = None) -> None:
+        """Names the next step; without a total the bar only shows that time passes."""
+        self._bar.reset(self._task, description=text, total=total)
+
+    def advance(self, count: int) -> None:
+        """Adds to the amount that is done."""
+        self._bar.update(self._task, advance=count)
+
+
+@contextmanager
+def steps(first: str) -> Iterator[Steps]:
+    """A bar whose first step has begun; draws nothing if stderr is no terminal."""
+    with progress_bar() as bar:
+        yield Steps(bar, bar.add_task(first, total=None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from tests.harness.cancel_world import cancel
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0
 
+from duewheel.cli.options import show, show_row
 from duewheel.cli.status_text import status_lines
 from duewheel.cli.timer_text import timer_line
 from duewheel.config.settings import Settings, load
@@ -111,3 +113,18 @@ def test_status_of_a_shard_at_work() -> None:
         "standby       1s behind its owner; reads 3 offsets again",
         "recovering    reads 7 offsets again",
     ]
+
+
+def test_instants_are_times_in_text_and_numbers_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    result = {"id": "7", "due_ms": NOW_MS, "behind_ms": 20, "run": {"next_try_ms": None}}
+    show(result, "text")
+    assert capsys.readouterr().out.splitlines() == [
+        "id              7",
+        "due_ms          2027-01-15T08:00:00.000Z",
+        "behind_ms       20",
+        "run.next_try_ms -",
+    ]
+    show_row({"level": 1, "next_due_ms": NOW_MS, "next": None}, "text")
+    assert capsys.readouterr().out == "level=1  next_due_ms=2027-01-15T08:00:00.000Z\n"
+    show(result, "json")
+    assert json.loads(capsys.readouterr().out) == result
