@@ -42,6 +42,7 @@ from duewheel.dev.jars import broker_jars
 from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.java.find import find_java
 from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.bootstrap import require_connection
 from duewheel.osutil.child_process import Child
 from duewheel.osutil.signals import interruptible
 from duewheel.osutil.tempdir import ScratchFolder
@@ -165,6 +166,8 @@ class Demo:
         return load(path)
 
     def _make_topics(self, stack: ExitStack, settings: Settings) -> None:
+        if self._given_servers:
+            require_connection(settings)
         admin = stack.enter_context(KafkaAdmin(settings.kafka.client_options("admin")))
         if self._given_servers:
             stack.callback(

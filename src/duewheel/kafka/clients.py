@@ -66,6 +66,9 @@ _PATIENCE_S = 1.5  # after which a client that is not connected asks why
 LOGIN_S = 10.0  # for one attempt to log in
 
 
+log = logging.getLogger(__name__)
+
+
 class _NoSettings(logging.Filter):
     """Drops the log line of kafka-python that shows all settings, secrets included."""
 
@@ -187,9 +190,12 @@ class ClientSettings:
 
         def require_login() -> None:
             seconds = min(LOGIN_S, deadline.remaining_s())
-            why = login.refusal(login.attempts(self._settings, seconds))
-            if why:
+            made = login.attempts(self._settings, seconds)
+            if why := login.refusal(made):
                 raise self.refused(why)
+            if all(each.problem for each in made):
+                reasons = "; ".join(f"{each.server}: {each.problem}" for each in made)
+                log.warning("no broker answers yet: %s", self.redacted(reasons))
 
         with self.explained(what):
             return within(deadline, what, connect, (_PATIENCE_S, require_login))
