@@ -14,7 +14,7 @@ from duewheel.schemas.wire.single_record import Header, encode
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Rejection:
     """Why ingest would make a dead letter of a request.
 
     Attributes:
@@ -26,14 +26,14 @@ class Refusal:
     reason: str
 
 
-def refusal_of(
+def rejection_of(
     contract: Contract,
     timer_topic: str,
     key: bytes | None,
     value: bytes | None,
     headers: Sequence[Header],
     now_ms: int,
-) -> Refusal | None:
+) -> Rejection | None:
     """Parses one record as ingest will; None if it is accepted.
 
     Args:
@@ -59,4 +59,4 @@ def refusal_of(
         return None
     rule = contract.rules.rules[code]
     checked = columns.column(rule.column)[0].as_py()
-    return Refusal(rule.code, rule.reason.replace(VALUE.decode(), str(checked)))
+    return Rejection(rule.code, rule.reason.replace(VALUE.decode(), str(checked)))

@@ -170,8 +170,10 @@ def init(
         findings = admin.init_topics(
             settings, partitions=partitions, replication_factor=replication_factor
         )
-        asks = output == "text" and sys.stdin.isatty()
-        findings += offer_targets(settings, admin, create=create_targets, asks=asks)
+        interactive = output == "text" and sys.stdin.isatty()
+        findings += offer_targets(
+            settings, admin, create=create_targets, interactive=interactive
+        )
     for finding in findings:
         line = asdict(finding)
         if output == "json":
@@ -280,8 +282,8 @@ def list_timers(
 ) -> None:
     """List pending timers in the order in which they leave.
 
-    A cancelled timer is listed until then, with `cancelled`. If more timers follow, a line on stderr
-    says how to list them. JSON has times in epoch milliseconds.
+    A cancelled timer is listed until then, with `cancelled`. If more timers follow, a line on
+    stderr says how to list them. JSON has times in epoch milliseconds.
     """
     from duewheel.cli.send import parse_instant
     from duewheel.cli.timer_text import timer_line

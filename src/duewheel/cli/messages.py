@@ -16,8 +16,8 @@ from duewheel.errors import ConfigError
 _WAIT_S = 10.0
 _START_S = 60.0  # a reply is awaited so long while the processes start
 _NO_REPLY_TOPIC = (
-    "written, and takes effect. Whether it stopped a timer is not reported: timer.reply_topic names "
-    "no topic"
+    "written, and takes effect; timer.reply_topic names no topic, so that no reply says whether it "
+    "stopped a timer"
 )
 
 
@@ -184,17 +184,17 @@ def while_starting(settings: Settings, options: dict[str, Any]) -> Callable[[], 
 
     if options["wait"] is not None:
         return lambda: False
-    end_s, was_starting, is_told = time.monotonic() + _START_S, is_starting(settings), False
+    end_s, was_starting, is_announced = time.monotonic() + _START_S, is_starting(settings), False
 
     def goes_on() -> bool:
-        nonlocal was_starting, is_told
+        nonlocal was_starting, is_announced
         before, was_starting = was_starting, is_starting(settings)
         if time.monotonic() >= end_s or not (before or was_starting):
             return False
-        if not is_told:
+        if not is_announced:
             text = f"the shard is starting: waiting for the reply, {_START_S:g} s at most"
             click.echo(f"duewheel: written; {text}", err=True)
-            is_told = True
+            is_announced = True
         return True
 
     return goes_on

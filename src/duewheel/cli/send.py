@@ -91,7 +91,7 @@ def send(
         id, timer_topic, partition, offset, due_ms, handle.
 
     Raises:
-        ConfigError: ingest would refuse it; or the due time does not parse, or a header is reserved.
+        ConfigError: ingest would refuse it, the due time does not parse, or a header is reserved.
         KafkaUnavailable: no acknowledgement in time; the timer may or may not have been written.
     """
     when, to = _when(settings, deliver_at, delay, level), _timer_topic(settings, timer_topic)

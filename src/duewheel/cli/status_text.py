@@ -16,14 +16,14 @@ Line = tuple[str, str]
 _BEHIND_MS = 1_000  # less is a transaction under way
 
 
-def status_lines(found: Mapping[str, Any], now_ms: int) -> Iterator[str]:
+def status_lines(shard: Mapping[str, Any], now_ms: int) -> Iterator[str]:
     """Describes the state of a shard.
 
     Args:
-        found: the object of `ops.status.status`.
+        shard: the object of `ops.status.status`.
         now_ms: this host's clock.
     """
-    yield from _aligned(_status(found, now_ms))
+    yield from _aligned(_status(shard, now_ms))
 
 
 def _aligned(lines: Iterator[Line]) -> Iterator[str]:
@@ -34,57 +34,57 @@ def _aligned(lines: Iterator[Line]) -> Iterator[str]:
         yield f"{name:<{width}}  {text}"
 
 
-def _status(found: Mapping[str, Any], now_ms: int) -> Iterator[Line]:
-    yield "ready", "yes" if found["ready"] else "no"
-    for code, reason in found["not_ready"].items():
+def _status(shard: Mapping[str, Any], now_ms: int) -> Iterator[Line]:
+    yield "ready", "yes" if shard["ready"] else "no"
+    for code, reason in shard["not_ready"].items():
         yield "", f"{reason} ({code})"
-    yield "shard", f"{found['shard']}, {found['role']}, in {found['data_dir']}"
-    yield "pending", str(found["pending"])
-    yield "delivered", str(found["delivered"])
-    yield "ingest", "; ".join(_ingest(found["ingest"]))
-    yield "dequeue", "; ".join(_dequeue(found["dequeue"], now_ms))
-    yield from _topics(found["timer_topics"])
-    disk = found["disk"]
+    yield "shard", f"{shard['shard']}, {shard['role']}, in {shard['data_dir']}"
+    yield "pending", str(shard["pending"])
+    yield "delivered", str(shard["delivered"])
+    yield "ingest", "; ".join(_ingest(shard["ingest"]))
+    yield "dequeue", "; ".join(_dequeue(shard["dequeue"], now_ms))
+    yield from _topics(shard["timer_topics"])
+    disk = shard["disk"]
     room = f"{_gib(disk['free_bytes'])} free, {_gib(disk['min_free_bytes'])} of them reserved"
     yield "disk", room + (f"; {disk['rows_held']} rows wait" if disk["rows_held"] else "")
-    if found["standby"] is not None:
-        missing = found["standby"]["missing"]
+    if shard["standby"] is not None:
+        missing = shard["standby"]["missing"]
         lacks = f"; reads {_offsets(missing)} again" if missing else ""
-        yield "standby", f"{about(found['standby']['behind_ms'])} behind its owner{lacks}"
-    if found["recovering"] is not None:
-        yield "recovering", f"reads {_offsets(found['recovering']['missing'])} again"
+        yield "standby", f"{about(shard['standby']['behind_ms'])} behind its owner{lacks}"
+    if shard["recovering"] is not None:
+        yield "recovering", f"reads {_offsets(shard['recovering']['missing'])} again"
 
 
-def _process(found: Mapping[str, Any]) -> Iterator[str]:
-    pid = found["pid"]
-    yield found["state"] if pid is None else f"{found['state']}, process {pid}"
+def _process(process: Mapping[str, Any]) -> Iterator[str]:
+    pid = process["pid"]
+    yield process["state"] if pid is None else f"{process['state']}, process {pid}"
 
 
-def _ingest(found: Mapping[str, Any]) -> Iterator[str]:
-    yield from _process(found)
-    if found["lag"] is None:
+def _ingest(process: Mapping[str, Any]) -> Iterator[str]:
+    yield from _process(process)
+    if process["lag"] is None:
         yield "lag not known yet"
-    elif not found["lag"]:
+    elif not process["lag"]:
         yield "no lag"
     else:
-        yield f"lag {found['lag']} messages, the oldest of {about(found['lag_ms'])} ago"
+        yield f"lag {process['lag']} messages, the oldest of {about(process['lag_ms'])} ago"
 
 
-def _dequeue(found: Mapping[str, Any], now_ms: int) -> Iterator[str]:
-    yield from _process(found)
-    if found["state"] not in ALIVE:
+def _dequeue(process: Mapping[str, Any], now_ms: int) -> Iterator[str]:
+    yield from _process(process)
+    if process["state"] not in ALIVE:
         return
-    if (found["behind_ms"] or 0) >= _BEHIND_MS:
-        yield f"{about(found['behind_ms'])} behind"
-    yield f"since its start {found['delivered']} delivered, {found['dead_letters']} dead letters"
-    if found["dead_letters_wait"]:
+    if (process["behind_ms"] or 0) >= _BEHIND_MS:
+        yield f"{about(process['behind_ms'])} behind"
+    yield f"since its start {process['delivered']} delivered, {process['dead_letters']} dead letters"
+    if process["dead_letters_wait"]:
         yield "dead letters wait for their topic"
-    if found["copies_held"]:
-        yield f"{found['copies_held']} copies wait for their partition"
-    if found["closing_held"]:
-        yield f"closes no slot: this clock is {about(found['clock_skew_ms'])} ahead of Kafka's"
-    elif found["floor_ahead_ms"]:
-        yield f"closed until {times.moment(found['floor_ms'], now_ms)}"
+    if process["copies_held"]:
+        yield f"{process['copies_held']} copies wait for their partition"
+    if process["closing_held"]:
+        yield f"closes no slot: this clock is {about(process['clock_skew_ms'])} ahead of Kafka's"
+    elif process["floor_ahead_ms"]:
+        yield f"closed until {times.moment(process['floor_ms'], now_ms)}"
 
 
 def _topics(topics: Mapping[str, Any] | None) -> Iterator[Line]:

@@ -96,7 +96,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def offer_targets(
-    settings: Settings, admin: KafkaAdmin, *, create: bool, asks: bool
+    settings: Settings, admin: KafkaAdmin, *, create: bool, interactive: bool
 ) -> Iterable[TopicFinding]:
     """Creates the missing targets that the configuration names, if that is wanted.
 
@@ -104,13 +104,13 @@ def offer_targets(
         settings: name them.
         admin: of the cluster.
         create: without a question.
-        asks: whether a person can be asked.
+        interactive: whether a person can answer.
     """
     from duewheel.kafka.topic_requirements import TopicFinding
 
     for target in admin.missing_targets(settings):
         question = f"The target {target} does not exist. Create it?"
-        if create or (asks and click.confirm(question, default=True, err=True)):
+        if create or (interactive and click.confirm(question, default=True, err=True)):
             admin.create_topic(target, None)
             yield TopicFinding(target, "created")
         else:

@@ -85,9 +85,8 @@ class DueTime:
             return
         delay_ms = self.number - (now_ms if self.request is Request.DELIVER_AT else 0)
         if delay_ms > max_delay_ms:
-            raise InvalidTimer(
-                f"due in {about(delay_ms)}, the longest delay (timer.max_delay) is {about(max_delay_ms)}"
-            )
+            longest = f"the longest delay (timer.max_delay) is {about(max_delay_ms)}"
+            raise InvalidTimer(f"due in {about(delay_ms)}, {longest}")
 
     def due_ms(self, timestamp_ms: int, levels_ms: Sequence[int]) -> int:
         """Computes when a record with this header and timestamp is due, in epoch ms.

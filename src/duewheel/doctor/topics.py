@@ -178,8 +178,8 @@ def _missing_target(topic: str, address: str) -> Diagnosis:
         f"topic {topic}",
         "the configuration names it as a target, and it does not exist: its messages become "
         "dead letters",
-        f"`duewheel topic create {topic}`, or kafka-topics.sh --bootstrap-server {address} --create "
-        f"--topic {topic}",
+        f"`duewheel topic create {topic}`, or kafka-topics.sh --bootstrap-server {address} "
+        f"--create --topic {topic}",
     )
 
 

@@ -200,7 +200,7 @@ class ClientSettings:
         with self.explained(what):
             return within(deadline, what, connect, (_PATIENCE_S, require_login))
 
-    def attempts(self, seconds: float) -> list[login.Attempt]:
+    def attempts(self, seconds: float) -> list[login.LoginAttempt]:
         """Asks each bootstrap server to log a client in, once."""
         return login.attempts(self._settings, seconds)
 

@@ -37,7 +37,7 @@ Question = Callable[[Any, Any], Awaitable[Any]]  # of kafka-python's manager and
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class LoginAttempt:
     """One server, asked to log a client in.
 
     Attributes:
@@ -51,7 +51,7 @@ class Attempt:
     is_refusal: bool = False
 
 
-def attempts(settings: Settings, seconds: float) -> list[Attempt]:
+def attempts(settings: Settings, seconds: float) -> list[LoginAttempt]:
     """Connects once to each bootstrap server.
 
     Args:
@@ -64,7 +64,7 @@ def attempts(settings: Settings, seconds: float) -> list[Attempt]:
         return list(pool.map(lambda server: _Login(settings, server, seconds).attempt(), servers))
 
 
-def refusal(made: Sequence[Attempt]) -> str:
+def refusal(made: Sequence[LoginAttempt]) -> str:
     """The first server that refuses the settings, and why; "" if one accepts them, or none says."""
     if any(not each.problem for each in made):
         return ""
@@ -81,21 +81,21 @@ class _Login:
         self._protocol = str(settings.get("security_protocol", "PLAINTEXT"))
         self._mechanism = settings.get("sasl_mechanism")
 
-    def attempt(self) -> Attempt:
+    def attempt(self) -> LoginAttempt:
         """Logs in, and asks once more where the error does not say what is wrong."""
         try:
             self._ask(_metadata)
         except Exception as error:  # noqa: BLE001 - also what a token provider raises
             reason = self._explained(error)
             problem = reason or f"{type(error).__name__}: {error}"
-            return Attempt(self._server, problem, is_refusal=bool(reason))
-        return Attempt(self._server)
+            return LoginAttempt(self._server, problem, is_refusal=bool(reason))
+        return LoginAttempt(self._server)
 
     def _ask(self, question: Question, **others: Any) -> Any:
         """Connects and logs in, with `others` in place of some settings; asks, and disconnects."""
         client = KafkaNetClient(**{**self._settings, **others})
 
-        async def asked() -> Any:
+        async def question_once() -> Any:
             manager = client._manager
             node_id = manager.cluster.bootstrap_brokers()[0].node_id
             left_ms = self._deadline.remaining_ms()
@@ -105,7 +105,7 @@ class _Login:
             return await question(manager, connection)
 
         try:
-            return within(self._deadline, "log in", lambda: client._net.run(asked))
+            return within(self._deadline, "log in", lambda: client._net.run(question_once))
         finally:
             with contextlib.suppress(KafkaError, OSError, RuntimeError):
                 client.close()

@@ -9,7 +9,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.factory import contract
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.schemas.request.preview import refusal_of
+from duewheel.schemas.request.preview import rejection_of
 from duewheel.schemas.wire.single_record import Header
 
 
@@ -26,9 +26,9 @@ def require_accepted(
         ConfigError: with the reason and code of the dead letter.
     """
     now_ms = SystemClock().now_ms()
-    refusal = refusal_of(contract(settings), timer_topic, key, value, headers, now_ms)
-    if refusal is not None:
-        raise ConfigError(f"it would become a dead letter: {refusal.reason} ({refusal.code})")
+    rejection = rejection_of(contract(settings), timer_topic, key, value, headers, now_ms)
+    if rejection is not None:
+        raise ConfigError(f"it would become a dead letter: {rejection.reason} ({rejection.code})")
 
 
 def is_missing(settings: Settings, target: str) -> bool:

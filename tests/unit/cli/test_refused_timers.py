@@ -16,7 +16,7 @@ from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.factory import contract
 from duewheel.ops.acceptance import require_accepted
-from duewheel.schemas.request.preview import Refusal, refusal_of
+from duewheel.schemas.request.preview import Rejection, rejection_of
 
 NOW_MS = 1_800_000_000_000
 DAY_MS = 86_400_000
@@ -84,12 +84,12 @@ def test_what_ingest_accepts_passes(settings: Settings) -> None:
 
 def test_a_refusal_has_the_words_of_the_dead_letter(settings: Settings) -> None:
     headers = [("REAL_TOPIC", b"orders"), ("TIMER_DELAY_MS", b"172800001")]
-    refused = refusal_of(contract(settings), "orders.delayed", None, b"", headers, NOW_MS)
+    refused = rejection_of(contract(settings), "orders.delayed", None, b"", headers, NOW_MS)
     reason = (
         "due 172800001 ms after the record's timestamp, window included: timer.max_delay allows "
         "172800000 ms"
     )
-    assert refused == Refusal("delay_too_long", reason)
+    assert refused == Rejection("delay_too_long", reason)
 
 
 @pytest.mark.parametrize(

@@ -105,8 +105,8 @@ def test_status_of_a_shard_at_work() -> None:
         "delivered     5",
         "ingest        running, process 7; lag 12 messages, the oldest of 1m1s ago",
         "dequeue       running, process 7; 2s behind; since its start 5 delivered, 1 dead letters; "
-        "dead letters wait for their topic; 3 copies wait for their partition; closes no slot: this "
-        "clock is 1s ahead of Kafka's",
+        "dead letters wait for their topic; 3 copies wait for their partition; closes no slot: "
+        "this clock is 1s ahead of Kafka's",
         "timer topics  a, b",
         "              c: no right",
         "disk          3.0 GiB free, 0.2 GiB of them reserved; 2 rows wait",

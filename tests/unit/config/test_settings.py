@@ -340,7 +340,8 @@ def test_the_words_of_enumerations_are_read_in_any_case(
     path = write(
         tmp_path,
         '[timer]\ntopics = ["a"]\n[timer.topic.a]\nheaders = "Karafka"\npast_due = "Dead-Letter"\n'
-        '[dequeue]\nhot_slot = "SPREAD"\ncompression = "LZ4"\ncompression_by_topic = { b = "Zstd" }\n',
+        '[dequeue]\nhot_slot = "SPREAD"\ncompression = "LZ4"\n'
+        'compression_by_topic = { b = "Zstd" }\n',
     )
     monkeypatch.setenv("DUEWHEEL_LOG__LEVEL", "WARNING")
     settings = load(path, {"log": {"format": "JSON"}})

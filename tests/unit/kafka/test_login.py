@@ -14,10 +14,10 @@ from duewheel.dev.broker import HOST, free_ports
 from duewheel.errors import ConfigError
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.login import Attempt, attempts, refusal
+from duewheel.kafka.login import LoginAttempt, attempts, refusal
 
 
-def attempt(address: str, seconds: float = 5.0, **settings: Any) -> Attempt:
+def attempt(address: str, seconds: float = 5.0, **settings: Any) -> LoginAttempt:
     (made,) = attempts({"bootstrap_servers": [address], **settings}, seconds)
     return made
 
@@ -50,9 +50,9 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_one_server_that_accepts_is_enough() -> None:
-    refused, unknown = Attempt("a:1", "speaks TLS", is_refusal=True), Attempt("b:1", "is down")
+    refused, unknown = LoginAttempt("a:1", "speaks TLS", is_refusal=True), LoginAttempt("b:1", "is down")
     assert refusal([unknown, refused]) == "a:1 speaks TLS"
-    assert refusal([refused, Attempt("c:1")]) == ""
+    assert refusal([refused, LoginAttempt("c:1")]) == ""
     assert refusal([unknown]) == ""
 
 
