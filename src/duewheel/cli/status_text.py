@@ -76,7 +76,8 @@ def _dequeue(process: Mapping[str, Any], now_ms: int) -> Iterator[str]:
         return
     if (process["behind_ms"] or 0) >= _BEHIND_MS:
         yield f"{about(process['behind_ms'])} behind"
-    yield f"since its start {process['delivered']} delivered, {process['dead_letters']} dead letters"
+    letters = process["dead_letters"]
+    yield f"since its start {process['delivered']} delivered, {letters} dead letters"
     if process["dead_letters_wait"]:
         yield "dead letters wait for their topic"
     if process["copies_held"]:

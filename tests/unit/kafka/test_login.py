@@ -50,7 +50,8 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_one_server_that_accepts_is_enough() -> None:
-    refused, unknown = LoginAttempt("a:1", "speaks TLS", is_refusal=True), LoginAttempt("b:1", "is down")
+    refused = LoginAttempt("a:1", "speaks TLS", is_refusal=True)
+    unknown = LoginAttempt("b:1", "is down")
     assert refusal([unknown, refused]) == "a:1 speaks TLS"
     assert refusal([refused, LoginAttempt("c:1")]) == ""
     assert refusal([unknown]) == ""
