@@ -171,9 +171,7 @@ def init(
             settings, partitions=partitions, replication_factor=replication_factor
         )
         interactive = output == "text" and sys.stdin.isatty()
-        findings += offer_targets(
-            settings, admin, create=create_targets, interactive=interactive
-        )
+        findings += offer_targets(settings, admin, create=create_targets, interactive=interactive)
     for finding in findings:
         line = asdict(finding)
         if output == "json":
@@ -236,9 +234,7 @@ def health(settings: Settings) -> int:
 
 
 @cli.command()
-@click.option(
-    "--by", type=one_of("topic", "time", "level"), help="only this breakdown; no totals"
-)
+@click.option("--by", type=one_of("topic", "time", "level"), help="only this breakdown; no totals")
 @with_output
 @with_settings()
 def stats(settings: Settings, by: str | None, output: str) -> None:

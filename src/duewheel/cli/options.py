@@ -22,7 +22,15 @@ Command = Callable[..., Any]
 
 # Fields with an instant in epoch milliseconds; other names in _ms are durations.
 _INSTANTS = frozenset(
-    "delivered_ms due_ms floor_ms lag_asked_ms next_due_ms next_try_ms oldest_ms".split()
+    [
+        "delivered_ms",
+        "due_ms",
+        "floor_ms",
+        "lag_asked_ms",
+        "next_due_ms",
+        "next_try_ms",
+        "oldest_ms",
+    ]
 )
 
 

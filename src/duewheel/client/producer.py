@@ -22,7 +22,6 @@ imports only the standard library and kafka-python.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
@@ -38,6 +37,7 @@ from duewheel.client.futures import Cancel, Rescheduled, Timer
 from duewheel.client.handle import RecallHandle, id_bytes
 from duewheel.client.message_reader import MessageReader, RawBytes, Untouching
 from duewheel.client.replies import AnswerReader
+from duewheel.clock import SystemClock
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
@@ -120,9 +120,7 @@ class DelayProducer:
         self._messages = MessageReader(client)
         self._answers = None if reply_topic is None else AnswerReader(client, reply_topic)
         timeout_ms = options.pop("bootstrap_timeout_ms", None) or _BOOTSTRAP_MS
-        self._producer = client.open(
-            KafkaProducer, Deadline(timeout_ms / 1000), **options, **own
-        )
+        self._producer = client.open(KafkaProducer, Deadline(timeout_ms / 1000), **options, **own)
 
     def schedule(
         self,
@@ -346,7 +344,7 @@ class DelayProducer:
     ) -> DueTime:
         """Makes the due time, which ingest must not refuse."""
         when = DueTime.of(deliver_at, delay, level)
-        when.require_within(self._levels_ms, self._max_delay_ms, time.time_ns() // 1_000_000)
+        when.require_within(self._levels_ms, self._max_delay_ms, SystemClock().now_ms())
         return when
 
     def _timer(self, id: str | None, when: DueTime, at: Any) -> tuple[str, str, int, int, int]:

@@ -11,17 +11,17 @@ from duewheel.config.settings import Settings
 
 def differing(settings: Settings) -> dict[str, dict[str, Any]]:
     """The settings with another value than the default: by key, `value` and `from`, its source."""
-    found: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     shown = settings.redacted()
     for name in Settings.model_fields:
         section = getattr(settings, name)
         if not isinstance(section, BaseModel):  # [spark], a table without defaults
             for key, value in shown[name].items():
-                found[f"{name}.{key}"] = {"value": value, "from": f"[{name}]"}
+                rows[f"{name}.{key}"] = {"value": value, "from": f"[{name}]"}
             continue
         default = type(section)()
         for key in type(section).model_fields:
             if getattr(section, key) != getattr(default, key):
                 source = settings.source(f"{name}.{key}")
-                found[f"{name}.{key}"] = {"value": shown[name][key], "from": f"({source})"}
-    return found
+                rows[f"{name}.{key}"] = {"value": shown[name][key], "from": f"({source})"}
+    return rows

@@ -96,7 +96,7 @@ class _Login:
         client = KafkaNetClient(**{**self._settings, **others})
 
         async def question_once() -> Any:
-            manager = client._manager
+            manager = client._manager  # noqa: SLF001 - as in producer_internals.py
             node_id = manager.cluster.bootstrap_brokers()[0].node_id
             left_ms = self._deadline.remaining_ms()
             connection = await manager.get_connection(
@@ -105,7 +105,7 @@ class _Login:
             return await question(manager, connection)
 
         try:
-            return within(self._deadline, "log in", lambda: client._net.run(question_once))
+            return within(self._deadline, "log in", lambda: client._net.run(question_once))  # noqa: SLF001
         finally:
             with contextlib.suppress(KafkaError, OSError, RuntimeError):
                 client.close()
@@ -125,8 +125,8 @@ class _Login:
             return f"takes no login: security_protocol is {self._protocol}, should be {wanted}"
         if not isinstance(error, KafkaError | OSError | DeadlineExceeded):
             return f"gets no login from this client: {text}"
-        if isinstance(error, OSError) and error.filename is not None:
-            return f"gets no login from this client: {error}"
+        if isinstance(error, FileNotFoundError | PermissionError):
+            return f"gets no login from this client: a file of the ssl_ options: {error}"
         return self._explained_by_protocol(text)
 
     def _explained_by_protocol(self, text: str) -> str:

@@ -24,7 +24,5 @@ def reasons(settings: Settings) -> list[str]:
         return []
     with state:
         found = list(not_ready(state, settings, SystemClock().now_ms()).values())
-        for name in PROCESSES:
-            if process_state(state, settings, name)[1] == "paused":
-                found.append(f"{name} is paused")
-    return found
+        paused = [n for n in PROCESSES if process_state(state, settings, n)[1] == "paused"]
+    return [*found, *(f"{name} is paused" for name in paused)]

@@ -36,8 +36,15 @@ def settings() -> Settings:
 
 
 SEND: dict[str, Any] = {
-    **{"topic": "orders", "value": b"v", "key": None, "headers": [], "deliver_at": None},
-    **{"delay": "1s", "level": None, "timer_id": None, "timer_topic": None},
+    "topic": "orders",
+    "value": b"v",
+    "key": None,
+    "headers": [],
+    "deliver_at": None,
+    "delay": "1s",
+    "level": None,
+    "timer_id": None,
+    "timer_topic": None,
 }
 
 

@@ -27,9 +27,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def pending(settings: Settings) -> list[dict[str, Any]]:
-    return list(
-        stats.listed(settings, topic=None, since=None, until=None, limit=100, page=None)
-    )
+    return list(stats.listed(settings, topic=None, since=None, until=None, limit=100, page=None))
 
 
 def test_a_line_of_a_timer(settings: Settings) -> None:
@@ -87,12 +85,25 @@ def test_status_of_a_shard_at_work() -> None:
     ingest = {**process, "lag": 12, "lag_ms": 61_000}
     dequeue = {
         **process,
-        **{"behind_ms": 2_000, "delivered": 5, "dead_letters": 1, "dead_letters_wait": True},
-        **{"copies_held": 3, "closing_held": True, "clock_skew_ms": 1_500, "floor_ahead_ms": 0},
+        "behind_ms": 2_000,
+        "delivered": 5,
+        "dead_letters": 1,
+        "dead_letters_wait": True,
+        "copies_held": 3,
+        "closing_held": True,
+        "clock_skew_ms": 1_500,
+        "floor_ahead_ms": 0,
     }
     found = {
-        **{"ready": True, "not_ready": {}, "shard": 0, "role": "standby", "data_dir": "/d"},
-        **{"pending": 4, "delivered": 5, "ingest": ingest, "dequeue": dequeue},
+        "ready": True,
+        "not_ready": {},
+        "shard": 0,
+        "role": "standby",
+        "data_dir": "/d",
+        "pending": 4,
+        "delivered": 5,
+        "ingest": ingest,
+        "dequeue": dequeue,
         "timer_topics": {"read": ["a", "b"], "left_out": {"c": "no right"}, "faulty": {}},
         "disk": {"free_bytes": 3 << 30, "min_free_bytes": 1 << 28, "rows_held": 2},
         "standby": {"missing": {"a-0": 3}, "behind_ms": 1_000},
@@ -104,9 +115,12 @@ def test_status_of_a_shard_at_work() -> None:
         "pending       4",
         "delivered     5",
         "ingest        running, process 7; lag 12 messages, the oldest of 1m1s ago",
-        "dequeue       running, process 7; 2s behind; since its start 5 delivered, 1 dead letters; "
-        "dead letters wait for their topic; 3 copies wait for their partition; closes no slot: "
-        "this clock is 1s ahead of Kafka's",
+        (
+            "dequeue       running, process 7; 2s behind; since its start 5 delivered, "
+            "1 dead letters; "
+            "dead letters wait for their topic; 3 copies wait for their partition; closes no slot: "
+            "this clock is 1s ahead of Kafka's"
+        ),
         "timer topics  a, b",
         "              c: no right",
         "disk          3.0 GiB free, 0.2 GiB of them reserved; 2 rows wait",

@@ -350,4 +350,4 @@ def test_the_words_of_enumerations_are_read_in_any_case(
     assert (dequeue.hot_slot, dequeue.compression) == ("spread", "lz4")
     assert dequeue.compression_by_topic == {"b": "zstd"}
     assert (settings.log.level, settings.log.format) == ("warning", "json")
-    assert "log.level: Input should be 'debug'" in refusal({"log": {"level": "LOUD"}})
+    assert "log.level: Input should be 'debug'" in refusal(None, {"log": {"level": "LOUD"}})
