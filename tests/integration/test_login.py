@@ -72,7 +72,8 @@ def listeners(
             f'user_{USER}="{PASSWORD}";',
         }
     with DevBroker(java=java, port=ports[0], properties=properties):
-        yield Listeners(*(f"{HOST}:{port}" for port in ports), certificate)
+        plain, sasl, tls, both = (f"{HOST}:{port}" for port in ports)
+        yield Listeners(plain, sasl, tls, both, certificate)
 
 
 def login(**others: str) -> dict[str, str]:
