@@ -11,12 +11,12 @@ import pytest
 from kafka import KafkaProducer
 from tests.harness.config_file import write_config
 from tests.harness.launcher import objects, run
+from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints.live_fields import Lag
 from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
-from duewheel.dev.broker import DevBroker
 from duewheel.errors import Locked
 from duewheel.ops.status import status
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -62,7 +62,7 @@ def test_what_deployments_ask_of_running_processes(config: Path) -> None:
 
 
 def test_a_first_message_needs_no_tools_of_kafka(
-    broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str]
+    broker: SharedBroker, tmp_path: Path, unique_name: Callable[[str], str]
 ) -> None:
     name = unique_name("app")[-40:].lstrip("-")
     target = f"{name}.orders"
