@@ -70,7 +70,7 @@ def test_a_first_message_needs_no_tools_of_kafka(
     config = write_config(tmp_path, broker.bootstrap_servers, name, timer=mapping)
     first = run(config, "init")
     assert first.returncode == 0, first.stderr
-    assert f"{target}  missing  due messages for it become dead letters" in first.stdout
+    assert f"{target}  missing  its due messages become dead letters" in first.stdout
     assert "Kafka at" in run(config, "topic", "read", target).stderr
     sent = run(config, "send", "--topic", target, "--value", "v", "--delay", "1h")
     assert f"there is no topic '{target}' yet" in sent.stderr

@@ -77,7 +77,10 @@ def with_settings(
             settings = load(config, _overrides(bootstrap_servers, data_dir, pairs))
             if extra is not None:
                 require(extra)
-            logs.configure(role, settings.log.level, settings.log.format)
+            # A command's output is its result: the steps of a start are the log of a process.
+            is_default = settings.source("log.level") == "default"
+            level = "warning" if role == "cli" and is_default else settings.log.level
+            logs.configure(role, level, settings.log.format)
             try:
                 with _reported(settings) if needs_kafka else nullcontext():
                     return command(settings=settings, **others)
@@ -160,7 +163,7 @@ def show_row(row: dict[str, Any], output: str) -> None:
         click.echo(json.dumps(row))
     else:
         known = {key: value for key, value in row.items() if value is not None}
-        click.echo("  ".join(f"{key}={_shown(key, value)}" for key, value in known.items()))
+        click.echo("  ".join(f"{_label(key)}={_shown(key, value)}" for key, value in known.items()))
 
 
 def flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
@@ -172,8 +175,12 @@ def flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
         elif isinstance(value, dict):
             rows += flat(value, f"{prefix}{key}.")
         else:
-            rows.append((prefix + key, _shown(key, value)))
+            rows.append((prefix + _label(key), _shown(key, value)))
     return rows
+
+
+def _label(key: str) -> str:
+    return key.removesuffix("_ms") if key in _INSTANTS else key
 
 
 def _shown(key: str, value: Any) -> Any:

@@ -114,5 +114,7 @@ def offer_targets(
             admin.create_topic(target, None)
             yield TopicFinding(target, "created")
         else:
-            reason = "due messages for it become dead letters: `duewheel topic create` makes it"
+            reason = (
+                f"its due messages become dead letters: `duewheel topic create {target}` makes it"
+            )
             yield TopicFinding(target, "missing", reason=reason)

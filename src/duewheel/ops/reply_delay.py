@@ -7,7 +7,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
 from duewheel.runtime import run_file
-from duewheel.runtime.readiness import PROCESSES, not_ready, process_state
+from duewheel.runtime.readiness import PROCESSES, ReadyBounds, not_ready, process_state
 
 
 def is_starting(settings: Settings) -> bool:
@@ -23,6 +23,6 @@ def reasons(settings: Settings) -> list[str]:
     except (OSError, DuewheelError):
         return []
     with state:
-        found = list(not_ready(state, settings, SystemClock().now_ms()).values())
-        paused = [n for n in PROCESSES if process_state(state, settings, n)[1] == "paused"]
+        found = list(not_ready(state, ReadyBounds.of(settings), SystemClock().now_ms()).values())
+        paused = [n for n in PROCESSES if process_state(state, n)[1] == "paused"]
     return [*found, *(f"{name} is paused" for name in paused)]
