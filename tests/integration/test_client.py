@@ -236,7 +236,7 @@ def test_send_command(topics: ClientTopics, tmp_path: Path) -> None:
     path = tmp_path / "duewheel.toml"
     path.write_text(
         f'[kafka]\nbootstrap_servers = "{topics.servers}"\n[timer]\ntopics = ["{topics.timers}"]\n'
-        'max_delay = "9000d"\n'
+        'max_delay = "9000d"\ntargets = ["*"]\n'
     )
     words = ["--topic", topics.orders, "--key", "abc", "--value", "pay", "--header", "x=1"]
 

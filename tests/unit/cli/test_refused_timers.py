@@ -26,8 +26,7 @@ DAY_MS = 86_400_000
 def settings() -> Settings:
     timer = {
         "topics": "orders.delayed",
-        "targets_allow": "orders*",
-        "targets_deny": "orders.secret",
+        "targets": "orders*",
         "max_delay": "2d",
         "levels": "1s 5s",
         "topic": {"orders.delayed": {"past_due": "dead-letter"}},
@@ -52,8 +51,7 @@ SEND: dict[str, Any] = {
     ("given", "reason"),
     [
         ({"topic": "or ders"}, "'or ders' is no topic name"),
-        ({"topic": "bills"}, r"timer\.targets_allow .*\(target_not_allowed\)"),
-        ({"topic": "orders.secret"}, r"targets_deny .*\(target_not_allowed\)"),
+        ({"topic": "bills"}, r"\(target_not_allowed\)"),
         ({"topic": "duewheel.state"}, r"\(forbidden_target\)"),
         ({"topic": "orders.delayed"}, "is the timer topic itself"),
         ({"timer_topic": "order.delayed"}, 'is no timer topic .*did you mean "orders.delayed"'),
