@@ -439,6 +439,7 @@ def test_commands(
     path.write_text(
         f'[kafka]\nbootstrap_servers = "{topics.servers}"\n'
         f'[timer]\ntopics = ["{topics.timers}"]\nreply_topic = "{topics.replies}"\n'
+        'targets = ["*"]\n'
     )
     timer = producer.schedule(topics.orders, b"pay", key=b"abc", delay="1h", id="7").result(
         WITHIN_S
