@@ -79,10 +79,10 @@ def test_a_first_message_needs_no_tools_of_kafka(
     assert "`duewheel init` creates it" in run(config, "topic", "create", f"{name}.state").stderr
 
     with closing(KafkaProducer(bootstrap_servers=broker.bootstrap_servers)) as producer:
-        at_ms = 1_700_000_000_000
+        at_ms = SystemClock().now_ms() - 60_000
         headers = [("TIMER_DUE_MS", b"%d" % (at_ms - 1_500))]
         producer.send(target, b"pay", b"order-42", headers, 0, at_ms).get(60)
     (row,) = objects(config, "topic", "read", target, "--follow", "--limit", "1")[1]
     assert (row["key"], row["value"], row["late_ms"]) == ("order-42", "pay", 1_500)
     text = run(config, "topic", "read", target).stdout
-    assert text == "2023-11-14T22:13:20.000Z  0@0  1s late  key order-42  pay\n"
+    assert text.split("  ")[1:] == ["0@0", "1s late", "key order-42", "pay\n"]

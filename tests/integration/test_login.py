@@ -24,7 +24,12 @@ from duewheel.java.find import Java
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 
-pytestmark = [pytest.mark.kafka, pytest.mark.crash_matrix]
+# kafka-python leaves a socket of TLS to the garbage collector where a handshake fails.
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.crash_matrix,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 USER, PASSWORD = "ann", "hunter2"
 AT_ONCE_S = 20.0  # of a deadline of 60: 2 s on a machine that does nothing else

@@ -31,6 +31,7 @@ from duewheel.kafka.deadline import Deadline, DeadlineExceeded, within
 _AT_A_TIME = 16
 _OFFERED = (0, UnsupportedSaslMechanismError.errno)  # of a handshake: both list the mechanisms
 _PORT = 9092
+_AGAIN = 5
 
 Settings = Mapping[str, Any]
 Question = Callable[[Any, Any], Awaitable[Any]]  # of kafka-python's manager and connection
@@ -82,7 +83,17 @@ class _Login:
         self._mechanism = settings.get("sasl_mechanism")
 
     def attempt(self) -> LoginAttempt:
-        """Logs in, and asks once more where the error does not say what is wrong."""
+        """Logs in. Without a reason it tries again: kafka-python drops a refusal that it reads
+        together with the end of the connection.
+        """
+        made = self._once()
+        for _ in range(_AGAIN if "SASL" in self._protocol else 0):
+            if made.is_refusal or not made.problem or not self._deadline.remaining_s():
+                break
+            made = self._once()
+        return made
+
+    def _once(self) -> LoginAttempt:
         try:
             self._ask(_metadata)
         except Exception as error:  # noqa: BLE001 - also what a token provider raises
