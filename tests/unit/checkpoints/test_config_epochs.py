@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.harness.deliveries import rows
 from tests.harness.source_table import HEADERS, SourceRow, as_table, read_records
+from tests.simulation.contract_check import decoded
 
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
@@ -19,8 +21,10 @@ from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.topic_settings import TopicContract
+from duewheel.schemas.wire.copy_mac import signed
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
 from duewheel.testing import TimerRow, suite_parameters, timer_batch
+from duewheel.wheel.dequeue.requeue import rolled_copies
 from duewheel.wheel.recovery.rebuild import first_marks
 from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.slots import WheelConfig, slot_of
@@ -271,6 +275,22 @@ def test_keys_of_copies_are_drawn_and_are_no_change_of_settings() -> None:
     assert without.beside(without) == without
     judge = contracts(Epochs.first({**OLD, "copy_keys": list(later.newest.copy_keys)}), "dead")
     assert judge[0].copy_keys == (bytes(31) + b"\3", bytes(31) + b"\2")
+
+
+def test_the_progress_alone_is_enough_to_accept_its_copies() -> None:
+    """After the loss of a data directory there is nothing else; another shard's key is none."""
+    mine, other = (
+        Progress(0, 1, "owner", 1, 0, Epochs.first(OLD).drawing_key(lambda _, key=key: key), {})
+        for key in (5, 6)
+    )
+    far = replace(rows(["orders"], [0]), due_ms=np.array([9_999_999]))
+    copy = signed(rolled_copies(far, np.array([True])), mine.epochs.newest.signing_key)
+    headers = decoded(copy.headers[0].as_py(), int(copy.header_count[0]))
+    table = as_table([SourceRow(9, 1_000, headers, 0, value=b"v")])
+    for progress, code, origin in ((mine, {}, 0), (other, {"delay_too_long": 1}, 9)):
+        read = Progress.decode(progress.encode()).epochs
+        batch = parse(read_records(table), contracts(read, "dead")[0])
+        assert (batch.rejections(), batch.origin_offset.tolist()) == (code, [origin])
 
 
 def test_a_change_in_a_table_is_named_by_its_key() -> None:
