@@ -279,9 +279,10 @@ def test_keys_of_copies_are_drawn_and_are_no_change_of_settings() -> None:
 
 def test_the_progress_alone_is_enough_to_accept_its_copies() -> None:
     """After the loss of a data directory there is nothing else; another shard's key is none."""
+    drawn = iter([5, 6])
     mine, other = (
-        Progress(0, 1, "owner", 1, 0, Epochs.first(OLD).drawing_key(lambda _, key=key: key), {})
-        for key in (5, 6)
+        Progress(0, 1, "owner", 1, 0, Epochs.first(OLD).drawing_key(lambda _: next(drawn)), {})
+        for _ in range(2)
     )
     far = replace(rows(["orders"], [0]), due_ms=np.array([9_999_999]))
     copy = signed(rolled_copies(far, np.array([True])), mine.epochs.newest.signing_key)
