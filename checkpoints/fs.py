@@ -233,7 +233,26 @@ class FileSystem:
             self.sync_directory(Path(root))
 
 
+class ReadingFileSystem(FileSystem):
+    """Opens and maps files for reading only, and makes none: for a process that only looks on, so
+    that no error of its own can change a shard's files.
+    """
+
+    def open(self, path: Path, flags: int, mode: int = 0o644) -> int:
+        """See FileSystem.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+        return super().open(path, os.O_RDONLY)
+
+    def map(self, fd: int, size: int, *, writable: bool) -> mmap.mmap:
+        """See FileSystem."""
+        return super().map(fd, size, writable=False)
+
+
 HOST_FS = FileSystem()
+READING_FS = ReadingFileSystem()
 
 
 class NewFile:

@@ -2,6 +2,7 @@
 
 DuewheelError                     1  findings, or any error without a code of its own
 ├── ConfigError                   2  usage or configuration: correct it and start again
+│   ├── NoDataDirectory           2  no start of this shard has made its files on this host yet
 │   └── InvalidTimer              2  a program requests an impossible timer: correct the call
 ├── KafkaUnavailable              3  no answer from Kafka in time: check address, network, broker
 ├── Fenced                        4  another instance owns the shard: this one must stop for good
@@ -36,6 +37,10 @@ class ConfigError(DuewheelError):
     """A setting is unknown, impossible, or contradicts another; the message has the reason."""
 
     exit_code = 2
+
+
+class NoDataDirectory(ConfigError):
+    """The shard has no data directory yet."""
 
 
 class InvalidTimer(ConfigError, ValueError):

@@ -27,14 +27,14 @@ from tests.harness.reader import TopicReader, everything_in, read_topic
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import SparklessShard, until
 
-from duewheel.cli import send
-from duewheel.cli.send import NamedTimer
 from duewheel.client import Answer, Cancel, DelayProducer, Timer
 from duewheel.client.replies import AnswerReader
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, DuewheelError, InvalidTimer
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
+from duewheel.ops import changes
+from duewheel.ops.changes import NamedTimer
 
 pytestmark = pytest.mark.kafka
 
@@ -460,11 +460,11 @@ def test_commands(
         by_id = NamedTimer(timer_id="7", key=b"abc")
         message: dict[str, Any] = {"topic": topics.orders, "value": b"", "headers": []}
         time_: dict[str, Any] = {"deliver_at": None, "delay": "1h", "level": None}
-        told.append(send.reschedule(settings, by_id, WITHIN_S, **message, **time_))
-        told.append(send.cancel(settings, by_id, None))  # does not wait
+        told.append(changes.reschedule(settings, by_id, WITHIN_S, **message, **time_))
+        told.append(changes.cancel(settings, by_id, None))  # does not wait
     finally:
         answering.stop()
-    told.append(send.cancel(settings, by_id, 0.1))  # and here nobody answers
+    told.append(changes.cancel(settings, by_id, 0.1))  # and here nobody answers
     words = ["already_delivered", "cancelled", "cancelled", None, None]
     assert [each["answer"] for each in told] == words
     assert {(each["id"], each["partition"]) for each in told} == {("7", timer.partition)}

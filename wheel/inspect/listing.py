@@ -7,21 +7,29 @@ finds its rows, 52 bytes a timer; only the page's own messages are read. The nex
 "slot-position" of the last timer. So no state is kept between pages, and timers that come or go
 move no other timer to another page.
 
-Memory: two blocks of the log's columns, the rows of a page, and 8 MiB of messages.
+A log record has the target's and the id's hash, but no key: a search by key reads the messages of
+all timers that its other filters select, until the caller stops it.
+
+Memory: two blocks of the log's columns, 16 bytes for each of CANDIDATES_MAX rows, and 8 MiB of
+messages.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
-from duewheel.errors import ConfigError
-from duewheel.schemas.arrays import Int64
-from duewheel.schemas.hashing import java_hash, source_names
-from duewheel.schemas.wire.varint import read_varint
+from duewheel.errors import ConfigError, CorruptFile
+from duewheel.schemas.arrays import Bool, Int64
+from duewheel.schemas.batches import NO_PARTITION
+from duewheel.schemas.columns import binary
+from duewheel.schemas.hashing import id_hashes, java_hash, source_names
+from duewheel.schemas.wire.varint import read_varint, varint
 from duewheel.wheel.inspect.snapshot import Snapshot, consistently, positions_out
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -29,6 +37,7 @@ from duewheel.wheel.storage.layout import (
     FLAG_DEAD_LETTER,
     MAGIC_ROLL,
     RECORD_BYTES,
+    id_hash_of,
     is_cancelled,
     level_of,
 )
@@ -37,8 +46,12 @@ from duewheel.wheel.storage.message_store import StoredMessages
 from duewheel.wheel.storage.timer_log import Records
 from duewheel.wheel.storage.topic_numbers import public_name
 
+CANDIDATES_MAX = 1 << 18  # rows of one pass over the logs, where messages decide
 _MESSAGE_BYTES = 8 << 20  # read in one go; one message may be larger
+_MESSAGES_MAX = 20_000  # likewise
 _PLACE = re.compile(r"(\d{1,18})-(\d{1,18})")
+
+_Place = tuple[int, int]  # slot, and position in the log of its hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +64,14 @@ class PendingTimer:
         due_ms: requested due time; None for a dead letter.
         leaves_ms: end of its slot, when it is delivered or rolls.
         target: its target topic.
+        target_partition: the requested one; None: chosen at delivery.
         key: None for null.
         value_bytes: length of the value, None for null.
         level: the requested delay level, 0 for none.
         rolled: whether it rolls when it leaves.
         cancelled: whether it is dropped when it leaves.
         place: "slot-position": `Filter.after` of the next page.
+        key_value, encoded_headers: as in schemas/batches.py.
     """
 
     id: bytes
@@ -64,12 +79,30 @@ class PendingTimer:
     due_ms: int | None
     leaves_ms: int
     target: str
+    target_partition: int | None
     key: bytes | None
     value_bytes: int | None
     level: int
     rolled: bool
     cancelled: bool
     place: str
+    key_value: bytes = field(repr=False)
+    encoded_headers: bytes = field(repr=False)
+
+    @property
+    def value(self) -> bytes | None:
+        """The value of its message, None for null."""
+        return _framed(self.key_value, _framed(self.key_value, 0)[1])[0]
+
+    @property
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """The user's headers of its message."""
+        headers, at = [], 0
+        while at < len(self.encoded_headers):
+            name, at = _framed(self.encoded_headers, at)
+            value, at = _framed(self.encoded_headers, at)
+            headers.append(((name or b"").decode(errors="replace"), value))
+        return headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +114,8 @@ class Filter:
         first_slot, last_slot: only timers that leave in these slots or between.
         after: place of the last timer of the page before.
         level: only timers that requested this delay level.
+        timer_id: only timers with this id, given or default.
+        key: only timers with this key.
     """
 
     topic: str | None = None
@@ -88,6 +123,26 @@ class Filter:
     last_slot: int | None = None
     after: str | None = None
     level: int | None = None
+    timer_id: bytes | None = None
+    key: bytes | None = None
+
+    @property
+    def needs_messages(self) -> bool:
+        """Whether the log alone cannot tell which timers it selects."""
+        return self.key is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedChunk:
+    """Some timers of a list.
+
+    Attributes:
+        timers: in order; maybe none.
+        reached: `Filter.after` of a list that continues behind this chunk.
+    """
+
+    timers: list[PendingTimer]
+    reached: str
 
 
 def list_pending(directory: DataDirectory, wanted: Filter, limit: int) -> Iterator[PendingTimer]:
@@ -97,31 +152,69 @@ def list_pending(directory: DataDirectory, wanted: Filter, limit: int) -> Iterat
         ConfigError: `wanted.after` does not parse.
         CorruptFile: log or messages are damaged.
     """
-    after = None
-    if wanted.after is not None:
-        match = _PLACE.fullmatch(wanted.after)
-        if match is None:
-            raise ConfigError(f"{wanted.after!r} is no page: take it from the timer listed last")
-        after = (int(match[1]), int(match[2]))
-    page = consistently(directory, lambda now: _page_rows(directory, now, wanted, after, limit))
-    for hour, slot, position in page:
-        records = directory.log.view(hour, int(position.max()) + RECORD_BYTES)
-        records = records[position // RECORD_BYTES]
-        ends = np.cumsum(records["size_py"].astype(np.int64))
-        first = 0
-        while first < len(records):
-            before = int(ends[first - 1]) if first else 0
-            end = max(first + 1, int(np.searchsorted(ends, before + _MESSAGE_BYTES, "right")))
-            rows = slice(first, end)
-            yield from _timers(directory, hour, slot[rows], position[rows], records[rows], wanted)
-            first = end
+    for chunk in list_chunks(directory, wanted, limit):
+        yield from chunk.timers
+
+
+def list_chunks(directory: DataDirectory, wanted: Filter, limit: int) -> Iterator[ListedChunk]:
+    """Lists as `list_pending`, and reports between two reads of messages how far it is: a search by
+    key may read many for few timers.
+
+    Raises:
+        ConfigError, CorruptFile: as `list_pending`.
+    """
+    after = _parsed(wanted.after)
+    rows_max = max(limit, CANDIDATES_MAX) if wanted.needs_messages else limit
+    while limit > 0:
+        candidates = rows_max if wanted.needs_messages else limit
+        page = _rows(directory, wanted, after, candidates)
+        for hour, slot, position in page:
+            for rows in _readable(directory, hour, position):
+                timers = _read(directory, hour, slot[rows], position[rows], wanted)[:limit]
+                limit -= len(timers)
+                after = int(slot[rows][-1]), int(position[rows][-1])
+                is_full = limit == 0
+                yield ListedChunk(timers, timers[-1].place if is_full else f"{after[0]}-{after[1]}")
+                if is_full:
+                    return
+        if sum(len(slot) for _, slot, _ in page) < candidates:
+            return
+
+
+def _parsed(after: str | None) -> _Place | None:
+    if after is None:
+        return None
+    match = _PLACE.fullmatch(after)
+    if match is None:
+        raise ConfigError(f"{after!r} is no page: take it from the timer listed last")
+    return int(match[1]), int(match[2])
+
+
+def _rows(
+    directory: DataDirectory, wanted: Filter, after: _Place | None, limit: int
+) -> list[tuple[int, Int64, Int64]]:
+    """Returns slots and log positions of the first rows, in order, by hour."""
+    return consistently(directory, lambda now: _page_rows(directory, now, wanted, after, limit))
+
+
+def _readable(directory: DataDirectory, hour: int, position: Int64) -> Iterator[slice]:
+    """Splits rows of an hour so that the messages of a part are read in one go."""
+    records = directory.log.view(hour, int(position.max()) + RECORD_BYTES)
+    ends = np.cumsum(records["size_py"][position // RECORD_BYTES].astype(np.int64))
+    first = 0
+    while first < len(position):
+        before = int(ends[first - 1]) if first else 0
+        end = int(np.searchsorted(ends, before + _MESSAGE_BYTES, "right"))
+        end = min(max(end, first + 1), first + _MESSAGES_MAX)
+        yield slice(first, end)
+        first = end
 
 
 def _page_rows(
     directory: DataDirectory,
     snapshot: Snapshot,
     wanted: Filter,
-    after: tuple[int, int] | None,
+    after: _Place | None,
     limit: int,
 ) -> list[tuple[int, Int64, Int64]]:
     """Returns slots and log positions of a page's rows, in order, by hour."""
@@ -131,7 +224,7 @@ def _page_rows(
     begin = max(begin, after or begin, (wanted.first_slot or 0, -1))
     last = wanted.last_slot
     precision_ms = directory.config.precision_ms
-    topic = None if wanted.topic is None else java_hash(wanted.topic)
+    by_record = _RecordFilter(wanted)
     page: list[tuple[int, Int64, Int64]] = []
     for hour, log_bytes in snapshot.log_bytes.items():
         if limit == 0 or (last is not None and hour > hour_of(last, precision_ms)):
@@ -145,10 +238,7 @@ def _page_rows(
                 fits &= (slot != half_slot) | ~np.isin(position, out, assume_unique=True)
             if last is not None:
                 fits &= slot <= last
-            if topic is not None:
-                fits &= records["topic_hash"] == topic
-            if wanted.level is not None:
-                fits &= level_of(records["magic"]) == wanted.level
+            by_record.narrow(fits, records)
             slots = np.concatenate([slots, slot[fits]])
             positions = np.concatenate([positions, position[fits]])
             # Positions rise: a stable sort by slot is delivery order.
@@ -160,6 +250,26 @@ def _page_rows(
     return page
 
 
+class _RecordFilter:
+    """The part of a filter that log records decide; messages decide between equal hashes."""
+
+    def __init__(self, wanted: Filter) -> None:
+        self._topic = None if wanted.topic is None else java_hash(wanted.topic)
+        self._level = wanted.level
+        self._id: int | None = None
+        if wanted.timer_id is not None:
+            self._id = int(id_hashes(binary([wanted.timer_id]))[0])
+
+    def narrow(self, fits: Bool, records: Records) -> None:
+        """Clears `fits` of the records that it does not select."""
+        if self._topic is not None:
+            fits &= records["topic_hash"] == self._topic
+        if self._level is not None:
+            fits &= level_of(records["magic"]) == self._level
+        if self._id is not None:
+            fits &= id_hash_of(records["reserved"]) == self._id
+
+
 def _first(slots: Int64, limit: int) -> Int64:
     """Selects the first `limit` rows by slot, then by order."""
     rows: Int64 = np.arange(len(slots))
@@ -169,44 +279,73 @@ def _first(slots: Int64, limit: int) -> Int64:
     return rows[np.argsort(slots[rows], kind="stable")][:limit]
 
 
+def _read(
+    directory: DataDirectory, hour: int, slot: Int64, position: Int64, wanted: Filter
+) -> list[PendingTimer]:
+    """Reads rows as `_timers`; none of an hour that was delivered and unlinked meanwhile."""
+    try:
+        return list(_timers(directory, hour, slot, position, wanted))
+    except CorruptFile:
+        if Snapshot.take(directory).current <= hour:
+            raise
+        return []
+
+
 def _timers(
-    directory: DataDirectory,
-    hour: int,
-    slot: Int64,
-    position: Int64,
-    records: Records,
-    wanted: Filter,
+    directory: DataDirectory, hour: int, slot: Int64, position: Int64, wanted: Filter
 ) -> Iterator[PendingTimer]:
+    """Reads the timers at these positions, and drops those that `wanted` does not select."""
+    records = directory.log.view(hour, int(position.max()) + RECORD_BYTES)
+    records = records[position // RECORD_BYTES]
     messages = directory.messages.read(hour, records)
+    rows = _rows_with_key(messages, wanted.key)
+    if not len(rows):
+        return
     sources, targets = _sources(directory, messages), messages.target.to_pylist()
     rolled, level = (records["magic"] & MAGIC_ROLL) != 0, level_of(records["magic"])
     cancelled = is_cancelled(records)
-    for row, prefix in enumerate(messages.prefix):
-        target = (targets[row] or b"").decode()
-        if wanted.topic is not None and target != wanted.topic:
-            continue  # another topic with the same hash
-        key, value_bytes = _key_and_value_bytes(messages.key_value[row].as_py())
-        dead = bool(prefix["flags"] & FLAG_DEAD_LETTER)
+    for row in rows.tolist():
+        prefix, target = messages.prefix[row], (targets[row] or b"").decode()
+        timer_id = messages.timer_id[row].as_py() or sources[row]
+        if wanted.topic not in {None, target} or wanted.timer_id not in {None, timer_id}:
+            continue  # another one with the same hash
+        key_value: bytes = messages.key_value[row].as_py()
+        key, at = _framed(key_value, 0)
+        value_size, _ = read_varint(key_value, at)
+        dead, partition = bool(prefix["flags"] & FLAG_DEAD_LETTER), int(prefix["target_partition"])
         yield PendingTimer(
-            id=messages.timer_id[row].as_py() or sources[row],
+            id=timer_id,
             source=sources[row].decode(),
             due_ms=None if dead else int(prefix["due_ms"]),
             leaves_ms=int(slot[row]) * directory.config.precision_ms,
             target=target,
+            target_partition=None if partition == NO_PARTITION else partition,
             key=key,
-            value_bytes=value_bytes,
+            value_bytes=value_size if value_size >= 0 else None,
             level=int(level[row]),
             rolled=bool(rolled[row]),
             cancelled=bool(cancelled[row]),
             place=f"{slot[row]}-{position[row]}",
+            key_value=key_value,
+            encoded_headers=messages.headers[row].as_py(),
         )
 
 
-def _key_and_value_bytes(key_value: bytes) -> tuple[bytes | None, int | None]:
-    size, at = read_varint(key_value, 0)
+def _rows_with_key(messages: StoredMessages, key: bytes | None) -> Int64:
+    """Selects the messages with this key, all without one. The key's length comes before it, so no
+    other key begins with the same bytes.
+    """
+    if key is None:
+        return np.arange(len(messages.prefix))
+    starts_with: Any = pc.starts_with  # its stubs know patterns of text alone
+    return np.flatnonzero(np.asarray(starts_with(messages.key_value, varint(len(key)) + key)))
+
+
+def _framed(encoded: bytes, at: int) -> tuple[bytes | None, int]:
+    """Reads the bytes behind the length at `at`, None for a null, and where they end."""
+    size, at = read_varint(encoded, at)
     end = at + max(size, 0)
-    value_size, _ = read_varint(key_value, end)
-    return key_value[at:end] if size >= 0 else None, value_size if value_size >= 0 else None
+    return encoded[at:end] if size >= 0 else None, end
 
 
 def _sources(directory: DataDirectory, messages: StoredMessages) -> Sequence[bytes]:

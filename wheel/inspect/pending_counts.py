@@ -137,6 +137,22 @@ class PendingTimers:
             out.slot - 1,
         )
 
+    def between(self, slots: Sequence[int]) -> tuple[Int64, Int64]:
+        """Counts the timers that leave above each of these rising slots, up to the next one; and
+        how many of them roll.
+
+        Raises:
+            CorruptFile: a file is damaged.
+        """
+        out = consistently(self._directory, self._update)
+        bounds = np.asarray(slots, np.int64)
+        until = np.zeros((2, len(bounds)), np.int64)
+        for hour in self._hours.values():
+            until += hour.until(bounds)
+        until -= np.outer([out.kinds.total(), out.rolls], bounds >= out.slot)
+        timers, rolls = np.diff(until)
+        return timers, rolls
+
     def _update(self, snapshot: Snapshot) -> _Out:
         """Adds committed records, and drops delivered ones, since the last count."""
         directory, current = self._directory, snapshot.current
@@ -305,6 +321,12 @@ class _HourCounts:
     def count_after(self, slot: int) -> int:
         """Counts the timers behind `slot`."""
         return int(self._per_slot[max(0, slot + 1 - self._first) :].sum(dtype=np.int64))
+
+    def until(self, slots: Int64) -> Int64:
+        """Counts the timers, and the rolls, up to each of these slots."""
+        bound = np.clip(slots + 1 - self._first, 0, len(self._per_slot))
+        counts = (self._per_slot, self.rolls)
+        return np.stack([np.append(0, np.cumsum(c, dtype=np.int64))[bound] for c in counts])
 
     def rolls_until(self, slot: int) -> int:
         """Counts the rolls up to `slot`."""

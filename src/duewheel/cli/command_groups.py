@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import click
 
+from duewheel.cli.examples import CommandGroup
+
 # Each command has a group; a command without one would be missing in the help.
 GROUPS = {
     "Run a shard": ("init", "run", "standby", "pause", "resume", "ingest", "dequeue"),
-    "Look": ("status", "health", "stats", "list", "check", "doctor", "audit", "config"),
+    "Look": (
+        "status",
+        "health",
+        "stats",
+        "list",
+        "show",
+        "serve",
+        "check",
+        "doctor",
+        "audit",
+        "config",
+    ),
     "Send and change timers": ("send", "cancel", "reschedule"),
     "Change a shard": ("reconfigure", "reshard"),
     "Recover": ("recover", "promote", "dlq"),
@@ -15,8 +28,10 @@ GROUPS = {
 }
 
 
-class GroupedCommands(click.Group):
+class GroupedCommands(CommandGroup):
     """A click group whose help lists the commands under the headings of GROUPS."""
+
+    group_class = CommandGroup
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes a list of commands for each heading. All lists have the same first column."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from duewheel.cli.examples import CommandGroup
 from duewheel.cli.options import show, with_output, with_settings
 from duewheel.config.settings import Settings
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def config() -> None:
     """Check the configuration."""
 

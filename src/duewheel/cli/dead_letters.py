@@ -8,12 +8,13 @@ from itertools import islice
 
 import click
 
+from duewheel.cli.examples import CommandGroup
 from duewheel.cli.options import show, with_output, with_settings
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def dlq() -> None:
     """List and replay dead letters."""
 

@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from duewheel import __version__
-from duewheel.cli import messages
+from duewheel.cli import messages, serving, timers
 from duewheel.cli.command_groups import GroupedCommands
 from duewheel.cli.config_check import config
 from duewheel.cli.dead_letters import dlq
@@ -257,6 +257,8 @@ def stats(settings: Settings, by: str | None, output: str) -> None:
 
 @cli.command("list")
 @click.option("--topic", help="only timers with this target topic")
+@click.option("--id", "timer_id", help="only timers with this id, in any partition")
+@click.option("--key", help="only timers with this key; reads messages: seconds a million")
 @click.option("--level", type=click.IntRange(1), help="only timers of this delay level")
 @click.option(
     "--from", "since", help="only timers that leave from then on: epoch ms, or ISO-8601 and zone"
@@ -269,6 +271,8 @@ def stats(settings: Settings, by: str | None, output: str) -> None:
 def list_timers(
     settings: Settings,
     topic: str | None,
+    timer_id: str | None,
+    key: str | None,
     level: int | None,
     since: str | None,
     until: str | None,
@@ -281,14 +285,16 @@ def list_timers(
     A cancelled timer is listed until then, with `cancelled`. If more timers follow, a line on
     stderr says how to list them. JSON has times in epoch milliseconds.
     """
-    from duewheel.cli.send import parse_instant
     from duewheel.cli.timer_text import timer_line
     from duewheel.clock import SystemClock
+    from duewheel.config.instants import parse_instant
     from duewheel.ops import stats as inspection
 
     rows = inspection.listed(
         settings,
         topic=topic,
+        timer_id=timer_id,
+        key=None if key is None else key.encode(),
         level=level,
         since=None if since is None else parse_instant(since),
         until=None if until is None else parse_instant(until),
@@ -487,6 +493,8 @@ cli.add_command(config)
 # ---- sending, developing ------------------------------------------------------------------------
 
 
+cli.add_command(timers.show_timers)
+cli.add_command(serving.serve)
 cli.add_command(messages.send)
 cli.add_command(messages.cancel)
 cli.add_command(messages.reschedule)

@@ -8,6 +8,14 @@ from typing import Any
 
 import click
 
+from duewheel.cli.examples import CommandWithExamples
+from duewheel.cli.filters import (
+    cancel_matching,
+    needed_without_file,
+    require_one,
+    send_file,
+    with_filter,
+)
 from duewheel.cli.options import Command, show, with_output, with_settings
 from duewheel.config.durations import parse_duration_ms
 from duewheel.config.settings import Settings
@@ -48,9 +56,10 @@ def _with_timer(command: Command) -> Command:
     return command
 
 
-@click.command()
-@click.option("--topic", required=True, help="the target")
-@click.option("--value", required=True, help="the message, as text")
+@click.command(cls=CommandWithExamples)
+@click.option("--file", is_eager=True, help="JSON lines, `-` for stdin: a timer each")
+@click.option("--topic", callback=needed_without_file, help="the target")
+@click.option("--value", callback=needed_without_file, help="the message, as text")
 @click.option("--key", help="the message's key; timers of a key keep their order")
 @click.option("--header", "headers", multiple=True, help="name=value; may be repeated")
 @_with_time
@@ -60,22 +69,33 @@ def _with_timer(command: Command) -> Command:
 @with_settings(needs_kafka=True)
 def send(
     settings: Settings,
-    value: str,
+    file: str | None,
+    value: str | None,
     key: str | None,
     headers: tuple[str, ...],
     output: str,
     **options: Any,
-) -> None:
-    """Schedule one message.
+) -> int:
+    """Schedule one message, or with --file one for each line.
 
     A timer of which ingest would make a dead letter is refused at once, with the reason.
+
+    A line is a JSON object with topic, value or value_base64, key, headers (a list of name and
+    value), id, partition, timer_topic, window, and deliver_at, delay or level. The options hold for
+    lines without these fields. Exit code 1: some lines were refused.
     """
-    from duewheel.cli import send as sender
+    if file is not None:
+        given = {"value": value, "key": key, "id": options.pop("timer_id"), **options}
+        named = [dict(zip(("name", "value"), text.split("=", 1), strict=False)) for text in headers]
+        defaults = {"headers": named or None, **given}
+        defaults = {name: each for name, each in defaults.items() if each is not None}
+        return send_file(settings, file, defaults, output)
+    from duewheel.ops import changes as sender
     from duewheel.ops.acceptance import is_missing
 
     sent = sender.send(
         settings,
-        value=value.encode(),
+        value=_encoded(value),
         key=_encoded(key),
         headers=[_header(text) for text in headers],
         **options,
@@ -87,30 +107,36 @@ def send(
             f"{options['topic']}` makes it; until then a timer that is due becomes a dead letter",
             err=True,
         )
+    return 0
 
 
-@click.command()
+@click.command(cls=CommandWithExamples)
 @_with_timer
+@with_filter
 @click.option("--partition", type=click.IntRange(0), help="with an id, instead of the key")
 @with_output
 @with_settings(needs_kafka=True)
 def cancel(settings: Settings, output: str, **options: Any) -> int:
-    """Cancel timers by recall handle, or by id.
+    """Cancel timers by recall handle, by id, or all that match.
 
-    Give --handle HANDLE, or --id ID with --key KEY or --partition NUMBER.
+    Give --handle HANDLE, or --id ID with --key KEY or --partition NUMBER. With --matching the
+    pending timers are read from the data directory, and each is cancelled by its handle.
 
     Exit code 0: the reply is "cancelled"; 1: another reply, or none in time. With --no-wait, and
     without `timer.reply_topic`, 0: the cancel is written and takes effect; no reply says how.
     """
-    from duewheel.cli import send as sender
+    from duewheel.ops import changes as sender
 
     wait_s = _wait_s(options)
+    if options["matching"]:
+        return cancel_matching(settings, options, wait_s, output)
+    require_one(options)
     goes_on = while_starting(settings, options)
     result = sender.cancel(settings, _timer(options), wait_s, goes_on)
     return answered(settings, result, wait_s, output)
 
 
-@click.command()
+@click.command(cls=CommandWithExamples)
 @_with_timer
 @_with_time
 @click.option("--topic", help="the target; not needed with --handle")
@@ -136,7 +162,7 @@ def reschedule(
     With --handle the message is read back from the timer topic, unless --topic and --value give it.
     The new timer is delivered whatever the reply is. Exit codes as for `cancel`.
     """
-    from duewheel.cli import send as sender
+    from duewheel.ops import changes as sender
 
     wait_s = _wait_s(options)
     result = sender.reschedule(
@@ -155,7 +181,7 @@ def reschedule(
 
 
 def _timer(options: dict[str, Any]) -> Any:
-    from duewheel.cli.send import NamedTimer
+    from duewheel.ops.changes import NamedTimer
 
     return NamedTimer(
         options["handle"],

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duewheel.cli import times
+from duewheel.cli.examples import CommandGroup
 from duewheel.cli.options import with_output, with_settings
 from duewheel.config.durations import about
 from duewheel.config.settings import Settings
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _VALUE_CHARACTERS_MAX = 200
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def topic() -> None:
     """Create a topic, or read one."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from duewheel.kafka.bounded_reader import BEGINNING, Bound, BoundedReader
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.state_topic import newest_of, place_of
+from duewheel.ops.stats import octets_shown
 from duewheel.schemas.dead_letters import DeadLetter
 
 _DEADLINE_S = 30.0
@@ -146,11 +149,11 @@ def list_letters(
 
 
 def _row(letter: DeadLetter, position: ReplayPosition) -> dict[str, Any]:
-    time = datetime.fromtimestamp(letter.timestamp_ms / _MS, UTC)
+    written = datetime.fromtimestamp(letter.timestamp_ms / _MS, UTC)
     return {
         "partition": letter.partition,
         "offset": letter.offset,
-        "time": time.isoformat(timespec="milliseconds"),
+        "time": written.isoformat(timespec="milliseconds"),
         "code": letter.code,
         "error": letter.error,
         "source": letter.source,
@@ -158,3 +161,90 @@ def _row(letter: DeadLetter, position: ReplayPosition) -> dict[str, Any]:
         "value_bytes": None if letter.value is None else len(letter.value),
         "replayed": position.is_behind(letter.partition, letter.offset, letter.code),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class LetterPage:
+    """A part of the list of dead letters.
+
+    Attributes:
+        letters: objects ready for JSON.
+        next: `page` of the part behind this one; None: this is the last one.
+    """
+
+    letters: list[dict[str, Any]]
+    next: str | None
+
+
+def page_of_letters(
+    settings: Settings,
+    *,
+    since: str,
+    code: str | None,
+    limit: int,
+    page: str | None,
+    within_s: float,
+) -> LetterPage:
+    """Lists dead letters as `list_letters`, for a limited time.
+
+    Args:
+        settings, code, limit: as for `list_letters`.
+        since: an offset, or ISO-8601 with a zone.
+        page: "partition@offset" from which on to read, of the page before.
+        within_s: after this time the page ends, whatever it has.
+
+    Raises:
+        ConfigError: `since` or `page` does not parse, or there is no such topic.
+        KafkaUnavailable: no answer in time.
+    """
+    first = (0, 0) if page is None else _parsed(page)
+    end_s, rows = time.monotonic() + within_s, list[dict[str, Any]]()
+    begin = Bound.parse("from", since)
+    with dead_letter_reader(settings) as reader:
+        position = reader.position()
+        for partition, (start, end) in reader.bounds(begin).items():
+            if partition < first[0]:
+                continue
+            start = max(start, first[1]) if partition == first[0] else start
+            if start >= end:
+                continue
+            for letters, reached in reader.read(partition, start, end):
+                for letter in letters:
+                    if code in (None, letter.code):
+                        if len(rows) == limit:
+                            return LetterPage(rows, f"{partition}@{letter.offset}")
+                        rows.append(_row(letter, position))
+                if time.monotonic() > end_s:
+                    return LetterPage(rows, f"{partition}@{reached}")
+    return LetterPage(rows, None)
+
+
+def _parsed(page: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,9})@(\d{1,18})", page)
+    if match is None:
+        raise ConfigError(f"{page!r} is no page: take `next` of the page before")
+    return int(match[1]), int(match[2])
+
+
+def one_letter(
+    settings: Settings, partition: int, offset: int, *, body: bool
+) -> dict[str, Any] | None:
+    """Returns one dead letter as `list_letters`; with its value and headers if `body` is set.
+
+    Raises:
+        ConfigError, KafkaUnavailable: as `page_of_letters`.
+    """
+    with dead_letter_reader(settings) as reader:
+        start, end = reader.bounds().get(partition, (0, 0))
+        if not start <= offset < end:
+            return None
+        position = reader.position()
+        for letters, _ in reader.read(partition, offset, offset + 1):
+            for letter in letters:
+                row = _row(letter, position)
+                headers = [(name, octets_shown("value", value)) for name, value in letter.headers]
+                if not body:
+                    return {**row, "header_names": [name for name, _ in headers]}
+                named = [{"name": name, **value} for name, value in headers]
+                return {**row, "headers": named, **octets_shown("value", letter.value)}
+    return None

@@ -9,14 +9,17 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal
 
+from duewheel.checkpoints.fs import HOST_FS, READING_FS, FileSystem
 from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock
 from duewheel.config.durations import format_duration_ms
+from duewheel.config.instants import epoch_ms
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError
 from duewheel.runtime.dequeue_metrics import count_pending
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.inspect.pending_counts import PendingTimers
@@ -28,21 +31,43 @@ _PROCESSES: dict[Process, Role] = {"ingest": Role.INGEST, "dequeue": Role.DEQUEU
 
 
 @contextmanager
-def opened(settings: Settings) -> Iterator[DataDirectory]:
-    """Opens the shard's data directory, in which its processes may run.
+def opened(settings: Settings, fs: FileSystem = READING_FS) -> Iterator[DataDirectory]:
+    """Opens the shard's data directory, in which its processes may run; by default only to read it.
 
     Raises:
-        ConfigError: the data directory does not exist yet.
+        NoDataDirectory: it does not exist yet.
     """
-    path = settings.storage.data_dir
-    try:
-        directory = DataDirectory(path, settings.wheel)
-    except FileNotFoundError as error:
-        raise settings.no_data_dir() from error
+    directory = open_directory(settings, fs)
     try:
         yield directory
     finally:
         directory.close()
+
+
+def open_directory(settings: Settings, fs: FileSystem = READING_FS) -> DataDirectory:
+    """Opens the directory as `opened`; the caller closes it.
+
+    Raises:
+        NoDataDirectory: it does not exist yet.
+    """
+    path = settings.storage.data_dir
+    try:
+        return DataDirectory(path, settings.wheel, fs)
+    except FileNotFoundError as error:
+        raise settings.no_data_dir() from error
+
+
+def open_state(settings: Settings) -> State:
+    """Maps the directory's `state` to read it; the caller releases it.
+
+    Raises:
+        NoDataDirectory: it does not exist yet.
+    """
+    path = settings.storage.data_dir
+    try:
+        return State.open(path, READING_FS)
+    except FileNotFoundError as error:
+        raise settings.no_data_dir() from error
 
 
 def stats(settings: Settings, clock: Clock) -> dict[str, Any]:
@@ -56,11 +81,17 @@ def stats(settings: Settings, clock: Clock) -> dict[str, Any]:
         an hour, and of that hour the mean and the most per second.
     """
     with opened(settings) as directory:
-        pending, within = count_pending(PendingTimers(directory), directory, clock.now_ms())
-        role = "standby" if directory.state.standby else "owner"
+        return stats_of(settings, directory, PendingTimers(directory), clock.now_ms())
+
+
+def stats_of(
+    settings: Settings, directory: DataDirectory, timers: PendingTimers, now_ms: int
+) -> dict[str, Any]:
+    """Counts as `stats`, with counts that are kept."""
+    pending, within = count_pending(timers, directory, now_ms)
     oldest = pending.oldest_slot
     return {
-        "role": role,
+        "role": "standby" if directory.state.standby else "owner",
         "pending": pending.total,
         "by_topic": dict(sorted(pending.by_topic.items())),
         "by_level": {str(level): count for level, count in pending.by_level.items()},
@@ -111,12 +142,14 @@ def _next_of(directory: DataDirectory, level: int, slot: int | None) -> PendingT
 def listed(
     settings: Settings,
     *,
-    topic: str | None,
+    topic: str | None = None,
     level: int | None = None,
-    since: datetime | int | None,
-    until: datetime | int | None,
+    timer_id: str | None = None,
+    key: bytes | None = None,
+    since: datetime | int | None = None,
+    until: datetime | int | None = None,
     limit: int,
-    page: str | None,
+    page: str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Lists pending timers, the one that leaves first before the others.
 
@@ -124,6 +157,8 @@ def listed(
         settings: name the data directory.
         topic: only timers with this target.
         level: only timers requested with this delay level.
+        timer_id: only timers with this id, in any partition.
+        key: only timers with this key; reads the messages of all that the rest selects.
         since, until: only timers that leave in the slots of these instants or between them.
         limit: how many at most.
         page: `page` of the last timer that the caller has; the list continues behind it.
@@ -132,28 +167,47 @@ def listed(
         ConfigError: `page` does not parse, or an instant has no zone.
         CorruptFile: a pending timer is damaged.
     """
-    wanted = Filter(topic, _slot(settings, since), _slot(settings, until), page, level)
+    wanted = selection(
+        settings, topic=topic, level=level, timer_id=timer_id, key=key, since=since, until=until
+    )
     with opened(settings) as directory:
-        for timer in list_pending(directory, wanted, limit):
-            yield _row(timer)
+        for timer in list_pending(directory, replace(wanted, after=page), limit):
+            yield timer_row(timer)
+
+
+def selection(
+    settings: Settings,
+    *,
+    topic: str | None = None,
+    level: int | None = None,
+    timer_id: str | None = None,
+    key: bytes | None = None,
+    since: datetime | int | None = None,
+    until: datetime | int | None = None,
+) -> Filter:
+    """Translates the arguments of `listed` for the wheel.
+
+    Raises:
+        ConfigError: an instant has no zone.
+    """
+    first, last = _slot(settings, since), _slot(settings, until)
+    wanted_id = None if timer_id is None else timer_id.encode(errors="surrogateescape")
+    return Filter(topic, first, last, None, level, wanted_id, key)
 
 
 def pause(settings: Settings, process: Process, *, on: bool) -> dict[str, Any]:
     """Pauses or resumes a process, now and across its restarts."""
-    with opened(settings) as directory:
+    with opened(settings, HOST_FS) as directory:
         directory.state.live.pause(_PROCESSES[process], on=on)
     return {"process": process, "paused": on}
 
 
 def _slot(settings: Settings, instant: datetime | int | None) -> int | None:
-    if isinstance(instant, datetime):
-        if instant.tzinfo is None:
-            raise ConfigError(f"{instant} has no zone: it could be any hour")
-        instant = round(instant.timestamp() * 1000)
-    return None if instant is None else slot_of(instant, settings.timer.precision_ms)
+    return None if instant is None else slot_of(epoch_ms(instant), settings.timer.precision_ms)
 
 
-def _row(timer: PendingTimer) -> dict[str, Any]:
+def timer_row(timer: PendingTimer) -> dict[str, Any]:
+    """Returns a pending timer as an object ready for JSON."""
     return {
         "id": timer.id.decode(errors="backslashreplace"),
         "source": timer.source,
@@ -169,9 +223,14 @@ def _row(timer: PendingTimer) -> dict[str, Any]:
     }
 
 
-def key_shown(key: bytes | None) -> dict[str, str | None]:
-    """Shows a key as text, or in base64 under the name `key_base64` if it is no UTF-8."""
+def octets_shown(name: str, octets: bytes | None) -> dict[str, str | None]:
+    """Shows bytes as text, or in base64 under the name `<name>_base64` if they are no UTF-8."""
     try:
-        return {"key": None if key is None else key.decode()}
+        return {name: None if octets is None else octets.decode()}
     except UnicodeDecodeError:
-        return {"key_base64": base64.b64encode(key or b"").decode()}
+        return {f"{name}_base64": base64.b64encode(octets or b"").decode()}
+
+
+def key_shown(key: bytes | None) -> dict[str, str | None]:
+    """Shows a key, under the name `key` or `key_base64`."""
+    return octets_shown("key", key)

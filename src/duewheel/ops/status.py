@@ -37,11 +37,11 @@ def status(settings: Settings) -> dict[str, Any]:
     """Builds the object that `duewheel status` prints.
 
     Raises:
-        ConfigError: the data directory does not exist yet.
+        NoDataDirectory: the data directory does not exist yet.
     """
     data_dir = settings.storage.data_dir
     try:
-        state = State.open(data_dir)
+        state = State.open(data_dir, fs.READING_FS)
     except FileNotFoundError as error:
         raise settings.no_data_dir() from error
     with state:

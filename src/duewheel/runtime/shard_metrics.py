@@ -10,6 +10,7 @@ from pathlib import Path
 
 from prometheus_client.core import Metric
 
+from duewheel.checkpoints.fs import READING_FS
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
@@ -34,7 +35,7 @@ class ShardMetrics:
         """See metrics_server.Source."""
         data_dir = self._settings.storage.data_dir
         yield from _supervised(data_dir)
-        with State.open(data_dir) as state:
+        with State.open(data_dir, READING_FS) as state:
             yield from _readiness(state, self._settings, self._clock.now_ms())
 
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from duewheel.cli import send
-from duewheel.cli.send import NamedTimer
 from duewheel.client.due_time import DueTime
 from duewheel.client.producer import DelayProducer
 from duewheel.client.request_headers import target, timer_headers
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.factory import contract
+from duewheel.ops import changes
 from duewheel.ops.acceptance import require_accepted
+from duewheel.ops.changes import NamedTimer
 from duewheel.schemas.request.preview import Rejection, rejection_of
 
 NOW_MS = 1_800_000_000_000
@@ -66,7 +66,7 @@ def test_send_refuses_what_would_become_a_dead_letter(
     settings: Settings, given: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
-        send.send(settings, **{**SEND, **given})
+        changes.send(settings, **{**SEND, **given})
 
 
 def test_reschedule_refuses_the_same(settings: Settings) -> None:
@@ -77,7 +77,7 @@ def test_reschedule_refuses_the_same(settings: Settings) -> None:
         ({"topic": "orders", "delay": "3d"}, "the longest delay"),
     ):
         with pytest.raises(ConfigError, match=reason):
-            send.reschedule(settings, named, None, **{**message, **given})
+            changes.reschedule(settings, named, None, **{**message, **given})
 
 
 def test_what_ingest_accepts_passes(settings: Settings) -> None:

@@ -13,12 +13,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from duewheel.cli.messages import answered
-from duewheel.cli.send import NamedTimer
 from duewheel.client import Timer
 from duewheel.client.handle import RecallHandle, id_bytes
 from duewheel.config.keys_and_bounds import TimerSection as Timer_
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
+from duewheel.ops.changes import NamedTimer
 from duewheel.schemas.name_patterns import may_name_topic
 
 TOPIC = st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True).filter(may_name_topic)

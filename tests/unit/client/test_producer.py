@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner import murmur2
 
-from duewheel.cli.send import parse_instant
 from duewheel.client import DelayProducer
 from duewheel.client.due_time import DueTime, NonNullHeader, window_headers
 from duewheel.client.producer import has_due_time
+from duewheel.config.instants import parse_instant
 from duewheel.errors import ConfigError, DuewheelError, InvalidTimer
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import key_hashes

@@ -11,7 +11,7 @@ from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0
 
 from duewheel.checkpoints.role import Role
-from duewheel.cli.send import parse_instant
+from duewheel.config.instants import parse_instant
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError
 from duewheel.ops import stats

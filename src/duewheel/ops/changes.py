@@ -1,26 +1,29 @@
-"""Runs `duewheel send`, `cancel` and `reschedule` with a DelayProducer."""
+"""Writes timers, cancels and reschedules with a DelayProducer: for the commands of these names, and
+for `duewheel serve`, which keeps its producers.
+"""
 
 from __future__ import annotations
 
-import re
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import Any, TypeVar
 
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, MessageSizeTooLargeError
 
-from duewheel.client import SAME, Answer, Cancel, DelayProducer, Rescheduled
+from duewheel.client import SAME, Answer, Cancel, DelayProducer, Rescheduled, Timer
 from duewheel.client.due_time import DueTime
 from duewheel.client.handle import RecallHandle
 from duewheel.client.request_headers import timer_headers
 from duewheel.clock import SystemClock
+from duewheel.config.instants import parse_instant
 from duewheel.config.settings import Settings
 from duewheel.config.topic_contradictions import nearest
 from duewheel.config.values import as_millis
-from duewheel.errors import ConfigError, KafkaUnavailable
+from duewheel.errors import ConfigError, InvalidTimer, KafkaUnavailable
+from duewheel.kafka.bootstrap import require_connection
 from duewheel.ops.acceptance import require_accepted
 
 Written = TypeVar("Written", Cancel, Rescheduled)
@@ -72,11 +75,70 @@ class NamedTimer:
         return topic
 
 
+class KeptProducers:
+    """One producer for each timer topic, opened when it is first used. Thread-safe."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Connects nothing."""
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._by_topic: dict[str, DelayProducer] = {}
+
+    @contextmanager
+    def using(self, timer_topic: str) -> Iterator[DelayProducer]:
+        """Yields the producer of a timer topic, which reads replies; closes it after an error: an
+        idempotent one may never send again.
+
+        Raises:
+            KafkaUnavailable: no server takes connections.
+        """
+        producer = self._of(timer_topic)
+        try:
+            yield producer
+        except KafkaError as error:
+            if not isinstance(error, MessageSizeTooLargeError):
+                self._drop(timer_topic)
+            raise
+
+    def _of(self, timer_topic: str) -> DelayProducer:
+        with self._lock:
+            producer = self._by_topic.get(timer_topic)
+            if producer is None:
+                require_connection(self._settings)
+                reply_topic = self._settings.timer.reply_topic
+                producer = _opened(self._settings, timer_topic, reply_topic)
+                self._by_topic[timer_topic] = producer
+            return producer
+
+    def _drop(self, timer_topic: str) -> None:
+        with self._lock:
+            producer = self._by_topic.pop(timer_topic, None)
+        if producer is not None:
+            producer.close(1)
+
+    def close(self) -> None:
+        """Flushes for a second at most, and disconnects."""
+        with self._lock:
+            for producer in self._by_topic.values():
+                producer.close(1)
+            self._by_topic.clear()
+
+
+def _opened(settings: Settings, timer_topic: str, reply_topic: str | None) -> DelayProducer:
+    return DelayProducer(
+        timer_topic,
+        levels_ms=settings.timer.levels_ms,
+        max_delay=settings.timer.max_delay,
+        reply_topic=reply_topic,
+        **{"max_block_ms": int(_ACKNOWLEDGED_S * 1000)} | settings.kafka.client_options("producer"),
+    )
+
+
 def send(
     settings: Settings,
     *,
     topic: str,
-    value: bytes,
+    value: bytes | None,
     key: bytes | None,
     headers: list[tuple[str, bytes]],
     deliver_at: str | None,
@@ -84,6 +146,9 @@ def send(
     level: int | None,
     timer_id: str | None,
     timer_topic: str | None,
+    window: str | None = None,
+    partition: int | None = None,
+    producers: KeptProducers | None = None,
 ) -> dict[str, Any]:
     """Writes the timer and waits for Kafka's acknowledgement.
 
@@ -94,13 +159,59 @@ def send(
         ConfigError: ingest would refuse it, the due time does not parse, or a header is reserved.
         KafkaUnavailable: no acknowledgement in time; the timer may or may not have been written.
     """
-    when, to = _when(settings, deliver_at, delay, level), _timer_topic(settings, timer_topic)
+    to, write = prepared(
+        settings,
+        topic=topic,
+        value=value,
+        key=key,
+        headers=headers,
+        deliver_at=deliver_at,
+        delay=delay,
+        level=level,
+        timer_id=timer_id,
+        timer_topic=timer_topic,
+        window=window,
+        partition=partition,
+    )
+    with producer_of(settings, to, None, producers) as producer:
+        return scheduled(write(producer).result(_ACKNOWLEDGED_S))
+
+
+def prepared(
+    settings: Settings,
+    *,
+    topic: str,
+    value: bytes | None,
+    key: bytes | None,
+    headers: list[tuple[str, bytes]],
+    deliver_at: str | None,
+    delay: str | None,
+    level: int | None,
+    timer_id: str | None,
+    timer_topic: str | None,
+    window: str | None,
+    partition: int | None,
+) -> tuple[str, Callable[[DelayProducer], Future[Timer]]]:
+    """Checks a new timer, as `send`; returns its timer topic, and what writes it.
+
+    Raises:
+        ConfigError: as `send`.
+    """
+    when, to = due_time(settings, deliver_at, delay, level), _timer_topic(settings, timer_topic)
     due = DueTime.of(**when)
-    record = timer_headers(topic, due, to, headers=headers, id=timer_id)
+    more: dict[str, Any] = {
+        "headers": headers,
+        "id": timer_id,
+        "window": window,
+        "partition": partition,
+    }
+    record = timer_headers(topic, due, to, **more)
     require_accepted(settings, to, key, value, record)
-    with _producer(settings, to) as producer:
-        request = producer.schedule(topic, value, key=key, headers=headers, id=timer_id, **when)
-        timer = request.result(_ACKNOWLEDGED_S)
+    return to, lambda producer: producer.schedule(topic, value, key=key, **more, **when)
+
+
+def scheduled(timer: Timer) -> dict[str, Any]:
+    """Returns the result of `send`."""
     return {**asdict(timer), "handle": timer.handle}
 
 
@@ -109,6 +220,7 @@ def cancel(
     timer: NamedTimer,
     wait_s: float | None,
     waits_on: Callable[[], bool] = lambda: False,
+    producers: KeptProducers | None = None,
 ) -> dict[str, Any]:
     """Writes the cancel, and waits for the reply if a reply topic is configured.
 
@@ -117,6 +229,7 @@ def cancel(
         timer: which timers.
         wait_s: the longest wait for the reply; None: do not wait.
         waits_on: called at its end: whether to wait for as long once more.
+        producers: of a process that keeps them.
 
     Returns:
         id, timer_topic, partition, offset, answer (None: no reply in time).
@@ -125,9 +238,9 @@ def cancel(
         ConfigError: the handle does not fit these settings.
         KafkaUnavailable: no acknowledgement in time, or the reply topic cannot be read.
     """
-    with _producer(settings, timer.topic(settings), wait_s) as producer:
+    with producer_of(settings, timer.topic(settings), wait_s, producers) as producer:
         request = producer.cancel(timer.name, key=timer.key, partition=timer.partition)
-        written, answer = _answered(request, wait_s, waits_on)
+        written, answer = answered(request, wait_s, waits_on)
     return {**_place(written), "answer": answer}
 
 
@@ -159,11 +272,11 @@ def reschedule(
         ConfigError: as `cancel`, or the message cannot be read back.
         KafkaUnavailable: as `cancel`.
     """
-    when, to = _when(settings, deliver_at, delay, level), timer.topic(settings)
+    when, to = due_time(settings, deliver_at, delay, level), timer.topic(settings)
     if topic is not None:
         record = timer_headers(topic, DueTime.of(**when), to, headers=headers)
         require_accepted(settings, to, timer.key, value, record)
-    with _producer(settings, to, wait_s) as producer:
+    with producer_of(settings, to, wait_s) as producer:
         request = producer.reschedule(
             timer.name,
             topic=topic,
@@ -172,9 +285,8 @@ def reschedule(
             headers=headers,
             **when,
         )
-        written, answer = _answered(request, wait_s, waits_on)
-    new = {"due_ms": written.due_ms, "handle": written.handle}
-    return {**_place(written), **new, "answer": answer}
+        written, answer = answered(request, wait_s, waits_on)
+    return rescheduled(written, answer)
 
 
 def _timer_topic(settings: Settings, given: str | None) -> str:
@@ -186,7 +298,7 @@ def _timer_topic(settings: Settings, given: str | None) -> str:
     return given or settings.timer.topics[0]
 
 
-def _when(
+def due_time(
     settings: Settings, deliver_at: str | None, delay: str | None, level: int | None
 ) -> dict[str, Any]:
     """Validates the due time's arguments before a broker is contacted."""
@@ -198,31 +310,47 @@ def _when(
 
 
 @contextmanager
-def _producer(
-    settings: Settings, timer_topic: str, wait_s: float | None = None
+def producer_of(
+    settings: Settings,
+    timer_topic: str,
+    wait_s: float | None = None,
+    kept: KeptProducers | None = None,
 ) -> Iterator[DelayProducer]:
-    """Makes a producer, which reads replies if the command waits for one."""
-    options = {"max_block_ms": int(_ACKNOWLEDGED_S * 1000)}
-    try:
-        producer = DelayProducer(
-            timer_topic,
-            levels_ms=settings.timer.levels_ms,
-            max_delay=settings.timer.max_delay,
-            reply_topic=None if wait_s is None else settings.timer.reply_topic,
-            **{**options, **settings.kafka.client_options("producer")},
-        )
+    """Yields a producer, which reads replies if one is awaited."""
+    with acknowledging(settings):
+        if kept is not None:
+            with kept.using(timer_topic) as producer:
+                yield producer
+            return
+        reply_topic = None if wait_s is None else settings.timer.reply_topic
+        producer = _opened(settings, timer_topic, reply_topic)
         try:
             yield producer
         finally:
             producer.close(1)
+
+
+@contextmanager
+def acknowledging(settings: Settings) -> Iterator[None]:
+    """Translates the errors of Kafka's client.
+
+    Raises:
+        InvalidTimer: the record is larger than the client's max_request_size.
+        KafkaUnavailable: with the client's reason.
+    """
+    try:
+        yield
+    except MessageSizeTooLargeError as error:
+        raise InvalidTimer(f"the message is too large for Kafka: {error}") from error
     except (KafkaError, TimeoutError) as error:
         reason = str(error) or "no acknowledgement in time"
         raise KafkaUnavailable(f"Kafka at {settings.kafka.servers}: {reason}") from error
 
 
-def _answered(
-    request: Future[Written], wait_s: float | None, waits_on: Callable[[], bool]
+def answered(
+    request: Future[Written], wait_s: float | None, waits_on: Callable[[], bool] = lambda: False
 ) -> tuple[Written, Answer | None]:
+    """Waits for the acknowledgement, then for the reply; None: there is none in time."""
     written = request.result(_ACKNOWLEDGED_S)
     if wait_s is None or written.reply is None:
         return written, None
@@ -234,22 +362,12 @@ def _answered(
                 return written, None
 
 
+def rescheduled(written: Rescheduled, answer: Answer | None) -> dict[str, Any]:
+    """Returns the result of `reschedule`."""
+    new = {"due_ms": written.due_ms, "handle": written.handle}
+    return {**_place(written), **new, "answer": answer}
+
+
 def _place(written: Cancel | Rescheduled) -> dict[str, Any]:
     names = ("id", "timer_topic", "partition", "offset")
     return {name: getattr(written, name) for name in names}
-
-
-def parse_instant(text: str) -> datetime | int:
-    """Parses epoch ms, or ISO-8601 with a zone.
-
-    Raises:
-        ConfigError: it is neither.
-    """
-    if re.fullmatch(r"[+-]?[0-9]+", text):
-        return int(text)
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"{text!r} is no due time: give epoch ms, or such as 2027-01-15T08:00Z"
-        ) from error

@@ -1,0 +1,95 @@
+"""The end of each command's help: commands to try, and the exit codes."""
+
+from __future__ import annotations
+
+import click
+
+EXIT_CODES = (
+    "0 ok, 1 findings, 2 usage or configuration, 3 Kafka not reachable, 4 fenced, "
+    "5 recovery refused, 6 locked, 130 interrupted"
+)
+
+# A command without an entry fails tests/unit/cli/test_examples.py.
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "init": ("duewheel init", "duewheel init --partitions 12 --replication-factor 3"),
+    "run": ("duewheel run", "duewheel run --config /etc/duewheel.toml"),
+    "standby": ("duewheel standby --data-dir /var/lib/duewheel-standby",),
+    "promote": ("duewheel promote --data-dir /var/lib/duewheel-standby",),
+    "ingest": ("duewheel ingest --config /etc/duewheel.toml",),
+    "dequeue": ("duewheel dequeue --config /etc/duewheel.toml",),
+    "pause": ("duewheel pause dequeue",),
+    "resume": ("duewheel resume dequeue",),
+    "health": ("duewheel health",),
+    "status": ("duewheel status", "duewheel status --all"),
+    "stats": ("duewheel stats", "duewheel stats --by topic"),
+    "list": (
+        "duewheel list --id reminder-42",
+        "duewheel list --topic orders --from 2027-01-15T08:00Z --limit 1000 --output json",
+    ),
+    "show": (
+        "duewheel show --id reminder-42 --body",
+        "duewheel show --id orders.delayed-3@17 --output json",
+    ),
+    "serve": ("duewheel serve", "duewheel serve --set serve.token_file=/etc/duewheel/token"),
+    "check": ("duewheel check",),
+    "doctor": ("duewheel doctor", "duewheel doctor --output json"),
+    "audit": ("duewheel audit --from last", "duewheel audit --topic orders.delayed"),
+    "topic create": ("duewheel topic create orders",),
+    "topic read": ("duewheel topic read orders --follow",),
+    "config check": ("duewheel config check --config duewheel.toml",),
+    "send": (
+        "duewheel send --topic orders --value 'pay your order' --key order-42 --delay 15m",
+        "duewheel send --topic orders --value hello --deliver-at 2027-01-15T08:00Z",
+        "duewheel send --file timers.jsonl --topic orders --delay 15m",
+    ),
+    "cancel": (
+        "duewheel cancel --id reminder-42 --key order-42",
+        "duewheel cancel --handle AQAAAAIAAAAAAAAR --no-wait",
+        "duewheel cancel --matching --topic orders --to 2027-01-15T08:00Z --dry-run",
+    ),
+    "reschedule": (
+        "duewheel reschedule --handle AQAAAAIAAAAAAAAR --delay 1h",
+        "duewheel reschedule --id r-42 --key order-42 --delay 1h --topic orders --value pay",
+    ),
+    "reconfigure": ("duewheel reconfigure --dry-run",),
+    "reshard": ("duewheel reshard --to 4 --dry-run",),
+    "recover": ("duewheel recover --dry-run",),
+    "dlq list": (
+        "duewheel dlq list --code unknown_target_topic",
+        "duewheel dlq list --from 2027-01-15T08:00:00Z --limit 1000 --output json",
+    ),
+    "dlq replay": (
+        "duewheel dlq replay --dry-run",
+        "duewheel dlq replay --code unknown_target_topic --limit 1000",
+    ),
+    "demo": ("duewheel demo", "duewheel demo --timers 100000 --over 60s"),
+    "dev-broker run": ("duewheel dev-broker run --port 9092",),
+}
+
+
+class CommandWithExamples(click.Command):
+    """A click command whose help ends with examples and exit codes."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes both sections."""
+        with formatter.section("Examples"):
+            indent = " " * formatter.current_indent
+            for line in EXAMPLES.get(_path(ctx), ()):
+                formatter.write(f"{indent}{line}\n")
+        with formatter.section("Exit codes"):
+            formatter.write_text(EXIT_CODES)
+
+
+def _path(ctx: click.Context) -> str:
+    """Returns the words of a command, without the program's name, which may be several."""
+    names: list[str] = []
+    while ctx.parent is not None:
+        names.insert(0, ctx.info_name or "")
+        ctx = ctx.parent
+    return " ".join(names)
+
+
+class CommandGroup(click.Group):
+    """A click group of such commands."""
+
+    command_class = CommandWithExamples

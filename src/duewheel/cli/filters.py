@@ -1,0 +1,125 @@
+"""Options that select pending timers by their properties, and many messages from a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from duewheel.cli.options import Command, show
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
+
+AT_MOST = 1_000
+
+
+def needed_without_file(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
+    """Makes an option of `send` required, unless --file is given."""
+    if value is None and ctx.params.get("file") is None:
+        raise click.MissingParameter(ctx=ctx, param=option)
+    return value
+
+
+def with_filter(command: Command) -> Command:
+    """Adds the options of a bulk cancel."""
+    for option in (
+        click.option("--dry-run", is_flag=True, help="with --matching: only count"),
+        click.option(
+            "--at-most",
+            type=click.IntRange(1, 100_000),
+            default=AT_MOST,
+            help="if more timers match, none is cancelled",
+        ),
+        click.option("--to", "until", help="those that leave until then"),
+        click.option("--from", "since", help="those that leave from then on: epoch ms, ISO-8601"),
+        click.option("--level", type=click.IntRange(1), help="those of this delay level"),
+        click.option("--topic", help="with --matching: those with this target"),
+        click.option(
+            "--matching",
+            is_flag=True,
+            help="cancel all pending timers that the other options select, --id and --key, too",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def cancel_matching(
+    settings: Settings, options: Mapping[str, Any], wait_s: float | None, output: str
+) -> int:
+    """Runs `cancel --matching`; returns its exit code."""
+    from duewheel.config.instants import parse_instant
+    from duewheel.ops.pending_changes import cancel_all
+    from duewheel.ops.stats import selection
+
+    if any(options[name] is not None for name in ("handle", "partition", "timer_topic")):
+        raise ConfigError("--matching goes with --topic, --id, --key, --level, --from and --to")
+    since, until, key = options["since"], options["until"], options["key"]
+    wanted = selection(
+        settings,
+        topic=options["topic"],
+        level=options["level"],
+        timer_id=options["timer_id"],
+        key=None if key is None else key.encode(),
+        since=None if since is None else parse_instant(since),
+        until=None if until is None else parse_instant(until),
+    )
+    dry_run, at_most = options["dry_run"], options["at_most"]
+    result = cancel_all(settings, wanted, wait_s, at_most=at_most, dry_run=dry_run)
+    sample = result.pop("sample")
+    if output == "json":
+        click.echo(json.dumps({**result, "sample": sample}))
+    else:
+        show(result, output)
+    awaits = settings.timer.reply_topic is not None and wait_s is not None and not dry_run
+    cancelled = result["answers"].get("cancelled", 0)
+    return 1 if awaits and cancelled < result["written"] else 0
+
+
+def require_one(options: Mapping[str, Any]) -> None:
+    """Refuses options of a bulk cancel without --matching.
+
+    Raises:
+        ConfigError: names one of them.
+    """
+    for name, flag in (("topic", "--topic"), ("level", "--level"), ("since", "--from")):
+        if options[name] is not None:
+            raise ConfigError(f"{flag} selects several timers: give --matching, too")
+    if options["until"] is not None or options["dry_run"]:
+        raise ConfigError("--to and --dry-run go with --matching")
+
+
+def send_file(settings: Settings, file: str, defaults: Mapping[str, Any], output: str) -> int:
+    """Runs `send --file`; returns its exit code."""
+    from duewheel.ops.send_lines import send_lines
+
+    written = refused = 0
+    with _lines(file) as lines:
+        for row in send_lines(settings, lines, defaults):
+            if "error" in row:
+                refused += 1
+                click.echo(f"duewheel: line {row['line']}: {row['error']}", err=True)
+            else:
+                written += 1
+            if output == "json":
+                click.echo(json.dumps(row))
+    if output == "text":
+        click.echo(f"{written} written, {refused} refused")
+    return 1 if refused else 0
+
+
+@contextmanager
+def _lines(file: str) -> Iterator[Iterator[str]]:
+    if file == "-":
+        yield iter(sys.stdin)
+        return
+    try:
+        with Path(file).open(encoding="utf-8") as opened:
+            yield iter(opened)
+    except OSError as error:
+        raise ConfigError(f"--file {file}: {error.strerror}") from error

@@ -1,0 +1,245 @@
+"""Changes of timers that are pending: a new due time, now, and cancels by filter.
+
+The timers and their messages are read from the mapped files; each change is a record in the timer
+topic, like any client's. So a timer may leave between the two: the reply tells.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from duewheel.client import Cancel
+from duewheel.client.due_time import DueTime, NonNullHeader
+from duewheel.client.handle import RecallHandle
+from duewheel.client.request_headers import timer_headers
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError, InvalidTimer, KafkaUnavailable
+from duewheel.ops.acceptance import require_accepted
+from duewheel.ops.changes import KeptProducers, answered, due_time, producer_of, rescheduled
+from duewheel.ops.stats import opened
+from duewheel.ops.timers import handle_of, pending_by_handle, source_of, summary
+from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks
+
+LEAVES_SOON_MS = 5_000
+SAMPLE = 10
+_ACKNOWLEDGED_S = 15.0
+_AT_ONCE = 1_000  # cancels without an acknowledgement
+
+
+class Unchangeable(ConfigError):
+    """The state of a pending timer, or the number of timers, does not permit the change."""
+
+
+def reschedule_pending(
+    settings: Settings,
+    handle: str,
+    wait_s: float | None,
+    producers: KeptProducers | None = None,
+    *,
+    deliver_at: str | None,
+    delay: str | None,
+    level: int | None,
+) -> dict[str, Any] | None:
+    """Replaces a pending timer by one with the same message and another due time.
+
+    Args:
+        settings: of the shard.
+        handle: of the timer.
+        wait_s: the longest wait for the reply; None: do not wait.
+        producers: of a process that keeps them.
+        deliver_at, delay, level: the due time, as for `send`.
+
+    Returns:
+        As `changes.reschedule`; None if no such timer is pending.
+
+    Raises:
+        Unchangeable: it is cancelled.
+        ConfigError, KafkaUnavailable: as `changes.reschedule`.
+    """
+    when = due_time(settings, deliver_at, delay, level)
+    timer = _changeable(settings, handle)
+    return None if timer is None else _replace(settings, timer, when, wait_s, producers)
+
+
+def fire(
+    settings: Settings,
+    handle: str,
+    wait_s: float | None,
+    now_ms: int,
+    producers: KeptProducers | None = None,
+) -> dict[str, Any] | None:
+    """Makes a pending timer due now.
+
+    Args:
+        settings, handle, wait_s, producers: as for `reschedule_pending`.
+        now_ms: this host's clock.
+
+    Returns:
+        As `reschedule_pending`.
+
+    Raises:
+        Unchangeable: it is cancelled; or it leaves soon by itself, and could be delivered twice.
+        ConfigError, KafkaUnavailable: as `reschedule_pending`.
+    """
+    timer = _changeable(settings, handle)
+    if timer is None:
+        return None
+    if not timer.rolled and timer.leaves_ms - now_ms < LEAVES_SOON_MS:
+        raise Unchangeable("the timer leaves within seconds by itself")
+    # A delay of 0 would be past due where a topic refuses that.
+    return _replace(settings, timer, {"delay": "1ms"}, wait_s, producers)
+
+
+def cancel_all(
+    settings: Settings,
+    wanted: Filter,
+    wait_s: float | None,
+    producers: KeptProducers | None = None,
+    *,
+    at_most: int,
+    dry_run: bool,
+    within_s: float = float(sys.maxsize),
+) -> dict[str, Any]:
+    """Cancels all pending timers that `wanted` selects, or none if they are more than `at_most`.
+
+    Args:
+        settings: of the shard.
+        wanted: at least one condition.
+        wait_s: the longest wait for all replies; None: do not wait.
+        producers: of a process that keeps them.
+        at_most: a bound against a filter that selects more than was meant.
+        dry_run: only count; nothing is written.
+        within_s: the longest search.
+
+    Returns:
+        dry_run; matched: pending timers, without those that are cancelled already, and dead
+        letters; written: cancels; answers: their replies, counted; sample: some of the timers.
+
+    Raises:
+        Unchangeable: more match; nothing was cancelled.
+        ConfigError: `wanted` selects everything, or the search took too long.
+        KafkaUnavailable: no acknowledgement in time; the message has the number of those before.
+    """
+    timers = _matching(settings, wanted, at_most, within_s)
+    result: dict[str, Any] = {
+        "dry_run": dry_run,
+        "matched": len(timers),
+        "written": 0,
+        "answers": {},
+    }
+    result["sample"] = [row for row, _ in timers[:SAMPLE]]
+    if not dry_run and timers:
+        handles = [handle for _, handle in timers]
+        result |= _cancel(settings, handles, wait_s, producers)
+    return result
+
+
+def _changeable(settings: Settings, handle: str) -> PendingTimer | None:
+    timer = pending_by_handle(settings, handle)
+    if timer is not None and timer.cancelled:
+        raise Unchangeable("the timer is cancelled")
+    return timer
+
+
+def _replace(
+    settings: Settings,
+    timer: PendingTimer,
+    when: dict[str, Any],
+    wait_s: float | None,
+    producers: KeptProducers | None,
+) -> dict[str, Any]:
+    topic, handle = source_of(timer)[0], handle_of(timer)
+    if handle is None:
+        raise Unchangeable("a dead letter has no due time")
+    headers = _non_null(timer)
+    partition = timer.target_partition
+    record = timer_headers(
+        timer.target, DueTime.of(**when), topic, headers=headers, partition=partition
+    )
+    require_accepted(settings, topic, timer.key, timer.value, record)
+    with producer_of(settings, topic, wait_s, producers) as producer:
+        request = producer.reschedule(
+            handle,
+            topic=timer.target,
+            value=timer.value,
+            key=timer.key,
+            headers=headers,
+            partition=partition,
+            timer_topic=topic,
+            **when,
+        )
+        return rescheduled(*answered(request, wait_s))
+
+
+def _non_null(timer: PendingTimer) -> list[NonNullHeader]:
+    headers = [(name, value) for name, value in timer.headers if value is not None]
+    if len(headers) < len(timer.headers):
+        raise InvalidTimer("the timer has a null header, which this client cannot write again")
+    return headers
+
+
+def _matching(
+    settings: Settings, wanted: Filter, at_most: int, within_s: float
+) -> list[tuple[dict[str, Any], str]]:
+    """Returns rows and handles of the timers to cancel."""
+    if wanted == Filter():
+        raise ConfigError("give a filter: without one every pending timer would be cancelled")
+    end_s = time.monotonic() + within_s
+    timers: list[tuple[dict[str, Any], str]] = []
+    with opened(settings) as directory:
+        for chunk in list_chunks(directory, wanted, sys.maxsize):
+            for timer in chunk.timers:
+                handle = handle_of(timer)
+                if handle is not None and not timer.cancelled:
+                    timers.append((summary(timer) if len(timers) < SAMPLE else {}, handle))
+            if len(timers) > at_most:
+                raise Unchangeable(f"more than {at_most} timers match: narrow it, or allow more")
+            if time.monotonic() > end_s:
+                raise ConfigError(f"the search takes longer than {within_s:g} s: narrow it")
+    return timers
+
+
+def _cancel(
+    settings: Settings,
+    handles: Sequence[str],
+    wait_s: float | None,
+    producers: KeptProducers | None,
+) -> dict[str, Any]:
+    written: list[Cancel] = []
+    topics = [RecallHandle.decode(handle).timer_topic for handle in handles]
+    try:
+        with producer_of(settings, topics[0], wait_s, producers) as producer:
+            for first in range(0, len(handles), _AT_ONCE):
+                part = slice(first, first + _AT_ONCE)
+                requests = [
+                    producer.cancel(handle, timer_topic=topic)
+                    for handle, topic in zip(handles[part], topics[part], strict=True)
+                ]
+                written += _acknowledged(requests)
+            answers = _answers(written, wait_s)
+    except KafkaUnavailable as error:
+        raise KafkaUnavailable(f"{len(written)} of {len(handles)} cancels: {error}") from error
+    return {"written": len(written), "answers": answers}
+
+
+def _acknowledged(requests: Sequence[Future[Cancel]]) -> list[Cancel]:
+    end_s = time.monotonic() + _ACKNOWLEDGED_S
+    return [each.result(max(0.0, end_s - time.monotonic())) for each in requests]
+
+
+def _answers(written: Sequence[Cancel], wait_s: float | None) -> dict[str, int]:
+    if wait_s is None or not written or written[0].reply is None:
+        return {}
+    end_s = time.monotonic() + wait_s
+    answers: Counter[str] = Counter()
+    for cancel in written:
+        try:
+            answers[cancel.answer(max(0.0, end_s - time.monotonic()))] += 1
+        except TimeoutError:
+            answers["none_in_time"] += 1
+    return dict(answers)

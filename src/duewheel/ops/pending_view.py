@@ -1,0 +1,202 @@
+"""Counts of what is pending, kept between calls: for `duewheel serve`.
+
+The first count reads the whole timer log; each later one reads only what was committed since
+(pending_counts.py). A recovery of the files, or a new data directory, begins the count again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from duewheel.clock import Clock
+from duewheel.config.settings import Settings
+from duewheel.config.values import as_millis
+from duewheel.errors import ConfigError, RecoveryPending
+from duewheel.ops.stats import open_directory, open_state, stats_of
+from duewheel.schemas.arrays import Int64
+from duewheel.wheel.inspect.pending_counts import PendingTimers
+from duewheel.wheel.inspect.rolled_due_times import rolled_due_times
+from duewheel.wheel.storage.data_directory import DataDirectory
+
+SAMPLE_MAX = 20_000  # due times of rolled timers: a read each
+SAMPLE_S = 10.0  # how long a sample serves
+BUCKETS_MAX = 400
+_NO_SLOT, _LAST_SLOT = -1, 2**61
+_SECOND_MS, _DAY_MS = 1_000, 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """A range of due times in buckets of the same width.
+
+    Attributes:
+        name: of the range.
+        from_ms: where it begins, epoch ms.
+        width_ms: of a bucket.
+        buckets: how many.
+    """
+
+    name: str
+    from_ms: int
+    width_ms: int
+    buckets: int
+
+    @classmethod
+    def of(cls, from_ms: int, to_ms: int, buckets: int) -> TimeRange:
+        """Splits a range into so many buckets; the last one may end behind it.
+
+        Raises:
+            ConfigError: there is nothing to split.
+        """
+        if to_ms <= from_ms or not 1 <= buckets <= BUCKETS_MAX:
+            raise ConfigError(f"give an end behind the begin, and 1 to {BUCKETS_MAX} buckets")
+        return cls("range", from_ms, -(-(to_ms - from_ms) // buckets), buckets)
+
+    @property
+    def bounds_ms(self) -> Int64:
+        """The bounds of the buckets."""
+        return self.from_ms + self.width_ms * np.arange(self.buckets + 1, dtype=np.int64)
+
+
+def usual_ranges(settings: Settings, now_ms: int) -> list[TimeRange]:
+    """Returns the next minute, hour and day, and all up to the longest delay."""
+    horizon_ms = as_millis(settings.timer.max_delay)
+    day_ms = max(_DAY_MS, -(-horizon_ms // BUCKETS_MAX))
+    return [
+        TimeRange("minute", now_ms, _SECOND_MS, 60),
+        TimeRange("hour", now_ms, 60 * _SECOND_MS, 60),
+        TimeRange("day", now_ms, 3_600 * _SECOND_MS, 24),
+        TimeRange("horizon", now_ms, day_ms, -(-horizon_ms // day_ms)),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """Due times of rolled timers, and how many timers each stands for."""
+
+    due_ms: Int64
+    weight: float
+    read_s: float
+
+
+class PendingView:
+    """See the module's head. Thread-safe."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        """Opens nothing yet."""
+        self._settings, self._clock = settings, clock
+        self._lock = threading.Lock()
+        self._directory: DataDirectory | None = None
+        self._timers: PendingTimers | None = None
+        self._opened: tuple[str, int] | None = None  # uuid and recovery of the open files
+        self._sample: _Sample | None = None
+
+    def stats(self) -> dict[str, Any]:
+        """Returns the object of `duewheel stats`.
+
+        Raises:
+            RecoveryPending: files may be cut at any moment.
+            ConfigError, CorruptFile: as `opened`.
+        """
+        with self._lock:
+            directory, timers = self._current()
+            return stats_of(self._settings, directory, timers, self._clock.now_ms())
+
+    def histogram(self, wanted: TimeRange | None = None) -> dict[str, Any]:
+        """Counts pending timers by due time.
+
+        A timer that rolls counts where it is due, not where it leaves the wheel to roll. Beyond
+        SAMPLE_MAX of them their due times are estimated from a sample.
+
+        Args:
+            wanted: the range; by default those of `usual_ranges`.
+
+        Returns:
+            now_ms, pending, overdue: slots that are past and not delivered; rolls; estimated:
+            whether the rolls are; ranges: name, from_ms, width_ms and counts of each.
+
+        Raises:
+            RecoveryPending, ConfigError, CorruptFile: as `stats`.
+        """
+        now_ms, precision_ms = self._clock.now_ms(), self._settings.timer.precision_ms
+        ranges = usual_ranges(self._settings, now_ms) if wanted is None else [wanted]
+        with self._lock:
+            directory, timers = self._current()
+            bounds = [_NO_SLOT, now_ms // precision_ms, _LAST_SLOT]
+            counts, rolls = timers.between(bounds)
+            sample = self._sampled(directory, int(rolls.sum()))
+            shown = [_shown(timers, each, precision_ms, sample) for each in ranges]
+        return {
+            "now_ms": now_ms,
+            "pending": int(counts.sum()),
+            "overdue": int(counts[0]),
+            "rolls": int(rolls.sum()),
+            "estimated": sample.weight > 1,
+            "ranges": shown,
+        }
+
+    def close(self) -> None:
+        """Closes the files."""
+        with self._lock:
+            self._close()
+
+    def _current(self) -> tuple[DataDirectory, PendingTimers]:
+        """Opens the files again if they were replaced or recovered."""
+        identity = _identity(self._settings)
+        if self._directory is None or self._timers is None or identity != self._opened:
+            self._close()
+            self._directory = open_directory(self._settings)
+            self._timers, self._opened = PendingTimers(self._directory), identity
+        return self._directory, self._timers
+
+    def _close(self) -> None:
+        if self._directory is not None:
+            self._directory.close()
+        self._directory, self._timers, self._opened, self._sample = None, None, None, None
+
+    def _sampled(self, directory: DataDirectory, rolls: int) -> _Sample:
+        now_s = time.monotonic()
+        if self._sample is None or now_s - self._sample.read_s > SAMPLE_S:
+            every = max(1, -(-rolls // SAMPLE_MAX))
+            due_ms = rolled_due_times(directory, every)
+            weight = 1.0 if every == 1 else rolls / max(len(due_ms), 1)
+            self._sample = _Sample(due_ms, weight, now_s)
+        return self._sample
+
+
+def _identity(settings: Settings) -> tuple[str, int]:
+    """Returns what changes with the files: the directory's name, and the last recovery.
+
+    Raises:
+        ConfigError: there is no data directory.
+        RecoveryPending: the files may be cut at any moment.
+    """
+    with open_state(settings) as state:
+        if state.needs_recovery:
+            raise RecoveryPending("the files are being recovered: try again")
+        return state.uuid, state.recovered
+
+
+def _shown(
+    timers: PendingTimers, wanted: TimeRange, precision_ms: int, sample: _Sample
+) -> dict[str, Any]:
+    bounds_ms = wanted.bounds_ms
+    counts, rolls = timers.between(_slots(bounds_ms, precision_ms))
+    rolled = np.histogram(sample.due_ms, bounds_ms)[0] * sample.weight
+    return {
+        "name": wanted.name,
+        "from_ms": wanted.from_ms,
+        "width_ms": wanted.width_ms,
+        "counts": (counts - rolls + np.rint(rolled).astype(np.int64)).tolist(),
+    }
+
+
+def _slots(bounds_ms: Int64, precision_ms: int) -> Sequence[int]:
+    slots: list[int] = (bounds_ms // precision_ms).tolist()
+    return slots

@@ -1,0 +1,142 @@
+"""Pages of pending timers, and single timers with their messages: for `show` and `duewheel serve`.
+
+Both read the mapped files, without a lock, beside the running processes. A page has a bound in
+time: a search by key reads the messages of all timers that its other filters select, and may end
+with fewer timers than wanted, or none, and a `next` behind the last one that it has read.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from duewheel.client.handle import RecallHandle
+from duewheel.config.settings import Settings
+from duewheel.errors import InvalidTimer
+from duewheel.ops.stats import octets_shown, opened, selection, timer_row
+from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks, list_pending
+
+PAGE_S = 0.5
+SHOWN_MAX = 100  # timers of one id
+
+
+@dataclass(frozen=True, slots=True)
+class TimerPage:
+    """A part of a list.
+
+    Attributes:
+        timers: objects ready for JSON.
+        next: `Filter.after` of the part behind this one; None: this is the last one.
+    """
+
+    timers: list[dict[str, Any]]
+    next: str | None
+
+
+def page_of(settings: Settings, wanted: Filter, limit: int, within_s: float = PAGE_S) -> TimerPage:
+    """Returns the first timers that `wanted` selects, as objects ready for JSON.
+
+    Args:
+        settings: name the data directory.
+        wanted: with `after`, from the page before.
+        limit: how many at most.
+        within_s: after this time the page ends, whatever it has.
+
+    Raises:
+        ConfigError: there is no data directory, or `wanted.after` does not parse.
+        CorruptFile: a pending timer is damaged.
+    """
+    end_s = time.monotonic() + within_s
+    timers: list[dict[str, Any]] = []
+    with opened(settings) as directory:
+        # One more than wanted shows whether there is another page.
+        for chunk in list_chunks(directory, wanted, limit + 1):
+            timers += [summary(timer) for timer in chunk.timers]
+            if len(timers) > limit:
+                return TimerPage(timers[:limit], timers[limit - 1]["page"])
+            if time.monotonic() > end_s:
+                return TimerPage(timers, chunk.reached)
+    return TimerPage(timers, None)
+
+
+def by_handle(settings: Settings, handle: str, *, body: bool) -> dict[str, Any] | None:
+    """Returns the pending timer that a recall handle names, None without one.
+
+    Args:
+        settings: name the data directory.
+        handle: from `send`, `schedule` or a list.
+        body: whether to return the value and the headers of its message, too.
+
+    Raises:
+        InvalidTimer: the handle does not parse.
+        ConfigError, CorruptFile: as `page_of`.
+    """
+    timer = pending_by_handle(settings, handle)
+    return None if timer is None else _with_message(timer, body=body)
+
+
+def by_id(
+    settings: Settings, timer_id: str, key: bytes | None, *, body: bool
+) -> Iterator[dict[str, Any]]:
+    """Returns the pending timers with an id, and with a key if one is given; SHOWN_MAX at most.
+
+    Raises:
+        ConfigError, CorruptFile: as `page_of`.
+    """
+    with opened(settings) as directory:
+        wanted = selection(settings, timer_id=timer_id, key=key)
+        for timer in list_pending(directory, wanted, SHOWN_MAX):
+            yield _with_message(timer, body=body)
+
+
+def pending_by_handle(settings: Settings, handle: str) -> PendingTimer | None:
+    """Returns the pending timer that a recall handle names, None without one.
+
+    Raises:
+        InvalidTimer: the handle does not parse.
+        ConfigError, CorruptFile: as `page_of`.
+    """
+    named = RecallHandle.decode(handle)
+    if named.timer_topic not in settings.timer_topics:
+        raise InvalidTimer(
+            f'the recall handle names "{named.timer_topic}", which is no timer topic'
+        )
+    with opened(settings) as directory:
+        timers = list_pending(directory, selection(settings, timer_id=named.id), sys.maxsize)
+        return next((timer for timer in timers if timer.source == named.place), None)
+
+
+def handle_of(timer: PendingTimer) -> str | None:
+    """Returns the recall handle; None for a dead letter, and for an id that is no text."""
+    if timer.due_ms is None:
+        return None
+    topic, partition, offset = source_of(timer)
+    try:
+        timer_id = timer.id.decode()
+    except UnicodeDecodeError:
+        return None
+    return RecallHandle(topic, partition, offset, timer.due_ms, timer_id).encode()
+
+
+def source_of(timer: PendingTimer) -> tuple[str, int, int]:
+    """Returns the timer topic, the partition and the offset of a timer's first copy."""
+    place, _, offset = timer.source.rpartition("@")
+    topic, _, partition = place.rpartition("-")
+    return topic, int(partition), int(offset)
+
+
+def summary(timer: PendingTimer) -> dict[str, Any]:
+    """Returns a timer without its message, as an object ready for JSON."""
+    return {**timer_row(timer), "handle": handle_of(timer)}
+
+
+def _with_message(timer: PendingTimer, *, body: bool) -> dict[str, Any]:
+    row = {**summary(timer), "partition": timer.target_partition}
+    headers = timer.headers
+    if not body:
+        return {**row, "header_names": [name for name, _ in headers]}
+    shown = [{"name": name, **octets_shown("value", value)} for name, value in headers]
+    return {**row, "headers": shown, **octets_shown("value", timer.value)}

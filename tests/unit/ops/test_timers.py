@@ -1,0 +1,136 @@
+"""Pages of pending timers and single ones, of a shard whose processes do not run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.harness.cancel_world import cancel
+from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.timer_rows import P0, P1
+
+from duewheel.client.handle import RecallHandle
+from duewheel.config.settings import Settings, load
+from duewheel.errors import ConfigError, InvalidTimer
+from duewheel.ops import timers
+from duewheel.ops.stats import opened, selection
+from duewheel.testing import TimerRow
+from duewheel.wheel.inspect.listing import PendingTimer, list_pending
+
+COUNT = 60
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    timer = {"topics": "timers", "slots": 100_000, "roll_window": "1h", "margin": "5m"}
+    return load(None, {"timer": timer, "storage": {"data_dir": tmp_path / "data"}})
+
+
+@pytest.fixture
+def shard(settings: Settings) -> Settings:
+    """One timer per second for a minute, in each of two partitions, in a shard that was stopped."""
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0, P1: 0})
+    for partition in (0, 1):
+        world.append(*(TimerRow(partition, n, NOW_MS + 1000 * n) for n in range(1, COUNT + 1)))
+    world.stop()
+    return settings
+
+
+def pending(settings: Settings) -> list[PendingTimer]:
+    with opened(settings) as directory:
+        return list(list_pending(directory, selection(settings), 1_000))
+
+
+def test_pages_continue_behind_each_other(shard: Settings) -> None:
+    wanted, listed = selection(shard, topic="orders"), []
+    pages = 0
+    while True:
+        page = timers.page_of(shard, wanted, 7)
+        listed += [row["source"] for row in page.timers]
+        pages += 1
+        if page.next is None:
+            break
+        assert len(page.timers) == 7
+        wanted = replace(wanted, after=page.next)
+    assert listed == [timer.source for timer in pending(shard) if timer.target == "orders"]
+    assert pages == 9
+    assert page.next is None
+
+
+def test_a_full_last_page_has_no_next(shard: Settings) -> None:
+    page = timers.page_of(shard, selection(shard), 2 * COUNT)
+    assert (len(page.timers), page.next) == (2 * COUNT, None)
+
+
+def test_a_page_that_takes_too_long_ends(shard: Settings) -> None:
+    """It has what it has read, and its `next` leads on."""
+    page = timers.page_of(shard, selection(shard, key=b"key"), 1, within_s=-1)
+    assert page.next is not None
+    rest = timers.page_of(shard, replace(selection(shard, key=b"key"), after=page.next), 1_000)
+    every = [timer.source for timer in pending(shard) if timer.key == b"key"]
+    assert [row["source"] for row in (*page.timers, *rest.timers)] == every
+
+
+@pytest.mark.parametrize("key", [b"key", b""])
+def test_a_key_selects(shard: Settings, key: bytes) -> None:
+    rows = timers.page_of(shard, selection(shard, key=key), 1_000).timers
+    assert [row["source"] for row in rows] == [t.source for t in pending(shard) if t.key == key]
+    assert len(rows) > 10
+
+
+def test_an_id_selects(shard: Settings) -> None:
+    """A given one, and the default one."""
+    for timer in pending(shard)[:4]:
+        (row,) = timers.page_of(shard, selection(shard, timer_id=timer.id.decode()), 10).timers
+        assert row["source"] == timer.source
+    assert timers.page_of(shard, selection(shard, timer_id="none"), 10).timers == []
+
+
+def test_a_timer_is_shown_by_its_handle(shard: Settings) -> None:
+    for timer in pending(shard):
+        handle = timers.handle_of(timer)
+        assert handle is not None
+        row = timers.by_handle(shard, handle, body=True)
+        assert row is not None
+        assert (row["source"], row["handle"]) == (timer.source, handle)
+        assert row["value"] == (None if timer.value is None else timer.value.decode())
+        offset = int(timer.source.partition("@")[2])
+        assert row["partition"] == (offset % 4 if offset % 5 == 0 else None)
+        assert row["headers"] == [{"name": "h", "value_base64": "/wA="}] * (offset % 3)
+        (by_id,) = timers.by_id(shard, row["id"], None, body=False)
+        assert by_id["source"] == timer.source
+        assert "value" not in by_id and "headers" not in by_id
+        assert by_id["header_names"] == ["h"] * (offset % 3)
+
+
+def test_what_is_not_pending_is_not_shown(shard: Settings) -> None:
+    missing = RecallHandle("timers", 0, 999, NOW_MS, "timers-0@999").encode()
+    assert timers.by_handle(shard, missing, body=True) is None
+    with pytest.raises(InvalidTimer, match="no recall handle"):
+        timers.by_handle(shard, "x", body=True)
+    other = RecallHandle("others", 0, 9, NOW_MS, "a").encode()
+    with pytest.raises(InvalidTimer, match="no timer topic"):
+        timers.by_handle(shard, other, body=True)
+
+
+def test_timers_of_one_id_are_shown_one_by_one(settings: Settings) -> None:
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
+    world.append(*(TimerRow(0, n, NOW_MS + 1000 * n, timer_id=b"a") for n in (1, 2, 3)))
+    world.append(cancel(4, timer_id=b"a"))
+    world.append(TimerRow(0, 5, NOW_MS + 5000, timer_id=b"a"))
+    world.stop()
+    rows = list(timers.by_id(settings, "a", None, body=False))
+    assert [row["cancelled"] for row in rows] == [True, True, True, False]
+    shown = [timers.by_handle(settings, row["handle"], body=False) for row in rows]
+    assert shown == rows
+
+
+def test_a_reader_cannot_change_the_files(shard: Settings) -> None:
+    with opened(shard) as directory, pytest.raises(TypeError):
+        directory.state.live.pause(1, on=True)  # type: ignore[arg-type]
+
+
+def test_without_a_data_directory(settings: Settings) -> None:
+    with pytest.raises(ConfigError, match="there is no data directory"):
+        timers.page_of(settings, selection(settings), 1)
