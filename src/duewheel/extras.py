@@ -11,7 +11,7 @@ from typing import Literal
 
 from duewheel.errors import ConfigError
 
-Extra = Literal["dequeue", "service", "audit"]
+Extra = Literal["dequeue", "service", "audit", "serve"]
 
 LIBRARIES: dict[Extra, frozenset[str]] = {
     "dequeue": frozenset(
@@ -32,6 +32,7 @@ LIBRARIES: dict[Extra, frozenset[str]] = {
     ),
     "service": frozenset({"py4j", "pyspark"}),
     "audit": frozenset({"great_expectations", "pandas"}),
+    "serve": frozenset({"fastapi", "starlette", "uvicorn"}),
 }
 """The modules that each extra adds. All but the first include "dequeue"."""
 
@@ -39,6 +40,7 @@ _INSTALL: dict[Extra, str] = {
     "dequeue": "pip install 'duewheel[service]', or 'duewheel[dequeue]' on a host without ingest",
     "service": "pip install 'duewheel[service]'",
     "audit": "pip install 'duewheel[audit]'",
+    "serve": "pip install 'duewheel[serve]'",
 }
 
 

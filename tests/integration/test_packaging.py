@@ -170,12 +170,13 @@ def test_without_spark_commands_work_or_name_the_extra(dequeue: Site) -> None:
         ("service", "ingest", *topics),
         ("service", "dev-broker", "run"),
         ("audit", "audit", *topics),
+        ("serve", "serve", *topics),
     ):
         run = dequeue.python("-m", "duewheel", *words)
         assert run.returncode == 2, words
         (line,) = run.stderr.splitlines()
         assert line.endswith(f"pip install 'duewheel[{extra}]'"), line
-    modules = "cli.send ops.status ops.dlq_replay ops.reshard doctor.examination"
+    modules = "ops.pending_changes ops.status ops.dlq_replay ops.reshard doctor.examination"
     code = "\n".join(f"import duewheel.{name}" for name in modules.split())
     run = dequeue.python("-c", f"{code}\nimport duewheel.runtime.dequeue_process")
     assert run.returncode == 0, run.stderr

@@ -147,7 +147,8 @@ def exists(words: list[str]) -> None:
         headers = rest[0].partition("\\t")[0].split(",")
         assert {header.partition(":")[0] for header in headers} <= REQUEST.keys()
     else:
-        known = {".", "cat", "echo", "export", "kafka-console-producer.sh", "kafka-python"}
+        known = {".", "cat", "curl", "echo", "eval", "export"}
+        known |= {"kafka-console-producer.sh", "kafka-python"}
         known |= {"docker", "helm", "install", "python3", "systemctl", "useradd"}
         assert program in known, f"what is {program}?"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from duewheel.config.credentials import SECRET_FILES, credential_problems
-from duewheel.config.keys_and_bounds import TimerSection, client_defaults
+from duewheel.config.keys_and_bounds import ServeSection, TimerSection, client_defaults
 from duewheel.config.topic_contradictions import nearest, topic_problems
 from duewheel.config.values import as_millis
 from duewheel.wheel.slots import DELAY_MS_MAX
@@ -63,6 +63,7 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "shard.index", f"must be below shard.count = {shard.count}"
     if settings.audit.rows_min > settings.audit.rows_max:
         yield "audit.rows_min", f"is above audit.rows_max = {settings.audit.rows_max}"
+    yield from _serve_problems(settings.serve)
     yield from _owned("kafka.client", settings.kafka.client, _OWNED_CLIENT)
     for name, reason in credential_problems(settings.kafka.client):
         yield f"kafka.client.{name}", reason
@@ -85,6 +86,14 @@ def _wheel_problems(timer: TimerSection) -> Iterator[tuple[str, str]]:
     if span_ms >= DELAY_MS_MAX:
         bound_text = f"must stay below 2**30 ms = {DELAY_MS_MAX} ms, the reach of a log record"
         yield "timer.slots", f"slots × precision_ms = {span_ms} ms {bound_text}"
+
+
+def _serve_problems(serve: ServeSection) -> Iterator[tuple[str, str]]:
+    if not (serve.is_loopback or serve.read_token_file or serve.open_reads):
+        remedy = "set serve.read_token_file; or serve.open_reads = true behind a proxy that decides"
+        yield "serve.host", f"other hosts could read ids and keys of all timers: {remedy}"
+    if (serve.tls_cert_file is None) != (serve.tls_key_file is None):
+        yield "serve.tls_key_file", "TLS needs serve.tls_cert_file and serve.tls_key_file"
 
 
 def _owned(

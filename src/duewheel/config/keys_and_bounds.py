@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -15,6 +16,7 @@ from duewheel.config.values import (
     Duration,
     Durations,
     Millis,
+    Names,
     Option,
     Options,
     Servers,
@@ -357,6 +359,41 @@ class MetricsSection(Section):
     """The ingest process's port; 0: a free one, which the log names."""
     dequeue_port: Port | None = None
     """The dequeue process's port; likewise."""
+
+
+class ServeSection(Section):
+    """[serve]: the HTTP API of `duewheel serve`."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on. Beyond loopback, reads need `read_token_file` or `open_reads`."""
+    port: Port = 8466
+    """The port; 0: a free one, which the log names."""
+    token_file: Path | None = None
+    """The file with the token of requests that change timers; without it they are refused."""
+    read_token_file: Path | None = None
+    """The file with the token of requests that read; they may have the other one, too. Without it
+    they need none."""
+    open_reads: bool = False
+    """Reads from other hosts need no token: a proxy or a network policy decides who may read."""
+    show_bodies: bool = False
+    """Whether a timer or a dead letter is shown with the value and the headers of its message."""
+    hosts: Names = ()
+    """Names under which the API is reached, as in the header `Host`. By default the loopback names
+    if `host` is one, else any."""
+    body_max: Annotated[Size, Field(ge=1024)] = 1 << 20
+    """The most bytes of a request's body."""
+    tls_cert_file: Path | None = None
+    """The certificate chain, PEM; with `tls_key_file` the API is served over TLS."""
+    tls_key_file: Path | None = None
+    """The private key, PEM."""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether no other host can connect."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
 
 class LogSection(Section):

@@ -38,6 +38,7 @@ from duewheel.config.keys_and_bounds import (
     KafkaSection,
     LogSection,
     MetricsSection,
+    ServeSection,
     ShardSection,
     StorageSection,
     TimerSection,
@@ -52,7 +53,7 @@ from duewheel.config.sources import (
 )
 from duewheel.config.topic_contradictions import nearest
 from duewheel.config.values import Options, as_millis, reveal
-from duewheel.errors import ConfigError
+from duewheel.errors import ConfigError, NoDataDirectory
 from duewheel.schemas.name_patterns import TimerTopics
 from duewheel.wheel.slots import WheelConfig
 
@@ -78,6 +79,7 @@ class Settings(BaseSettings):
     shard: ShardSection = ShardSection()
     audit: AuditSection = AuditSection()
     metrics: MetricsSection = MetricsSection()
+    serve: ServeSection = ServeSection()
     log: LogSection = LogSection()
     spark: Options = Field(
         default_factory=dict,
@@ -151,10 +153,10 @@ class Settings(BaseSettings):
         found = (source for source, keys in reversed(self._set_by) if key in keys)
         return next(found, "default")
 
-    def no_data_dir(self) -> ConfigError:
+    def no_data_dir(self) -> NoDataDirectory:
         """Makes the error of a command that finds no data directory: the place, and its source."""
         path, source = self.storage.data_dir.absolute(), self.source("storage.data_dir")
-        return ConfigError(
+        return NoDataDirectory(
             f"there is no data directory {path} (storage.data_dir, {source}): `duewheel init` or "
             "`duewheel run` creates it"
         )

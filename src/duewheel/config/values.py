@@ -229,6 +229,7 @@ Millis = Annotated[int, BeforeValidator(_millis)]
 Size = Annotated[int, BeforeValidator(_size)]
 SizeOrShare = Annotated[Share, BeforeValidator(_share), PlainSerializer(str, return_type=str)]
 TopicName = Annotated[str, AfterValidator(_topic)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split(r",\s"))]
 Topics = Annotated[tuple[TopicName, ...], BeforeValidator(_split(r",\s"))]
 TopicPattern = Annotated[str, AfterValidator(_pattern)]
 TargetPatterns = Annotated[

@@ -12,12 +12,17 @@ from __future__ import annotations
 
 import platform
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
 import structlog
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    ProcessCollector,
+    generate_latest,
+    start_http_server,
+)
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -94,9 +99,8 @@ def served(source: Source, host: str, port: int | None) -> Iterator[None]:
     if port is None:
         yield
         return
-    collector, registry = _Collector(source), CollectorRegistry()
-    registry.register(collector)
-    ProcessCollector(registry=registry)
+    collector = _Collector(source)
+    registry = _registry(collector)
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
@@ -109,6 +113,19 @@ def served(source: Source, host: str, port: int | None) -> Iterator[None]:
         server.server_close()
         thread.join()
         collector.close()
+
+
+def exposed(source: Source) -> Callable[[], bytes]:
+    """Returns a function that writes the source's metrics as text: for a server of another kind."""
+    registry = _registry(_Collector(source))
+    return lambda: generate_latest(registry)
+
+
+def _registry(collector: _Collector) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(collector)
+    ProcessCollector(registry=registry)
+    return registry
 
 
 class TopicLabels:

@@ -1,0 +1,105 @@
+"""The app: its operations, its description (OpenAPI), its errors."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+from fastapi import Depends, FastAPI
+
+from duewheel import __version__
+from duewheel.clock import Clock
+from duewheel.config.settings import Settings
+from duewheel.errors import DuewheelError
+from duewheel.ops.changes import KeptProducers
+from duewheel.ops.pending_view import PendingView
+from duewheel.osutil.metrics_server import exposed
+from duewheel.serve import changes, dead_letters, probes, reads
+from duewheel.serve.access import Access, may_change, may_read
+from duewheel.serve.gate import Gate, names_of
+from duewheel.serve.metrics import Measured, RequestStatistics, ServeMetrics
+from duewheel.serve.models import ProblemDetails
+from duewheel.serve.problems import MEDIA_TYPE, handle
+from duewheel.serve.service import Service
+from duewheel.threads import Worker
+
+log = structlog.get_logger(__name__)
+
+_DESCRIPTION = (
+    "What is pending in one shard of duewheel. Errors are problem details (RFC 9457) with a `code`."
+)
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    401: {"model": ProblemDetails, "description": "no valid token"},
+    422: {"model": ProblemDetails, "description": "a parameter is invalid"},
+    503: {"model": ProblemDetails, "description": "no files yet, a recovery, or no Kafka"},
+}
+_CHANGE_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    400: {"model": ProblemDetails, "description": "the body cannot be parsed"},
+    403: {"model": ProblemDetails, "description": "changes are off"},
+    413: {"model": ProblemDetails, "description": "the body is too large"},
+}
+
+
+def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
+    """Makes the app of one shard; it opens nothing before it is started."""
+    statistics = RequestStatistics()
+    view, producers = PendingView(settings, clock), KeptProducers(settings)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        Worker("pending-counts", lambda: _warm(view)).start()
+        yield
+        view.close()
+        producers.close()
+
+    app = FastAPI(
+        title="duewheel",
+        version=__version__,
+        description=_DESCRIPTION,
+        docs_url=None,  # both pages load scripts of other hosts
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.state.access = access
+    metrics = exposed(ServeMetrics(settings, clock, statistics))
+    app.state.service = Service(settings, clock, view, producers, metrics)
+    app.include_router(probes.router)
+    to_read = [] if access.read is None else [Depends(may_read)]
+    for router in (reads.router, dead_letters.reading):
+        app.include_router(router, dependencies=to_read, responses=_PROBLEMS)
+    for router in (changes.router, dead_letters.changing):
+        app.include_router(
+            router, dependencies=[Depends(may_change)], responses=_PROBLEMS | _CHANGE_PROBLEMS
+        )
+    handle(app)
+    app.add_middleware(Gate, names=names_of(settings.serve), body_max=settings.serve.body_max)
+    app.add_middleware(Measured, statistics=statistics)  # the outermost
+    _describe_problems(app)
+    return app
+
+
+def _warm(view: PendingView) -> None:
+    """Counts once: the first count of millions takes seconds, and no request is to wait for it."""
+    try:
+        view.stats()
+    except DuewheelError as error:
+        log.info("pending timers are not counted yet", reason=str(error))
+
+
+def _describe_problems(app: FastAPI) -> None:
+    """Corrects the media type of errors in the description: FastAPI writes that of responses."""
+    describe = app.openapi
+
+    def described() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            for operations in describe()["paths"].values():
+                for operation in operations.values():
+                    for status, response in operation["responses"].items():
+                        content = response.get("content", {})
+                        if int(status) >= 400 and "application/json" in content:
+                            content[MEDIA_TYPE] = content.pop("application/json")
+        return describe()
+
+    app.openapi = described  # type: ignore[method-assign]  # FastAPI's way to extend it

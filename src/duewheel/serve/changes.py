@@ -1,0 +1,188 @@
+"""The operations that change timers: each writes records in a timer topic, like any client's.
+
+A request waits for Kafka's acknowledgement, and `wait` seconds for the reply. Each change is logged
+with the client's address, and without ids, keys and bodies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from http import HTTPStatus
+from typing import Annotated, Any, Literal, TypeVar
+
+import structlog
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from duewheel.ops import changes, pending_changes, stats
+from duewheel.ops.changes import NamedTimer
+from duewheel.ops.new_timer import DueTimeFields, NewTimer, octets
+from duewheel.serve.models import (
+    Answered,
+    BulkCancel,
+    BulkCancelled,
+    Paused,
+    ProblemDetails,
+    RescheduledTimer,
+    Scheduled,
+)
+from duewheel.serve.reads import NOT_PENDING, Handle, instant, not_pending
+from duewheel.serve.service import Service, Shared
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+SEARCH_S = 10.0
+WAIT_MAX_S = 30
+
+router = APIRouter(prefix="/v1", tags=["changes"])
+
+Wait = Annotated[float, Query(ge=0, le=WAIT_MAX_S, description="seconds for the reply")]
+CONFLICT: dict[int | str, dict[str, Any]] = {
+    409: {"model": ProblemDetails, "description": "the timer's state does not permit it"}
+}
+
+
+@router.post("/timers", operation_id="schedule", status_code=201)
+async def schedule(service: Shared, request: Request, timer: NewTimer) -> Scheduled:
+    """Schedules a message. It is listed once ingest has taken it, usually within a second."""
+    call = partial(changes.send, service.settings, producers=service.producers, **timer.arguments)
+    return Scheduled.model_validate(await _logged(service, request, call))
+
+
+@router.delete(
+    "/timers/{handle}", operation_id="cancel_timer", responses={202: {"model": Answered}}
+)
+async def cancel_timer(
+    service: Shared, request: Request, response: Response, handle: Handle, wait: Wait = 5.0
+) -> Answered:
+    """Cancels one timer. 202: it is written and takes effect, and its reply is still to come."""
+    named, producers = NamedTimer(handle), service.producers
+    call = partial(changes.cancel, service.settings, named, wait, producers=producers)
+    result = await _logged(service, request, call)
+    return Answered.model_validate(_accepted(result, response))
+
+
+@router.post(
+    "/timers/{handle}/reschedule",
+    operation_id="reschedule_timer",
+    responses={202: {"model": RescheduledTimer}, **NOT_PENDING, **CONFLICT},
+)
+async def reschedule_timer(
+    service: Shared,
+    request: Request,
+    response: Response,
+    handle: Handle,
+    due: DueTimeFields,
+    wait: Wait = 5.0,
+) -> RescheduledTimer:
+    """Replaces a pending timer by one with the same message and another due time.
+
+    If the answer is `already_delivered`, the timer has left before, and the new one will, too.
+    """
+    settings, producers = service.settings, service.producers
+    call = partial(
+        pending_changes.reschedule_pending, settings, handle, wait, producers, **due.when
+    )
+    return _replaced(await _logged(service, request, call, reads=True), response)
+
+
+@router.post(
+    "/timers/{handle}/fire",
+    operation_id="fire_timer",
+    responses={202: {"model": RescheduledTimer}, **NOT_PENDING, **CONFLICT},
+)
+async def fire_timer(
+    service: Shared, request: Request, response: Response, handle: Handle, wait: Wait = 5.0
+) -> RescheduledTimer:
+    """Makes a pending timer due now; 409 if it leaves within seconds by itself."""
+    settings, now_ms = service.settings, service.clock.now_ms()
+    call = partial(pending_changes.fire, settings, handle, wait, now_ms, service.producers)
+    return _replaced(await _logged(service, request, call, reads=True), response)
+
+
+@router.post("/cancel", operation_id="cancel_timers", responses=CONFLICT)
+async def cancel_timers(
+    service: Shared, request: Request, bulk: BulkCancel, wait: Wait = 5.0
+) -> BulkCancelled:
+    """Cancels all pending timers that match a filter; with `dry_run` it only counts them.
+
+    `dry_run` is required. If more than `at_most` match, none is cancelled.
+    """
+    given = bulk.filter
+    wanted = stats.selection(
+        service.settings,
+        topic=given.topic,
+        level=given.level,
+        timer_id=given.id,
+        key=octets("key", given.key, given.key_base64),
+        since=instant(given.since),
+        until=instant(given.until),
+    )
+    call = partial(
+        pending_changes.cancel_all,
+        service.settings,
+        wanted,
+        wait,
+        service.producers,
+        at_most=bulk.at_most,
+        dry_run=bulk.dry_run,
+        within_s=SEARCH_S,
+    )
+    return BulkCancelled.model_validate(await _logged(service, request, call, reads=True))
+
+
+Process = Annotated[Literal["ingest", "dequeue"], Path()]
+
+
+@router.post("/pause/{process}", operation_id="pause")
+async def pause(service: Shared, request: Request, process: Process) -> Paused:
+    """Pauses ingest or dequeue, over restarts, too."""
+    call = partial(stats.pause, service.settings, process, on=True)
+    return Paused.model_validate(await _logged(service, request, call, reads=True))
+
+
+@router.post("/resume/{process}", operation_id="resume")
+async def resume(service: Shared, request: Request, process: Process) -> Paused:
+    """Ends the pause of ingest or dequeue."""
+    call = partial(stats.pause, service.settings, process, on=False)
+    return Paused.model_validate(await _logged(service, request, call, reads=True))
+
+
+async def _logged(
+    service: Service, request: Request, call: Callable[[], T], *, reads: bool = False
+) -> T:
+    """Runs a change, and logs who has requested it.
+
+    Args:
+        service: runs it.
+        request: of the change.
+        call: the change.
+        reads: whether it needs the shard's files.
+    """
+    result = await service.on_kafka(call, needs_files=reads)
+    log.info("change", operation=operation_of(request), client=client_of(request))
+    return result
+
+
+def operation_of(request: Request) -> str:
+    """Returns the operation's name."""
+    return str(request.scope["route"].operation_id)
+
+
+def client_of(request: Request) -> str:
+    """Returns the address from which a request came."""
+    return request.client.host if request.client else "unknown"
+
+
+def _accepted(result: dict[str, Any], response: Response) -> dict[str, Any]:
+    if result["answer"] is None:
+        response.status_code = HTTPStatus.ACCEPTED
+    return result
+
+
+def _replaced(result: dict[str, Any] | None, response: Response) -> RescheduledTimer:
+    if result is None:
+        raise not_pending()
+    return RescheduledTimer.model_validate(_accepted(result, response))

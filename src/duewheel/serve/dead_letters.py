@@ -1,0 +1,88 @@
+"""The operations of dead letters. They are in Kafka only, so these wait for Kafka."""
+
+from __future__ import annotations
+
+from functools import partial
+from http import HTTPStatus
+from typing import Annotated
+
+import structlog
+from fastapi import APIRouter, Path, Query, Request
+
+from duewheel.ops import dlq_list, dlq_replay
+from duewheel.serve.changes import client_of
+from duewheel.serve.models import (
+    DeadLetterList,
+    DeadLetterSummary,
+    DeadLetterWithMessage,
+    Limit,
+    ProblemDetails,
+    Replay,
+    Replayed,
+)
+from duewheel.serve.problems import Refused
+from duewheel.serve.service import Shared
+
+log = structlog.get_logger(__name__)
+
+PAGE_S = 5.0
+
+reading = APIRouter(prefix="/v1/dead-letters", tags=["dead letters"])
+changing = APIRouter(prefix="/v1/dead-letters", tags=["dead letters"])
+
+
+@reading.get("", operation_id="list_dead_letters")
+async def list_dead_letters(
+    service: Shared,
+    code: Annotated[str | None, Query(max_length=100)] = None,
+    since: Annotated[
+        str, Query(alias="from", max_length=40, description="an offset, or ISO-8601 with a zone")
+    ] = "0",
+    limit: Limit = 100,
+    page: Annotated[str | None, Query(pattern=r"^[0-9]{1,9}@[0-9]{1,18}$")] = None,
+) -> DeadLetterList:
+    """Dead letters, oldest first within each partition.
+
+    With a `code` a page may have fewer than `limit`, or none, before the last page.
+    """
+    call = partial(
+        dlq_list.page_of_letters,
+        service.settings,
+        since=since,
+        code=code,
+        limit=limit,
+        page=page,
+        within_s=PAGE_S,
+    )
+    part = await service.on_kafka(call)
+    listed = [DeadLetterSummary.model_validate(letter) for letter in part.letters]
+    return DeadLetterList(letters=listed, next=part.next)
+
+
+@reading.get(
+    "/{partition}/{offset}",
+    operation_id="show_dead_letter",
+    responses={404: {"model": ProblemDetails, "description": "no such dead letter"}},
+)
+async def show_dead_letter(
+    service: Shared,
+    partition: Annotated[int, Path(ge=0, lt=2**31)],
+    offset: Annotated[int, Path(ge=0, lt=2**63)],
+) -> DeadLetterWithMessage:
+    """One dead letter; with value and headers of its message if serve.show_bodies is set."""
+    body = service.settings.serve.show_bodies
+    call = partial(dlq_list.one_letter, service.settings, partition, offset, body=body)
+    letter = await service.on_kafka(call)
+    if letter is None:
+        raise Refused(HTTPStatus.NOT_FOUND, "no_such_letter", "there is no such dead letter")
+    return DeadLetterWithMessage.model_validate(letter)
+
+
+@changing.post("/replay", operation_id="replay_dead_letters")
+async def replay_dead_letters(service: Shared, request: Request, wanted: Replay) -> Replayed:
+    """Writes the messages of dead letters again, each once; with `dry_run` it only counts them."""
+    selection = dlq_replay.Selection(wanted.code, wanted.to_topic, wanted.limit)
+    call = partial(dlq_replay.replay, service.settings, selection, dry_run=wanted.dry_run)
+    result = await service.replay(call)
+    log.info("change", operation="replay_dead_letters", client=client_of(request))
+    return Replayed.model_validate(result)

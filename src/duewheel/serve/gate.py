@@ -1,0 +1,97 @@
+"""The gate in front of the API: names of this host, size and time of a request's body, headers of
+every response.
+
+The header `Host` must be one of this server's names: else a web page elsewhere could give its own
+name this host's address, and read the API through the browser of a person on this host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from duewheel.config.keys_and_bounds import ServeSection
+from duewheel.serve.problems import Refused
+
+BODY_S = 30.0  # in which a body must arrive
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_HEADERS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
+
+
+def names_of(serve: ServeSection) -> frozenset[str] | None:
+    """Returns the names under which the server is reached; None: any."""
+    if serve.hosts:
+        return frozenset(name.lower() for name in serve.hosts) | _LOOPBACK
+    return _LOOPBACK | {serve.host.lower()} if serve.is_loopback else None
+
+
+class Gate:
+    """See the module's head. ASGI middleware."""
+
+    def __init__(self, app: ASGIApp, names: frozenset[str] | None, body_max: int) -> None:
+        self._app, self._names, self._body_max = app, names, body_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *_HEADERS]
+            await send(message)
+
+        try:
+            self._require_name(scope)
+            body = await self._read_body(receive)
+        except Refused as refused:
+            await refused.response()(scope, receive, send_with_headers)
+            return
+        if body is not None:
+            await self._app(scope, _replayed(body, receive), send_with_headers)
+
+    def _require_name(self, scope: Scope) -> None:
+        if self._names is None:
+            return
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) != 1 or _name(hosts[0]) not in self._names:
+            detail = "the header Host is no name of this server: serve.hosts has its names"
+            raise Refused(HTTPStatus.MISDIRECTED_REQUEST, "misdirected_request", detail)
+
+    async def _read_body(self, receive: Receive) -> bytes | None:
+        """Returns the body; None if the client has gone."""
+        body = bytearray()
+        try:
+            async with asyncio.timeout(BODY_S):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    body += message.get("body", b"")
+                    if len(body) > self._body_max:
+                        detail = f"the body has more than {self._body_max} bytes (serve.body_max)"
+                        status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+                        raise Refused(status, "body_too_large", detail)
+                    if not message.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError:
+            detail = f"the body has not arrived within {BODY_S:g} s"
+            raise Refused(HTTPStatus.REQUEST_TIMEOUT, "body_too_slow", detail) from None
+
+
+def _name(host: str) -> str:
+    """Returns a host without its port."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower()
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return replay

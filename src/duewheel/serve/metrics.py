@@ -1,0 +1,96 @@
+"""The metrics of `duewheel serve`: its requests, and those of the shard."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+
+import numpy as np
+from prometheus_client.core import Metric
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from duewheel.clock import Clock
+from duewheel.config.settings import Settings
+from duewheel.osutil.metrics_server import counters, histogram
+from duewheel.runtime.shard_metrics import ShardMetrics
+from duewheel.wheel.dequeue.histogram import Histogram
+
+_NO_OPERATION = "none"
+
+
+class RequestStatistics:
+    """Counts requests. Used by the thread of the event loop alone."""
+
+    def __init__(self) -> None:
+        self._operations: Counter[str] = Counter()
+        self._statuses: Counter[str] = Counter()
+        self._duration_ms = Histogram()
+
+    def count(self, operation: str, status: int, duration_ms: int) -> None:
+        """Counts a request that has ended."""
+        self._operations[operation] += 1
+        self._statuses[str(status)] += 1
+        self._duration_ms = self._duration_ms.with_values(np.array([duration_ms]))
+
+    def families(self) -> Iterator[Metric]:
+        """See metrics_server.Source."""
+        yield counters(
+            "http_requests",
+            "Requests by operation of the API; `none`: no such path, or refused before.",
+            "operation",
+            self._operations,
+        )
+        yield counters("http_responses", "Responses by status.", "status", self._statuses)
+        yield histogram(
+            "http_request_duration_seconds",
+            "From the begin of a request to the end of its response.",
+            self._duration_ms,
+        )
+
+
+class Measured:
+    """ASGI middleware that counts each request."""
+
+    def __init__(self, app: ASGIApp, statistics: RequestStatistics) -> None:
+        self._app, self._statistics = app, statistics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begin_s, status = time.monotonic(), 500
+
+        async def note_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note_status)
+        finally:
+            operation = getattr(scope.get("route"), "operation_id", None) or _NO_OPERATION
+            duration_ms = round((time.monotonic() - begin_s) * 1000)
+            self._statistics.count(operation, status, duration_ms)
+
+
+class ServeMetrics:
+    """The families of the process: its requests, and the shard's once it has files.
+
+    Args:
+        settings: of the shard.
+        clock: this host's.
+        statistics: of the requests.
+    """
+
+    def __init__(self, settings: Settings, clock: Clock, statistics: RequestStatistics) -> None:
+        self._statistics = statistics
+        self._shard = ShardMetrics(settings, clock)
+
+    def families(self) -> Iterator[Metric]:
+        """See metrics_server.Source."""
+        yield from self._statistics.families()
+        with suppress(FileNotFoundError):
+            yield from self._shard.families()

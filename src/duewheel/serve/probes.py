@@ -1,0 +1,47 @@
+"""/livez, /readyz and /metrics: without a token, and without Kafka.
+
+`/livez` says that this process answers: a restart would help nothing that lies in Kafka or in the
+shard's two processes. `/readyz` says whether the shard does its work.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from fastapi import APIRouter, Response
+from fastapi.responses import PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from duewheel.ops.ready import not_ready_reasons
+from duewheel.serve.models import ProblemDetails, Readiness
+from duewheel.serve.problems import Refused
+from duewheel.serve.service import Shared
+
+router = APIRouter(tags=["probes"])
+
+
+@router.get("/livez", operation_id="livez", response_class=PlainTextResponse)
+async def livez() -> str:
+    """Whether this process answers."""
+    return "ok"
+
+
+@router.get(
+    "/readyz",
+    operation_id="readyz",
+    responses={503: {"model": ProblemDetails, "description": "`reasons` has why"}},
+)
+async def readyz(service: Shared) -> Readiness:
+    """Whether the shard does its work: recovered, both processes run, lag below its bounds."""
+    reasons = not_ready_reasons(service.settings, service.clock.now_ms())
+    if reasons:
+        detail = "; ".join(reasons.values())
+        status = HTTPStatus.SERVICE_UNAVAILABLE
+        raise Refused(status, "not_ready", detail, ready=False, reasons=reasons)
+    return Readiness(ready=True)
+
+
+@router.get("/metrics", operation_id="metrics", response_class=PlainTextResponse)
+async def metrics(service: Shared) -> Response:
+    """Metrics of this process and of the shard, for Prometheus."""
+    return Response(service.metrics(), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,137 @@
+"""Errors as problem details (RFC 9457): `application/problem+json`.
+
+`code` is for programs. No problem quotes a value of the request: it may be a message, or a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from duewheel.errors import (
+    ConfigError,
+    CorruptFile,
+    DuewheelError,
+    KafkaUnavailable,
+    NoDataDirectory,
+    PublishDoubt,
+    RecoveryPending,
+)
+from duewheel.ops.pending_changes import Unchangeable
+
+log = structlog.get_logger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER_S = "5"
+
+
+class Refused(Exception):
+    """A request that is answered with a problem.
+
+    Attributes:
+        status: of the response.
+        code: of the problem.
+        detail: for people.
+        headers: of the response.
+        others: further members of the problem.
+    """
+
+    def __init__(
+        self,
+        status: HTTPStatus,
+        code: str,
+        detail: str,
+        headers: Mapping[str, str] | None = None,
+        **others: Any,
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.code, self.detail = status, code, detail
+        self.headers, self.others = dict(headers or {}), others
+
+    def response(self) -> JSONResponse:
+        """The problem as a response."""
+        content = {
+            "type": "about:blank",
+            "title": self.status.phrase,
+            "status": int(self.status),
+            "code": self.code,
+            "detail": self.detail,
+            **self.others,
+        }
+        return JSONResponse(content, int(self.status), self.headers, MEDIA_TYPE)
+
+
+# Of each error the status and the code; the first class that fits counts.
+_ERRORS: tuple[tuple[type[DuewheelError], HTTPStatus, str], ...] = (
+    (NoDataDirectory, HTTPStatus.SERVICE_UNAVAILABLE, "no_data_directory"),
+    (Unchangeable, HTTPStatus.CONFLICT, "conflict"),
+    (ConfigError, HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request"),
+    (RecoveryPending, HTTPStatus.SERVICE_UNAVAILABLE, "recovering"),
+    (KafkaUnavailable, HTTPStatus.SERVICE_UNAVAILABLE, "kafka_unavailable"),
+    (PublishDoubt, HTTPStatus.SERVICE_UNAVAILABLE, "kafka_unavailable"),
+)
+
+
+def refused_by(error: DuewheelError) -> Refused:
+    """Returns the problem of one of duewheel's errors."""
+    for kind, status, code in _ERRORS:
+        if isinstance(error, kind):
+            retry = {"Retry-After": RETRY_AFTER_S}
+            is_temporary = status is HTTPStatus.SERVICE_UNAVAILABLE
+            return Refused(status, code, str(error), retry if is_temporary else None)
+    log.error("a request has failed", exc_info=error)
+    status, code, detail = HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", "see the log"
+    if isinstance(error, CorruptFile):
+        code, detail = "corrupt_file", "a file is damaged: `duewheel check` lists it"
+    return Refused(status, code, detail)
+
+
+def handle(app: FastAPI) -> None:
+    """Makes the app answer each error with a problem."""
+    app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(DuewheelError, _failed)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+async def _refused(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Refused)
+    return error.response()
+
+
+async def _failed(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, DuewheelError)
+    return refused_by(error).response()
+
+
+async def _invalid(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    errors = [
+        {"in": ".".join(str(part) for part in each["loc"]), "detail": each["msg"]}
+        for each in error.errors()
+    ]
+    detail = "; ".join(f"{each['in']}: {each['detail']}" for each in errors)
+    status = HTTPStatus.UNPROCESSABLE_ENTITY
+    return Refused(status, "invalid_request", detail, errors=errors).response()
+
+
+async def _http(_: Request, error: Exception) -> JSONResponse:
+    """Of the router: no such path, or no such method of it."""
+    assert isinstance(error, HTTPException)
+    status = HTTPStatus(error.status_code)
+    code = status.name.lower()
+    return Refused(status, code, str(error.detail), error.headers).response()
+
+
+async def _unexpected(_: Request, _error: Exception) -> JSONResponse:
+    """The server logs the error itself."""
+    status = HTTPStatus.INTERNAL_SERVER_ERROR
+    return Refused(status, "internal_error", "see the log").response()

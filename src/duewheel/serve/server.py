@@ -1,0 +1,94 @@
+"""Runs the app with uvicorn, until a signal stops it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+import uvicorn
+
+from duewheel.clock import SystemClock
+from duewheel.config.keys_and_bounds import ServeSection
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
+from duewheel.serve.access import Access
+from duewheel.serve.app import make_app
+
+log = structlog.get_logger(__name__)
+
+CONNECTIONS_MAX = 256  # beyond them a request is refused with 503
+HEADER_BYTES_MAX = 16 << 10  # request line and headers
+IDLE_S = 30
+STOP_S = 5
+
+
+class _Server(uvicorn.Server):
+    """A server that ends like duewheel's other processes: with exit code 0 after a signal.
+
+    uvicorn's own raises the signal again once it has stopped.
+    """
+
+    should_exit: bool  # its loop reads this ten times a second
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        def stop(*_: object) -> None:
+            self.should_exit = True
+
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        before = {number: signal.signal(number, stop) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def run_serve(settings: Settings) -> None:
+    """Serves the API until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigError: a token cannot be read, or the address cannot be listened on.
+    """
+    serve = settings.serve
+    access = Access.load(serve)
+    app = make_app(settings, SystemClock(), access)
+    config = uvicorn.Config(
+        app,
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        log_config=None,
+        access_log=False,  # its lines have ids and keys
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=CONNECTIONS_MAX,
+        h11_max_incomplete_event_size=HEADER_BYTES_MAX,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=STOP_S,
+        ssl_certfile=serve.tls_cert_file,
+        ssl_keyfile=serve.tls_key_file,
+    )
+    with _listening(serve) as listener:
+        scheme = "http" if serve.tls_cert_file is None else "https"
+        host, port = listener.getsockname()[:2]
+        name = f"[{host}]" if ":" in host else host
+        log.info(
+            "serving",
+            url=f"{scheme}://{name}:{port}",
+            changes="off" if access.change is None else "with a token",
+            reads="open" if access.read is None else "with a token",
+        )
+        _Server(config).run(sockets=[listener])
+    log.info("stopped")
+
+
+def _listening(serve: ServeSection) -> socket.socket:
+    family = socket.AF_INET6 if ":" in serve.host else socket.AF_INET
+    try:
+        return socket.create_server((serve.host, serve.port), family=family)
+    except OSError as error:
+        raise ConfigError(f"serve: cannot listen on {serve.host}:{serve.port}: {error}") from error

@@ -1,0 +1,122 @@
+"""The HTTP API of a small shard on real files, called in this process; its Kafka is a double."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastapi.testclient import TestClient
+from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.timer_rows import P0, P1
+
+from duewheel.client import Answer, Cancel, DelayProducer, Rescheduled, Timer
+from duewheel.config.settings import Settings, load
+from duewheel.errors import KafkaUnavailable
+from duewheel.ops.changes import KeptProducers
+from duewheel.serve.access import Access
+from duewheel.serve.app import make_app
+from duewheel.serve.service import Service
+from duewheel.testing import ManualClock, TimerRow
+
+TOKEN = "t" * 32
+READ_TOKEN = "r" * 32
+LOCAL = "http://localhost"
+COUNT = 60
+
+
+def settings_of(path: Path, **serve: Any) -> Settings:
+    """Of a shard that allows every target."""
+    timer = {"topics": "timers", "targets": "*", "slots": 100_000}
+    timer |= {"roll_window": "1h", "margin": "5m"}
+    given = {"timer": timer, "storage": {"data_dir": path / "data"}, "serve": serve}
+    return load(None, given)
+
+
+def fill(settings: Settings) -> None:
+    """One timer per second for a minute, in each of two partitions, in a shard that was stopped."""
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0, P1: 0})
+    for partition in (0, 1):
+        world.append(*(TimerRow(partition, n, NOW_MS + 1000 * n) for n in range(1, COUNT + 1)))
+    world.stop()
+
+
+@dataclass
+class RecordingProducer:
+    """A DelayProducer that keeps the arguments of each call.
+
+    Attributes:
+        calls: name, positional and named arguments of each.
+        answer: the reply to each cancel; None: there is none.
+        is_down: whether Kafka answers nothing.
+    """
+
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+    answer: Answer | None = Answer.CANCELLED
+    is_down: bool = False
+
+    def schedule(self, *args: Any, **named: Any) -> Future[Timer]:
+        return self._acknowledged(
+            "schedule", args, named, Timer("timers-0@70", "timers", 0, 70, NOW_MS)
+        )
+
+    def cancel(self, *args: Any, **named: Any) -> Future[Cancel]:
+        cancel = Cancel("7", "timers", 0, 71, self._reply())
+        return self._acknowledged("cancel", args, named, cancel)
+
+    def reschedule(self, *args: Any, **named: Any) -> Future[Rescheduled]:
+        new = Rescheduled("7", "timers", 0, 72, NOW_MS, self._reply())
+        return self._acknowledged("reschedule", args, named, new)
+
+    def close(self, _: float | None = None) -> None:
+        pass
+
+    def _reply(self) -> Future[Answer] | None:
+        reply: Future[Answer] = Future()
+        if self.answer is not None:
+            reply.set_result(self.answer)
+        return reply
+
+    def _acknowledged(self, name: str, args: Any, named: Any, result: Any) -> Future[Any]:
+        if self.is_down:
+            raise KafkaUnavailable("Kafka takes no connections")
+        self.calls.append((name, args, named))
+        future: Future[Any] = Future()
+        future.set_result(result)
+        return future
+
+
+class RecordingProducers(KeptProducers):
+    """Yields one recording producer for all topics."""
+
+    def __init__(self, settings: Settings, producer: RecordingProducer) -> None:
+        super().__init__(settings)
+        self._producer = producer
+
+    @contextmanager
+    def using(self, timer_topic: str) -> Iterator[DelayProducer]:
+        yield self._producer  # type: ignore[misc]
+
+
+@contextmanager
+def served(
+    settings: Settings, access: Access | None = None, producer: RecordingProducer | None = None
+) -> Iterator[TestClient]:
+    """Starts the app for the length of a with block."""
+    app = make_app(settings, ManualClock(NOW_MS), access or Access())
+    if producer is not None:
+        service: Service = app.state.service
+        producers = RecordingProducers(settings, producer)
+        app.state.service = Service(
+            service.settings, service.clock, service.view, producers, service.metrics
+        )
+    with TestClient(app, base_url=LOCAL, raise_server_exceptions=False) as client:
+        yield client
+
+
+def bearer(token: str) -> dict[str, str]:
+    """The header of a token."""
+    return {"Authorization": f"Bearer {token}"}

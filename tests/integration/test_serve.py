@@ -1,0 +1,140 @@
+"""`duewheel serve` beside a shard on a real broker: a timer's life by HTTP, and its process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+from tests.harness.launcher import events, launch, objects, tail, wait_until
+from tests.harness.reader import read_topic
+from tests.harness.served import TOKEN, bearer
+from tests.harness.sparkless_shard import SparklessShard, timer
+
+from duewheel.clock import SystemClock
+from duewheel.config.settings import load
+
+pytestmark = pytest.mark.kafka
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def shard(config: Path) -> Iterator[SparklessShard]:
+    shard = SparklessShard(load(config), 1)
+    yield shard
+    shard.close()
+
+
+@contextmanager
+def api(config: Path, *pairs: str) -> Iterator[httpx.Client]:
+    """A client of a process that serves, with the token of changes."""
+    token = config.with_name("token")
+    token.write_text(TOKEN)
+    given = [f"serve.token_file={token}", "serve.port=0", "log.format=json", *pairs]
+    flags = [word for pair in given for word in ("--set", pair)]
+    log = config.with_name("serve.log")
+    log.unlink(missing_ok=True)
+    process = launch(config, "serve", *flags)
+    try:
+        wait_until(lambda: events(log, "serving"), lambda: tail(log), seconds=60)
+        (started,) = events(log, "serving")
+        with httpx.Client(base_url=started["url"], headers=bearer(TOKEN), timeout=60) as client:
+            yield client
+    finally:
+        assert process.end(signal.SIGTERM, 30), tail(log)
+    assert process.exit_code == 0, tail(log)
+    assert TOKEN not in log.read_text()
+
+
+def in_an_hour(shard: SparklessShard) -> dict[str, Any]:
+    at_ms = SystemClock().now_ms() + HOUR_MS // 2
+    return {"topic": shard.target, "deliver_at": at_ms}
+
+
+def test_a_timers_life(config: Path, shard: SparklessShard) -> None:
+    with api(config, "serve.show_bodies=true") as client:
+        for name in ("a", "b", "c", "d"):
+            new = {**in_an_hour(shard), "value": name, "key": name, "id": f"id {name}"}
+            assert client.post("/v1/timers", json=new).status_code == 201
+        shard.pump()
+        listed = client.get("/v1/timers").json()["timers"]
+        handles = {each["key"]: each["handle"] for each in listed}
+        assert [*handles] == ["a", "b", "c", "d"]
+        assert client.get("/v1/timers", params={"key": "b"}).json()["timers"][0]["id"] == "id b"
+        assert client.get(f"/v1/timers/{handles['c']}").json()["value"] == "c"
+        assert client.get("/v1/histogram").json()["pending"] == 4
+
+        # Without a reply topic nothing is answered.
+        assert client.delete(f"/v1/timers/{handles['a']}").status_code == 202
+        assert client.post(f"/v1/timers/{handles['b']}/fire").status_code == 202
+        later = {"delay": "45m"}
+        moved = client.post(f"/v1/timers/{handles['c']}/reschedule", json=later)
+        assert moved.status_code == 202
+        time.sleep(0.01)
+        shard.pump()
+        shard.pump()
+        (delivered,) = read_topic(shard.servers, shard.target)
+        assert (delivered.key, delivered.value) == (b"b", b"b")
+        left = client.get("/v1/timers").json()["timers"]
+        assert {(each["key"], each["cancelled"]) for each in left} == {
+            *(("a", True), ("b", True), ("c", True), ("c", False), ("d", False))
+        }
+
+        body = {"filter": {"topic": shard.target}, "dry_run": False}
+        assert client.post("/v1/cancel", json=body).json()["written"] == 2
+        shard.pump()
+        assert all(each["cancelled"] for each in client.get("/v1/timers").json()["timers"])
+
+    exit_code, rows = objects(config, "show", "--id", "id d", "--body")
+    assert (exit_code, [row["value"] for row in rows]) == (0, ["d"])
+
+
+def test_dead_letters_are_paged_and_replayed(config: Path, shard: SparklessShard) -> None:
+    shard.send(shard.timers, 0, *(timer(shard, b"%d" % n) for n in range(5)))
+    shard.pump()
+    with api(config) as client:
+        begin_s = time.monotonic()
+        page = client.get("/v1/dead-letters", params={"limit": 3}).json()
+        assert time.monotonic() - begin_s < 10
+        assert [each["code"] for each in page["letters"]] == ["no_due_time"] * 3
+        rest = client.get("/v1/dead-letters", params={"page": page["next"]}).json()
+        assert ([each["offset"] for each in rest["letters"]], rest["next"]) == ([3, 4], None)
+        one = client.get("/v1/dead-letters/0/3").json()
+        assert one["offset"] == 3
+        assert one["value"] is None
+        assert "REAL_TOPIC" in one["header_names"]
+        assert client.get("/v1/dead-letters/0/5").status_code == 404
+        for dry_run, replayed in ((True, 5), (False, 5), (False, 0)):
+            result = client.post("/v1/dead-letters/replay", json={"dry_run": dry_run}).json()
+            assert result["replayed"] == replayed
+        assert client.get("/v1/dead-letters").json()["letters"][0]["replayed"]
+
+
+def test_many_messages_are_sent_from_a_file(config: Path, shard: SparklessShard) -> None:
+    lines = [
+        {"value": "a", "key": "k"},
+        {"value_base64": "/w==", "delay": "20m", "headers": [{"name": "h", "value": "1"}]},
+        {"value": "c", "dely": "1m"},
+        {"value": "d", "topic": "orders.denied"},
+    ]
+    file = config.with_name("timers.jsonl")
+    file.write_text("\n".join(["", *map(json.dumps, lines), "no json"]))
+    options = ["--file", str(file), "--topic", shard.target, "--delay", "10m"]
+    exit_code, rows = objects(config, "send", *options)
+    assert exit_code == 1
+    assert [(row["line"], "error" in row) for row in rows] == [
+        *((2, False), (3, False), (4, True), (5, True), (6, True))
+    ]
+    shard.pump()
+    exit_code, (first, second) = objects(config, "list", "--topic", shard.target)
+    assert (exit_code, first["key"], second["value_bytes"]) == (0, "k", 1)
+    assert second["due_ms"] - first["due_ms"] > 500_000
+    exit_code, (result,) = objects(config, "cancel", "--matching", "--key", "k", "--dry-run")
+    assert (exit_code, result["matched"], result["written"]) == (0, 1, 0)

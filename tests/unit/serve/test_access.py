@@ -1,0 +1,133 @@
+"""Who may read and change, what the gate refuses, and which settings are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.harness.served import (
+    LOCAL,
+    READ_TOKEN,
+    TOKEN,
+    RecordingProducer,
+    bearer,
+    fill,
+    served,
+    settings_of,
+)
+
+from duewheel.errors import ConfigError
+from duewheel.serve.access import Access
+from duewheel.serve.server import run_serve
+
+NEW: dict[str, Any] = {"topic": "orders", "value": "v", "delay": "1m"}
+
+
+def test_changes_need_a_token(tmp_path: Path) -> None:
+    with served(settings_of(tmp_path), producer=RecordingProducer()) as client:
+        response = client.post("/v1/timers", json=NEW, headers=bearer(TOKEN))
+        assert (response.status_code, response.json()["code"]) == (403, "changes_off")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, bearer(TOKEN[:-1]), bearer(READ_TOKEN), bearer("é"), {"Authorization": f"Basic {TOKEN}"}],
+)
+def test_a_wrong_token_changes_nothing(tmp_path: Path, headers: dict[str, str]) -> None:
+    producer = RecordingProducer()
+    access = Access(TOKEN.encode(), READ_TOKEN.encode())
+    encoded = {name.encode(): value.encode() for name, value in headers.items()}
+    with served(settings_of(tmp_path), access, producer) as client:
+        response = client.post("/v1/timers", json=NEW, headers=encoded)
+        assert (response.status_code, response.json()["code"]) == (401, "unauthorized")
+        assert response.headers["www-authenticate"] == "Bearer"
+        assert producer.calls == []
+        assert client.post("/v1/timers", json=NEW, headers=bearer(TOKEN)).status_code == 201
+
+
+def test_reads_need_a_token_where_one_is_set(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    fill(settings)
+    with served(settings, Access(TOKEN.encode(), READ_TOKEN.encode())) as client:
+        for path in ("timers", "histogram", "status", "stats", "timers/x", "dead-letters"):
+            assert client.get(f"/v1/{path}").status_code == 401
+        for token in (READ_TOKEN, TOKEN):
+            assert client.get("/v1/timers", headers=bearer(token)).status_code == 200
+        for path in ("/livez", "/metrics", "/openapi.json"):
+            assert client.get(path).status_code == 200
+
+
+def test_a_large_body_is_refused(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, body_max="1KiB")
+    with served(settings, Access(TOKEN.encode())) as client:
+        response = client.post("/v1/timers", content=b"x" * 1025, headers=bearer(TOKEN))
+        assert (response.status_code, response.json()["code"]) == (413, "body_too_large")
+        chunks = iter([b"x" * 600, b"x" * 600])
+        assert client.post("/v1/timers", content=chunks).status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8466", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:8466", 200),
+        ("evil.example", 421),
+        ("localhost.evil.example", 421),
+        ("", 421),
+    ],
+)
+def test_only_names_of_this_host_are_served(tmp_path: Path, host: str, status: int) -> None:
+    with served(settings_of(tmp_path)) as client:
+        assert client.get("/livez", headers={"Host": host}).status_code == status
+
+
+def test_names_can_be_configured(tmp_path: Path) -> None:
+    with served(settings_of(tmp_path, hosts="timers.example")) as client:
+        assert client.get("/livez", headers={"Host": "Timers.example:80"}).status_code == 200
+        assert client.get("/livez", headers={"Host": "other.example"}).status_code == 421
+    anywhere = settings_of(tmp_path, host="0.0.0.0", open_reads=True)
+    with served(anywhere) as client:
+        assert client.get("/livez", headers={"Host": "other.example"}).status_code == 200
+
+
+def test_responses_are_not_cached(tmp_path: Path) -> None:
+    with served(settings_of(tmp_path)) as client:
+        for path in ("/livez", "/v1/timers", "/nothing"):
+            headers = client.get(LOCAL + path).headers
+            assert headers["cache-control"] == "no-store"
+            assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_beyond_loopback_reads_need_a_token_or_a_word(tmp_path: Path) -> None:
+    for host in ("0.0.0.0", "::", "10.0.0.1", "timers.example"):
+        with pytest.raises(ConfigError, match=r"serve\.read_token_file"):
+            settings_of(tmp_path, host=host)
+        settings_of(tmp_path, host=host, open_reads=True)
+        settings_of(tmp_path, host=host, read_token_file=tmp_path / "token")
+    for host in ("127.0.0.1", "::1", "localhost", "127.1.2.3"):
+        settings_of(tmp_path, host=host)
+
+
+@pytest.mark.parametrize("token", [b"", b"short", b"two words of a token", b"\xff" * 32])
+def test_a_weak_token_is_refused(tmp_path: Path, token: bytes) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(token)
+    with pytest.raises(ConfigError, match="16 or more ASCII"):
+        run_serve(settings_of(tmp_path, token_file=path))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        run_serve(settings_of(tmp_path, token_file=tmp_path / "none"))
+
+
+def test_tokens_are_read_from_files_and_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\n")
+    access = Access.load(settings_of(tmp_path, token_file=path).serve)
+    assert access.change == TOKEN.encode()
+    assert TOKEN not in repr(access)
+
+
+def test_tls_needs_both_files(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"serve\.tls_key_file"):
+        settings_of(tmp_path, tls_cert_file=tmp_path / "cert")

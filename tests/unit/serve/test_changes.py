@@ -1,0 +1,225 @@
+"""Changes by the HTTP API: what is written, and what is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from tests.harness.cancel_world import cancel
+from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.served import COUNT, TOKEN, RecordingProducer, bearer, fill, served, settings_of
+from tests.harness.timer_rows import P0, P1
+
+from duewheel.checkpoints.role import Role
+from duewheel.client import Answer
+from duewheel.client.handle import RecallHandle
+from duewheel.config.settings import Settings
+from duewheel.ops.stats import opened
+from duewheel.serve.access import Access
+from duewheel.testing import TimerRow
+
+NEW: dict[str, Any] = {"topic": "orders", "value": "v", "delay": "1m"}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    settings = settings_of(tmp_path)
+    fill(settings)
+    return settings
+
+
+@pytest.fixture
+def producer() -> RecordingProducer:
+    return RecordingProducer()
+
+
+@pytest.fixture
+def client(settings: Settings, producer: RecordingProducer) -> Iterator[TestClient]:
+    with served(settings, Access(TOKEN.encode()), producer) as client:
+        client.headers.update(bearer(TOKEN))
+        yield client
+
+
+def timers(client: TestClient, **wanted: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.get("/v1/timers", params=wanted).json()["timers"]
+    return found
+
+
+def test_a_timer_is_scheduled(client: TestClient, producer: RecordingProducer) -> None:
+    new = {
+        **NEW,
+        "key_base64": "/w==",
+        "headers": [{"name": "a", "value": "1"}, {"name": "b", "value_base64": "/w=="}],
+        "id": "7",
+        "partition": 3,
+        "window": "10m",
+    }
+    response = client.post("/v1/timers", json=new)
+    assert response.status_code == 201
+    assert (
+        response.json().items() >= {"timer_topic": "timers", "partition": 0, "offset": 70}.items()
+    )
+    assert RecallHandle.decode(response.json()["handle"]).offset == 70
+    ((name, args, named),) = producer.calls
+    assert (name, args) == ("schedule", ("orders", b"v"))
+    assert named == {
+        "key": b"\xff",
+        "headers": [("a", b"1"), ("b", b"\xff")],
+        "id": "7",
+        "partition": 3,
+        "window": "10m",
+        "delay": "1m",
+        "deliver_at": None,
+        "level": None,
+    }
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"topic": None},
+        {"topic": "a b"},
+        {"topic": "timers"},
+        {"delay": None},
+        {"delay": "soon"},
+        {"delay": "99d"},
+        {"delay": 7},
+        {"level": 2},
+        {"value_base64": "AA=="},
+        {"value": None, "value_base64": "*"},
+        {"headers": [{"name": "a"}]},
+        {"headers": [{"name": "TIMER_DELAY_SEC", "value": "1"}]},
+        {"id": "é" * 200},
+        {"other": 1},
+        {"partition": -1},
+        {"timer_topic": "nothing"},
+    ],
+)
+def test_an_impossible_timer_is_refused(
+    client: TestClient, producer: RecordingProducer, wrong: dict[str, Any]
+) -> None:
+    given = {name: value for name, value in {**NEW, **wrong}.items() if value is not None}
+    response = client.post("/v1/timers", json=given)
+    assert (response.status_code, response.json()["code"]) == (422, "invalid_request")
+    assert producer.calls == []
+
+
+def test_a_timer_is_cancelled(client: TestClient, producer: RecordingProducer) -> None:
+    handle = timers(client, limit=1)[0]["handle"]
+    response = client.delete(f"/v1/timers/{handle}")
+    assert (response.status_code, response.json()["answer"]) == (200, "cancelled")
+    assert producer.calls == [("cancel", (handle,), {"key": None, "partition": None})]
+    producer.answer = None
+    response = client.delete(f"/v1/timers/{handle}", params={"wait": 0})
+    assert (response.status_code, response.json()["answer"]) == (202, None)
+
+
+def test_a_timer_keeps_its_message(client: TestClient, producer: RecordingProducer) -> None:
+    timer = timers(client, limit=20)[-1]
+    response = client.post(f"/v1/timers/{timer['handle']}/reschedule", json={"delay": "2h"})
+    assert (response.status_code, response.json()["answer"]) == (200, "cancelled")
+    ((_, args, named),) = producer.calls
+    assert args == (timer["handle"],)
+    source = timer["source"]
+    offset = int(source.partition("@")[2])
+    assert named == {
+        "topic": timer["topic"],
+        "value": source.encode() * (offset % 13),
+        "key": (None, b"", b"key")[offset % 3],
+        "headers": [("h", b"\xff\0")] * (offset % 3),
+        "partition": offset % 4 if offset % 5 == 0 else None,
+        "timer_topic": "timers",
+        "delay": "2h",
+        "deliver_at": None,
+        "level": None,
+    }
+
+
+def test_a_timer_is_fired(client: TestClient, producer: RecordingProducer) -> None:
+    timer = timers(client, limit=100)[-1]
+    response = client.post(f"/v1/timers/{timer['handle']}/fire")
+    assert response.status_code == 200
+    assert producer.calls[0][2]["delay"] == "1ms"
+    producer.answer = Answer.ALREADY_DELIVERED
+    assert client.post(f"/v1/timers/{timer['handle']}/fire").json()["answer"] == "already_delivered"
+
+
+def test_a_timer_that_leaves_soon_is_not_fired(
+    client: TestClient, producer: RecordingProducer
+) -> None:
+    handle = timers(client, limit=1)[0]["handle"]
+    response = client.post(f"/v1/timers/{handle}/fire")
+    assert (response.status_code, response.json()["code"]) == (409, "conflict")
+    assert producer.calls == []
+
+
+def test_what_is_not_pending_cannot_be_moved(
+    client: TestClient, producer: RecordingProducer
+) -> None:
+    handle = RecallHandle("timers", 0, 999, NOW_MS, "x").encode()
+    for path, body in (("fire", None), ("reschedule", {"delay": "1h"})):
+        response = client.post(f"/v1/timers/{handle}/{path}", json=body)
+        assert (response.status_code, response.json()["code"]) == (404, "not_pending")
+    assert producer.calls == []
+
+
+def test_a_dry_run_counts(client: TestClient, producer: RecordingProducer) -> None:
+    body = {"filter": {"topic": "orders"}, "dry_run": True}
+    result = client.post("/v1/cancel", json=body).json()
+    assert (result["matched"], result["written"], len(result["sample"])) == (COUNT, 0, 10)
+    assert producer.calls == []
+
+
+def test_all_that_match_are_cancelled(client: TestClient, producer: RecordingProducer) -> None:
+    span = {"topic": "orders", "from": str(NOW_MS + 10_000), "to": str(NOW_MS + 20_000)}
+    expected = [timer["handle"] for timer in timers(client, **span)]
+    result = client.post("/v1/cancel", json={"filter": span, "dry_run": False}).json()
+    assert (result["matched"], result["written"]) == (len(expected), len(expected)) == (12, 12)
+    assert result["answers"] == {"cancelled": 12}
+    assert [args for _, args, _ in producer.calls] == [(handle,) for handle in expected]
+
+
+def test_more_than_meant_are_not_cancelled(client: TestClient, producer: RecordingProducer) -> None:
+    body = {"filter": {"topic": "orders"}, "dry_run": False, "at_most": COUNT - 1}
+    response = client.post("/v1/cancel", json=body)
+    assert (response.status_code, response.json()["code"]) == (409, "conflict")
+    for invalid in ({"filter": {}, "dry_run": False}, {"filter": {"topic": "orders"}}):
+        assert client.post("/v1/cancel", json=invalid).status_code == 422
+    assert producer.calls == []
+
+
+def test_cancelled_timers_are_left_out(tmp_path: Path, producer: RecordingProducer) -> None:
+    settings = settings_of(tmp_path)
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0, P1: 0})
+    world.append(*(TimerRow(0, n, NOW_MS + 30_000, timer_id=b"%d" % n) for n in range(3)))
+    world.append(cancel(3, timer_id=b"1"))
+    world.stop()
+    with served(settings, Access(TOKEN.encode()), producer) as client:
+        client.headers.update(bearer(TOKEN))
+        first, second, _ = timers(client)
+        result = client.post("/v1/cancel", json={"filter": {"level": 1}, "dry_run": True}).json()
+        assert result["matched"] == 0
+        body = {"filter": {"to": str(NOW_MS + 60_000)}, "dry_run": True}
+        assert client.post("/v1/cancel", json=body).json()["matched"] == 2
+        assert client.post(f"/v1/timers/{second['handle']}/fire").json()["code"] == "conflict"
+        assert client.post(f"/v1/timers/{first['handle']}/fire").status_code == 200
+
+
+def test_without_kafka_reads_are_served(client: TestClient, producer: RecordingProducer) -> None:
+    producer.is_down = True
+    response = client.post("/v1/timers", json=NEW)
+    assert (response.status_code, response.json()["code"]) == (503, "kafka_unavailable")
+    assert response.headers["retry-after"]
+    assert len(timers(client)) == 100
+    assert client.get("/livez").status_code == 200
+
+
+def test_a_process_is_paused(client: TestClient, settings: Settings) -> None:
+    assert client.post("/v1/pause/dequeue").json() == {"process": "dequeue", "paused": True}
+    with opened(settings) as directory:
+        assert directory.state.live.paused(Role.DEQUEUE)
+    assert client.post("/v1/resume/dequeue").json() == {"process": "dequeue", "paused": False}
+    assert client.post("/v1/pause/both").status_code == 422

@@ -1,0 +1,169 @@
+"""Reads of the HTTP API: lists, single timers, counts, probes and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from tests.harness.local_world import NOW_MS
+from tests.harness.served import COUNT, fill, served, settings_of
+
+from duewheel.checkpoints.state_file import Damage, State
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[TestClient]:
+    settings = settings_of(tmp_path)
+    fill(settings)
+    with served(settings) as client:
+        yield client
+
+
+def listed(client: TestClient, **wanted: Any) -> dict[str, Any]:
+    response = client.get("/v1/timers", params=wanted)
+    assert response.status_code == 200, response.text
+    page: dict[str, Any] = response.json()
+    return page
+
+
+def problem(response: Any, status: int, code: str) -> dict[str, Any]:
+    assert (response.status_code, response.json()["code"]) == (status, code), response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    content: dict[str, Any] = response.json()
+    assert content["status"] == status and content["title"]
+    return content
+
+
+def test_a_list_has_pages(client: TestClient) -> None:
+    page = listed(client, limit=100)
+    assert len(page["timers"]) == 100
+    rest = listed(client, limit=100, page=page["next"])
+    assert (len(rest["timers"]), rest["next"]) == (2 * COUNT - 100, None)
+    sources = [timer["source"] for timer in page["timers"] + rest["timers"]]
+    assert len(set(sources)) == 2 * COUNT
+    leaves = [timer["leaves_ms"] for timer in page["timers"] + rest["timers"]]
+    assert leaves == sorted(leaves)
+
+
+def test_filters_hold_together(client: TestClient) -> None:
+    span = {"from": "2027-01-15T09:00:10+01:00", "to": NOW_MS + 20_000}
+    timers = listed(client, topic="orders", key="key", **span)["timers"]
+    assert {(timer["topic"], timer["key"]) for timer in timers} == {("orders", "key")}
+    offsets = {int(timer["source"].partition("@")[2]) for timer in timers}
+    assert offsets == {n for n in range(10, 21) if n % 2 == 0 and n % 3 == 2}
+    assert listed(client, key_base64="a2V5", **span, topic="orders")["timers"] == timers
+    (by_id,) = listed(client, id=timers[0]["id"])["timers"]
+    assert by_id == timers[0]
+
+
+def test_one_timer_is_shown_without_its_message(client: TestClient) -> None:
+    timer = listed(client, limit=1)["timers"][0]
+    shown = client.get(f"/v1/timers/{timer['handle']}").json()
+    assert shown.items() >= timer.items()
+    assert (shown["value"], shown["headers"], shown["header_names"]) == (None, None, ["h"])
+
+
+def test_bodies_are_shown_if_that_is_set(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, show_bodies=True)
+    fill(settings)
+    with served(settings) as client:
+        timer = listed(client, limit=1)["timers"][0]
+        assert "value" not in timer
+        shown = client.get(f"/v1/timers/{timer['handle']}").json()
+    assert shown["value"] == timer["source"] * 1
+    assert shown["headers"] == [{"name": "h", "value": None, "value_base64": "/wA="}]
+
+
+def test_what_is_not_pending_is_not_found(client: TestClient) -> None:
+    timer = listed(client, limit=1)["timers"][0]
+    problem(client.get(f"/v1/timers/{timer['handle'][:-1]}"), 422, "invalid_request")
+    problem(client.get("/v1/nothing"), 404, "not_found")
+    problem(client.delete("/v1/timers"), 405, "method_not_allowed")
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"limit": 0},
+        {"limit": 1_001},
+        {"limit": "x"},
+        {"page": "x"},
+        {"from": "yesterday"},
+        {"from": "2027-01-15T09:00:10"},
+        {"to": "9" * 18},
+        {"level": 256},
+        {"key_base64": "*"},
+        {"key": "a", "key_base64": "YQ=="},
+        {"id": "i" * 256},
+    ],
+)
+def test_an_invalid_parameter_is_a_problem(client: TestClient, wanted: dict[str, Any]) -> None:
+    problem(client.get("/v1/timers", params=wanted), 422, "invalid_request")
+
+
+def test_the_histogram_has_everything(client: TestClient) -> None:
+    counts = client.get("/v1/histogram").json()
+    assert (counts["pending"], counts["overdue"], counts["rolls"]) == (2 * COUNT, 0, 0)
+    minute, hour, day, horizon = counts["ranges"]
+    # A timer that is due at a bound leaves at it, and counts before it.
+    assert minute["counts"] == [2] * 60
+    assert [each["counts"][0] for each in (hour, day, horizon)] == [2 * COUNT] * 3
+    span = {"from": NOW_MS + 10_000, "to": NOW_MS + 20_000, "buckets": 5}
+    (zoomed,) = client.get("/v1/histogram", params=span).json()["ranges"]
+    assert zoomed["counts"] == [4] * 5
+    problem(client.get("/v1/histogram", params={"from": 1}), 422, "invalid_request")
+    problem(client.get("/v1/histogram", params={"from": 2, "to": 1}), 422, "invalid_request")
+
+
+def test_stats_and_status(client: TestClient) -> None:
+    assert client.get("/v1/stats").json()["pending"] == 2 * COUNT
+    status = client.get("/v1/status").json()
+    assert (status["pending"], status["ready"]) == (2 * COUNT, False)
+
+
+def test_probes_of_a_shard_that_does_not_run(client: TestClient) -> None:
+    assert client.get("/livez").text == "ok"
+    reasons = problem(client.get("/readyz"), 503, "not_ready")["reasons"]
+    assert {"ingest_not_running", "dequeue_not_running"} <= reasons.keys()
+
+
+def test_metrics_count_the_requests(client: TestClient) -> None:
+    listed(client)
+    client.get("/v1/nothing")
+    text = client.get("/metrics").text
+    assert 'duewheel_http_requests_total{operation="list_timers"} 1.0' in text
+    assert 'duewheel_http_requests_total{operation="none"} 1.0' in text
+    assert 'duewheel_http_responses_total{status="404"} 1.0' in text
+    assert "duewheel_ready 0.0" in text
+
+
+def test_without_files_there_is_nothing_to_read(tmp_path: Path) -> None:
+    with served(settings_of(tmp_path)) as client:
+        for path in ("timers", "histogram", "stats", "status"):
+            response = client.get(f"/v1/{path}")
+            problem(response, 503, "no_data_directory")
+            assert response.headers["retry-after"]
+        assert "no_data_directory" in client.get("/readyz").json()["reasons"]
+        assert client.get("/livez").status_code == client.get("/metrics").status_code == 200
+
+
+def test_files_under_recovery_are_not_read(client: TestClient, tmp_path: Path) -> None:
+    with State.open(tmp_path / "data") as state:
+        state.note_damage(Damage.CACHE_LOST)
+    for path in ("timers", "histogram", "stats"):
+        problem(client.get(f"/v1/{path}"), 503, "recovering")
+    assert "recovering" in client.get("/readyz").json()["reasons"]
+
+
+def test_the_description_has_problems(client: TestClient) -> None:
+    described = client.get("/openapi.json").json()
+    for path, operations in described["paths"].items():
+        for operation in operations.values():
+            for status, response in operation["responses"].items():
+                media = response.get("content", {}).keys()
+                expected = {"application/problem+json"} if int(status) >= 400 else media
+                assert media == expected, (path, status)
+    assert client.get("/docs").status_code == client.get("/redoc").status_code == 404
