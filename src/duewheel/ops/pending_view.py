@@ -118,8 +118,8 @@ class PendingView:
             wanted: the range; by default those of `usual_ranges`.
 
         Returns:
-            now_ms, pending, overdue: slots that are past and not delivered; rolls; estimated:
-            whether the rolls are; ranges: name, from_ms, width_ms and counts of each.
+            now_ms, precision_ms, pending, overdue: slots that are past and not delivered; rolls;
+            estimated: whether the rolls are; ranges: name, from_ms, width_ms and counts of each.
 
         Raises:
             RecoveryPending, ConfigError, CorruptFile: as `stats`.
@@ -134,6 +134,7 @@ class PendingView:
             shown = [_shown(timers, each, precision_ms, sample) for each in ranges]
         return {
             "now_ms": now_ms,
+            "precision_ms": precision_ms,
             "pending": int(counts.sum()),
             "overdue": int(counts[0]),
             "rolls": int(rolls.sum()),

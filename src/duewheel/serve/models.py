@@ -87,11 +87,21 @@ class PendingHistogram(BaseModel):
     """Everything that is pending, by due time."""
 
     now_ms: int
+    precision_ms: int = Field(description="the length of a slot: no bucket can be finer")
     pending: int
     overdue: int = Field(description="in slots that are past")
     rolls: int = Field(description="pending timers that roll before they are due")
     estimated: bool = Field(description="their due times are estimated from a sample")
     ranges: list[HistogramRange]
+
+
+class Lateness(BaseModel):
+    """Deliveries by lateness, since dequeue began."""
+
+    available: bool
+    reason: str | None = Field(description="why it is not available")
+    bounds_s: list[float] = Field(description="rising")
+    counts: list[int] = Field(description="deliveries up to each bound, then all")
 
 
 class Readiness(BaseModel):

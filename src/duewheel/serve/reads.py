@@ -12,7 +12,7 @@ from fastapi import APIRouter, Path, Query
 
 from duewheel.config.instants import epoch_ms, parse_instant
 from duewheel.errors import ConfigError
-from duewheel.ops import stats, status, timers
+from duewheel.ops import lateness, stats, status, timers
 from duewheel.ops.new_timer import octets
 from duewheel.ops.pending_view import BUCKETS_MAX, TimeRange
 from duewheel.serve.models import (
@@ -20,6 +20,7 @@ from duewheel.serve.models import (
     KEY_MAX,
     TOPIC_MAX,
     JsonObject,
+    Lateness,
     Limit,
     PendingHistogram,
     ProblemDetails,
@@ -117,6 +118,13 @@ async def show_stats(service: Shared) -> JsonObject:
 async def show_status(service: Shared) -> JsonObject:
     """The state of the shard, as `duewheel status`."""
     return await service.read(lambda: status.status(service.settings))
+
+
+@router.get("/lateness", operation_id="lateness")
+async def show_lateness(service: Shared) -> Lateness:
+    """The lateness of deliveries since dequeue began, from its metrics (metrics.dequeue_port)."""
+    counts = await service.on_kafka(lambda: lateness.lateness(service.settings))
+    return Lateness.model_validate(counts)
 
 
 def instant(text: str | None) -> datetime | int | None:
