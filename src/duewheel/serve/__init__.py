@@ -6,6 +6,7 @@
     models      the JSON of requests and responses
     probes      /livez, /readyz, /metrics
     reads       what is pending, from the mapped files; changes: through Kafka, like any client's
+    page        static files
     app         puts them together; server runs it
 
 Each operation calls a function of `ops`, which the command of the same name calls, too.

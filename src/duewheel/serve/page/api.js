@@ -1,0 +1,125 @@
+// Requests to the API, at the place that served this page and nowhere else.
+//
+// The token is kept in this module's memory: a reload forgets it, no other page can read it, and
+// nothing stores it. A request goes out without one first; only a 401 asks for it, so that nobody
+// is asked where changes are off or a proxy has logged them in.
+
+const READ_MS = 15_000;
+const CHANGE_MS = 60_000; // a change waits for Kafka, then for its reply
+
+let token = null;
+let askForToken = async () => null;
+let onToken = () => {};
+
+/** A request that failed. */
+export class Problem extends Error {
+  /**
+   * @param {number} status of the response; 0: there was none
+   * @param {object} body problem details; `code` is for programs, `detail` for people
+   */
+  constructor(status, body) {
+    super(body.detail ?? body.title ?? `status ${status}`);
+    this.status = status;
+    this.code = body.code ?? "unknown";
+    this.body = body;
+  }
+}
+
+/**
+ * Sets who asks the person for a token, and who hears that there is one.
+ * @param {function(string): Promise<?string>} ask with the reason; resolves with null if declined
+ * @param {function(boolean): void} changed with whether there is a token now
+ */
+export function connectToken(ask, changed) {
+  askForToken = ask;
+  onToken = changed;
+}
+
+/** Forgets the token. */
+export function forgetToken() {
+  if (token === null) {
+    return;
+  }
+  token = null;
+  onToken(false);
+}
+
+/** Reads; `parameters` that are null or empty are left out. */
+export async function read(path, parameters = {}, options = {}) {
+  const given = Object.entries(parameters).filter(
+    ([, value]) => value !== null && value !== undefined && value !== "",
+  );
+  const query = new URLSearchParams(given).toString();
+  return request("GET", query ? `${path}?${query}` : path, { limitMs: READ_MS, ...options });
+}
+
+/** Changes something. */
+export async function change(method, path, body = null) {
+  return request(method, path, { limitMs: CHANGE_MS, body });
+}
+
+async function request(method, path, options) {
+  let refused = token !== null;
+  let response = await attempt(method, path, options);
+  while (response.status === 401) {
+    forgetToken();
+    const given = options.background ? null : await askForToken(reasonFor(method, refused));
+    if (given === null) {
+      throw new Problem(401, { code: "unauthorized", detail: "this needs a token" });
+    }
+    token = given;
+    refused = true;
+    response = await attempt(method, path, options);
+    if (response.status !== 401) {
+      onToken(true);
+    }
+  }
+  return parsed(response);
+}
+
+function reasonFor(method, refused) {
+  if (refused) {
+    return "The token was refused.";
+  }
+  return method === "GET" ? "Reads need a token here." : "Changes need a token.";
+}
+
+async function attempt(method, path, { limitMs, body = null }) {
+  const headers = { Accept: "application/json" };
+  if (token !== null) {
+    headers.Authorization = `Bearer ${token}`;
+  }
+  if (body !== null) {
+    headers["Content-Type"] = "application/json";
+  }
+  try {
+    return await fetch(path, {
+      method,
+      headers,
+      body: body === null ? null : JSON.stringify(body),
+      signal: AbortSignal.timeout(limitMs),
+      credentials: "same-origin",
+    });
+  } catch (error) {
+    const isLate = error.name === "TimeoutError";
+    const detail = isLate ? `no answer within ${limitMs / 1000} s` : "the API cannot be reached";
+    throw new Problem(0, { code: isLate ? "timeout" : "unreachable", detail });
+  }
+}
+
+async function parsed(response) {
+  const text = await response.text();
+  let body = {};
+  try {
+    body = JSON.parse(text);
+  } catch {
+    body = { detail: `status ${response.status}, and no JSON` };
+    if (response.ok) {
+      throw new Problem(response.status, { code: "no_json", ...body });
+    }
+  }
+  if (!response.ok) {
+    throw new Problem(response.status, body);
+  }
+  return body;
+}

@@ -1,0 +1,122 @@
+// Dialogs: a question with its consequences, and the question for the token. <dialog> keeps the
+// focus inside, closes with Escape, and gives the focus back.
+
+import { button, el, field } from "./dom.js";
+
+let dialogs = 0;
+
+/**
+ * Opens an empty dialog.
+ * @param {string} title its name
+ * @param {string} kind a class: "ask" or "side"
+ * @returns {HTMLDialogElement} with `body`, to be filled; it is removed once it is closed
+ */
+export function open(title, kind) {
+  const id = `dialog-${(dialogs += 1)}`;
+  const body = el("div", { class: "dialog-body" });
+  const dialog = el(
+    "dialog",
+    { class: kind, "aria-labelledby": id },
+    el(
+      "header",
+      {},
+      el("h2", { id }, title),
+      button("Close", () => dialog.close(), { class: "quiet" }),
+    ),
+    body,
+  );
+  dialog.body = body;
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
+/**
+ * Asks, and says what will happen.
+ * @param {object} question
+ * @param {string} question.title what is asked
+ * @param {Array<Node|string>} question.says consequences, a paragraph each
+ * @param {string} question.action the label of the button that agrees
+ * @param {string} [question.decline] the label of the other one
+ * @param {boolean} [question.grave] whether it cannot be undone
+ * @param {Node[]} [question.fields] controls between the two
+ * @param {function(): ?string} [question.check] returns what is wrong with them
+ * @returns {Promise<boolean>} whether the person agrees
+ */
+export function ask({
+  title,
+  says,
+  action,
+  decline = "Do nothing",
+  grave = false,
+  fields = [],
+  check = () => null,
+}) {
+  return new Promise((resolve) => {
+    const dialog = open(title, "ask");
+    const wrong = el("p", { class: "note bad", role: "alert" });
+    let agreed = false;
+    function submit(event) {
+      event.preventDefault();
+      wrong.textContent = check() ?? "";
+      if (wrong.textContent === "") {
+        agreed = true;
+        dialog.close();
+      }
+    }
+    const declining = button(decline, () => dialog.close());
+    dialog.body.append(
+      el(
+        "form",
+        { onsubmit: submit, novalidate: true },
+        says.map((each) => (typeof each === "string" ? el("p", {}, each) : each)),
+        fields,
+        wrong,
+        el(
+          "div",
+          { class: "row end" },
+          declining,
+          el("button", { type: "submit", class: grave ? "grave" : "main" }, action),
+        ),
+      ),
+    );
+    // What cannot be undone is not one Return away.
+    (
+      dialog.querySelector("input, select") ??
+      (grave ? declining : dialog.querySelector("[type=submit]"))
+    ).focus();
+    dialog.addEventListener("close", () => resolve(agreed));
+  });
+}
+
+let asking = null;
+
+/** Asks for a token, once for all that wait for it. Returns null if there is none. */
+export function askForToken(reason) {
+  asking ??= askOnce(reason).finally(() => {
+    asking = null;
+  });
+  return asking;
+}
+
+async function askOnce(reason) {
+  const input = el("input", {
+    type: "password",
+    autocomplete: "off",
+    spellcheck: "false",
+    class: "wide",
+  });
+  const agreed = await ask({
+    title: "Token",
+    says: [
+      reason,
+      "The page keeps it in memory only: a reload, or Forget the token, forgets it. It is sent to this API and nowhere else.",
+    ],
+    fields: [field("Token", input, "the content of serve.token_file")],
+    check: () => (input.value.trim() ? null : "Give a token."),
+    action: "Use the token",
+    decline: "Go on without",
+  });
+  return agreed ? input.value.trim() : null;
+}

@@ -1,0 +1,124 @@
+"""The files of the page: their policy, and that they need only themselves and the API."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.harness.local_world import NOW_MS
+from tests.harness.served import READ_TOKEN, TOKEN, served, settings_of
+
+from duewheel.serve.access import Access
+from duewheel.serve.app import make_app
+from duewheel.serve.page import POLICY, page_files
+from duewheel.testing import ManualClock
+
+LINES_MAX = 400
+FILES = {name: content.decode() for name, content in page_files().items()}
+SCRIPTS = {name: text for name, text in FILES.items() if name.endswith(".js")}
+INDEX = FILES["index.html"]
+
+
+def test_the_page_is_served_with_its_policy_and_without_a_token(tmp_path: Path) -> None:
+    access = Access(TOKEN.encode(), READ_TOKEN.encode())
+    with served(settings_of(tmp_path), access) as client:
+        for path in ("/", *(f"/page/{name}" for name in FILES if name != "index.html")):
+            response = client.get(path)
+            assert response.status_code == 200, path
+            assert response.headers["content-security-policy"] == POLICY
+            assert response.headers["cache-control"] == "no-store"
+            assert response.headers["x-content-type-options"] == "nosniff"
+        assert client.get("/").headers["content-type"] == "text/html; charset=utf-8"
+
+
+def test_the_policy_permits_nothing_but_this_server() -> None:
+    rules = dict(rule.split(" ", 1) for rule in POLICY.split("; "))
+    assert rules.pop("require-trusted-types-for") == "'script'"
+    assert rules["default-src"] == rules["frame-ancestors"] == rules["trusted-types"] == "'none'"
+    assert set(rules.values()) == {"'none'", "'self'"}
+
+
+@pytest.mark.parametrize("name", ["index.html", "nothing.js", "..%2f__init__.py", "__init__.py"])
+def test_nothing_else_is_served(tmp_path: Path, name: str) -> None:
+    with served(settings_of(tmp_path)) as client:
+        response = client.get(f"/page/{name}")
+        assert (response.status_code, response.json()["code"]) == (404, "not_found")
+
+
+def test_the_markup_has_no_code() -> None:
+    assert re.findall(r"<script(?![^>]* src=)|<style|\sstyle=|\son\w+=|javascript:", INDEX) == []
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_nothing_is_parsed_as_markup_or_code(name: str) -> None:
+    dangerous = r"(inner|outer)HTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc"
+    assert re.findall(dangerous, SCRIPTS[name]) == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_other_host_is_named(name: str) -> None:
+    found = set(re.findall(r"\b(?:https?|wss?)://[^\s\"'`<>]+", FILES[name]))
+    assert found <= {"http://www.w3.org/2000/svg"}
+
+
+def test_every_file_that_is_named_exists_and_is_used() -> None:
+    used = set(re.findall(r'"page/([\w.]+)"', INDEX))
+    for text in SCRIPTS.values():
+        used |= set(re.findall(r'from "\./([\w.]+)"', text))
+    assert used == FILES.keys() - {"index.html"}
+
+
+def test_every_name_that_is_imported_is_exported() -> None:
+    exported = {
+        name: set(
+            re.findall(r"^export (?:async )?(?:function|const|class) (\w+)", text, re.MULTILINE)
+        )
+        for name, text in SCRIPTS.items()
+    }
+    for name, text in SCRIPTS.items():
+        for names, source in re.findall(
+            r'^import \{([^}]+)\} from "\./([\w.]+)";', text, re.MULTILINE
+        ):
+            wanted = {each.strip() for each in names.split(",") if each.strip()}
+            assert wanted <= exported[source], f"{name}: {wanted - exported[source]}"
+            for each in wanted:
+                assert len(re.findall(rf"\b{each}\b", text)) > 1, f"{name} does not use {each}"
+
+
+def test_every_export_is_imported() -> None:
+    for name, text in SCRIPTS.items():
+        for exported in re.findall(
+            r"^export (?:async )?(?:function|const|class) (\w+)", text, re.MULTILINE
+        ):
+            others = [other for other in SCRIPTS if other != name]
+            assert any(exported in SCRIPTS[other] for other in others), f"{name}: {exported}"
+
+
+def test_every_element_that_is_named_exists() -> None:
+    ids = set(re.findall(r'\sid="([\w-]+)"', INDEX))
+    views = set(re.findall(r'data-view="([\w-]+)"', INDEX))
+    named = {each for text in SCRIPTS.values() for each in re.findall(r'byId\("([\w-]+)"\)', text)}
+    assert named | {f"view-{view}" for view in views} <= ids
+
+
+def test_every_operation_that_is_called_exists(tmp_path: Path) -> None:
+    app = make_app(settings_of(tmp_path), ManualClock(NOW_MS), Access())
+    paths = {re.sub(r"\{\w+\}", "*", path) for path in app.openapi()["paths"]}
+    text = SCRIPTS["operations.js"].replace("${ONE(handle)}", "v1/timers/*")
+    called = {
+        "/" + re.sub(r"\$\{[^}]*\}", "*", path)
+        for path in re.findall(
+            r"[\"`]((?:v1/|readyz)[^\"`]*)[\"`]", text.replace("${encodeURIComponent(handle)}", "*")
+        )
+    }
+    assert len(called) > 10
+    assert called <= paths
+
+
+def test_modules_are_of_a_size_to_read() -> None:
+    assert {
+        name: len(text.splitlines())
+        for name, text in FILES.items()
+        if len(text.splitlines()) > LINES_MAX
+    } == {}
