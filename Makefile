@@ -1,7 +1,7 @@
 # Everything here needs make, sh and a Python from 3.11 up; `make help` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test crash-matrix simulate simulate-nightly model simulate-day simulate-years soak fuzz bench bench-full bench-report reference docs chart lint lock clean
+.PHONY: help setup setup-dev demo test crash-matrix simulate simulate-nightly model simulate-day simulate-years soak fuzz bench bench-full bench-report reference docs chart screenshots test-page lint lock clean
 
 # A folder called `wheel` lies here: never let Python put the current folder on its path.
 export PYTHONSAFEPATH = 1
@@ -81,6 +81,12 @@ chart: setup-dev  ## the Helm chart, rendered and validated; needs Helm, or Go t
 		command -v go > /dev/null || { echo "needs helm or go" >&2; exit 2; }; \
 		GOBIN="$(CURDIR)/build/bin" GOFLAGS=-trimpath go install $(HELM); fi
 	@$(BIN)/python -m pytest --quiet tests/unit/test_chart_rendered.py
+
+test-page: setup-dev  ## the page of `serve` in a headless Chromium: apt-get install chromium chromium-driver
+	@$(BIN)/python -m pytest tests/unit/serve tests/integration/test_page.py
+
+screenshots: setup-dev  ## docs/images from a real shard, in the same browser; two minutes
+	@$(BIN)/python scripts/screenshots.py
 
 lint: setup-dev  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

@@ -1,0 +1,277 @@
+"""The page in a headless Chromium: `make test-page`. Without the browser they are skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+from tests.harness.browser import REASON, Browser, browser_paths, chromium, listening
+from tests.harness.local_world import NOW_MS
+from tests.harness.served import (
+    COUNT,
+    TOKEN,
+    RecordingProducer,
+    RecordingProducers,
+    fill,
+    settings_of,
+)
+from tests.harness.sparkless_shard import SparklessShard
+
+from duewheel.checkpoints.state_file import Damage, State
+from duewheel.client import Answer
+from duewheel.clock import Clock, SystemClock
+from duewheel.config.settings import Settings, load
+from duewheel.serve.access import Access
+from duewheel.serve.app import make_app
+from duewheel.serve.service import Service
+from duewheel.testing import ManualClock
+
+SIZES = [(360, 740), (800, 900), (1400, 900)]
+VIEWS = {"pending": "Timers", "dead-letters": "Dead letters", "shard": "Hot slots"}
+NETWORK = ("http:", "https:", "ws:", "wss:")
+FIRST_TIMER = "#view-pending tbody tr:first-child button"
+
+
+@pytest.fixture(scope="module")
+def browser(require: Callable[[object, str], None]) -> Iterator[Browser]:
+    paths = browser_paths()
+    require(paths, REASON)
+    assert paths is not None
+    with chromium(paths) as started:
+        yield started
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Browser]:
+    """The browser at the usual size; in the end no line in its console, and no foreign request."""
+    browser.resize(1400, 900, "light")
+    browser.driver.get("about:blank")
+    browser.console()
+    browser.requests()
+    yield browser
+    browser.driver.get("about:blank")
+    assert browser.console() == []
+    hosts = {urlsplit(url).hostname for url in browser.requests() if url.startswith(NETWORK)}
+    assert hosts <= {"127.0.0.1"}
+
+
+def app_of(
+    settings: Settings,
+    producer: RecordingProducer | None = None,
+    clock: Clock | None = None,
+    **access: Any,
+) -> Any:
+    app = make_app(settings, clock or ManualClock(NOW_MS), Access(**access))
+    if producer is not None:
+        service: Service = app.state.service
+        producers = RecordingProducers(settings, producer)
+        app.state.service = Service(
+            service.settings, service.clock, service.view, producers, service.metrics
+        )
+    return app
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    settings = settings_of(tmp_path, show_bodies=True)
+    fill(settings)
+    return settings
+
+
+def open_page(page: Browser, address: str, view: str = "pending") -> None:
+    page.driver.get(f"{address}#{view}")
+    page.wait_text(f"#view-{view}", VIEWS[view])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: str(size[0]))
+def test_every_view_fits_and_names_its_controls(
+    page: Browser, settings: Settings, size: tuple[int, int], scheme: str
+) -> None:
+    page.resize(*size, scheme)
+    with listening(app_of(settings)) as address:
+        for view in ("pending", "shard"):
+            open_page(page, address, view)
+            page.wait_text("#strip", "120")
+            if view == "pending":
+                page.wait_text("#view-pending .caption", f"{2 * COUNT} timers")
+            assert page.run("return document.documentElement.scrollWidth") <= size[0], view
+            assert page.unnamed() == []
+        ground = page.run("return getComputedStyle(document.body).backgroundColor")
+        assert (ground == "rgb(244, 246, 248)") == (scheme == "light")
+        page.driver.get("about:blank")  # before the server ends
+
+
+def test_the_switch_overrides_the_system(page: Browser, settings: Settings) -> None:
+    with listening(app_of(settings)) as address:
+        open_page(page, address)
+        page.run("document.getElementById('theme').focus()")
+        page.keys("Dark")
+        page.wait(
+            lambda: page.run("return document.documentElement.dataset.theme") == "dark", "dark"
+        )
+        open_page(page, f"{address}?again")
+        assert page.run("return getComputedStyle(document.body).colorScheme") == "dark"
+        page.run("localStorage.clear()")
+        page.driver.get("about:blank")
+
+
+def test_a_bar_selects_its_timers(page: Browser, settings: Settings) -> None:
+    with listening(app_of(settings)) as address:
+        open_page(page, address, "pending")
+        page.driver.get(f"{address}#pending?range=minute")
+        page.wait_text("#view-pending .caption", "timers of 120")
+        page.run("document.querySelector('.bar[tabindex=\"0\"]').focus()")
+        page.keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+        page.wait(
+            lambda: "2 timers" in page.run("return document.activeElement.ariaLabel"), "a bar"
+        )
+        page.keys(Keys.ENTER)
+        page.wait(lambda: rows(page) == 2, "its timers")
+        assert "from=" in page.driver.current_url
+        page.run("document.querySelector('details summary').click()")
+        page.wait_text("details table", "Timers")
+        page.driver.back()
+        page.wait(lambda: rows(page) == 100, "all timers")
+        page.driver.get("about:blank")
+
+
+def rows(page: Browser) -> int:
+    return int(page.run("return document.querySelectorAll('#view-pending .list tbody tr').length"))
+
+
+def test_a_timer_is_cancelled_by_keys_alone(page: Browser, settings: Settings) -> None:
+    producer = RecordingProducer(answer=Answer.CANCELLED)
+    with listening(app_of(settings, producer, change=TOKEN.encode())) as address:
+        open_page(page, address)
+        page.wait(lambda: rows(page) == 100, "the list")
+        page.press_until(Keys.TAB, FIRST_TIMER)
+        page.keys(Keys.ENTER)
+        page.wait_text("dialog.side", "Message")
+        page.press_until(Keys.TAB, "dialog.side .grave")
+        page.keys(Keys.ENTER)
+        page.wait_text("dialog.ask", "will not be delivered, and this cannot be undone")
+        assert page.run("return document.activeElement.innerText") == "Do nothing"
+        page.press_until(Keys.TAB, "dialog.ask [type=submit]")
+        assert producer.calls == []
+        page.keys(Keys.ENTER)
+        page.wait_text("dialog.ask", "memory only")
+        page.keys("not the right one", Keys.ENTER)
+        page.wait_text("dialog.ask", "The token was refused")
+        page.keys(TOKEN, Keys.ENTER)
+        page.wait_text("dialog.side [role=status]", "Cancelled: the message will not be delivered")
+        assert [name for name, _, _ in producer.calls] == ["cancel"]
+        page.keys(Keys.ESCAPE)
+        page.wait(lambda: not page.run("return document.querySelector('dialog')"), "closed")
+        stored = page.run("return JSON.stringify([localStorage, sessionStorage, document.cookie])")
+        assert TOKEN not in stored
+        # the refused tokens
+        assert all("401" in line for line in page.console())
+        page.driver.get("about:blank")
+
+
+def test_changes_that_are_off_ask_for_no_token(page: Browser, settings: Settings) -> None:
+    with listening(app_of(settings)) as address:
+        open_page(page, f"{address}", "shard")
+        page.wait_text("#view-shard", "Largest slot")
+        page.run("document.querySelector('[aria-label=\"Pause dequeue\"]').click()")
+        page.wait_text("dialog.ask", "No timer is delivered until")
+        page.run("document.querySelector('dialog.ask [type=submit]').click()")
+        page.wait_text("#view-shard .note", "changes are off")
+        assert all("403" in line for line in page.console())
+        page.driver.get("about:blank")
+
+
+def test_matching_timers_are_counted_before_they_are_cancelled(
+    page: Browser, settings: Settings
+) -> None:
+    producer = RecordingProducer(answer=Answer.CANCELLED)
+    with listening(app_of(settings, producer, change=TOKEN.encode())) as address:
+        page.driver.get(f"{address}#pending?topic=orders")
+        page.wait(lambda: 0 < rows(page) < 100, "those of the target")
+        click(page, "Cancel all that match")
+        page.wait_text("dialog.ask", "memory only")
+        page.keys(TOKEN, Keys.ENTER)
+        page.wait_text("dialog.ask h2", "timers?")
+        assert producer.calls == []
+        page.run("document.querySelector('dialog.ask [type=submit]').click()")
+        page.wait_text("#view-pending", "cancels are written. Replies: cancelled")
+        assert {name for name, _, _ in producer.calls} == {"cancel"}
+        assert all("401" in line for line in page.console())
+        page.driver.get("about:blank")
+
+
+def click(page: Browser, label: str) -> None:
+    page.run(
+        "[...document.querySelectorAll('button')].find(b => b.innerText === arguments[0]).click()",
+        label,
+    )
+
+
+def test_what_a_producer_wrote_is_text(page: Browser, settings: Settings) -> None:
+    with listening(app_of(settings)) as address:
+        page.driver.get(f"{address}#pending?id=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E")
+        page.wait_text("#view-pending .list", "No pending timer matches")
+        assert page.run("return document.querySelectorAll('img').length") == 0
+        page.driver.get("about:blank")
+
+
+def test_a_recovery_and_the_loss_of_the_api_are_shown(page: Browser, settings: Settings) -> None:
+    with listening(app_of(settings)) as address:
+        open_page(page, address)
+        page.wait_text("#conditions", "Dequeue does not run: due timers wait")
+        page.wait_text("#state", "Not ready")
+        with State.open(settings.storage.data_dir) as state:
+            state.note_damage(Damage.CACHE_LOST)
+        page.wait_text("#conditions", "files are being recovered")
+        page.wait_text("#state", "Recovering")
+    page.wait_text("#conditions", "The API cannot be reached")
+    page.wait_text("#state", "No answer")
+    page.wait_text("#conditions", "What is shown is from")
+    page.driver.get("about:blank")
+    lines = page.console()
+    assert [line for line in lines if "503" not in line and "ERR_" not in line] == []
+
+
+def test_before_the_first_start_there_is_a_page(page: Browser, tmp_path: Path) -> None:
+    with listening(app_of(settings_of(tmp_path))) as address:
+        open_page(page, address)
+        page.wait_text("#conditions", "no files yet")
+        assert all("503" in line for line in page.console())
+        page.driver.get("about:blank")
+
+
+@pytest.mark.kafka
+def test_a_timer_is_cancelled_in_kafka(page: Browser, config: Path) -> None:
+    settings = load(config)
+    shard = SparklessShard(settings, 1)
+    try:
+        due = [("TIMER_DELAY_SEC", b"1800")]
+        shard.send(
+            shard.timers, 0, (b"order-42", b"pay", [("REAL_TOPIC", shard.target.encode()), *due])
+        )
+        shard.pump()
+        with listening(app_of(settings, clock=SystemClock(), change=TOKEN.encode())) as address:
+            open_page(page, address)
+            page.wait_text("#view-pending .list", "order-42")
+            page.run("document.querySelector(arguments[0]).click()", FIRST_TIMER)
+            page.wait_text("dialog.side", "Message")
+            click(page, "Cancel the timer")
+            page.wait_text("dialog.ask", "cannot be undone")
+            page.run("document.querySelector('dialog.ask [type=submit]').click()")
+            page.wait_text("dialog.ask", "memory only")
+            page.keys(TOKEN, Keys.ENTER)
+            page.wait_text("dialog.side [role=status]", "The cancel is written")
+            shard.pump()
+            page.keys(Keys.ESCAPE)
+            page.wait_text("#view-pending .list", "cancelled")
+            open_page(page, address, "dead-letters")
+            page.wait_text("#view-dead-letters", "There are no dead letters")
+            assert all("401" in line for line in page.console())
+            page.driver.get("about:blank")
+    finally:
+        shard.close()
