@@ -55,7 +55,7 @@ def made(broker: AnyBroker, path: Path, name: str) -> ShardTopics:
     config.write_text(
         f'[app]\nid = "{name}"\n'
         f'[kafka]\nbootstrap_servers = "{broker.bootstrap_servers}"\n'
-        f'[timer]\ntopics = ["{name}.timers"]\n'
+        f'[timer]\ntopics = ["{name}.timers"]\ntargets = ["*"]\n'
         f'[storage]\ndata_dir = "{path / "data"}"\n'
     )
     settings = load(config)
