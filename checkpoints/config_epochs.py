@@ -64,6 +64,10 @@ class Epoch:
         """The roll window."""
         return int(self.values[WINDOW])
 
+    def judges_as(self, other: Epoch) -> bool:
+        """Whether both have the same settings, and either both or neither have keys of copies."""
+        return bool(self.copy_keys) == bool(other.copy_keys) and not self.changes(other.values)
+
     def changes(self, values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
         """Compares with `values`: the old and the new value of each changed key, None if missing.
         Each key of a table is compared by itself: "parameters.max_delay_ms".
@@ -188,7 +192,8 @@ class Epochs:
         """Merges the epochs of two shards with the same present settings.
 
         An epoch of only one shard is empty for the partitions of the other: it begins and ends
-        where their own next epoch begins, so no row belongs to it.
+        where their own next epoch begins, so no row belongs to it. Epochs with and without keys of
+        copies stay two: unsigned copies count only in the latter.
         """
         ours, theirs = list(self.epochs), list(other.epochs)
         merged: list[Epoch] = []
@@ -199,7 +204,7 @@ class Epochs:
             keys = epoch.copy_keys
             if ours:
                 next_ours = ours.pop().since
-            if theirs and not epoch.changes(theirs[-1].values):
+            if theirs and epoch.judges_as(theirs[-1]):
                 keys = tuple(dict.fromkeys([*keys, *theirs[-1].copy_keys]))
                 next_theirs = theirs.pop().since
             values = {**epoch.values, COPY_KEYS: list(keys)} if keys else epoch.values

@@ -154,6 +154,12 @@ def _require_one_history(old: Sequence[Progress]) -> None:
                 f"shards {old[0].shard} and {record.shard} differ in {', '.join(changes)}: run "
                 "`duewheel reconfigure` for each of them first"
             )
+        for bare, keyed in ((record, old[0]), (old[0], record)):
+            if keyed.epochs.newest.copy_keys and not bare.epochs.newest.copy_keys:
+                raise RecoveryRefused(
+                    f"shard {bare.shard} has no key for copies, shard {keyed.shard} has one: run "
+                    f"`duewheel reconfigure --rotate-key` for shard {bare.shard} first"
+                )
         for topic in record.topic_ids.keys() & old[0].topic_ids.keys():
             if record.topic_ids[topic] != old[0].topic_ids[topic]:
                 raise RecoveryRefused(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.harness.local_world import PRECISION_MS
@@ -10,7 +10,7 @@ from tests.harness.recovery_world import RecoveryWorld, half_delivered
 
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX
 from duewheel.checkpoints.role import Role
-from duewheel.wheel.admin.change_settings import Plan, take
+from duewheel.wheel.admin.change_settings import Plan, Rotation, take
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, hold_role
@@ -35,12 +35,12 @@ def reconfigure(
     config: DequeueConfig,
     wheel: WheelConfig | None = None,
     record_bytes_max: int = RECORD_BYTES_MAX,
-    draw: Callable[[int], int] | None = None,
+    rotation: Rotation | None = None,
 ) -> Plan:
     """Change the settings; the world goes on with them."""
     with alone(world, wheel) as directory:
         offsets_at = world.shard.offsets_at
-        planned = take(directory, world.publisher, config, offsets_at, record_bytes_max, draw)
+        planned = take(directory, world.publisher, config, offsets_at, record_bytes_max, rotation)
     use(world, config, wheel)
     return planned
 

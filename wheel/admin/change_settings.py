@@ -5,7 +5,8 @@
        whole, and has caught up: only then do its marks lie behind every row that was ever placed
     3. the transactional id is taken, and 2 done again: a forgotten instance elsewhere is fenced
     4. one transaction: the same progress, with an epoch that begins at max(marks, C) in every
-       partition, and without the epochs that no recovery reads any more
+       partition, and without the epochs that no recovery reads any more. A new key for copies
+       holds from the partition's end: below it are copies of the former one, or unsigned ones
     5. the progress is mirrored
 
 A kill leaves the old progress or the new one; the next start of dequeue mirrors what it finds.
@@ -40,6 +41,20 @@ SKIPPED_MAX = 100  # each is in every commit of the progress
 
 
 @dataclass(frozen=True, slots=True)
+class Rotation:
+    """A new key for copies.
+
+    Attributes:
+        draw: draws its bits.
+        ends: the ends of these partitions in Kafka; no copy of the former key lies behind them
+            once the transactional id is taken.
+    """
+
+    draw: Callable[[int], int]
+    ends: Callable[[Collection[TopicPartition]], Marks]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A change of settings before its commit.
 
@@ -65,7 +80,7 @@ def plan(
     config: DequeueConfig,
     offsets_at: OffsetsAt,
     record_bytes_max: int = RECORD_BYTES_MAX,
-    draw: Callable[[int], int] | None = None,
+    rotation: Rotation | None = None,
 ) -> Plan:
     """Plans 2. and 4. of the module's head; changes nothing.
 
@@ -75,17 +90,17 @@ def plan(
         wheel, config: the new settings.
         offsets_at: as of `apply_recovery` in wheel/recovery/rebuild.py.
         record_bytes_max: of the progress record.
-        draw: draws the bits of a new key of copies; None: the keys stay.
+        rotation: None: the keys of copies stay.
 
     Raises:
         RecoveryRefused: the shard must run first, or is another directory's; or it has had too
-            many changes.
+            many changes; or a new key comes while copies are held.
         ConfigError: a setting does not permit this change.
     """
     progress = require_settled(committed, local, config)
     old, values = progress.epochs, config.slot_values(wheel)
     changes = old.newest.changes(values)
-    if not changes and draw is None:
+    if not changes and rotation is None:
         return Plan(progress, {}, {}, 0, progress)
     if PRECISION in changes:
         raise ConfigError(
@@ -97,13 +112,30 @@ def plan(
     lowest = first_marks(wheel, progress, offsets_at)
     if keys := old.newest.copy_keys:
         values[COPY_KEYS] = list(keys)
-    epochs = old.extended_by(values, since).reaching(lowest)
-    if draw is not None:
-        epochs = epochs.drawing_key(draw)
-    dropped = len(old) + 1 - len(epochs)
+    wanted_epochs = old.extended_by(values, since) if changes else old
+    if rotation is not None:
+        _require_none_held(progress)
+        ends = rotation.ends(since)
+        since = {p: max(taken, ends.get(p, 0)) for p, taken in since.items()}
+        wanted_epochs = wanted_epochs.extended_by(values, since).drawing_key(rotation.draw)
+    epochs = wanted_epochs.reaching(lowest)
+    dropped = len(wanted_epochs) - len(epochs)
     wanted = replace(progress, epochs=epochs, epoch=progress.epoch + 1)
     wanted.require_room(record_bytes_max)
     return Plan(progress, changes, since, dropped, wanted)
+
+
+def _require_none_held(progress: Progress) -> None:
+    """Refuses held copies: they come to their partition later, as the former key has signed them.
+
+    Raises:
+        RecoveryRefused: there are some.
+    """
+    for (topic, number), held in progress.held.items():
+        raise RecoveryRefused(
+            f"{held.records} copies for {topic}-{number} are held, which took no writes when they "
+            "left: run the shard until the partition has them, then draw the new key"
+        )
 
 
 def require_settled(committed: Progress | None, local: Local, config: DequeueConfig) -> Progress:
@@ -161,7 +193,7 @@ def take(
     config: DequeueConfig,
     offsets_at: OffsetsAt,
     record_bytes_max: int = RECORD_BYTES_MAX,
-    draw: Callable[[int], int] | None = None,
+    rotation: Rotation | None = None,
 ) -> Plan:
     """Runs all steps but the first; takes and commits nothing without a change.
 
@@ -169,7 +201,7 @@ def take(
         directory: started as DEQUEUE, while no process can be INGEST.
         publisher: of the shard.
         config: with the new settings.
-        offsets_at, record_bytes_max, draw: as of `plan`.
+        offsets_at, record_bytes_max, rotation: as of `plan`.
 
     Raises:
         RecoveryRefused, ConfigError: as `plan`.
@@ -177,9 +209,9 @@ def take(
         Fenced: another instance has taken the shard meanwhile.
     """
     wheel = directory.config
-    terms = (wheel, config, offsets_at, record_bytes_max, draw)
+    terms = (wheel, config, offsets_at, record_bytes_max, rotation)
     planned = plan(publisher.peek(), _survey(directory), *terms)
-    if not planned.changes and draw is None:
+    if not planned.changes and rotation is None:
         return planned
     planned = plan(publisher.start(), _survey(directory), *terms)
     commit(directory, publisher, planned.committed, planned.progress)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from typing import Any
 
 from duewheel import factory
+from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.checkpoints.ownership import require_not_sealed
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import Local
@@ -26,7 +28,7 @@ from duewheel.osutil.signals import stop_signals
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.admin.accept_loss import KafkaTopics, Losses, accept, losses
-from duewheel.wheel.admin.change_settings import Plan, commit, plan, take
+from duewheel.wheel.admin.change_settings import Plan, Rotation, commit, plan, take
 from duewheel.wheel.admin.change_settings import skip as plan_skip
 from duewheel.wheel.recovery.rebuild import OffsetsAt
 from duewheel.wheel.recovery.survey import survey
@@ -60,11 +62,13 @@ def reconfigure(settings: Settings, *, dry_run: bool, rotate_key: bool = False) 
     with _connected(settings) as (publisher, admin):
         progress = publisher.peek()
         offsets_at = _offsets_at(progress, admin)
-        draw = secrets.randbits if rotate_key else None
-        planned = plan(progress, _seen(settings), settings.wheel, config, offsets_at, draw=draw)
+        rotation = Rotation(secrets.randbits, partial(_ends, admin)) if rotate_key else None
+        planned = plan(
+            progress, _seen(settings), settings.wheel, config, offsets_at, rotation=rotation
+        )
         if (planned.changes or rotate_key) and not dry_run:
             with _alone(settings) as directory:
-                planned = take(directory, publisher, config, offsets_at, draw=draw)
+                planned = take(directory, publisher, config, offsets_at, rotation=rotation)
     return {**_plan_report(planned, dry_run=dry_run), "key_rotated": rotate_key}
 
 
@@ -179,6 +183,10 @@ def _make_durable(directory: DataDirectory) -> None:
 def _offsets_at(progress: Progress | None, admin: KafkaAdmin) -> OffsetsAt:
     topics = sorted(progress.topics) if progress else []
     return lambda ms: admin.offsets_at(topics, ms)
+
+
+def _ends(admin: KafkaAdmin, partitions: Iterable[TopicPartition]) -> Marks:
+    return admin.end_offsets(sorted({topic for topic, _ in partitions}))
 
 
 def _topics(admin: KafkaAdmin, names: Iterable[str]) -> KafkaTopics:

@@ -294,6 +294,23 @@ def test_the_progress_alone_is_enough_to_accept_its_copies() -> None:
         assert (batch.rejections(), batch.origin_offset.tolist()) == (code, [origin])
 
 
+def test_unsigned_copies_of_one_shard_stay_copies_beside_a_shard_with_a_key() -> None:
+    """One was begun by an older version, and got its key later: a recovery reads both histories."""
+    p, q = ("timers", 0), ("timers", 1)
+    older = Epochs.first(VALUES).extended_by(VALUES, {p: 5}).drawing_key(lambda _: 1)
+    newer = Epochs.first(VALUES).drawing_key(lambda _: 2)
+    newer = newer.extended_by(newer.newest.values, {q: 7})
+    for merged in (older.beside(newer), newer.beside(older)):
+        for partition, own in ((p, older), (q, newer)):
+            offset = np.arange(12)
+            where = ([partition], np.zeros(12, np.int32), offset)
+            found, wanted = (
+                [bool(epochs.epochs[i].copy_keys) for i in epochs.of_rows(*where)]
+                for epochs in (merged, own)
+            )
+            assert found == wanted
+
+
 def test_a_change_in_a_table_is_named_by_its_key() -> None:
     before = {**VALUES, "topics": {"a": {"target": "x"}}, "parameters": {"p": 1, "q": 2}}
     changes = Epochs.first(before).newest.changes

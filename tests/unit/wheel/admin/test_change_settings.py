@@ -13,12 +13,13 @@ from tests.harness.killed import Killed, die
 from tests.harness.reconfiguring import OTHER, caught_up, reconfigure, use
 from tests.harness.recovery_world import RecoveryWorld
 
+from duewheel.checkpoints.held_copies import Held
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import ConfigError, Fenced, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import TIMER_TOPIC, TimerRow
-from duewheel.wheel.admin.change_settings import plan
+from duewheel.wheel.admin.change_settings import Rotation, plan
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -58,13 +59,42 @@ def test_an_epoch_begins_behind_everything_that_was_judged(world: RecoveryWorld)
 def test_a_key_of_copies_is_drawn_once_and_stays_over_changes(world: RecoveryWorld) -> None:
     """A rotation is a change of its own: records up to it are read with the former keys alone."""
     caught_up(world)
-    planned = reconfigure(world, world.config, draw=lambda _: 7)
+    planned = reconfigure(world, world.config, rotation=Rotation(lambda _: 7, lambda _: {}))
     assert (planned.changes, len(planned.progress.epochs)) == ({}, 2)
     assert [each.copy_keys for each in planned.progress.epochs.epochs] == [(), (f"{7:064x}",)]
     changed = reconfigure(world, OTHER).progress.epochs
     assert changed.newest.copy_keys == (f"{7:064x}",)
     assert world.start() == "intact"
     world.finish()
+
+
+def test_a_new_key_holds_from_the_ends_of_the_partitions(world: RecoveryWorld) -> None:
+    """Below are copies that ingest has not read: unsigned ones, if the shard had no key. Changed
+    settings hold from the first record that it has not read, with the former keys.
+    """
+    caught_up(world)
+    taken = dict(State.open(world.path).commit().marks)
+    ends = {P: taken[P] + 5, Q: taken[Q], (TIMER_TOPIC, 7): 9}
+    planned = reconfigure(world, OTHER, rotation=Rotation(lambda _: 7, lambda _: ends))
+    epochs = planned.progress.epochs
+    assert [each.copy_keys for each in epochs.epochs] == [(), (), (f"{7:064x}",)]
+    assert [dict(each.since) for each in epochs.epochs[1:]] == [taken, {P: ends[P], Q: ends[Q]}]
+    assert planned.changes and planned.since == epochs.newest.since
+    assert epochs.epochs[1].values == OTHER.slot_values(world.wheel)
+    assert world.start() == "intact"
+    world.finish()
+
+
+def test_a_new_key_waits_for_held_copies(world: RecoveryWorld) -> None:
+    """They come to their partition behind its present end, as the former key has signed them."""
+    caught_up(world)
+    progress, local = world.publisher.peek(), survey(world.path, world.wheel)
+    assert progress is not None
+    progress = replace(progress, held={P: Held(3, 2)})
+    rest = (progress, local, world.wheel, OTHER, world.shard.offsets_at)
+    with pytest.raises(RecoveryRefused, match=r"2 copies for .* are held"):
+        plan(*rest, rotation=Rotation(lambda _: 7, lambda _: {}))
+    assert plan(*rest).changes
 
 
 def test_the_marks_count_though_nothing_was_closed_since(world: RecoveryWorld) -> None:

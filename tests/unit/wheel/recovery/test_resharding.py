@@ -521,6 +521,18 @@ def test_what_cannot_be_reassigned(old: list[Progress], shards: int, reason: str
         reassigned(old, shards, lambda: 0)
 
 
+@pytest.mark.parametrize("keyed", [0, 1])
+def test_shards_with_and_without_a_key_for_copies_are_not_merged(keyed: int) -> None:
+    """Unsigned copies that are on their way to the one would be ordinary messages."""
+    old = [record(0, 2, 0, 2), record(1, 2, 1, 3)]
+    old[keyed] = replace(old[keyed], epochs=old[keyed].epochs.drawing_key(lambda _: 1))
+    with pytest.raises(RecoveryRefused, match=f"rotate-key` for shard {1 - keyed} first"):
+        reassigned(old, 1, lambda: 0)
+    old[1 - keyed] = replace(old[1 - keyed], epochs=old[1 - keyed].epochs.drawing_key(lambda _: 2))
+    (joined,) = reassigned(old, 1, lambda: 0)
+    assert len(joined.epochs.newest.copy_keys) == 2
+
+
 def test_a_notice_asks_to_yield_until_it_is_done() -> None:
     assert is_unfinished_notice(notice(1, 2, done=False))
     for value in (notice(1, 2, done=True), b"", b"{}", b"[]", b'{"done": 0}', b"\xff"):
