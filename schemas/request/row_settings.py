@@ -56,8 +56,8 @@ class RowSettings:
         """Row → index in the list of targets that the configuration names, or -1."""
         given = [each.target for each in self.contracts]
         named = sorted({target for target in given if target is not None})
-        index = [-1 if target is None else named.index(target) for target in given]
-        return self._of_rows(index, np.int32), named
+        place: dict[str | None, int] = {target: index for index, target in enumerate(named)}
+        return self._of_rows([place.get(target, -1) for target in given], np.int32), named
 
     def closed_targets(self, target: pa.DictionaryArray[Any, Any]) -> Bool:
         """Rows whose topic is not open for their target.
@@ -65,18 +65,23 @@ class RowSettings:
         Args:
             target: of each row; null where a row has none, which is a defect of its own.
         """
-        opened = [each.open_targets for each in self.contracts]
+        opened = [each.listed_targets for each in self.contracts]
         lists = {regex: place for place, regex in enumerate(dict.fromkeys(opened))}
         if lists.keys() <= {None}:
             return np.zeros(len(self.partition), np.bool_)
         names = target.dictionary
         # One verdict for each list and name: a batch has few of both. The last is that of no name.
+        # The own targets are no part of the lists: of 1,000 mapped topics each would have its own.
         is_open = np.ones((len(lists), len(names) + 1), np.bool_)
         for regex, place in lists.items():
             if regex is not None:
                 is_open[place, :-1] = np.asarray(_pc.match_substring_regex(names, for_arrow(regex)))
         list_of = self._of_rows([lists[regex] for regex in opened], np.int32)
-        verdicts: Bool = ~is_open[list_of, np.asarray(_pc.fill_null(target.indices, len(names)))]
+        name_of = np.asarray(_pc.fill_null(target.indices, len(names)))
+        own, named = self.default_targets()
+        own_place = _pc.index_in(names, value_set=_pa.array(named, names.type))
+        of_names = np.append(np.asarray(_pc.fill_null(own_place, len(named))), len(named))
+        verdicts: Bool = ~(is_open[list_of, name_of] | (of_names[name_of] == own))
         return verdicts
 
     def delay_ms(self, excepted: Bool) -> Int64 | None:

@@ -79,11 +79,11 @@ class TopicContract:
         return self.null_value == CANCEL or self.headers != NATIVE
 
     @property
-    def open_targets(self) -> str | None:
-        """A regular expression for the targets that its messages may have; None: all of them."""
-        if self.targets is None:
-            return None
-        return _any_of(self.targets if self.target is None else (*self.targets, self.target))
+    def listed_targets(self) -> str | None:
+        """A regular expression for the targets that its messages may have beside its own; None: all
+        of them.
+        """
+        return None if self.targets is None else _any_of(self.targets)
 
     def to_json(self) -> dict[str, Any]:
         """The values that differ from the default."""

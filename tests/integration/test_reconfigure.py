@@ -46,6 +46,15 @@ def test_settings_change_for_what_comes_from_then_on(config: Path) -> None:
         shard.send(shard.timers, 0, timer(shard, b"by the new level", ("DELAY", b"1")))
         shard.pump()
         shard.pump_until([b"by the new level", b"by the old level"])
+        shard.send(shard.timers, 0, timer(shard, b"not read yet", ("DELAY", b"1")))
+    _, (rotated,) = objects(config, "reconfigure", "--rotate-key")
+    assert (rotated["changes"], rotated["key_rotated"]) == ({}, True)
+    assert rotated["since"] == {f"{shard.timers}-0": 6, f"{shard.timers}-1": 0}
+    with running(config) as shard:
+        shard.send(shard.timers, 0, timer(shard, b"under the new key", ("DELAY", b"1")))
+        shard.pump()
+        every = [b"by the new level", b"by the old level", b"not read yet", b"under the new key"]
+        shard.pump_until(every)
 
 
 def test_a_topic_that_was_made_anew_is_accepted_and_the_old_one_delivered(
