@@ -48,10 +48,17 @@ def _mac(key: bytes, place: TopicPartition, key_value: bytes, headers: bytes) ->
     return hashlib.blake2b(text, digest_size=_MAC_BYTES, key=key).digest()
 
 
-def signed(deliveries: Deliveries, key: bytes) -> Deliveries:
-    """The deliveries, with a MAC behind the headers of each copy; a loop over the copies."""
-    rows = np.flatnonzero(deliveries.is_copy)
-    if not len(rows):
+def signed(deliveries: Deliveries, key: bytes, only: Bool | None = None) -> Deliveries:
+    """The deliveries, with a MAC behind the headers of each copy; a loop over the copies.
+
+    Args:
+        deliveries: the rows.
+        key: of the shard; empty: there is none, and no MAC.
+        only: rows to sign, if they are copies; None: all.
+    """
+    copies = deliveries.is_copy if only is None else deliveries.is_copy & only
+    rows = np.flatnonzero(copies)
+    if not key or not len(rows):
         return deliveries
     macs = binary(
         _mac(key, (deliveries.targets[target], number), key_value or b"", headers or b"")
@@ -67,7 +74,7 @@ def signed(deliveries: Deliveries, key: bytes) -> Deliveries:
     return replace(
         deliveries,
         headers=join(deliveries.headers, spread(header, rows, len(deliveries))),
-        header_count=deliveries.header_count + deliveries.is_copy.astype(np.int32),
+        header_count=deliveries.header_count + copies.astype(np.int32),
     )
 
 

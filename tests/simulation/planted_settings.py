@@ -117,4 +117,12 @@ SETTINGS = {
         "closed=np.zeros(len(records), np.bool_),",
         test="unit/schemas/wire/test_copy_mac.py::test_a_rejected_copy_keeps_its_mac",
     ),
+    "failed-copy-unsigned": Planted(
+        "bytes",
+        "a copy that becomes a dead letter has no MAC: its replay is an ordinary message",
+        "kafka/park_or_dead_letter.py",
+        "signed(deliveries, copy_key, reason != Reason.NONE)",
+        "signed(deliveries, copy_key, reason == Reason.NONE)",
+        test="unit/kafka/test_park_or_dead_letter.py::test_the_replay_of_a_rolled_copy_is_a_copy",
+    ),
 }

@@ -36,11 +36,10 @@ def encode(
     Raises:
         PublishDoubt, Exception: as `route`.
     """
-    routed = route(deliveries, lookup, refused, dead_letter_topic, now_ms)
+    routed = route(deliveries, lookup, refused, dead_letter_topic, now_ms, copy_key=copy_key)
     used_targets = routed.used_targets
     rows, groups = grouped(routed.deliveries, targets_of(used_targets), chance)
-    if copy_key:
-        rows = signed(rows, copy_key)
+    rows = signed(rows, copy_key)
     limits = [used_targets[group.topic].batch_bytes for group in groups]
     parts, first = [], 0
     batches_of = split(rows, [group.end for group in groups], limits)

@@ -24,6 +24,7 @@ from duewheel.kafka import partitioner
 from duewheel.kafka import unpublishable_rows as unpublishable
 from duewheel.schemas.arrays import Bool, Int32
 from duewheel.schemas.batches import ANY_TIME, Deliveries
+from duewheel.schemas.wire.copy_mac import signed
 from duewheel.wheel.dequeue import requeue
 from duewheel.wheel.encoded import Aside, EncodingTarget, Reason, Target
 from duewheel.wheel.slot_overflow import spread_rows
@@ -53,6 +54,7 @@ def route(
     dead_letter_topic: str,
     now_ms: int,
     wait_ms: tuple[int, int] = requeue.WAIT_MS,
+    copy_key: bytes = b"",
 ) -> Routed:
     """Address rows that can never be published to the dead-letter topic, and rows that cannot be
     published for now to their timer topic.
@@ -65,6 +67,7 @@ def route(
         dead_letter_topic: of unpublishable rows.
         now_ms: from which parked rows wait.
         wait_ms: the first wait, and the longest.
+        copy_key: signs copies that become dead letters; their replay is a copy again.
 
     Raises:
         PublishDoubt: neither the dead-letter topic nor a row's timer topic exists.
@@ -89,6 +92,7 @@ def route(
         targets = fetch(topic for topic, _ in deliveries.source_partitions)
         deliveries, waiting = _parked(deliveries, waiting, spread, targets, reason, now_ms, wait_ms)
     if reason.any():
+        deliveries = signed(deliveries, copy_key, reason != Reason.NONE)
         deliveries = unpublishable.dead_lettered(deliveries, reason, targets, dead_letter_topic)
     letters = np.zeros_like(waiting)
     if deliveries.dead_letter.any():

@@ -8,9 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.harness.deliveries import NOW_MS, rows
+from tests.harness.record_batches import batch, rows_of
 
+from duewheel.kafka.leader_requests import Fetched
 from duewheel.kafka.park_or_dead_letter import Routed, route
+from duewheel.kafka.raw_records import committed_records
+from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.columns import binary
+from duewheel.schemas.dead_letters import DeadLetter, Outgoing
+from duewheel.schemas.name_patterns import TimerTopics
+from duewheel.schemas.wire.copy_mac import own_copies
+from duewheel.schemas.wire.kafka_records import KafkaRecords
+from duewheel.schemas.wire.record_batch import seal, split
 from duewheel.schemas.wire.record_codec import key_values
 from duewheel.wheel.dequeue.requeue import rolled_copies
 from duewheel.wheel.encoded import EncodingTarget, Reason, Target
@@ -18,7 +27,7 @@ from duewheel.wheel.encoded import EncodingTarget, Reason, Target
 ROOM = EncodingTarget(Target(1, 2_000), 2_000)
 
 
-def routed_slot(known: Mapping[str, EncodingTarget]) -> Routed:
+def routed_slot(known: Mapping[str, EncodingTarget], copy_key: bytes = b"") -> Routed:
     """Rows of one slot: good, bad, and rolled ones between each other."""
     names = ["good", "bad", "good", "far", "good"]
     sent = replace(rows(names, [0] * 5), origin_offset=np.arange(5))
@@ -32,6 +41,7 @@ def routed_slot(known: Mapping[str, EncodingTarget]) -> Routed:
         frozenset(),
         "dead",
         NOW_MS,
+        copy_key=copy_key,
     )
 
 
@@ -59,6 +69,26 @@ def test_a_rolled_copy_that_its_timer_topic_does_not_take_becomes_a_dead_letter(
     headers = found.deliveries.headers[3].as_py()
     assert b"record_too_large" in headers and b"TIMER_ORIGIN" in headers
     assert not found.deliveries.is_copy[3]
+
+
+def test_the_replay_of_a_rolled_copy_is_a_copy() -> None:
+    """Without a MAC it would be an ordinary message: with another default id, and past due."""
+    key = bytes(32)
+    found = routed_slot({"bad": ROOM, "timers": EncodingTarget(Target(1, 500), 500)}, key)
+    ((part,),) = split(found.deliveries.take(np.array([3])), [1], [1 << 20])
+    written = read(bytearray(seal(part.body, part.count, timestamp_ms=NOW_MS)), ("dead", 0))
+    _, message_key, value, headers = rows_of(written)[0][2]
+    letter = DeadLetter(0, 0, NOW_MS, message_key, value, headers)
+    out = letter.replayed(TimerTopics(("timers",)), lambda *_: None, None, None)
+    assert isinstance(out, Outgoing)
+    again = read(batch([(NOW_MS, message_key, value, [*out.headers])]), ("timers", 0))
+    assert own_copies(again, [key]).all()
+
+
+def read(octets: bytearray, place: TopicPartition) -> KafkaRecords:
+    octets[:8] = bytes(8)
+    (records,) = committed_records([Fetched(place, memoryview(octets), [], 0, 1)], {place: (0, 1)})
+    return records
 
 
 def test_a_dead_letter_that_its_topic_does_not_take_is_cut_down_to_its_source() -> None:
