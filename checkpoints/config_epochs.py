@@ -245,7 +245,10 @@ class Epochs:
                 if values[SUITE] not in suites:
                     suites.append(values[SUITE])
                 values[SUITE] = suites.index(values[SUITE])
-            epochs.append({"values": values, "since": marks_to(epoch.since)})
+            # Not in `values`: versions without keys print the values that differ from theirs.
+            keys = values.pop(COPY_KEYS, None)
+            known = {} if keys is None else {COPY_KEYS: keys}
+            epochs.append({"values": values, "since": marks_to(epoch.since), **known})
         raw: dict[str, Any] = {"suites": suites, "epochs": epochs}
         if self.skipped:
             raw["skipped"] = [[*p, *known] for p, known in sorted(self.skipped.items())]
@@ -263,6 +266,8 @@ class Epochs:
             values = dict(each["values"])
             if SUITE in values:
                 values[SUITE] = suites[integer(values[SUITE])]
+            if COPY_KEYS in each:
+                values[COPY_KEYS] = [name(key) for key in each[COPY_KEYS]]
             epochs.append(_epoch(values, each["since"]))
         skipped = {
             (name(topic), integer(number)): tuple(map(integer, offsets))

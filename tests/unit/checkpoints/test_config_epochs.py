@@ -266,6 +266,8 @@ def test_keys_of_copies_are_drawn_and_are_no_change_of_settings() -> None:
     assert first.newest.signing_key == bytes(31) + b"\1"
     assert first.newest.changes(VALUES) == {}
     assert Epochs.from_json(json.loads(first.text)) == first
+    # A version without keys would log them, as a setting that differs from its own.
+    assert json.loads(first.text)["epochs"][0]["values"] == VALUES
     later = first.drawing_key(lambda _: next(drawn)).drawing_key(lambda _: next(drawn))
     assert later.newest.copy_keys == (f"{3:064x}", f"{2:064x}")
     other = Epochs.first(VALUES).drawing_key(lambda _: next(drawn))
