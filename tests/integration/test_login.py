@@ -128,7 +128,7 @@ def test_the_right_settings_are_accepted(listeners: Listeners) -> None:
     tls = {"security_protocol": "SSL"}
     both = login(security_protocol="SASL_SSL")
     for to, settings in (("plain", {}), ("sasl", login()), ("tls", tls), ("both", both)):
-        (made,) = ClientSettings(client(listeners, to, settings)).attempts(30)
+        (made,) = ClientSettings(client(listeners, to, settings)).attempts(Deadline(30))
         assert made.problem == ""
 
 

@@ -18,7 +18,13 @@ from duewheel.threads import LIBRARY, Worker, failures
 
 PACKAGE = Path(duewheel.__file__).parent
 # Of these the result of every future is asked for, and so every error is raised.
-POOLS = {"dev/jars.py", "runtime/dequeue_process.py", "doctor/brokers.py", "kafka/bootstrap.py"}
+POOLS = {
+    "dev/jars.py",
+    "runtime/dequeue_process.py",
+    "doctor/brokers.py",
+    "kafka/bootstrap.py",
+    "kafka/login.py",
+}
 
 
 @pytest.fixture(autouse=True)

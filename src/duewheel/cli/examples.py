@@ -20,7 +20,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "pause": ("duewheel pause dequeue",),
     "resume": ("duewheel resume dequeue",),
     "health": ("duewheel health",),
-    "status": ("duewheel status", "duewheel status --require-running --output json"),
+    "status": ("duewheel status", "duewheel status --all --output json"),
     "stats": ("duewheel stats", "duewheel stats --by topic"),
     "list": (
         "duewheel list --id reminder-42",

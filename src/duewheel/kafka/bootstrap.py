@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from duewheel.config.settings import Settings
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.clients import LOGIN_S, ClientSettings
+from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.login import refusal
 
 _AT_A_TIME = 16
@@ -45,7 +46,7 @@ def require_connection(settings: Settings) -> None:
         reasons = "; ".join(f"{server}: {refusal}" for server, refusal in by_server)
         raise KafkaUnavailable(f"Kafka takes no connections: {reasons} ({REMEDY})")
     client = ClientSettings(settings.kafka.client_options("admin"))
-    made = client.attempts(LOGIN_S)
+    made = client.attempts(Deadline(LOGIN_S))
     if any(not each.problem for each in made):
         return
     why = refusal(made)

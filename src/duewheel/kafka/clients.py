@@ -189,8 +189,7 @@ class ClientSettings:
         """
 
         def require_login() -> None:
-            seconds = min(LOGIN_S, deadline.remaining_s())
-            made = login.attempts(self._settings, seconds)
+            made = login.attempts(self._settings, deadline.part(LOGIN_S))
             if why := login.refusal(made):
                 raise self.refused(why)
             if all(each.problem for each in made):
@@ -200,9 +199,9 @@ class ClientSettings:
         with self.explained(what):
             return within(deadline, what, connect, (_PATIENCE_S, require_login))
 
-    def attempts(self, seconds: float) -> list[login.LoginAttempt]:
+    def attempts(self, deadline: Deadline) -> list[login.LoginAttempt]:
         """Asks each bootstrap server to log a client in, once."""
-        return login.attempts(self._settings, seconds)
+        return login.attempts(self._settings, deadline)
 
     def refused(self, why: str) -> ConfigError:
         """Makes the error of settings that the servers refuse."""

@@ -55,6 +55,7 @@ class Deadline:
         self._ends_at = now_s() + seconds
         self._stopping = stopping
         self._stop_seen = False
+        self._whole: Deadline | None = None  # of which this is a part
 
     def remaining_s(self) -> float:
         """Seconds left, never below 0."""
@@ -62,7 +63,8 @@ class Deadline:
         if not self._stop_seen and self._stopping is not None and self._stopping.is_set():
             self._ends_at = min(self._ends_at, now + STOP_GRACE_S)
             self._stop_seen = True
-        return max(0.0, self._ends_at - now)
+        left_s = max(0.0, self._ends_at - now)
+        return left_s if self._whole is None else min(left_s, self._whole.remaining_s())
 
     def remaining_ms(self) -> int:
         """Milliseconds left, never below 1: kafka-python reads a 0 as its default."""
@@ -72,6 +74,12 @@ class Deadline:
         """Restart the time, after headway. No effect once the process is stopping."""
         if self.remaining_s() and not self._stop_seen:
             self._ends_at = self._now_s() + self.seconds
+
+    def part(self, seconds: float) -> Deadline:
+        """A deadline for some of the calls, at most so far ahead, and never behind this one."""
+        part = Deadline(seconds, None, self._now_s)
+        part._whole = self
+        return part
 
     def check(self, what: str, ahead_s: float = 0.0) -> None:
         """Raise DeadlineExceeded, naming `what`, when less than `ahead_s` is left: so its message

@@ -52,17 +52,17 @@ class LoginAttempt:
     is_refusal: bool = False
 
 
-def attempts(settings: Settings, seconds: float) -> list[LoginAttempt]:
+def attempts(settings: Settings, deadline: Deadline) -> list[LoginAttempt]:
     """Connects once to each bootstrap server.
 
     Args:
         settings: kafka-python's, with the address.
-        seconds: for each server.
+        deadline: for all of them.
     """
     given = settings.get("bootstrap_servers", "localhost")
     servers = given.split(",") if isinstance(given, str) else list(given)
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        return list(pool.map(lambda server: _Login(settings, server, seconds).attempt(), servers))
+        return list(pool.map(lambda server: _Login(settings, server, deadline).attempt(), servers))
 
 
 def refusal(made: Sequence[LoginAttempt]) -> str:
@@ -75,10 +75,10 @@ def refusal(made: Sequence[LoginAttempt]) -> str:
 class _Login:
     """The attempts to log in to one server."""
 
-    def __init__(self, settings: Settings, server: str, seconds: float) -> None:
+    def __init__(self, settings: Settings, server: str, deadline: Deadline) -> None:
         self._settings = {**settings, "bootstrap_servers": [server]}
         self._server = server
-        self._deadline = Deadline(seconds)
+        self._deadline = deadline
         self._protocol = str(settings.get("security_protocol", "PLAINTEXT"))
         self._mechanism = settings.get("sasl_mechanism")
 

@@ -82,3 +82,13 @@ def test_calls_within_a_deadline() -> None:
     with pytest.raises(DeadlineExceeded, match=r"wait for ever.*0\.01 s"):
         within(Deadline(0.01), "wait for ever", release.wait)
     release.set()
+
+
+def test_a_part_ends_with_the_whole_and_at_its_stop() -> None:
+    stopping = threading.Event()
+    whole = Deadline(HOUR_S, stopping)
+    part = whole.part(10.0)
+    assert STOP_GRACE_S < part.remaining_s() <= 10.0
+    assert Deadline(0.0).part(10.0).remaining_s() == 0
+    stopping.set()
+    assert part.remaining_s() <= STOP_GRACE_S

@@ -18,7 +18,7 @@ from duewheel.kafka.login import LoginAttempt, attempts, refusal
 
 
 def attempt(address: str, seconds: float = 5.0, **settings: Any) -> LoginAttempt:
-    (made,) = attempts({"bootstrap_servers": [address], **settings}, seconds)
+    (made,) = attempts({"bootstrap_servers": [address], **settings}, Deadline(seconds))
     return made
 
 
