@@ -39,7 +39,9 @@ def test_a_server_that_says_nothing_is_no_refusal() -> None:
         assert made.problem and not made.is_refusal
     with server(is_silent) as address:
         made = attempt(address, 0.3)
-        assert "no answer within 0.3 s" in made.problem and not made.is_refusal
+        # Whichever time-out is first, this deadline's or kafka-python's.
+        assert "no answer within 0.3 s" in made.problem or "timed out after" in made.problem
+        assert not made.is_refusal
 
 
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
