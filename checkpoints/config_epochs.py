@@ -4,15 +4,15 @@ Settings that decide a row's slot, and whether it is accepted, may change; a row
 keep its slot. So the progress has *epochs*, oldest first. A row that is read again after a loss is
 parsed under the epoch of its offset, as it was at first.
 
-    values  the settings, plain JSON (schemas/request/parser.py), with precision and roll window
-    since   the first offset of each partition from which they hold
+    values     the settings, plain JSON (schemas/request/parser.py), with precision and roll window
+    since      the first offset of each partition from which they hold
+    copy_keys  the keys of the MACs of copies (schemas/wire/copy_mac.py), hexadecimal
 
 - A row belongs to the newest epoch that begins at or below its offset. A partition that `since`
   does not name was added later: it begins with that epoch, at offset 0.
 - Below the oldest epoch nothing is pending, and no recovery reads: earlier epochs were dropped.
-- The values include the keys of the MACs of copies (schemas/wire/copy_mac.py), hexadecimal; the
-  first one signs. They are drawn, not configured: so they are as durable as the progress, and the
-  verdict about a record is the same at every read. State topic and data directory are secret.
+- The first key signs. Keys are drawn, not configured: so they are as durable as the progress, and
+  the verdict about a record is the same at every read. State topic and data directory are secret.
 - Beside the epochs are the offsets that the operator has skipped: each is a dead letter at every
   read. They are dropped when no recovery reads that far back.
 """
@@ -35,24 +35,22 @@ from duewheel.schemas.batches import TopicPartition
 PRECISION = "precision_ms"
 WINDOW = "roll_window_ms"
 SUITE = "suite"
-COPY_KEYS = "copy_keys"
-# `rules` has the rules; the suite only has the texts of their refusals. Nobody configures the keys.
-_IGNORED = frozenset({SUITE, COPY_KEYS})
 COPY_KEYS_MAX = 2  # after a rotation: copies of the former key may be on their way
 _KEY_BITS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Settings, and the offsets from which they hold; see the module's head."""
+    """Settings, and the offsets from which they hold; see the module's head.
+
+    Attributes:
+        values, since: as there.
+        copy_keys: as there; none: an older version has begun the shard.
+    """
 
     values: Mapping[str, Any]
     since: Marks = field(default_factory=dict)
-
-    @property
-    def copy_keys(self) -> tuple[str, ...]:
-        """The keys of copies; none: this version did not begin the shard."""
-        return tuple(self.values.get(COPY_KEYS, ()))
+    copy_keys: tuple[str, ...] = ()
 
     @property
     def signing_key(self) -> bytes:
@@ -79,8 +77,8 @@ class Epoch:
 
 def _flattened(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
-        if key in _IGNORED:
-            continue
+        if key == SUITE:
+            continue  # `rules` has the rules; the suite only has the texts of their refusals
         if isinstance(value, Mapping):
             yield from ((f"{key}.{name}", each) for name, each in value.items())
         else:
@@ -105,7 +103,7 @@ class Epochs:
 
     @classmethod
     def first(cls, values: Mapping[str, Any]) -> Epochs:
-        """Makes the epochs of a shard whose settings have never changed."""
+        """Makes the epochs of a shard whose settings have never changed, without keys of copies."""
         return cls((Epoch(values),))
 
     def __len__(self) -> int:
@@ -151,8 +149,8 @@ class Epochs:
         return of_row
 
     def extended_by(self, values: Mapping[str, Any], since: Marks) -> Epochs:
-        """Returns these epochs and another one, from these offsets on."""
-        return replace(self, epochs=(*self.epochs, Epoch(values, since)))
+        """Returns these epochs and another one with the newest keys, from these offsets on."""
+        return replace(self, epochs=(*self.epochs, Epoch(values, since, self.newest.copy_keys)))
 
     def drawing_key(self, draw: Callable[[int], int]) -> Epochs:
         """Returns these epochs with a new first key of copies in the newest; its last one before
@@ -162,8 +160,8 @@ class Epochs:
             draw: returns so many random bits.
         """
         key = f"{draw(_KEY_BITS):0{_KEY_BITS // 4}x}"
-        keys = [key, *self.newest.copy_keys][:COPY_KEYS_MAX]
-        newest = replace(self.newest, values={**self.newest.values, COPY_KEYS: keys})
+        keys = (key, *self.newest.copy_keys)[:COPY_KEYS_MAX]
+        newest = replace(self.newest, copy_keys=keys)
         return replace(self, epochs=(*self.epochs[:-1], newest))
 
     def skipping(self, named: Iterable[tuple[TopicPartition, int]]) -> Epochs:
@@ -207,8 +205,8 @@ class Epochs:
             if theirs and epoch.judges_as(theirs[-1]):
                 keys = tuple(dict.fromkeys([*keys, *theirs[-1].copy_keys]))
                 next_theirs = theirs.pop().since
-            values = {**epoch.values, COPY_KEYS: list(keys)} if keys else epoch.values
-            merged.insert(0, replace(epoch, values=values, since={**next_ours, **next_theirs}))
+            since = {**next_ours, **next_theirs}
+            merged.insert(0, replace(epoch, since=since, copy_keys=keys))
         return Epochs(tuple(merged), {**self.skipped, **other.skipped})
 
     def without(self, partitions: Iterable[TopicPartition]) -> Epochs:
@@ -245,9 +243,7 @@ class Epochs:
                 if values[SUITE] not in suites:
                     suites.append(values[SUITE])
                 values[SUITE] = suites.index(values[SUITE])
-            # Not in `values`: versions without keys print the values that differ from theirs.
-            keys = values.pop(COPY_KEYS, None)
-            known = {} if keys is None else {COPY_KEYS: keys}
+            known = {"copy_keys": list(epoch.copy_keys)} if epoch.copy_keys else {}
             epochs.append({"values": values, "since": marks_to(epoch.since), **known})
         raw: dict[str, Any] = {"suites": suites, "epochs": epochs}
         if self.skipped:
@@ -266,9 +262,7 @@ class Epochs:
             values = dict(each["values"])
             if SUITE in values:
                 values[SUITE] = suites[integer(values[SUITE])]
-            if COPY_KEYS in each:
-                values[COPY_KEYS] = [name(key) for key in each[COPY_KEYS]]
-            epochs.append(_epoch(values, each["since"]))
+            epochs.append(_epoch(values, each["since"], each.get("copy_keys", ())))
         skipped = {
             (name(topic), integer(number)): tuple(map(integer, offsets))
             for topic, number, *offsets in raw.get("skipped", ())
@@ -276,7 +270,10 @@ class Epochs:
         return cls(tuple(epochs), skipped)
 
 
-def _epoch(values: Mapping[str, Any], since: Mapping[str, Mapping[str, Any]]) -> Epoch:
+def _epoch(
+    values: Mapping[str, Any], since: Mapping[str, Mapping[str, Any]], copy_keys: Iterable[Any]
+) -> Epoch:
     if min(integer(values[PRECISION]), integer(values[WINDOW])) < 1:
         raise ValueError("precision and roll window are positive")
-    return Epoch({name(key): value for key, value in values.items()}, marks_from(since))
+    named = {name(key): value for key, value in values.items()}
+    return Epoch(named, marks_from(since), tuple(map(name, copy_keys)))

@@ -63,7 +63,7 @@ def nothing(like: Progress, shard: int, shards: int, incarnation: int) -> Progre
     Args:
         like: the record of any other shard.
     """
-    epochs = Epochs.first(like.epochs.newest.values)
+    epochs = Epochs((replace(like.epochs.newest, since={}),))
     empty = replace(like, shard=shard, shards=shards, epochs=epochs, partitions={}, held={})
     return sealed(empty, shards, incarnation)
 

@@ -84,7 +84,8 @@ def contracts(epochs: Epochs, dead_letter_topic: str) -> list[Contract]:
     """
     try:
         return [
-            Contract.from_slot_values(epoch.values, dead_letter_topic) for epoch in epochs.epochs
+            Contract.from_slot_values(epoch.values, dead_letter_topic, epoch.copy_keys)
+            for epoch in epochs.epochs
         ]
     except ConfigError as error:
         raise RecoveryRefused(

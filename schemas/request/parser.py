@@ -140,8 +140,15 @@ class Contract:
         }
 
     @classmethod
-    def from_slot_values(cls, values: Mapping[str, Any], dead_letter_topic: str) -> Contract:
+    def from_slot_values(
+        cls, values: Mapping[str, Any], dead_letter_topic: str, copy_keys: Sequence[str] = ()
+    ) -> Contract:
         """The contract that gave these values, with today's dead-letter topic.
+
+        Args:
+            values: as `slot_values` returned them.
+            dead_letter_topic: where rejected rows go.
+            copy_keys: hexadecimal; none: all copies count as duewheel's.
 
         Raises:
             ConfigError: they cannot be read.
@@ -153,15 +160,10 @@ class Contract:
                 dead_letter_topic,
                 compile_suite(values["suite"], values["parameters"]),
                 TopicContract.from_json(values.get("topics_default", {})),
-                _copy_keys(values),
+                tuple(map(bytes.fromhex, copy_keys)) or None,
             )
         except (LookupError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
             raise ConfigError(f"not the settings of a contract: {error!r}") from error
-
-
-def _copy_keys(values: Mapping[str, Any]) -> tuple[bytes, ...] | None:
-    keys = values.get("copy_keys")  # drawn with the epoch, not configured (config_epochs.py)
-    return None if keys is None else tuple(map(bytes.fromhex, keys))
 
 
 def parse(records: KafkaRecords, contract: Contract) -> TimerBatch:

@@ -64,9 +64,9 @@ SETTINGS = {
     "key-lost-by-change": Planted(
         "1",
         "changed settings drop the keys of copies: copies count unsigned",
-        "wheel/admin/change_settings.py",
-        "        values[COPY_KEYS] = list(keys)\n",
-        "        pass\n",
+        "checkpoints/config_epochs.py",
+        "Epoch(values, since, self.newest.copy_keys)",
+        "Epoch(values, since)",
         test="unit/wheel/admin/test_change_settings.py::test_a_key_of_copies_is_drawn_once_and_stays_over_changes",
     ),
     "key-of-one-shard": Planted(

@@ -21,7 +21,7 @@ from typing import Any
 import structlog
 
 from duewheel.checkpoints.commit_and_close import Marks
-from duewheel.checkpoints.config_epochs import COPY_KEYS, PRECISION
+from duewheel.checkpoints.config_epochs import PRECISION
 from duewheel.checkpoints.ownership import require_same_shard
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress, shard_of
 from duewheel.checkpoints.progress_mirror import Mirror
@@ -110,8 +110,6 @@ def plan(
         )
     since = taken_until(progress, local)
     lowest = first_marks(wheel, progress, offsets_at)
-    if keys := old.newest.copy_keys:
-        values[COPY_KEYS] = list(keys)
     wanted_epochs = old.extended_by(values, since) if changes else old
     if rotation is not None:
         _require_none_held(progress)

@@ -14,7 +14,7 @@ from tests.harness.deliveries import rows
 from tests.harness.source_table import HEADERS, SourceRow, as_table, read_records
 from tests.simulation.contract_check import decoded
 
-from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.checkpoints.config_epochs import Epoch, Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
@@ -275,7 +275,7 @@ def test_keys_of_copies_are_drawn_and_are_no_change_of_settings() -> None:
     without = Epochs.first(VALUES)
     assert (without.newest.copy_keys, without.newest.signing_key) == ((), b"")
     assert without.beside(without) == without
-    judge = contracts(Epochs.first({**OLD, "copy_keys": list(later.newest.copy_keys)}), "dead")
+    judge = contracts(Epochs((Epoch(OLD, copy_keys=later.newest.copy_keys),)), "dead")
     assert judge[0].copy_keys == (bytes(31) + b"\3", bytes(31) + b"\2")
 
 
