@@ -100,7 +100,9 @@ class FileSystem:
 
     def random_bits(self, count: int) -> int:
         """Draws a random number of `count` bits."""
-        return int.from_bytes(os.urandom((count + 7) // 8)) >> (-count % 8)
+        import secrets  # not at the top: `duewheel health` imports this module, too
+
+        return secrets.randbits(count)
 
     # ---- whole files -----------------------------------------------------------------------
 

@@ -108,8 +108,8 @@ class Committer:
         self._beat = beat
         self._stopping = stopping
         self._backoff = Backoff(clock, random.Random(started.progress.shard))
-        # For claims of others. A commit does not reset it: each wait would be as long as the last.
         self._displaced_at_ms = 0  # by boottime
+        # For claims of others. A commit does not reset it: each wait would be as long as the last.
         self._claim_wait = Backoff(
             clock, random.Random(started.progress.shard), _CLAIM_MS, _CLAIM_MAX_MS
         )
