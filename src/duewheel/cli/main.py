@@ -290,7 +290,7 @@ def list_timers(
     from duewheel.config.instants import parse_instant
     from duewheel.ops import stats as inspection
 
-    rows = inspection.listed(
+    wanted = inspection.selection(
         settings,
         topic=topic,
         timer_id=timer_id,
@@ -298,9 +298,9 @@ def list_timers(
         level=level,
         since=None if since is None else parse_instant(since),
         until=None if until is None else parse_instant(until),
-        limit=limit + 1,
         page=page,
     )
+    rows = inspection.listed(settings, wanted, limit + 1)
     now_ms, last = SystemClock().now_ms(), ""
     for row in islice(rows, limit):
         last = row["page"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any, NotRequired, TypedDict, TypeVar, Unpack
 
 from kafka.errors import KafkaError, MessageSizeTooLargeError
 
@@ -28,7 +28,29 @@ from duewheel.ops.acceptance import require_accepted
 
 Written = TypeVar("Written", Cancel, Rescheduled)
 
-_ACKNOWLEDGED_S = 15.0
+ACKNOWLEDGED_S = 15.0  # the longest wait for Kafka to acknowledge a record
+REQUESTS_AT_ONCE = 1_000  # records that wait for their acknowledgement
+
+
+class DueTimeArguments(TypedDict):
+    """One of the three ways to request a due time; the others are None."""
+
+    deliver_at: str | None
+    delay: str | None
+    level: int | None
+
+
+class TimerArguments(DueTimeArguments):
+    """A new timer: what `DelayProducer.schedule` takes, and its timer topic (None: the first)."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    headers: list[tuple[str, bytes]]
+    timer_id: str | None
+    timer_topic: str | None
+    window: NotRequired[str | None]
+    partition: NotRequired[int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,25 +152,14 @@ def _opened(settings: Settings, timer_topic: str, reply_topic: str | None) -> De
         levels_ms=settings.timer.levels_ms,
         max_delay=settings.timer.max_delay,
         reply_topic=reply_topic,
-        **{"max_block_ms": int(_ACKNOWLEDGED_S * 1000)} | settings.kafka.client_options("producer"),
+        **{"max_block_ms": int(ACKNOWLEDGED_S * 1000)} | settings.kafka.client_options("producer"),
     )
 
 
 def send(
     settings: Settings,
-    *,
-    topic: str,
-    value: bytes | None,
-    key: bytes | None,
-    headers: list[tuple[str, bytes]],
-    deliver_at: str | None,
-    delay: str | None,
-    level: int | None,
-    timer_id: str | None,
-    timer_topic: str | None,
-    window: str | None = None,
-    partition: int | None = None,
     producers: KeptProducers | None = None,
+    **timer: Unpack[TimerArguments],
 ) -> dict[str, Any]:
     """Writes the timer and waits for Kafka's acknowledgement.
 
@@ -159,51 +170,27 @@ def send(
         ConfigError: ingest would refuse it, the due time does not parse, or a header is reserved.
         KafkaUnavailable: no acknowledgement in time; the timer may or may not have been written.
     """
-    to, write = prepared(
-        settings,
-        topic=topic,
-        value=value,
-        key=key,
-        headers=headers,
-        deliver_at=deliver_at,
-        delay=delay,
-        level=level,
-        timer_id=timer_id,
-        timer_topic=timer_topic,
-        window=window,
-        partition=partition,
-    )
+    to, write = prepared(settings, **timer)
     with producer_of(settings, to, None, producers) as producer:
-        return scheduled(write(producer).result(_ACKNOWLEDGED_S))
+        return scheduled(write(producer).result(ACKNOWLEDGED_S))
 
 
 def prepared(
-    settings: Settings,
-    *,
-    topic: str,
-    value: bytes | None,
-    key: bytes | None,
-    headers: list[tuple[str, bytes]],
-    deliver_at: str | None,
-    delay: str | None,
-    level: int | None,
-    timer_id: str | None,
-    timer_topic: str | None,
-    window: str | None,
-    partition: int | None,
+    settings: Settings, **timer: Unpack[TimerArguments]
 ) -> tuple[str, Callable[[DelayProducer], Future[Timer]]]:
     """Checks a new timer, as `send`; returns its timer topic, and what writes it.
 
     Raises:
         ConfigError: as `send`.
     """
-    when, to = due_time(settings, deliver_at, delay, level), _timer_topic(settings, timer_topic)
-    due = DueTime.of(**when)
+    when = due_time(settings, timer["deliver_at"], timer["delay"], timer["level"])
+    topic, key, value = timer["topic"], timer["key"], timer["value"]
+    to, due = _timer_topic(settings, timer["timer_topic"]), DueTime.of(**when)
     more: dict[str, Any] = {
-        "headers": headers,
-        "id": timer_id,
-        "window": window,
-        "partition": partition,
+        "headers": timer["headers"],
+        "id": timer["timer_id"],
+        "window": timer.get("window"),
+        "partition": timer.get("partition"),
     }
     record = timer_headers(topic, due, to, **more)
     require_accepted(settings, to, key, value, record)
@@ -351,7 +338,7 @@ def answered(
     request: Future[Written], wait_s: float | None, waits_on: Callable[[], bool] = lambda: False
 ) -> tuple[Written, Answer | None]:
     """Waits for the acknowledgement, then for the reply; None: there is none in time."""
-    written = request.result(_ACKNOWLEDGED_S)
+    written = request.result(ACKNOWLEDGED_S)
     if wait_s is None or written.reply is None:
         return written, None
     while True:

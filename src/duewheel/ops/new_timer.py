@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from duewheel.errors import InvalidTimer
+from duewheel.ops.changes import DueTimeArguments, TimerArguments
 
 Strict = Annotated[int, Field(strict=True)]
 
@@ -33,7 +34,7 @@ class DueTimeFields(BaseModel):
     level: Annotated[Strict, Field(ge=1, le=255)] | None = None
 
     @property
-    def when(self) -> dict[str, Any]:
+    def when(self) -> DueTimeArguments:
         """As keywords of ops.changes."""
         at = None if self.deliver_at is None else str(self.deliver_at)
         return {"deliver_at": at, "delay": self.delay, "level": self.level}
@@ -58,7 +59,7 @@ class NewTimer(DueTimeFields):
     )
 
     @property
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> TimerArguments:
         """As keywords of `ops.changes.send`.
 
         Raises:

@@ -20,15 +20,21 @@ from duewheel.client.request_headers import timer_headers
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer, KafkaUnavailable
 from duewheel.ops.acceptance import require_accepted
-from duewheel.ops.changes import KeptProducers, answered, due_time, producer_of, rescheduled
+from duewheel.ops.changes import (
+    ACKNOWLEDGED_S,
+    REQUESTS_AT_ONCE,
+    KeptProducers,
+    answered,
+    due_time,
+    producer_of,
+    rescheduled,
+)
 from duewheel.ops.stats import opened
 from duewheel.ops.timers import handle_of, pending_by_handle, source_of, summary
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks
 
 LEAVES_SOON_MS = 5_000
 SAMPLE = 10
-_ACKNOWLEDGED_S = 15.0
-_AT_ONCE = 1_000  # cancels without an acknowledgement
 
 
 class Unchangeable(ConfigError):
@@ -214,8 +220,8 @@ def _cancel(
     topics = [RecallHandle.decode(handle).timer_topic for handle in handles]
     try:
         with producer_of(settings, topics[0], wait_s, producers) as producer:
-            for first in range(0, len(handles), _AT_ONCE):
-                part = slice(first, first + _AT_ONCE)
+            for first in range(0, len(handles), REQUESTS_AT_ONCE):
+                part = slice(first, first + REQUESTS_AT_ONCE)
                 requests = [
                     producer.cancel(handle, timer_topic=topic)
                     for handle, topic in zip(handles[part], topics[part], strict=True)
@@ -228,7 +234,7 @@ def _cancel(
 
 
 def _acknowledged(requests: Sequence[Future[Cancel]]) -> list[Cancel]:
-    end_s = time.monotonic() + _ACKNOWLEDGED_S
+    end_s = time.monotonic() + ACKNOWLEDGED_S
     return [each.result(max(0.0, end_s - time.monotonic())) for each in requests]
 
 

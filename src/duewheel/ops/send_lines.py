@@ -1,7 +1,7 @@
 """Schedules a message for each line of JSON: `duewheel send --file`.
 
-Up to AT_ONCE records wait for their acknowledgement. A line that cannot be read, or of which ingest
-would make a dead letter, is reported and does not stop the others.
+Up to REQUESTS_AT_ONCE records wait for their acknowledgement. A line that cannot be read, or of
+which ingest would make a dead letter, is reported and does not stop the others.
 """
 
 from __future__ import annotations
@@ -18,12 +18,18 @@ from pydantic import ValidationError
 from duewheel.client import Timer
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.ops.changes import KeptProducers, acknowledging, prepared, producer_of, scheduled
+from duewheel.ops.changes import (
+    ACKNOWLEDGED_S,
+    REQUESTS_AT_ONCE,
+    KeptProducers,
+    acknowledging,
+    prepared,
+    producer_of,
+    scheduled,
+)
 from duewheel.ops.new_timer import NewTimer
 
-AT_ONCE = 1_000
 LINE_CHARACTERS_MAX = 16 << 20
-_ACKNOWLEDGED_S = 15.0
 
 
 def send_lines(
@@ -55,7 +61,7 @@ def send_lines(
             else:
                 with producer_of(settings, topic, None, producers) as producer:
                     waiting.append((number, write(producer)))
-            while len(waiting) > AT_ONCE:
+            while len(waiting) > REQUESTS_AT_ONCE:
                 yield _result(settings, *waiting.popleft())
         while waiting:
             yield _result(settings, *waiting.popleft())
@@ -96,4 +102,4 @@ def _result(settings: Settings, number: int, request: Future[Timer] | str) -> di
     if isinstance(request, str):
         return {"line": number, "error": request}
     with acknowledging(settings):
-        return {"line": number, **scheduled(request.result(_ACKNOWLEDGED_S))}
+        return {"line": number, **scheduled(request.result(ACKNOWLEDGED_S))}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -139,39 +138,20 @@ def _next_of(directory: DataDirectory, level: int, slot: int | None) -> PendingT
     return next(list_pending(directory, Filter(level=level, first_slot=slot), 1), None)
 
 
-def listed(
-    settings: Settings,
-    *,
-    topic: str | None = None,
-    level: int | None = None,
-    timer_id: str | None = None,
-    key: bytes | None = None,
-    since: datetime | int | None = None,
-    until: datetime | int | None = None,
-    limit: int,
-    page: str | None = None,
-) -> Iterator[dict[str, Any]]:
+def listed(settings: Settings, wanted: Filter, limit: int) -> Iterator[dict[str, Any]]:
     """Lists pending timers, the one that leaves first before the others.
 
     Args:
         settings: name the data directory.
-        topic: only timers with this target.
-        level: only timers requested with this delay level.
-        timer_id: only timers with this id, in any partition.
-        key: only timers with this key; reads the messages of all that the rest selects.
-        since, until: only timers that leave in the slots of these instants or between them.
+        wanted: of `selection`.
         limit: how many at most.
-        page: `page` of the last timer that the caller has; the list continues behind it.
 
     Raises:
-        ConfigError: `page` does not parse, or an instant has no zone.
+        ConfigError: the place of `wanted` does not parse.
         CorruptFile: a pending timer is damaged.
     """
-    wanted = selection(
-        settings, topic=topic, level=level, timer_id=timer_id, key=key, since=since, until=until
-    )
     with opened(settings) as directory:
-        for timer in list_pending(directory, replace(wanted, after=page), limit):
+        for timer in list_pending(directory, wanted, limit):
             yield timer_row(timer)
 
 
@@ -184,15 +164,25 @@ def selection(
     key: bytes | None = None,
     since: datetime | int | None = None,
     until: datetime | int | None = None,
+    page: str | None = None,
 ) -> Filter:
-    """Translates the arguments of `listed` for the wheel.
+    """Selects pending timers.
+
+    Args:
+        settings: have the precision.
+        topic: only timers with this target.
+        level: only timers requested with this delay level.
+        timer_id: only timers with this id, in any partition.
+        key: only timers with this key; reads the messages of all that the rest selects.
+        since, until: only timers that leave in the slots of these instants or between them.
+        page: `page` of the last timer that the caller has; a list continues behind it.
 
     Raises:
         ConfigError: an instant has no zone.
     """
     first, last = _slot(settings, since), _slot(settings, until)
     wanted_id = None if timer_id is None else timer_id.encode(errors="surrogateescape")
-    return Filter(topic, first, last, None, level, wanted_id, key)
+    return Filter(topic, first, last, page, level, wanted_id, key)
 
 
 def pause(settings: Settings, process: Process, *, on: bool) -> dict[str, Any]:

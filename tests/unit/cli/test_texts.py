@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.config_file import small_settings
 from tests.harness.cancel_world import cancel
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0
@@ -14,7 +15,7 @@ from tests.harness.timer_rows import P0
 from duewheel.cli.options import show, show_row
 from duewheel.cli.status_text import status_lines
 from duewheel.cli.timer_text import timer_line
-from duewheel.config.settings import Settings, load
+from duewheel.config.settings import Settings
 from duewheel.ops import stats
 from duewheel.ops.status import status
 from duewheel.testing import TimerRow
@@ -22,12 +23,11 @@ from duewheel.testing import TimerRow
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    timer = {"topics": "timers", "slots": 100_000, "roll_window": "1h", "margin": "5m"}
-    return load(None, {"timer": timer, "storage": {"data_dir": tmp_path / "data"}})
+    return small_settings(tmp_path / "data")
 
 
 def pending(settings: Settings) -> list[dict[str, Any]]:
-    return list(stats.listed(settings, topic=None, since=None, until=None, limit=100, page=None))
+    return list(stats.listed(settings, stats.selection(settings), 100))
 
 
 def test_a_line_of_a_timer(settings: Settings) -> None:

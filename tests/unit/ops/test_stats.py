@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.config_file import small_settings
 from tests.harness.cancel_world import cancel
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0
 
 from duewheel.checkpoints.role import Role
 from duewheel.config.instants import parse_instant
-from duewheel.config.settings import Settings, load
+from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.ops import stats
 from duewheel.ops.status import status
@@ -23,8 +24,7 @@ CLOCK = ManualClock(NOW_MS)
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    timer = {"topics": "timers", "slots": 100_000, "roll_window": "1h", "margin": "5m"}
-    return load(None, {"timer": timer, "storage": {"data_dir": tmp_path / "data"}})
+    return small_settings(tmp_path / "data")
 
 
 @pytest.fixture
@@ -36,9 +36,8 @@ def shard(settings: Settings) -> Settings:
     return settings
 
 
-def listed(settings: Settings, **wanted: Any) -> list[dict[str, Any]]:
-    asked = {"topic": None, "since": None, "until": None, "limit": 100, "page": None}
-    return list(stats.listed(settings, **{**asked, **wanted}))
+def listed(settings: Settings, limit: int = 100, **wanted: Any) -> list[dict[str, Any]]:
+    return list(stats.listed(settings, stats.selection(settings, **wanted), limit))
 
 
 def test_status_tells_what_the_disk_must_keep_free(shard: Settings) -> None:
