@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from duewheel.config.settings import Settings, load
+
 _SMALL = {"slots": 100_000, "roll_window": "1h", "margin": "5m"}
 # A start of Spark takes two thirds of the processor time without the optimizing compiler.
 QUICK_JVM = "-XX:TieredStopAtLevel=1"
@@ -35,6 +37,11 @@ def write_config(folder: Path, servers: str, name: str, **sections: dict[str, An
     path = folder / "duewheel.toml"
     path.write_text("".join(_table(section, keys) for section, keys in given.items()))
     return path
+
+
+def small_settings(data_dir: Path) -> Settings:
+    """The settings of a small shard that needs no Kafka; its timer topic is `timers`."""
+    return load(None, {"timer": {"topics": "timers", **_SMALL}, "storage": {"data_dir": data_dir}})
 
 
 def _table(section: str, keys: dict[str, Any]) -> str:

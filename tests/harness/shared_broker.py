@@ -35,7 +35,7 @@ AnyBroker = SharedBroker | DevBroker  # the run's, or one of a test's own
 
 @contextmanager
 def shared_broker(folder: Path, java: Java) -> Iterator[SharedBroker]:
-    """The broker of the run; whoever has started it waits at the end for all others.
+    """The broker of the run. The worker that started it waits at the end until no other uses it.
 
     Args:
         folder: that all workers of the run, and no others, give.
@@ -55,4 +55,4 @@ def shared_broker(folder: Path, java: Java) -> Iterator[SharedBroker]:
             start.close()
             yield SharedBroker(own.bootstrap_servers, own.data_dir)
             fcntl.flock(users, fcntl.LOCK_EX)
-            address.unlink()  # whoever comes later starts another one
+            address.unlink()  # a later worker starts another broker

@@ -31,6 +31,7 @@ from kafka.structs import TopicPartition
 from tests.harness.deliveries import rows
 from tests.harness.examining import CLOCK, errors, examined, only, settings_for
 from tests.harness.launcher import wait_until
+from tests.harness.secured_broker import listener_properties, password_properties
 
 from duewheel import factory
 from duewheel.config.settings import Settings
@@ -66,19 +67,11 @@ class Secured:
 @pytest.fixture(scope="module")
 def secured(java: Java, kafka_jars: list[Path]) -> Iterator[Secured]:
     plain, sasl, astray, controller, nobody = free_ports(5)
-    at = {"PLAINTEXT": plain, "SASL": sasl, "ASTRAY": astray}
-    told = at | {"ASTRAY": nobody}
-    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    ports = {"PLAINTEXT": plain, "SASL": sasl, "ASTRAY": astray}
+    protocols = {"PLAINTEXT": "PLAINTEXT", "SASL": "SASL_PLAINTEXT", "ASTRAY": "PLAINTEXT"}
     properties = {
-        "listeners": ",".join(
-            f"{name}://{HOST}:{port}" for name, port in (at | {"CONTROLLER": controller}).items()
-        ),
-        "advertised.listeners": ",".join(f"{name}://{HOST}:{p}" for name, p in told.items()),
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,"
-        "SASL:SASL_PLAINTEXT,ASTRAY:PLAINTEXT",
-        "controller.quorum.voters": f"1@{HOST}:{controller}",
-        "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.sasl.plain.sasl.jaas.config": f'{module} required user_{USER}="{PASSWORD}";',
+        **listener_properties(ports, protocols, controller, {"ASTRAY": nobody}),
+        **password_properties("SASL", USER, PASSWORD),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
         "transaction.max.timeout.ms": "60000",
@@ -136,6 +129,18 @@ def grant(operator: KafkaAdminClient, rights: list[tuple[ResourcePattern, str]])
     )
 
 
+def begin(settings: Settings, operator: KafkaAdminClient) -> list[tuple[ResourcePattern, str]]:
+    """Gives the documented rights and makes the shard's topics and its target."""
+    rights = documented(settings)
+    grant(operator, rights)
+    with KafkaAdmin({"bootstrap_servers": operator.config["bootstrap_servers"]}) as admin:
+        admin.create_topic(f"{settings.app.id}.orders", 1)
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        admin.init_topics(settings)
+    init_progress(settings)
+    return rights
+
+
 def revoke(operator: KafkaAdminClient, pattern: ResourcePattern, operation: ACLOperation) -> None:
     named = ResourcePatternFilter(
         pattern.resource_type, pattern.resource_name, pattern.pattern_type
@@ -147,14 +152,8 @@ def revoke(operator: KafkaAdminClient, pattern: ResourcePattern, operation: ACLO
 def test_the_documented_rights_are_enough_and_each_is_missed(
     settings: Settings, operator: KafkaAdminClient
 ) -> None:
-    rights = documented(settings)
+    rights = begin(settings, operator)
     (timers,), app = settings.timer.topics, settings.app.id
-    grant(operator, rights)
-    with KafkaAdmin({"bootstrap_servers": operator.config["bootstrap_servers"]}) as admin:
-        admin.create_topic(f"{app}.orders", 1)
-    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
-        admin.init_topics(settings)
-    init_progress(settings)
     found = examined(settings)
     assert errors(found) == set()
     codes = {f.code for f in found if f.severity == "warning"}
@@ -244,13 +243,8 @@ def test_without_any_of_the_rights_no_shard_delivers(
     settings: Settings, operator: KafkaAdminClient
 ) -> None:
     """One after the other is taken away and given back; DescribeConfigs only warns."""
-    rights, app = documented(settings), settings.app.id
-    grant(operator, rights)
-    with KafkaAdmin({"bootstrap_servers": operator.config["bootstrap_servers"]}) as admin:
-        admin.create_topic(f"{app}.orders", 1)
-    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
-        admin.init_topics(settings)
-    init_progress(settings)
+    begin(settings, operator)
+    app = settings.app.id
     assert defect(settings) == ""
     topic, ids = ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
     taken = [

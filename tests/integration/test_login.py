@@ -16,6 +16,11 @@ from kafka import KafkaAdminClient
 from tests.harness.certificates import self_signed
 from tests.harness.config_file import write_config
 from tests.harness.launcher import run
+from tests.harness.secured_broker import (
+    keystore_properties,
+    listener_properties,
+    password_properties,
+)
 
 from duewheel.client import DelayProducer
 from duewheel.dev.broker import HOST, DevBroker, free_ports
@@ -54,28 +59,12 @@ def listeners(
     *ports, controller = free_ports(5)
     names = ("PLAINTEXT", "SASL", "TLS", "BOTH")
     at = dict(zip(names, ports, strict=True))
-    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-    properties = {
-        "listeners": ",".join(
-            f"{name}://{HOST}:{port}" for name, port in (at | {"CONTROLLER": controller}).items()
-        ),
-        "advertised.listeners": ",".join(f"{name}://{HOST}:{port}" for name, port in at.items()),
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,"
-        "SASL:SASL_PLAINTEXT,TLS:SSL,BOTH:SASL_SSL",
-        "controller.quorum.voters": f"1@{HOST}:{controller}",
-    }
-    for name in ("tls", "both"):
-        properties |= {
-            f"listener.name.{name}.ssl.keystore.type": "PKCS12",
-            f"listener.name.{name}.ssl.keystore.location": str(store),
-            f"listener.name.{name}.ssl.keystore.password": PASSWORD,
-        }
-    for name in ("sasl", "both"):
-        properties |= {
-            f"listener.name.{name}.sasl.enabled.mechanisms": "PLAIN",
-            f"listener.name.{name}.plain.sasl.jaas.config": f"{module} required "
-            f'user_{USER}="{PASSWORD}";',
-        }
+    protocols = dict(zip(names, ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL"), strict=True))
+    properties = listener_properties(at, protocols, controller)
+    for name in ("TLS", "BOTH"):
+        properties |= keystore_properties(name, store, PASSWORD)
+    for name in ("SASL", "BOTH"):
+        properties |= password_properties(name, USER, PASSWORD)
     with DevBroker(java=java, port=ports[0], properties=properties):
         plain, sasl, tls, both = (f"{HOST}:{port}" for port in ports)
         yield Listeners(plain, sasl, tls, both, certificate)

@@ -19,6 +19,7 @@ from kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from tests.harness.certificates import self_signed
+from tests.harness.secured_broker import keystore_properties, listener_properties
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.whole_shard import WholeShard
 
@@ -120,17 +121,10 @@ class LoginBroker:
 def secured(java: Java, kafka_jars: list[Path], tmp_path: Path) -> Iterator[LoginBroker]:
     store, certificate = self_signed(java, tmp_path, PASSWORD)
     plain, sasl, controller = free_ports(3)
-    at = {"PLAINTEXT": plain, "SASL": sasl}
+    ports, protocols = {"PLAINTEXT": plain, "SASL": sasl}, {"PLAINTEXT": "PLAINTEXT"}
     properties = {
-        "listeners": ",".join(
-            f"{name}://{HOST}:{port}" for name, port in (at | {"CONTROLLER": controller}).items()
-        ),
-        "advertised.listeners": ",".join(f"{name}://{HOST}:{p}" for name, p in at.items()),
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_SSL",
-        "controller.quorum.voters": f"1@{HOST}:{controller}",
-        "listener.name.sasl.ssl.keystore.type": "PKCS12",
-        "listener.name.sasl.ssl.keystore.location": str(store),
-        "listener.name.sasl.ssl.keystore.password": PASSWORD,
+        **listener_properties(ports, {**protocols, "SASL": "SASL_SSL"}, controller),
+        **keystore_properties("SASL", store, PASSWORD),
         "listener.name.sasl.sasl.enabled.mechanisms": SCRAM,
         "listener.name.sasl.scram-sha-256.sasl.jaas.config": f"{MODULE} required;",
     }

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.harness.config_file import small_settings
 from tests.harness.local_world import LocalWorld
 from tests.harness.timer_rows import P0
 
 from duewheel.checkpoints.file_lock import FileLock
 from duewheel.checkpoints.fs import HOST_FS
 from duewheel.cli.messages import while_starting
-from duewheel.config.settings import Settings, load
+from duewheel.config.settings import Settings
 from duewheel.ops import reply_delay
 from duewheel.runtime import run_file
 from duewheel.runtime.run_file import Supervised
@@ -20,8 +21,7 @@ from duewheel.runtime.run_file import Supervised
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    timer = {"topics": "timers", "slots": 100_000, "roll_window": "1h", "margin": "5m"}
-    return load(None, {"timer": timer, "storage": {"data_dir": tmp_path / "data"}})
+    return small_settings(tmp_path / "data")
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.core import Metric
+from tests.harness.config_file import small_settings
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0
 
 from duewheel.checkpoints.role import Role
-from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError, RecoveryPending
 from duewheel.ops import stats as inspection
 from duewheel.ops.promote import promote
@@ -34,9 +34,7 @@ class Pair:
     """An owner that has delivered 2 of 8 timers, and a standby that has taken nothing yet."""
 
     def __init__(self, path: Path) -> None:
-        timer = {"topics": "timers", "slots": 100_000, "roll_window": "1h", "margin": "5m"}
-        storage = {"data_dir": path / "standby"}
-        self.settings: Settings = load(None, {"timer": timer, "storage": storage})
+        self.settings = small_settings(path / "standby")
         wheel, self.path = self.settings.wheel, self.settings.storage.data_dir
         self.owner = LocalWorld(path / "owner", wheel, starts={P0: 0})
         self.clock, self.publisher = self.owner.clock, self.owner.publisher

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 from tests.harness.cancel_world import cancel
+from tests.harness.config_file import small_settings
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0, P1
 
 from duewheel.client.handle import RecallHandle
-from duewheel.config.settings import Settings, load
+from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.ops import timers
 from duewheel.ops.stats import opened, selection
@@ -23,8 +24,7 @@ COUNT = 60
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    timer = {"topics": "timers", "slots": 100_000, "roll_window": "1h", "margin": "5m"}
-    return load(None, {"timer": timer, "storage": {"data_dir": tmp_path / "data"}})
+    return small_settings(tmp_path / "data")
 
 
 @pytest.fixture

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.harness.config_file import small_settings
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.source_table import SourceRow, as_table, read_records
 from tests.harness.timer_rows import P0, P1
 
-from duewheel.config.settings import Settings, load
+from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.ops import stats
 from duewheel.schemas.batches import TimerBatch
@@ -134,8 +135,7 @@ def test_a_table_of_levels_fits_the_byte_on_disk() -> None:
 @pytest.fixture
 def shard(tmp_path: Path) -> Settings:
     """Level 1 is delivered in part; two of level 3 are left; level 18 rolls; level 30 is gone."""
-    timer = {"topics": "timers", "slots": 100_000, "roll_window": "1h", "margin": "5m"}
-    found = load(None, {"timer": timer, "storage": {"data_dir": tmp_path / "data"}})
+    found = small_settings(tmp_path / "data")
     world = LocalWorld(found.storage.data_dir, found.wheel, starts={P0: 0})
     timers = [
         *(TimerRow(0, offset, NOW_MS + 100 * offset, level=1) for offset in range(1, 11)),
