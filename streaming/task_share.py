@@ -23,7 +23,7 @@ class TaskSettings:
         topics: the timer topics.
         epochs: the settings epochs, as `Epochs.text`.
         dead_letter_topic: of rejected records.
-        folder: a folder on one host, through which tasks hand timers to the driver. Empty: they go
+        folder: through which tasks hand timers to the driver (handover_folder.py). Empty: they go
             through Spark.
     """
 

@@ -37,10 +37,16 @@ def cluster(tmp_path: Path, java: Java) -> Iterator[SparkCluster]:
 
 @pytest.fixture
 def shard(
-    cluster: SparkCluster, tmp_path: Path, broker: SharedBroker, unique_name: Callable[[str], str]
+    cluster: SparkCluster,
+    tmp_path: Path,
+    broker: SharedBroker,
+    unique_name: Callable[[str], str],
+    request: pytest.FixtureRequest,
 ) -> Iterator[WholeShard]:
     name = unique_name("app")[-40:].lstrip("-")
     ingest = {"spark_master": cluster.url}
+    if getattr(request, "param", None) == "shared folder":
+        ingest["shared_folder"] = str(tmp_path / "shared")
     with closing(
         WholeShard(tmp_path, broker.bootstrap_servers, name, ingest=ingest, spark=CONF)
     ) as shard:
@@ -63,8 +69,11 @@ def test_the_master_comes_late(shard: WholeShard, cluster: SparkCluster) -> None
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("shard", ["Spark's result", "shared folder"], indirect=True)
 def test_a_worker_dies_while_timers_come_in(shard: WholeShard, cluster: SparkCluster) -> None:
-    """One of two, with its executor. Ingest itself goes on, and each timer leaves once."""
+    """One of two, with its executor. Ingest itself goes on, and each timer leaves once. Timers come
+    through Spark, or by files, of which those of failed tasks alone are left.
+    """
     cluster.start_master()
     doomed, _ = cluster.add_workers(2)
     shard.launch()

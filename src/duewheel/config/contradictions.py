@@ -70,6 +70,8 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     yield from _owned("spark", settings.spark, _OWNED_SPARK)
     if settings.ingest.spark_master.startswith("k8s:") and not _IMAGES & settings.spark.keys():
         yield "ingest.spark_master", "executors on Kubernetes need spark.kubernetes.container.image"
+    if settings.ingest.shared_folder and settings.ingest.spark_master.startswith("local"):
+        yield "ingest.shared_folder", "tasks of this host need none: ingest.spark_master is local"
     yield from _unknown_options(settings)
 
 

@@ -262,6 +262,9 @@ class IngestSection(Section):
     """Where Spark's tasks run: `local[n]`, in n processes on this host (`*`: one per processor);
     `spark://host:port` or `k8s://https://host:port`, on a cluster. The driver itself runs on this
     host."""
+    shared_folder: Path | None = None
+    """With a cluster: a folder that this host and all executors have at the same path, such as a
+    mounted volume. Timers are handed over there instead of through the driver's JVM."""
     topics_interval: Annotated[Duration, Field(ge=timedelta(milliseconds=100))] = timedelta(
         seconds=10
     )

@@ -55,6 +55,7 @@ from duewheel.streaming.batch_taker import BatchTaker
 from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.executor_python import require_python
 from duewheel.streaming.executors import Executors
+from duewheel.streaming.handover_folder import shared_folder
 from duewheel.streaming.offset_gaps import GapWatch, LogStart
 from duewheel.streaming.query import QueryOptions, run_query
 from duewheel.streaming.query_progress import QueryProgress
@@ -102,15 +103,23 @@ def run_ingest(settings: Settings) -> None:
                     executors = Executors(spark, clock)
                     while not executors.poll() and not stopping.wait(_WAIT_S):
                         pass
-                    if not executors.are_local and not stopping.is_set():
-                        require_python(spark, [read_task.__name__], _scratch(settings))
-                    record = _decision(directory, clock, stopping)
+                    record = None
+                    if not stopping.is_set():
+                        folder = _prepare(executors, settings, spark, directory.state.uuid)
+                        record = _decision(directory, clock, stopping)
                     if record is not None:
                         offsets_at = partial(_offsets_at, settings, directory.state, admin)
                         apply_recovery(directory, record, offsets_at)
                         with _damage_pending(directory.path / SPARK_DIR):
                             IngestRun(
-                                settings, directory, spark, executors, admin, clock, stopping
+                                settings,
+                                directory,
+                                spark,
+                                executors,
+                                admin,
+                                clock,
+                                stopping,
+                                folder,
                             ).run()
         finally:
             directory.stop()
@@ -128,6 +137,7 @@ class IngestRun:
         admin: KafkaAdmin,
         clock: Clock,
         stopping: threading.Event,
+        folder: str,
     ) -> None:
         """
         Args:
@@ -138,6 +148,7 @@ class IngestRun:
             admin: reads the timer topics.
             clock: for waiting.
             stopping: ends `run`.
+            folder: as in TaskSettings.
 
         Raises:
             DuewheelError: see `run_ingest`.
@@ -149,7 +160,7 @@ class IngestRun:
         self._engine = Engine(directory, clock, self._watch.find(admin))
         _require_same_settings(settings, state, self._engine)
         self._checkpoint = spark_dir / CHECKPOINT
-        self._folder = str(_scratch(settings)) if executors.are_local else ""
+        self._folder = folder
         wanted = settings.ingest
         self._limit = RowLimit(
             spark_dir, wanted.max_offsets_per_trigger, wanted.max_bytes_per_trigger
@@ -300,6 +311,15 @@ def _session(settings: Settings) -> AbstractContextManager[Session]:
 
 def _scratch(settings: Settings) -> Path:
     return scratch_folder(settings.storage.data_dir / SPARK_DIR)
+
+
+def _prepare(executors: Executors, settings: Settings, spark: Session, directory: str) -> str:
+    """Give executors the code; returns the folder for TaskSettings."""
+    if executors.are_local:
+        return str(_scratch(settings))
+    require_python(spark, [read_task.__name__], _scratch(settings))
+    shared = settings.ingest.shared_folder
+    return "" if shared is None else str(shared_folder(spark, shared, directory))
 
 
 def _admin(settings: Settings, stopping: threading.Event) -> KafkaAdmin:

@@ -171,6 +171,7 @@ def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         (MINIMAL + '[spark]\n"spark.master" = "spark://x:7077"', "set ingest.spark_master"),
         (MINIMAL + '[ingest]\nspark_master = "yarn"', "ingest.spark_master: String should match"),
         (MINIMAL + '[ingest]\nspark_master = "k8s://x"', "spark.kubernetes.container.image"),
+        (MINIMAL + '[ingest]\nshared_folder = "/mnt"', "ingest.spark_master is local"),
         (MINIMAL + "[spark]\nexecutor.cores = 2", "Spark's options begin with `spark.`"),
         (MINIMAL + '[dequeue]\nchunk_bytes = "4 potatoes"', '"4 potatoes" is no size'),
         (MINIMAL + '[dequeue]\nhot_slot = "refuse"', "dequeue.hot_slot: Input should be 'none'"),
