@@ -83,7 +83,7 @@ env:
 {{- define "duewheel.serve" -}}
 {{- if not (or .Values.page.readToken.secret .Values.page.openReads) }}
 {{- fail "page.readToken.secret: name a Secret, or set page.openReads where a network policy decides who may read" }}
-{{- end }}
+{{- end -}}
 args: [serve]
 env:
   {{- include "duewheel.environment" . | nindent 2 }}
