@@ -5,6 +5,7 @@ DuewheelError                     1  findings, or any error without a code of it
 │   ├── NoDataDirectory           2  no start of this shard has made its files on this host yet
 │   └── InvalidTimer              2  a program requests an impossible timer: correct the call
 ├── KafkaUnavailable              3  no answer from Kafka in time: check address, network, broker
+│   └── Unacknowledged            3  records may or may not be written: look before another try
 ├── Fenced                        4  another instance owns the shard: this one must stop for good
 ├── RecoveryRefused               5  files and Kafka disagree: an operator must decide
 ├── CorruptFile                   5  bytes on disk fail their check: `duewheel check` lists them
@@ -52,6 +53,20 @@ class KafkaUnavailable(DuewheelError):
 
     exit_code = 3
     retriable = True
+
+
+class Unacknowledged(KafkaUnavailable):
+    """Kafka has not acknowledged records in time: they may or may not be written, maybe later.
+
+    Attributes:
+        counts: of a change of many timers: how many records are written, and how many are in doubt.
+    """
+
+    retriable = False
+
+    def __init__(self, text: str, **counts: int) -> None:
+        super().__init__(text)
+        self.counts = counts
 
 
 class Locked(DuewheelError):

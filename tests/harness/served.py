@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from fastapi.testclient import TestClient
+from kafka.errors import NotEnoughReplicasError
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0, P1
 
 from duewheel.client import Answer, Cancel, DelayProducer, Rescheduled, Timer
 from duewheel.config.settings import Settings, load
-from duewheel.errors import KafkaUnavailable
+from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.ops.changes import KeptProducers
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
@@ -51,12 +52,16 @@ class RecordingProducer:
     Attributes:
         calls: name, positional and named arguments of each.
         answer: the reply to each cancel; None: there is none.
+        reply_error: why no reply can be read.
         is_down: whether Kafka answers nothing.
+        refused: numbers of the calls, from 0, whose records Kafka does not acknowledge.
     """
 
     calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     answer: Answer | None = Answer.CANCELLED
     is_down: bool = False
+    refused: set[int] = field(default_factory=set)
+    reply_error: DuewheelError | None = None
 
     def schedule(self, *args: Any, **named: Any) -> Future[Timer]:
         return self._acknowledged(
@@ -76,7 +81,9 @@ class RecordingProducer:
 
     def _reply(self) -> Future[Answer] | None:
         reply: Future[Answer] = Future()
-        if self.answer is not None:
+        if self.reply_error is not None:
+            reply.set_exception(self.reply_error)
+        elif self.answer is not None:
             reply.set_result(self.answer)
         return reply
 
@@ -85,7 +92,10 @@ class RecordingProducer:
             raise KafkaUnavailable("Kafka takes no connections")
         self.calls.append((name, args, named))
         future: Future[Any] = Future()
-        future.set_result(result)
+        if len(self.calls) - 1 in self.refused:
+            future.set_exception(NotEnoughReplicasError("too few replicas"))
+        else:
+            future.set_result(result)
         return future
 
 

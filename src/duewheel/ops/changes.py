@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, NotRequired, TypedDict, TypeVar, Unpack
 
+import structlog
 from kafka.errors import KafkaError, MessageSizeTooLargeError
 
 from duewheel.client import SAME, Answer, Cancel, DelayProducer, Rescheduled, Timer
@@ -22,9 +23,11 @@ from duewheel.config.instants import parse_instant
 from duewheel.config.settings import Settings
 from duewheel.config.topic_contradictions import nearest
 from duewheel.config.values import as_millis
-from duewheel.errors import ConfigError, InvalidTimer, KafkaUnavailable
+from duewheel.errors import ConfigError, DuewheelError, InvalidTimer, Unacknowledged
 from duewheel.kafka.bootstrap import require_connection
 from duewheel.ops.acceptance import require_accepted
+
+log = structlog.get_logger(__name__)
 
 Written = TypeVar("Written", Cancel, Rescheduled)
 
@@ -119,24 +122,26 @@ class KeptProducers:
             yield producer
         except KafkaError as error:
             if not isinstance(error, MessageSizeTooLargeError):
-                self._drop(timer_topic)
+                self._drop(timer_topic, producer)
             raise
 
     def _of(self, timer_topic: str) -> DelayProducer:
         with self._lock:
             producer = self._by_topic.get(timer_topic)
             if producer is None:
-                require_connection(self._settings)
-                reply_topic = self._settings.timer.reply_topic
-                producer = _opened(self._settings, timer_topic, reply_topic)
-                self._by_topic[timer_topic] = producer
+                producer = self._by_topic[timer_topic] = self._opened(timer_topic)
             return producer
 
-    def _drop(self, timer_topic: str) -> None:
+    def _opened(self, timer_topic: str) -> DelayProducer:
+        require_connection(self._settings)
+        return _opened(self._settings, timer_topic, self._settings.timer.reply_topic)
+
+    def _drop(self, timer_topic: str, failed: DelayProducer) -> None:
         with self._lock:
-            producer = self._by_topic.pop(timer_topic, None)
-        if producer is not None:
-            producer.close(1)
+            # Of several requests that fail with it one is the first, and the next has another.
+            if self._by_topic.get(timer_topic) is failed:
+                del self._by_topic[timer_topic]
+        failed.close(1)
 
     def close(self) -> None:
         """Flushes for a second at most, and disconnects."""
@@ -168,7 +173,8 @@ def send(
 
     Raises:
         ConfigError: ingest would refuse it, the due time does not parse, or a header is reserved.
-        KafkaUnavailable: no acknowledgement in time; the timer may or may not have been written.
+        KafkaUnavailable: no broker answers; nothing was written.
+        Unacknowledged: the timer may or may not have been written.
     """
     to, write = prepared(settings, **timer)
     with producer_of(settings, to, None, producers) as producer:
@@ -223,7 +229,8 @@ def cancel(
 
     Raises:
         ConfigError: the handle does not fit these settings.
-        KafkaUnavailable: no acknowledgement in time, or the reply topic cannot be read.
+        KafkaUnavailable: no broker answers, or the reply topic cannot be read; nothing was written.
+        Unacknowledged: the cancel may or may not have been written.
     """
     with producer_of(settings, timer.topic(settings), wait_s, producers) as producer:
         request = producer.cancel(timer.name, key=timer.key, partition=timer.partition)
@@ -257,7 +264,7 @@ def reschedule(
 
     Raises:
         ConfigError: as `cancel`, or the message cannot be read back.
-        KafkaUnavailable: as `cancel`.
+        KafkaUnavailable, Unacknowledged: as `cancel`.
     """
     when, to = due_time(settings, deliver_at, delay, level), timer.topic(settings)
     if topic is not None:
@@ -289,7 +296,10 @@ def due_time(
     settings: Settings, deliver_at: str | None, delay: str | None, level: int | None
 ) -> dict[str, Any]:
     """Validates the due time's arguments before a broker is contacted."""
-    instant = None if deliver_at is None else parse_instant(deliver_at)
+    try:
+        instant = None if deliver_at is None else parse_instant(deliver_at)
+    except ConfigError as error:
+        raise ConfigError(f"deliver_at: {error}") from None
     timer, now_ms = settings.timer, SystemClock().now_ms()
     due = DueTime.of(instant, delay, level)
     due.require_within(timer.levels_ms, as_millis(timer.max_delay), now_ms)
@@ -323,7 +333,7 @@ def acknowledging(settings: Settings) -> Iterator[None]:
 
     Raises:
         InvalidTimer: the record is larger than the client's max_request_size.
-        KafkaUnavailable: with the client's reason.
+        Unacknowledged: with the client's reason.
     """
     try:
         yield
@@ -331,13 +341,16 @@ def acknowledging(settings: Settings) -> Iterator[None]:
         raise InvalidTimer(f"the message is too large for Kafka: {error}") from error
     except (KafkaError, TimeoutError) as error:
         reason = str(error) or "no acknowledgement in time"
-        raise KafkaUnavailable(f"Kafka at {settings.kafka.servers}: {reason}") from error
+        text = f"Kafka at {settings.kafka.servers}: {reason}; it may or may not be written"
+        raise Unacknowledged(text) from error
 
 
 def answered(
     request: Future[Written], wait_s: float | None, waits_on: Callable[[], bool] = lambda: False
 ) -> tuple[Written, Answer | None]:
-    """Waits for the acknowledgement, then for the reply; None: there is none in time."""
+    """Waits for the acknowledgement, then for the reply; None: there is none in time, or it cannot
+    be read. The request is written then, and is no failure: another one would act twice.
+    """
     written = request.result(ACKNOWLEDGED_S)
     if wait_s is None or written.reply is None:
         return written, None
@@ -347,6 +360,9 @@ def answered(
         except TimeoutError:
             if not waits_on():
                 return written, None
+        except DuewheelError as error:
+            log.warning("a reply cannot be read", reason=str(error))
+            return written, None
 
 
 def rescheduled(written: Rescheduled, answer: Answer | None) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from duewheel import factory
 from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
 from duewheel.clock import Clock, SystemClock
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, PublishDoubt
+from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt
 from duewheel.kafka import shard_settings
 from duewheel.kafka.clients import close, open_admin
 from duewheel.kafka.deadline import Deadline
@@ -150,7 +150,14 @@ class _Replay:
     def run(self) -> dict[str, Any]:
         self._require_real_topic()
         self._position = self._take_over()
-        self._run()
+        try:
+            self._run()
+        except (PublishDoubt, KafkaUnavailable) as error:
+            if self._dry_run:
+                raise
+            replayed, refused = self._topics.total(), self._refused.total()
+            before = f"{replayed} dead letters were replayed before, {refused} refused"
+            raise type(error)(f"{before}: {error}") from error
         return {
             "dry_run": self._dry_run,
             "replayed": self._topics.total(),
@@ -329,7 +336,7 @@ class _Replay:
             if outcome.failed_itself and outcome.error is not None
         ]
         if errors and not any(is_noted):
-            raise PublishDoubt(f"nothing was replayed: {self._client.explain(errors[0])}")
+            raise PublishDoubt(f"Kafka refuses: {self._client.explain(errors[0])}")
         return not errors
 
     def _batches(

@@ -12,6 +12,7 @@ from duewheel.errors import InvalidTimer
 from duewheel.ops.changes import DueTimeArguments, TimerArguments
 
 Strict = Annotated[int, Field(strict=True)]
+Short = Annotated[str, Field(max_length=40)]  # an instant, or a duration
 
 
 class MessageHeader(BaseModel):
@@ -29,8 +30,8 @@ class DueTimeFields(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    deliver_at: Strict | str | None = Field(None, description="epoch ms, or ISO-8601 and zone")
-    delay: str | None = Field(None, description="such as 90s, 15m or 1h30m")
+    deliver_at: Strict | Short | None = Field(None, description="epoch ms, or ISO-8601 and zone")
+    delay: Short | None = Field(None, description="such as 90s, 15m or 1h30m")
     level: Annotated[Strict, Field(ge=1, le=255)] | None = None
 
     @property
@@ -49,7 +50,7 @@ class NewTimer(DueTimeFields):
     key: str | None = None
     key_base64: str | None = None
     headers: list[MessageHeader] = Field(default_factory=list, max_length=100)
-    window: str | None = Field(None, description="deliver within this time after the due time")
+    window: Short | None = Field(None, description="deliver within this time after the due time")
     id: str | None = Field(None, min_length=1, max_length=255)
     partition: Annotated[Strict, Field(ge=0, lt=2**31)] | None = Field(
         None, description="of the target"

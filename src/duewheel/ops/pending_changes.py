@@ -18,7 +18,7 @@ from duewheel.client.due_time import DueTime, NonNullHeader
 from duewheel.client.handle import RecallHandle
 from duewheel.client.request_headers import timer_headers
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, InvalidTimer, KafkaUnavailable
+from duewheel.errors import ConfigError, DuewheelError, InvalidTimer, Unacknowledged
 from duewheel.ops.acceptance import require_accepted
 from duewheel.ops.changes import (
     ACKNOWLEDGED_S,
@@ -65,7 +65,7 @@ def reschedule_pending(
 
     Raises:
         Unchangeable: it is cancelled.
-        ConfigError, KafkaUnavailable: as `changes.reschedule`.
+        ConfigError, KafkaUnavailable, Unacknowledged: as `changes.reschedule`.
     """
     when = due_time(settings, deliver_at, delay, level)
     timer = _changeable(settings, handle)
@@ -129,7 +129,8 @@ def cancel_all(
     Raises:
         Unchangeable: more match; nothing was cancelled.
         ConfigError: `wanted` selects everything, or the search took too long.
-        KafkaUnavailable: no acknowledgement in time; the message has the number of those before.
+        KafkaUnavailable: no broker answers; nothing was written.
+        Unacknowledged: with the number of cancels that are written, and of those in doubt.
     """
     timers = _matching(settings, wanted, at_most, within_s)
     result: dict[str, Any] = {
@@ -216,26 +217,37 @@ def _cancel(
     wait_s: float | None,
     producers: KeptProducers | None,
 ) -> dict[str, Any]:
-    written: list[Cancel] = []
     topics = [RecallHandle.decode(handle).timer_topic for handle in handles]
+    requests: list[Future[Cancel]] = []
+    written: list[Cancel] = []
     try:
         with producer_of(settings, topics[0], wait_s, producers) as producer:
             for first in range(0, len(handles), REQUESTS_AT_ONCE):
                 part = slice(first, first + REQUESTS_AT_ONCE)
-                requests = [
-                    producer.cancel(handle, timer_topic=topic)
-                    for handle, topic in zip(handles[part], topics[part], strict=True)
-                ]
-                written += _acknowledged(requests)
+                for handle, topic in zip(handles[part], topics[part], strict=True):
+                    requests.append(producer.cancel(handle, timer_topic=topic))
+                written += _acknowledged(requests[first:])
             answers = _answers(written, wait_s)
-    except KafkaUnavailable as error:
-        raise KafkaUnavailable(f"{len(written)} of {len(handles)} cancels: {error}") from error
+    except DuewheelError as error:
+        if not requests:
+            raise
+        raise _partly(requests, len(handles), error) from error
     return {"written": len(written), "answers": answers}
 
 
 def _acknowledged(requests: Sequence[Future[Cancel]]) -> list[Cancel]:
     end_s = time.monotonic() + ACKNOWLEDGED_S
     return [each.result(max(0.0, end_s - time.monotonic())) for each in requests]
+
+
+def _partly(
+    requests: Sequence[Future[Cancel]], matched: int, error: DuewheelError
+) -> DuewheelError:
+    """Counts what is written after an error: the requests in front of it, and behind it."""
+    written = sum(each.done() and each.exception() is None for each in requests)
+    in_doubt = len(requests) - written
+    text = f"{written} of {matched} cancels are written, {in_doubt} may be: {error}"
+    return Unacknowledged(text, matched=matched, written=written, in_doubt=in_doubt)
 
 
 def _answers(written: Sequence[Cancel], wait_s: float | None) -> dict[str, int]:
@@ -246,6 +258,6 @@ def _answers(written: Sequence[Cancel], wait_s: float | None) -> dict[str, int]:
     for cancel in written:
         try:
             answers[cancel.answer(max(0.0, end_s - time.monotonic()))] += 1
-        except TimeoutError:
+        except (TimeoutError, DuewheelError):  # the cancel is written, however the reader fares
             answers["none_in_time"] += 1
     return dict(answers)

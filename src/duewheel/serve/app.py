@@ -39,6 +39,7 @@ _CHANGE_PROBLEMS: dict[int | str, dict[str, Any]] = {
     400: {"model": ProblemDetails, "description": "the body cannot be parsed"},
     403: {"model": ProblemDetails, "description": "changes are off"},
     413: {"model": ProblemDetails, "description": "the body is too large"},
+    504: {"model": ProblemDetails, "description": "what was asked may or may not be written"},
 }
 
 

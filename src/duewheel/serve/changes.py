@@ -1,12 +1,14 @@
 """The operations that change timers: each writes records in a timer topic, like any client's.
 
 A request waits for Kafka's acknowledgement, and `wait` seconds for the reply. Each change is logged
-with the client's address, and without ids, keys and bodies.
+with the client's address, and without ids, keys and bodies; one that fails, too, as it may have
+written something.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Literal, TypeVar
@@ -14,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import structlog
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from duewheel.errors import DuewheelError
 from duewheel.ops import changes, pending_changes, stats
 from duewheel.ops.changes import NamedTimer
 from duewheel.ops.new_timer import DueTimeFields, NewTimer, octets
@@ -117,8 +120,8 @@ async def cancel_timers(
         level=given.level,
         timer_id=given.id,
         key=octets("key", given.key, given.key_base64),
-        since=instant(given.since),
-        until=instant(given.until),
+        since=instant("filter.from", given.since),
+        until=instant("filter.to", given.until),
     )
     call = partial(
         pending_changes.cancel_all,
@@ -130,6 +133,8 @@ async def cancel_timers(
         dry_run=bulk.dry_run,
         within_s=SEARCH_S,
     )
+    if bulk.dry_run:
+        return BulkCancelled.model_validate(await service.on_kafka(call, needs_files=True))
     return BulkCancelled.model_validate(await _logged(service, request, call, reads=True))
 
 
@@ -140,14 +145,14 @@ Process = Annotated[Literal["ingest", "dequeue"], Path()]
 async def pause(service: Shared, request: Request, process: Process) -> Paused:
     """Pauses ingest or dequeue, over restarts, too."""
     call = partial(stats.pause, service.settings, process, on=True)
-    return Paused.model_validate(await _logged(service, request, call, reads=True))
+    return Paused.model_validate(await _logged(service, request, call))
 
 
 @router.post("/resume/{process}", operation_id="resume")
 async def resume(service: Shared, request: Request, process: Process) -> Paused:
     """Ends the pause of ingest or dequeue."""
     call = partial(stats.pause, service.settings, process, on=False)
-    return Paused.model_validate(await _logged(service, request, call, reads=True))
+    return Paused.model_validate(await _logged(service, request, call))
 
 
 async def _logged(
@@ -161,19 +166,23 @@ async def _logged(
         call: the change.
         reads: whether it needs the shard's files.
     """
-    result = await service.on_kafka(call, needs_files=reads)
-    log.info("change", operation=operation_of(request), client=client_of(request))
-    return result
+    with logged(request):
+        return await service.on_kafka(call, needs_files=reads)
 
 
-def operation_of(request: Request) -> str:
-    """Returns the operation's name."""
-    return str(request.scope["route"].operation_id)
-
-
-def client_of(request: Request) -> str:
-    """Returns the address from which a request came."""
-    return request.client.host if request.client else "unknown"
+@contextmanager
+def logged(request: Request) -> Iterator[None]:
+    """Logs who has requested the change that is made in a with block, and whether it has failed."""
+    who = {
+        "operation": request.scope["route"].operation_id,
+        "client": request.client.host if request.client else "unknown",
+    }
+    try:
+        yield
+    except DuewheelError as error:
+        log.info("change failed", **who, error=type(error).__name__)
+        raise
+    log.info("change", **who)
 
 
 def _accepted(result: dict[str, Any], response: Response) -> dict[str, Any]:

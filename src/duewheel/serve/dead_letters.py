@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated
 
-import structlog
 from fastapi import APIRouter, Path, Query, Request
 
 from duewheel.ops import dlq_list, dlq_replay
-from duewheel.serve.changes import client_of
+from duewheel.serve.changes import logged
 from duewheel.serve.models import (
     DeadLetterList,
     DeadLetterSummary,
@@ -22,8 +22,6 @@ from duewheel.serve.models import (
 )
 from duewheel.serve.problems import Refused
 from duewheel.serve.service import Shared
-
-log = structlog.get_logger(__name__)
 
 PAGE_S = 5.0
 
@@ -83,6 +81,5 @@ async def replay_dead_letters(service: Shared, request: Request, wanted: Replay)
     """Writes the messages of dead letters again, each once; with `dry_run` it only counts them."""
     selection = dlq_replay.Selection(wanted.code, wanted.to_topic, wanted.limit)
     call = partial(dlq_replay.replay, service.settings, selection, dry_run=wanted.dry_run)
-    result = await service.replay(call)
-    log.info("change", operation="replay_dead_letters", client=client_of(request))
-    return Replayed.model_validate(result)
+    with nullcontext() if wanted.dry_run else logged(request):
+        return Replayed.model_validate(await service.replay(call))

@@ -1,10 +1,12 @@
 """Errors as problem details (RFC 9457): `application/problem+json`.
 
-`code` is for programs. No problem quotes a value of the request: it may be a message, or a token.
+`code` is for programs. No problem quotes a message or a token. It is ASCII: an error may quote half
+of a surrogate pair, which JSON can write and UTF-8 cannot.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -23,6 +25,7 @@ from duewheel.errors import (
     NoDataDirectory,
     PublishDoubt,
     RecoveryPending,
+    Unacknowledged,
 )
 from duewheel.ops.pending_changes import Unchangeable
 
@@ -30,6 +33,16 @@ log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = "5"
+
+
+class Problem(JSONResponse):
+    """Problem details as a response."""
+
+    media_type = MEDIA_TYPE
+
+    def render(self, content: Any) -> bytes:
+        """See JSONResponse."""
+        return json.dumps(content, separators=(",", ":")).encode()
 
 
 class Refused(Exception):
@@ -55,7 +68,7 @@ class Refused(Exception):
         self.status, self.code, self.detail = status, code, detail
         self.headers, self.others = dict(headers or {}), others
 
-    def response(self) -> JSONResponse:
+    def response(self) -> Problem:
         """The problem as a response."""
         content = {
             "type": "about:blank",
@@ -65,7 +78,7 @@ class Refused(Exception):
             "detail": self.detail,
             **self.others,
         }
-        return JSONResponse(content, int(self.status), self.headers, MEDIA_TYPE)
+        return Problem(content, int(self.status), self.headers)
 
 
 # Of each error the status and the code; the first class that fits counts.
@@ -74,6 +87,7 @@ _ERRORS: tuple[tuple[type[DuewheelError], HTTPStatus, str], ...] = (
     (Unchangeable, HTTPStatus.CONFLICT, "conflict"),
     (ConfigError, HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request"),
     (RecoveryPending, HTTPStatus.SERVICE_UNAVAILABLE, "recovering"),
+    (Unacknowledged, HTTPStatus.GATEWAY_TIMEOUT, "unacknowledged"),
     (KafkaUnavailable, HTTPStatus.SERVICE_UNAVAILABLE, "kafka_unavailable"),
     (PublishDoubt, HTTPStatus.SERVICE_UNAVAILABLE, "kafka_unavailable"),
 )
@@ -83,9 +97,11 @@ def refused_by(error: DuewheelError) -> Refused:
     """Returns the problem of one of duewheel's errors."""
     for kind, status, code in _ERRORS:
         if isinstance(error, kind):
-            retry = {"Retry-After": RETRY_AFTER_S}
-            is_temporary = status is HTTPStatus.SERVICE_UNAVAILABLE
-            return Refused(status, code, str(error), retry if is_temporary else None)
+            # What is not acknowledged may be written: nothing invites to write it again.
+            is_safe = status is HTTPStatus.SERVICE_UNAVAILABLE
+            retry = {"Retry-After": RETRY_AFTER_S} if is_safe else None
+            counts = error.counts if isinstance(error, Unacknowledged) else {}
+            return Refused(status, code, str(error), retry, **counts)
     log.error("a request has failed", exc_info=error)
     status, code, detail = HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", "see the log"
     if isinstance(error, CorruptFile):

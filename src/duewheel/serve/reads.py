@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -69,8 +68,8 @@ async def list_timers(
         level=level,
         timer_id=id,
         key=octets("key", key, key_base64),
-        since=instant(since),
-        until=instant(until),
+        since=instant("from", since),
+        until=instant("to", until),
     )
     wanted = replace(wanted, after=page)
     part = await service.read(lambda: timers.page_of(service.settings, wanted, limit))
@@ -101,9 +100,10 @@ async def histogram(
     """
     wanted = None
     if since is not None or until is not None:
-        if since is None or until is None:
+        from_ms, to_ms = instant("from", since), instant("to", until)
+        if from_ms is None or to_ms is None:
             raise ConfigError("give `from` and `to`, or neither")
-        wanted = TimeRange.of(_ms(since), _ms(until), buckets)
+        wanted = TimeRange.of(from_ms, to_ms, buckets)
     counts = await service.read(lambda: service.view.histogram(wanted))
     return PendingHistogram.model_validate(counts)
 
@@ -127,20 +127,19 @@ async def show_lateness(service: Shared) -> Lateness:
     return Lateness.model_validate(counts)
 
 
-def instant(text: str | None) -> datetime | int | None:
-    """Parses an instant of a request.
+def instant(name: str, text: str | None) -> int | None:
+    """Parses an instant of a request, to epoch milliseconds.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is none; with the parameter's name.
     """
-    return None if text is None else parse_instant(text)
+    try:
+        return None if text is None else epoch_ms(parse_instant(text))
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
 def not_pending() -> Refused:
     """The problem of a timer that is not in the wheel."""
     detail = "no such timer is pending here: it has left, is not taken yet, or is another shard's"
     return Refused(HTTPStatus.NOT_FOUND, "not_pending", detail)
-
-
-def _ms(text: str) -> int:
-    return epoch_ms(parse_instant(text))

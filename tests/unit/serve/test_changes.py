@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from kafka.errors import KafkaError
 from tests.harness.cancel_world import cancel
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.served import COUNT, TOKEN, RecordingProducer, bearer, fill, served, settings_of
 from tests.harness.timer_rows import P0, P1
 
 from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.state_file import Damage, State
 from duewheel.client import Answer
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
+from duewheel.errors import KafkaUnavailable
+from duewheel.ops.changes import KeptProducers
 from duewheel.ops.stats import opened
 from duewheel.serve.access import Access
 from duewheel.testing import TimerRow
@@ -208,6 +214,82 @@ def test_cancelled_timers_are_left_out(tmp_path: Path, producer: RecordingProduc
         assert client.post(f"/v1/timers/{first['handle']}/fire").status_code == 200
 
 
+def test_a_part_that_is_written_is_counted(client: TestClient, producer: RecordingProducer) -> None:
+    # The records behind the one that is refused are acknowledged, too.
+    producer.refused = {3}
+    body = {"filter": {"topic": "orders"}, "dry_run": False}
+    response = client.post("/v1/cancel", json=body)
+    problem = response.json()
+    assert (response.status_code, problem["code"]) == (504, "unacknowledged")
+    assert (problem["matched"], problem["written"], problem["in_doubt"]) == (COUNT, COUNT - 1, 1)
+    assert f"{COUNT - 1} of {COUNT} cancels are written, 1 may be" in problem["detail"]
+
+
+def test_no_one_is_invited_to_write_twice(client: TestClient, producer: RecordingProducer) -> None:
+    producer.refused = {0, 1}
+    handle = timers(client, limit=100)[-1]["handle"]
+    for path, body in (("", NEW), (f"/{handle}/fire", None)):
+        response = client.post(f"/v1/timers{path}", json=body)
+        assert (response.status_code, response.json()["code"]) == (504, "unacknowledged")
+        assert "may or may not be written" in response.json()["detail"]
+        assert "retry-after" not in response.headers
+
+
+def test_a_reply_that_cannot_be_read_fails_no_change(
+    client: TestClient, producer: RecordingProducer
+) -> None:
+    producer.reply_error = KafkaUnavailable("the reply topic has no leader")
+    handle = timers(client, limit=100)[-1]["handle"]
+    for call in (
+        client.delete(f"/v1/timers/{handle}"),
+        client.post(f"/v1/timers/{handle}/fire"),
+        client.post(f"/v1/timers/{handle}/reschedule", json={"delay": "1h"}),
+    ):
+        assert (call.status_code, call.json()["answer"]) == (202, None)
+    body = {"filter": {"topic": "orders"}, "dry_run": False}
+    result = client.post("/v1/cancel", json=body).json()
+    assert (result["written"], result["answers"]) == (COUNT, {"none_in_time": COUNT})
+
+
+def test_a_failed_producer_is_closed_once(settings: Settings) -> None:
+    first: Any = RecordingProducer()
+    second: Any = RecordingProducer()
+    unopened = [first, second]
+
+    class Opening(KeptProducers):
+        def _opened(self, _: str) -> Any:
+            return unopened.pop(0)
+
+    producers = Opening(settings)
+    with suppress(KafkaError), producers.using("timers"):
+        with suppress(KafkaError), producers.using("timers") as shared:
+            assert shared is first
+            raise KafkaError("the first request fails")
+        with producers.using("timers") as later:
+            assert later is second
+        raise KafkaError("another one, with the first producer, fails later")
+    with producers.using("timers") as still:
+        assert still is second
+
+
+def test_half_of_a_character_is_a_problem(client: TestClient) -> None:
+    for name in ("delay", "deliver_at", "window", "value"):
+        raw = json.dumps({"topic": "orders", "value": "v", "delay": "1m", name: "\ud800"})
+        headers = {"Content-Type": "application/json"}
+        response = client.post("/v1/timers", content=raw, headers=headers)
+        assert (response.status_code, response.json()["code"]) == (422, "invalid_request")
+        assert name in response.json()["detail"]
+
+
+def test_an_instant_that_is_none_is_named(client: TestClient) -> None:
+    wrong = {"from": str(NOW_MS), "to": "tomorrow"}
+    assert client.get("/v1/timers", params=wrong).json()["detail"].startswith("to: 'tomorrow'")
+    response = client.post("/v1/cancel", json={"filter": wrong, "dry_run": True})
+    assert response.json()["detail"].startswith("filter.to: 'tomorrow'")
+    new = {**NEW, "delay": None, "deliver_at": "tomorrow"}
+    assert client.post("/v1/timers", json=new).json()["detail"].startswith("deliver_at: ")
+
+
 def test_without_kafka_reads_are_served(client: TestClient, producer: RecordingProducer) -> None:
     producer.is_down = True
     response = client.post("/v1/timers", json=NEW)
@@ -215,6 +297,12 @@ def test_without_kafka_reads_are_served(client: TestClient, producer: RecordingP
     assert response.headers["retry-after"]
     assert len(timers(client)) == 100
     assert client.get("/livez").status_code == 200
+
+
+def test_a_process_is_resumed_during_a_recovery(client: TestClient, settings: Settings) -> None:
+    with State.open(settings.storage.data_dir) as state:
+        state.note_damage(Damage.CACHE_LOST)
+    assert client.post("/v1/resume/ingest").json() == {"process": "ingest", "paused": False}
 
 
 def test_a_process_is_paused(client: TestClient, settings: Settings) -> None:

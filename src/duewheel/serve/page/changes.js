@@ -90,7 +90,10 @@ export async function postponeTimer(timer) {
   update();
   const agreed = await ask({
     title: "Postpone this timer?",
-    says: [`${name(timer)}, gets another due time: a new timer with the same message replaces it.`],
+    says: [
+      `${name(timer)}, gets another due time: a new timer with the same message replaces it.`,
+      "Should this one leave meanwhile, the message is delivered twice, and the reply says so.",
+    ],
     fields: [field("Postpone", choice), atField, preview],
     check: () =>
       due() === null
