@@ -43,6 +43,7 @@ class Axis:
         metric: of both systems; `{}` in it: the sum over their parts.
         more_is_better: of the values.
         with_kafka: whether the broker's part counts as ours.
+        is_compared: whether the peer has the same.
     """
 
     label: str
@@ -51,6 +52,7 @@ class Axis:
     target: Target | None = None
     more_is_better: bool = False
     with_kafka: bool = False
+    is_compared: bool = True
 
     def value(self, system: Metrics, parts: Sequence[str]) -> float | None:
         """None: not measured."""
@@ -82,7 +84,8 @@ AXES = (
     Axis("after a stop: catch-up", "overdue", "catch-up rate", RATIO_10, more_is_better=True),
     Axis("after a stop: first delivery", "overdue", "start to first delivery", Target(1.5)),
     Axis("a stop", "overdue", "stopped within"),
-    Axis("idle: processor time", "idle", "processor time of {}", Target(3)),
+    Axis("idle: processor time", "idle", "processor time of {}", with_kafka=True),
+    Axis("… without Kafka's", "idle", "processor time of {}", Target(3), is_compared=False),
 )
 PARTS_OF = {"1,000,000 at once: memory": ("dequeue",)}
 
@@ -112,7 +115,8 @@ class Measured:
         """Our value, the peer's, their unit."""
         ours, peer = (self.of_system(axis.workload, name) for name in (OURS, PEER))
         our_parts = PARTS_OF.get(axis.label, OUR_PARTS + ("Kafka",) * axis.with_kafka)
-        return axis.value(ours, our_parts), axis.value(peer, PEER_PARTS), axis.unit(ours, peer)
+        peer_value = axis.value(peer, PEER_PARTS) if axis.is_compared else None
+        return axis.value(ours, our_parts), peer_value, axis.unit(ours, peer)
 
     def by_size(self, prefix: str) -> list[tuple[float, str, Metrics]]:
         """The number in the name of each workload that begins so, rising; systems and metrics."""

@@ -80,6 +80,12 @@ measured. RocketMQ's are its Java clients, of which the load creates each messag
 - **First delivery within 1.5 s.** 0.4 s pass until `run` starts dequeue, which then needs 1.3 s
   beside the starting JVM: 0.8 s to import numpy, pyarrow and Kafka's client, the rest for the
   claim of the shard and its files. A fork of a process that has the imports would spare 0.3 s.
+- **Dequeue in 120 MB.** It has 86 MB before the first delivery, libraries and connections. Behind a
+  million there are the chunk that is sent and the next one that is encoded, of 20,000 rows each.
+- **Idle at 3 % of a core.** Of 5.5 the process that plans batches takes 1.6: it asks Kafka ten
+  times a second for the ends of the logs. The JVM takes 1.9, half of it its compilers after a load;
+  dequeue 2.2, of which 1.2 close 20 slots a second. A longer `ingest.trigger_ms` or
+  `timer.precision_ms` costs less, and timers come later into the wheel or out of it.
 - **230 bytes of disk.** A pending timer of this load has 296: a log record of 52, a prefix of 72,
   12 of its target, 119 of key and body, 41 of headers. Less needs another format of the prefix,
   which holds offset, due time, timestamp and partition as whole words.
