@@ -24,7 +24,7 @@ Written = tuple[str, str, str]
 
 
 def shared_folder(session: SparkSession, shared: Path, owner: str) -> Path:
-    """Make the folder of a data directory anew, and let each executor write a file there.
+    """Empty the folder of a data directory, and let each executor write a file there.
 
     Args:
         session: of an application on a cluster, with an executor.
