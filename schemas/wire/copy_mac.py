@@ -28,8 +28,10 @@ from duewheel.schemas import header_names as names
 from duewheel.schemas.arrays import Bool, Int64, bounds_of, ranges
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.schemas.columns import binary, constant, join, join_groups, spread, take
+from duewheel.schemas.wire import single_record
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.record_codec import framed, header_name
+from duewheel.schemas.wire.single_record import Header
 from duewheel.schemas.wire.spans import RawHeaders
 
 _pc: Any = pyarrow.compute
@@ -76,6 +78,27 @@ def signed(deliveries: Deliveries, key: bytes, only: Bool | None = None) -> Deli
         headers=join(deliveries.headers, spread(header, rows, len(deliveries))),
         header_count=deliveries.header_count + copies.astype(np.int32),
     )
+
+
+def mac_header(
+    key: bytes,
+    place: TopicPartition,
+    record_key: bytes | None,
+    value: bytes | None,
+    headers: Sequence[Header],
+) -> list[Header]:
+    """The last header of a single copy; empty: there is no key, and no MAC.
+
+    Args:
+        key: of the shard.
+        place: the timer partition of the copy.
+        record_key, value, headers: what it has.
+    """
+    if not key:
+        return []
+    encoded = b"".join(single_record.header(*each) for each in headers)
+    key_value = single_record.framed(record_key) + single_record.framed(value)
+    return [(names.COPY_MAC, _mac(key, place, key_value, encoded))]
 
 
 def own_copies(records: KafkaRecords, keys: Sequence[bytes]) -> Bool:

@@ -18,11 +18,16 @@ def framed(value: bytes | None) -> bytes:
     return varint(-1) if value is None else varint(len(value)) + value
 
 
+def header(name: str, content: bytes | None) -> bytes:
+    """A header as it stands in a record."""
+    return framed(name.encode()) + framed(content)
+
+
 def encode(
     offset_delta: int, key: bytes | None, value: bytes | None, headers: Iterable[Header] = ()
 ) -> bytes:
     """A record with its offset delta in the batch."""
-    encoded = [framed(name.encode()) + framed(content) for name, content in headers]
+    encoded = [header(name, content) for name, content in headers]
     tail = b"".join(
         (b"\0\0", varint(offset_delta), framed(key), framed(value), varint(len(encoded)), *encoded)
     )

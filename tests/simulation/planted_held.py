@@ -33,7 +33,7 @@ HELD = {
         "2",
         "copies name offsets of a topic that is no more",
         "kafka/held_queue.py",
-        "            batch = _as_first_copies(place, batch)\n",
+        "            batch = _as_first_copies(place, batch, progress.epochs.newest.signing_key)\n",
         "            pass\n",
         test="unit/kafka/test_held_queue.py::test_copies_of_a_topic_that_was_made_anew_begin_anew",
     ),
@@ -59,6 +59,14 @@ HELD = {
         "self._log_ends.of(p for p in self._bounds.unknown_ends if p not in held)",
         "self._log_ends.of(self._bounds.unknown_ends)",
         test="unit/kafka/test_held_queue.py::test_kafka_is_not_asked_where_a_partition_ends_whose_copies_wait",
+    ),
+    "moved-unsigned": Planted(
+        "bytes",
+        "a copy for a recreated topic keeps the MAC of the headers that it had",
+        "kafka/held_queue.py",
+        "        headers += mac_header(copy_key, place, record.key, record.value, headers)\n",
+        "        headers += record.headers[-1:]\n",
+        test="unit/schemas/wire/test_copy_mac.py::test_held_copies_of_a_topic_that_was_recreated_are_signed_again",
     ),
     "held-dealt": Planted(
         "2",

@@ -34,7 +34,8 @@ from duewheel.kafka.state_topic import ends_of
 from duewheel.kafka.topic_requirements import FRAME_BYTES
 from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.hashing import source_names
-from duewheel.schemas.header_names import LETTER, ORIGIN, TIMER_ID
+from duewheel.schemas.header_names import COPY_MAC, LETTER, ORIGIN, TIMER_ID
+from duewheel.schemas.wire.copy_mac import mac_header
 from duewheel.schemas.wire.record_batch import Batch, seal
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
 from duewheel.schemas.wire.single_record import Header, encode, several, single
@@ -181,7 +182,7 @@ def _taken(
             continue  # moved already, and not compacted yet: moving it again would deliver twice
         batch, topic_id = batch_of(record.value)
         if not progress.has_topic(place[0], topic_id):
-            batch = _as_first_copies(place, batch)
+            batch = _as_first_copies(place, batch, progress.epochs.newest.signing_key)
         parts.append(Part(*place, batch, None, is_whole=True))
         moved_keys.append(record.key)
         left[place] = Held(record.offset + 1, left[place].records - batch.count)
@@ -200,19 +201,22 @@ def _taken(
     return Moved(parts, deletions, stay | left)
 
 
-def _as_first_copies(place: Place, batch: Batch) -> Batch:
+def _as_first_copies(place: Place, batch: Batch, copy_key: bytes) -> Batch:
     """Copies for a timer topic that was recreated since: each becomes its timer's first record,
-    and keeps the timer's id.
+    keeps the timer's id, and is signed again.
     """
     sealed = bytes(seal(batch.body, batch.count, timestamp_ms=0))
-    records = (
-        encode(number, record.key, record.value, _of_first_copy(place, record.headers))
-        for number, record in enumerate(DefaultRecordBatch(sealed))
-    )
+    records = []
+    for number, record in enumerate(DefaultRecordBatch(sealed)):
+        headers = _of_first_copy(place, record.headers)
+        headers += mac_header(copy_key, place, record.key, record.value, headers)
+        records.append(encode(number, record.key, record.value, headers))
     return Batch(memoryview(b"".join(records)), batch.count)
 
 
 def _of_first_copy(place: Place, headers: Sequence[Header]) -> list[Header]:
+    if headers[-1][0] == COPY_MAC:
+        headers = headers[:-1]
     names = [name for name, _ in headers]
     at = len(names) - 1 - names[::-1].index(ORIGIN)  # an earlier one may be a producer's
     origin = headers[at][1]

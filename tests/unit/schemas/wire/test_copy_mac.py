@@ -10,6 +10,7 @@ import pytest
 from tests.harness.deliveries import CONTRACT, NOW_MS, rows
 from tests.harness.record_batches import Record, batch, rows_of
 
+from duewheel.kafka.held_queue import _as_first_copies
 from duewheel.kafka.leader_requests import Fetched
 from duewheel.kafka.raw_records import committed_records
 from duewheel.schemas.batches import Deliveries, TimerBatch, TopicPartition
@@ -89,6 +90,23 @@ def test_a_rejected_copy_keeps_its_mac() -> None:
         True,
         False,
     ]
+
+
+@pytest.mark.parametrize("key", [KEY, b""], ids=["signed", "unsigned"])
+def test_held_copies_of_a_topic_that_was_recreated_are_signed_again(key: bytes) -> None:
+    sent = copies(key)
+    own = sent.take(np.flatnonzero(sent.is_copy))
+    ((held,),) = split(own, [len(own)], [1 << 20])
+    moved = _as_first_copies(TIMERS, held, key)
+    records = fetched(bytearray(seal(moved.body, moved.count, timestamp_ms=NOW_MS)))
+    batch = parsed(records, (key,) if key else None)
+    assert not batch.forged.any()
+    assert batch.origin_offset.tolist() == [100, 101, 102], "their own"
+    assert batch.roll_times.tolist() == [1, 0, 0]
+    assert batch.retries.tolist() == [0, 1, 1]
+    assert batch.timer_id.to_pylist() == [b"timers-0@1", b"timers-0@2", b""]
+    assert batch.rejected.tolist() == [False, False, True], "the dead letter stays one"
+    assert batch.headers.to_pylist() == [OWN] * 3
 
 
 def test_what_is_no_copy_gets_no_mac() -> None:
