@@ -35,6 +35,7 @@ from duewheel.schemas.batches import TopicPartition
 PRECISION = "precision_ms"
 WINDOW = "roll_window_ms"
 SUITE = "suite"
+TOPICS, DEFAULT_TOPIC, TARGETS = "topics", "topics_default", "targets"
 COPY_KEYS_MAX = 2  # after a rotation: copies of the former key may be on their way
 _KEY_BITS = 256
 
@@ -232,13 +233,14 @@ class Epochs:
     def text(self) -> str:
         """The JSON form in the progress record; computed once, because every commit needs it.
 
-        Rules, which seldom change, would be most of it: each suite is in it once, and an epoch has
-        the index of its suite.
+        Rules, which seldom change, and lists of targets, which many topics share, would be most of
+        it: each of them is in it once, and where it belongs stands its index.
         """
         suites: list[Any] = []
+        lists: dict[tuple[str, ...], int] = {}
         epochs = []
         for epoch in self.epochs:
-            values = dict(epoch.values)
+            values = _with_targets(epoch.values, lambda of: lists.setdefault(tuple(of), len(lists)))
             if SUITE in values:
                 if values[SUITE] not in suites:
                     suites.append(values[SUITE])
@@ -246,6 +248,8 @@ class Epochs:
             known = {"copy_keys": list(epoch.copy_keys)} if epoch.copy_keys else {}
             epochs.append({"values": values, "since": marks_to(epoch.since), **known})
         raw: dict[str, Any] = {"suites": suites, "epochs": epochs}
+        if lists:
+            raw[TARGETS] = list(lists)
         if self.skipped:
             raw["skipped"] = [[*p, *known] for p, known in sorted(self.skipped.items())]
         return json.dumps(raw, separators=(",", ":"), sort_keys=True)
@@ -257,9 +261,12 @@ class Epochs:
         Raises:
             MISSHAPEN: the value has another shape.
         """
-        suites, epochs = raw["suites"], []
+        suites, lists, epochs = raw["suites"], raw.get(TARGETS, ()), []
         for each in raw["epochs"]:
-            values = dict(each["values"])
+            # A list in its place: written before they were shared.
+            values = _with_targets(
+                each["values"], lambda of: of if isinstance(of, list) else lists[integer(of)]
+            )
             if SUITE in values:
                 values[SUITE] = suites[integer(values[SUITE])]
             epochs.append(_epoch(values, each["since"], each.get("copy_keys", ())))
@@ -268,6 +275,20 @@ class Epochs:
             for topic, number, *offsets in raw.get("skipped", ())
         }
         return cls(tuple(epochs), skipped)
+
+
+def _with_targets(values: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """The values, each list of targets changed."""
+
+    def changed(table: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**table, TARGETS: change(table[TARGETS])} if TARGETS in table else table
+
+    values = dict(values)
+    if TOPICS in values:
+        values[TOPICS] = {topic: changed(table) for topic, table in values[TOPICS].items()}
+    if DEFAULT_TOPIC in values:
+        values[DEFAULT_TOPIC] = changed(values[DEFAULT_TOPIC])
+    return values
 
 
 def _epoch(

@@ -88,6 +88,9 @@ def test_epochs_are_dropped_that_no_recovery_reads() -> None:
     assert of(alone, P, 0, 20) == [0, 0]
 
 
+LISTED = {"topics_default": {"targets": 0}}
+
+
 def test_epochs_are_read_as_they_were_written() -> None:
     assert Epochs.from_json(json.loads(EPOCHS.text)) == EPOCHS
     misshapen: Any
@@ -98,6 +101,7 @@ def test_epochs_are_read_as_they_were_written() -> None:
         {"suites": [], "epochs": [{"values": {**VALUES, "precision_ms": 0}, "since": {}}]},
         {"suites": [], "epochs": [{"values": {**VALUES, "suite": 0}, "since": {}}]},
         {"suites": [1], "epochs": [{"values": {**VALUES, "suite": "0"}, "since": {}}]},
+        {"suites": [], "epochs": [{"values": {**VALUES, **LISTED}, "since": {}}], "targets": []},
     ):
         with pytest.raises((ValueError, LookupError)):
             Epochs.from_json(misshapen)
@@ -257,6 +261,37 @@ def test_an_epoch_keeps_the_rules_that_it_was_written_with() -> None:
 def test_an_epoch_that_cannot_be_judged_is_refused() -> None:
     with pytest.raises(RecoveryRefused, match="cannot apply"):
         contracts(Epochs.first(VALUES), "dead")
+
+
+def test_a_list_of_targets_is_in_the_progress_once_however_many_topics_share_it() -> None:
+    listed, own = [f"orders.{n:03}.placed" for n in range(50)], ["bills"]
+    topics = {
+        f"team.{n:03}.delayed": {"target": "orders", "targets": own if n % 100 == 7 else listed}
+        for n in range(500)
+    }
+    values = {**OLD, "topics": topics, "topics_default": {"targets": listed}}
+    epochs = Epochs.first(values).extended_by({**values, "levels_ms": [1]}, {P: 3})
+    assert len(epochs.text) < 80_000, "with each transaction; 1.1 MB, each list in its place"
+    read = Epochs.from_json(json.loads(epochs.text))
+    assert read == epochs
+    assert contracts(read, "dead")[0].topic("team.107.delayed").targets == ("bills",)
+    assert contracts(read, "dead")[0].topic("team.108.delayed").targets == tuple(listed)
+    assert contracts(read, "dead")[0].topic("others").targets == tuple(listed)
+
+
+def test_lists_of_targets_that_stand_in_their_places_are_read() -> None:
+    """Progress of a version that did not share them; without any list, all targets are open."""
+    tables = {"a": {"target": "orders", "targets": ["bills", "pay*"]}, "b": {"target": "orders"}}
+    values = {**OLD, "topics": tables, "topics_default": {"targets": []}}
+    epochs = Epochs.first(values)
+    raw = json.loads(epochs.text)
+    assert raw["epochs"][0]["values"]["topics"]["a"]["targets"] == 0
+    before = {**raw, "epochs": [{**raw["epochs"][0], "values": {**values, "suite": 0}}]}
+    del before["targets"]
+    read = Epochs.from_json(before)
+    assert read == epochs
+    (judge,) = contracts(read, "dead")
+    assert [judge.topic(name).targets for name in "abc"] == [("bills", "pay*"), None, ()]
 
 
 def test_keys_of_copies_are_drawn_and_are_no_change_of_settings() -> None:
