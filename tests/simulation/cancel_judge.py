@@ -298,6 +298,7 @@ class CancelJudge:
             wanted[NAME_OF[names.Request.CANCEL_OFFSET]] = b"%d" % timer.named_offset
         added = dict(said[len(own) :])
         flags = int(added.pop(names.CHASE_FLAGS, b"-1"))
+        added.pop(names.COPY_MAC, None)  # judged by what comes of the chase
         is_reschedule = flags & names.CHASE_FLAG_RESCHEDULE != 0
         where = answers.targets[int(answers.target[row])], int(answers.target_partition[row])
         right = said[: len(own)] == own and added == wanted and where == (TOPIC, number)

@@ -10,6 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tests.simulation.clocks import WorldClock
+from tests.simulation.copy_keys import CopyKeys
 from tests.simulation.disk import Disk
 from tests.simulation.history import History
 from tests.simulation.kafka_model import Kafka, Partition
@@ -76,6 +77,7 @@ class Host:
         whole: no file has been changed behind everybody's back.
         dealing: whether `duewheel reshard` has begun something that it has not finished.
         threads: makes those of the pipeline of one dequeue.
+        keys: of the MACs of copies.
     """
 
     root: Path
@@ -83,6 +85,7 @@ class Host:
     rng: Random
     chances: Chances = field(default_factory=Chances)
     threads: Callable[[], Threads] = InTurn
+    keys: CopyKeys = field(default_factory=lambda: CopyKeys(0))
 
     def __post_init__(self) -> None:
         config = self.setup.config

@@ -219,13 +219,15 @@ class Kafka:
         named: bytes | None = None,
         request: str = "",
         named_offset: int = ANY_OFFSET,
+        added: bytes = b"",
     ) -> None:
-        """A user's timer, or cancel."""
+        """A user's timer, or cancel; `added`: headers of copies that it forges."""
         partition = self.partitions[number]
         at = number, partition.end, due_ms, rejected
         timer = Timer(*at, named=named, request=request, named_offset=named_offset)
-        partition.append(Copy(timer, partition.end, stamp_ms, 0), stamp_ms)
-        self.history.written(Copy(timer, partition.end - 1, stamp_ms, 0))
+        copy = Copy(timer, partition.end, stamp_ms, 0, added=added)
+        partition.append(copy, stamp_ms)
+        self.history.written(copy)
 
     def write_slowly(self, number: int, due_ms: list[int], *, commit: bool) -> None:
         """A user's transaction that stays open until `end_slow`; it may be aborted then."""

@@ -20,7 +20,7 @@ from duewheel.checkpoints.config_epochs import WINDOW
 from duewheel.checkpoints.role import Role
 from duewheel.errors import CorruptFile, RecoveryRefused
 from duewheel.wheel.admin.accept_loss import KafkaTopics, accept, losses
-from duewheel.wheel.admin.change_settings import plan, take
+from duewheel.wheel.admin.change_settings import Rotation, plan, take
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import hold_role
 
@@ -78,16 +78,22 @@ def _change(world: World, setup: Setup, fs: WatchedFileSystem) -> None:
         return offsets_at(world.shard, ms)
 
     publisher = SimulatedPublisher(world.shard, world.chances.fate, lambda: None)
-    counts = world.history.counts
+    counts, keys = world.history.counts, world.host.keys
+    rotation = None
+    if keys.rotates():
+        rotation = Rotation(keys.draw, lambda _: offsets_of(world.shard, "end"))
+    terms = setup.config, at
     try:
         local = survey(world.path, setup.wheel, fs)
-        if not plan(publisher.peek(), local, setup.wheel, setup.config, at).changes:
+        planned = plan(publisher.peek(), local, setup.wheel, *terms, rotation=rotation)
+        if not planned.changes and rotation is None:
             return
         directory = WatchedDirectory.start(world.path, setup.wheel, Role.DEQUEUE, fs=fs)
         ingest = hold_role(world.path, Role.INGEST, fs)
         try:
-            planned = take(directory, publisher, setup.config, at)
+            planned = take(directory, publisher, *terms, rotation=rotation)
             counts["epochs dropped"] += planned.dropped
+            counts["key rotated"] += rotation is not None
         finally:
             ingest.close()
             with suppress(OSError):

@@ -51,7 +51,7 @@ SETTINGS = {
         "wheel/admin/change_settings.py",
         "max(taken, ends.get(p, 0))",
         "taken",
-        test="unit/wheel/admin/test_change_settings.py::test_a_new_key_holds_from_the_ends_of_the_partitions",
+        seed=63,
     ),
     "key-over-held": Planted(
         "1",
@@ -67,7 +67,7 @@ SETTINGS = {
         "checkpoints/config_epochs.py",
         "Epoch(values, since, self.newest.copy_keys)",
         "Epoch(values, since)",
-        test="unit/wheel/admin/test_change_settings.py::test_a_key_of_copies_is_drawn_once_and_stays_over_changes",
+        seed=50,
     ),
     "key-of-one-shard": Planted(
         "1",
@@ -91,7 +91,7 @@ SETTINGS = {
         "schemas/wire/copy_mac.py",
         "any(hmac.compare_digest(given, _mac(key, *of)) for key in keys)",
         "True",
-        test="unit/schemas/wire/test_copy_mac.py::test_each_changed_byte_is_noticed",
+        seed=13,
     ),
     "mac-without-partition": Planted(
         "bytes",
@@ -107,7 +107,7 @@ SETTINGS = {
         "schemas/request/headers.py",
         "meaning[~own] += 2 * len(MODES)",
         "pass",
-        test="unit/schemas/wire/test_copy_mac.py::test_a_forged_cancel_is_an_ordinary_one",
+        seed=13,
     ),
     "copies-go-anywhere": Planted(
         "bytes",

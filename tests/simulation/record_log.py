@@ -19,6 +19,7 @@ from zlib import crc32
 
 from crc32c import crc32c
 from kafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
+from tests.simulation.contract_check import decoded
 from tests.simulation.timers import Copy
 
 from duewheel.schemas.wire.varint import varint
@@ -164,7 +165,8 @@ def _batch(log: Sequence[Entry], piece: _Piece, stable_end: int) -> bytes:
             body += _record(delta, stamp_ms - from_ms, _NO_KEY_VALUE, 0, b"")
         else:
             timer = copy.timer
-            of_copy = copy.key_value, len(timer.headers), timer.columns[3]
+            count = len(timer.headers) + len(decoded(copy.added))
+            of_copy = copy.key_value, count, timer.columns[3] + copy.added
             body += _record(delta, stamp_ms - from_ms, *of_copy)
     codec = _drawn(base, "codec", 10)
     if codec in _ENCODERS:

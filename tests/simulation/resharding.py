@@ -37,8 +37,12 @@ from duewheel.wheel.dequeue.lifecycle import Dequeue
 
 _SHARDS_MAX = 3
 _FAULTY = 0.15  # of the command's calls: there are many of them
-# Too few partitions are known to have progress; a ring is too small; other settings in one of them.
-_REFUSALS = ("would have no partition", "is too far behind", "differ in", "copies for")
+# Too few partitions are known to have progress; a ring is too small; other settings in one of them;
+# copies wait for a partition, or are signed in one shard only.
+_REFUSALS = (
+    *("would have no partition", "is too far behind", "differ in", "copies for"),
+    "has no key for copies",
+)
 _AT_ONCE = 30  # runs of the command in the end
 
 

@@ -15,6 +15,8 @@ from random import Random
 
 from tests.simulation import contract_check, misfortunes, operator, seam, spark_model, standby
 from tests.simulation.cancel_judge import REPLIES
+from tests.simulation.copy_keys import CopyKeys
+from tests.simulation.forgers import Forgers
 from tests.simulation.history import Violation
 from tests.simulation.host import Chances, Host, Setup
 from tests.simulation.kafka_model import Partition
@@ -116,7 +118,8 @@ class Schedule:
         if is_dealt:
             setup = replace(setup, partitions=max(2, setup.partitions))
         chances = Chances(self._fate, lambda: self._happens("meanwhile"), self._rival, self._clock)
-        self.host = Host(root, setup, self.rng, chances, Settled if in_threads(seed) else InTurn)
+        threads = Settled if in_threads(seed) else InTurn
+        self.host = Host(root, setup, self.rng, chances, threads, CopyKeys(seed))
         self.host.kafka.rows_max = (0, 0, 0, 2)[seed % 4]
         self.world = World(self.host, Shard(self.host.kafka, 0, 1), setup, "data")
         self.host.shards.append(self.world)
@@ -126,6 +129,7 @@ class Schedule:
         self._resharding = Resharding(seed, self.host, lambda: self._happens("kill"), self._write)
         letters = not self._requests.any and setup.config.hot_slots.policy != "dead-letter"
         self._refusals = Refusals(seed, self.host.kafka, letters=letters)
+        self._forgers = Forgers(seed, self.host.keys)
         self._backup: dict[str, bytes | None] = {}
         self._saved: dict[str, bytes] = {}
         self._timers_left = self.rng.randint(5, 40) + (40 if is_dealt or sees else 0)
@@ -310,6 +314,7 @@ class Schedule:
             world.kafka.write(number, due_ms, stamp_ms, rejected=rejected, **asked)
         if rng.random() < 0.3:
             world.kafka.gap(rng.randrange(len(world.kafka.partitions)), rng.randint(1, 3))
+        self._forgers.write(world, self._requests.asked)
 
     def _write_slowly(self) -> None:
         """A producer's transaction begins, or all that are open end."""

@@ -40,11 +40,12 @@ class Settings:
         newest, shard = progress.epochs.newest, progress.shard
         before, self._newest[shard] = self._newest.get(shard, newest), newest
         self._shards = progress.shards
+        first = _first_as_newest(progress)
         for name in progress.partitions:
             known = self._epochs.setdefault(name[1], list(progress.epochs.epochs))
-            begins = newest.since.get(name, 0)
-            if (known[-1].values, known[-1].since.get(name, 0)) != (newest.values, begins):
-                known.append(newest)
+            begins = known[-1].since.get(name, 0), first.since.get(name, 0)
+            if known[-1].changes(first.values) or begins[0] != begins[1]:
+                known.append(first)
         return before != newest
 
     def reassigned(self, records: Sequence[Progress]) -> bool:
@@ -74,3 +75,13 @@ class Settings:
             if epoch.since.get((TOPIC, number), 0) <= offset:
                 return epoch
         raise AssertionError("the first epoch begins with the topic")
+
+
+def _first_as_newest(progress: Progress) -> Epoch:
+    """The first epoch with the settings of the newest one: a key of copies that was drawn since
+    does not matter here.
+    """
+    *older, first = progress.epochs.epochs
+    while older and not older[-1].changes(first.values):
+        first = older.pop()
+    return first

@@ -31,6 +31,7 @@ from duewheel.kafka.publisher import is_yield_requested
 from duewheel.kafka.state_topic import StateRecord
 from duewheel.schemas import header_names as names
 from duewheel.schemas.batches import Deliveries, TopicPartition
+from duewheel.schemas.wire.copy_mac import signed
 from duewheel.wheel.encoded import Aside, EncodingTarget, Reason, Target
 from duewheel.wheel.publisher_protocol import Prepared, Seen
 
@@ -143,9 +144,10 @@ class Shard:
         timer = history.settings.judged(timer)
         said = dict(decoded(headers))
         if names.NOT_BEFORE_MS not in said:
-            return Copy(timer, offset, now_ms, newest.rolls + 1)
+            return Copy(timer, offset, now_ms, newest.rolls + 1, added=_added(timer, headers))
         not_before_ms = int(said[names.NOT_BEFORE_MS])
-        return Copy(timer, offset, now_ms, newest.rolls, not_before_ms, newest.retries + 1)
+        counts = newest.rolls, not_before_ms, newest.retries + 1
+        return Copy(timer, offset, now_ms, *counts, added=_added(timer, headers))
 
     def finish(self, *, commit: bool) -> None:
         """End the shard's transaction."""
@@ -262,7 +264,8 @@ class SimulatedPublisher:
         kafka.history.attempted(deliveries, fate)
         sent, held = list[Sent](), shard.lane.held
         if deliveries is not None:
-            deliveries, sent, held = self._addressed(deliveries)
+            key = progress.epochs.newest.signing_key
+            deliveries, sent, held = self._addressed(deliveries, key)
             progress = replace(progress, held=self.aside.held)
         if fate == "die before":
             kafka.die()
@@ -292,14 +295,22 @@ class SimulatedPublisher:
             self.close()
             raise Displaced("fenced, or ended by the time-out")
 
-    def _addressed(self, deliveries: Deliveries) -> tuple[Deliveries, list[Sent], list[Sent]]:
-        """The rows where they go, what goes to the timer topic, and what waits then."""
+    def _addressed(
+        self, deliveries: Deliveries, key: bytes
+    ) -> tuple[Deliveries, list[Sent], list[Sent]]:
+        """The rows where they go, what goes to the timer topic, and what waits then.
+
+        Args:
+            deliveries: as they left the wheel.
+            key: signs copies.
+        """
         aside = Aside()
         if len(deliveries):
             parked_ms = self._kafka.parked_ms
             waits_ms = self._kafka.history.waits_ms
-            routed = route(deliveries, self._known, frozenset(), TARGETS[DEAD], parked_ms, waits_ms)
-            deliveries, aside = routed.deliveries, routed.aside
+            terms = TARGETS[DEAD], parked_ms, waits_ms, key
+            routed = route(deliveries, self._known, frozenset(), *terms)
+            deliveries, aside = signed(routed.deliveries, key), routed.aside
             self._require_taken(routed)
         sent, held = self._shard.sorted_out(deliveries, self._down)
         waits = {p: Held(0, count) for p, count in _counted(held).items()}
@@ -355,7 +366,13 @@ def _chase(request: Timer, headers: bytes, offset: int, now_ms: int) -> Copy:
     """A request that is written again, as its headers say."""
     said = dict(decoded(headers))
     slot, flags = int(said[names.CHASE_SLOT]), int(said[names.CHASE_FLAGS])
-    return Copy(request, offset, now_ms, 0, chase_slot=slot, chase_flags=flags)
+    added = _added(request, headers)
+    return Copy(request, offset, now_ms, 0, chase_slot=slot, chase_flags=flags, added=added)
+
+
+def _added(timer: Timer, headers: bytes) -> bytes:
+    """What stands behind the user's own headers."""
+    return headers[len(timer.columns[3]) :]
 
 
 def offsets_at(shard: Shard, stamp_ms: int) -> dict[tuple[str, int], int]:

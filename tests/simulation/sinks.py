@@ -1,7 +1,8 @@
 """What a simulated ingest does with records: its tasks parse them, its sink takes the timers.
 
 Reading, settings epochs, the bytes between both and the sink are the real ones. Only the contract
-is not: what a record asks for follows from its place, key, value and headers from its bytes.
+is not: what a user's record asks for follows from its place. Whether it is a copy, and what it says
+then, follows from its bytes, like its key, value and headers.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from tests.simulation.kafka_model import Kafka
 from tests.simulation.settings import mapped
 from tests.simulation.timers import Copy, batch_of
 
-from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.checkpoints.config_epochs import Epoch, Epochs
 from duewheel.checkpoints.fs import Space
 from duewheel.clock import Clock
 from duewheel.schemas.batches import TimerBatch
-from duewheel.schemas.columns import join_groups
+from duewheel.schemas.request.headers import USERS, forged_rows, header_groups, read_headers
+from duewheel.schemas.request.request_columns import copies as said_of_copies
+from duewheel.schemas.wire.copy_mac import own_copies
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.streaming.batch_taker import BatchTaker
 from duewheel.streaming.disk_guard import DiskGuard
@@ -30,25 +33,34 @@ from duewheel.wheel.append.engine import Engine
 
 def parser_of(epochs: Epochs, kafka: Kafka) -> Callable[[KafkaRecords], TimerBatch]:
     """What the tasks of a query do with records."""
-    parsers = [partial(_parsed, kafka, mapped(epoch.values)) for epoch in epochs.epochs]
+    parsers = [partial(_parsed, kafka, epoch) for epoch in epochs.epochs]
     return partial(parse_by_epoch, parsers=parsers, epochs=epochs)
 
 
-def _parsed(kafka: Kafka, mapped: int, records: KafkaRecords) -> TimerBatch:
-    """`mapped`: as in `batch_of`."""
+def _parsed(kafka: Kafka, epoch: Epoch, records: KafkaRecords) -> TimerBatch:
     numbers = [records.partitions[index][1] for index in records.partition.tolist()]
     places = zip(numbers, records.offset.tolist(), strict=True)
     copies = [_committed(kafka, number, offset) for number, offset in places]
-    headers = records.headers
+    keys = [bytes.fromhex(key) for key in epoch.copy_keys]
+    own = own_copies(records, keys) if keys else None
+    headers = read_headers(records.headers, own=own)
+    encoded, count = header_groups(headers, headers.request == USERS)
+    said = said_of_copies(headers.fields(), records.offset, np.ones(len(records), np.bool_))
     return replace(
-        batch_of(copies, mapped),
+        batch_of(copies, mapped(epoch.values)),
         partitions=records.partitions,
         partition=records.partition,
         offset=records.offset,
         key_value=records.key_value.column(),
-        headers=join_groups(headers.both.column(), headers.firsts),
-        header_count=np.diff(headers.firsts).astype(np.int32),
+        headers=encoded,
+        header_count=count,
         timestamp_ms=records.timestamp_ms,
+        origin_offset=said.origin_offset,
+        not_before_ms=said.not_before_ms,
+        retries=said.retries,
+        chase_slot=said.chase_slot,
+        chase_flags=said.chase_flags,
+        forged=forged_rows(headers, own),
     )
 
 

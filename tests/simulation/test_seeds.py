@@ -53,7 +53,7 @@ def test_no_seed_violates_an_invariant() -> None:
         *("rivals", "fenced", "take-over refused"),
         *("power lost, keeps DURABLE", "old copy, keeps ALL", "files lost, keeps NOTHING"),
         *("taken over, keeps NOTHING", "new standby, keeps NOTHING", "promoted: standby"),
-        *("settings changed", "epochs dropped", "reconfigure refused"),
+        *("settings changed", "epochs dropped", "reconfigure refused", "key rotated", "forged"),
         *("cancel", "reschedule", "named", "timers cancelled", "hot slot", "spread"),
         *("chases", "chases of a request: 0", "chases of a request: 3"),
         *("answer: cancelled", "answer: already_delivered", "answer: unknown"),

@@ -133,6 +133,7 @@ class Copy:
         timer: as its user wrote it; of a chase the request.
         chase_slot: of a chase, the last slot delivered in full when it was written, else NO_SLOT.
         chase_flags: of a chase.
+        added: the headers behind its user's own: of a copy duewheel's, else forged ones.
     """
 
     timer: Timer
@@ -143,6 +144,7 @@ class Copy:
     retries: int = 0
     chase_slot: int = NO_SLOT
     chase_flags: int = 0
+    added: bytes = b""
 
     @property
     def is_chase(self) -> bool:

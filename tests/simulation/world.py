@@ -14,7 +14,7 @@ import os
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.simulation.floors import FloorWatch
@@ -333,6 +333,8 @@ class World:
             starts = offsets_of(self.shard, "start")
             now_ms = min(self.clock.now_ms(), self.clock.true_ms)
             first = first_progress(directory, self.setup.config, starts, now_ms)
+            if self.host.keys.at_first:
+                first = replace(first, epochs=first.epochs.drawing_key(self.host.keys.draw))
         shop = self.shop = Shop(actor, directory, dequeue, self.kafka.deals)
         permitted = self._permit(directory.state.uuid)
         dequeue.start(first, take_over=self.take_over)

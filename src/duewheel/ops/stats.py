@@ -7,7 +7,6 @@ run meanwhile.
 from __future__ import annotations
 
 import base64
-import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -20,7 +19,6 @@ from duewheel.clock import Clock
 from duewheel.config.durations import format_duration_ms
 from duewheel.config.instants import epoch_ms
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError
 from duewheel.runtime.dequeue_metrics import count_pending
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.inspect.pending_counts import PendingTimers
@@ -188,19 +186,9 @@ def selection(
 
 
 def pause(settings: Settings, process: Process, *, on: bool) -> dict[str, Any]:
-    """Pauses or resumes a process, now and across its restarts.
-
-    Raises:
-        ConfigError: the data directory cannot be written here.
-    """
-    try:
-        with opened(settings, HOST_FS) as directory:
-            directory.state.live.pause(_PROCESSES[process], on=on)
-    except OSError as error:
-        if error.errno not in (errno.EROFS, errno.EACCES):
-            raise
-        path = settings.storage.data_dir
-        raise ConfigError(f"{path} cannot be written here, as a pause must: {error}") from error
+    """Pauses or resumes a process, now and across its restarts."""
+    with opened(settings, HOST_FS) as directory:
+        directory.state.live.pause(_PROCESSES[process], on=on)
     return {"process": process, "paused": on}
 
 

@@ -60,7 +60,6 @@ def status(settings: Settings) -> dict[str, Any]:
             "dequeue": _dequeue(state, settings, now_ms),
             "disk": _disk(state, settings),
             "standby": _standby(state, now_ms),
-            "copies_signed": _copies_signed(state),
             "bounds": bounds(settings),
             "recovering": _recovering(state),
             **_counts(state, settings),
@@ -136,12 +135,6 @@ def _copies_held(state: State) -> int:
     return copies(mirror.progress.held) if mirror else 0
 
 
-def _copies_signed(state: State) -> bool | None:
-    """Reports whether copies carry a MAC; None before the first progress, and in a recovery."""
-    mirror = None if state.needs_recovery else state.mirror()
-    return mirror.signs_copies if mirror else None
-
-
 def _disk(state: State, settings: Settings) -> dict[str, Any]:
     """Reports free bytes, ingest's minimum of them, and the messages that wait for room."""
     space = fs.space(settings.storage.data_dir)
@@ -194,7 +187,6 @@ def _counts_of_standby(state: State, settings: Settings) -> dict[str, int]:
     """Counts in the files: no process of a standby counts what the owner delivers."""
     pending = 0
     if not state.needs_recovery:
-        opened = DataDirectory(state.path.parent, settings.wheel, fs.READING_FS)
-        with closing(opened) as directory:
+        with closing(DataDirectory(state.path.parent, settings.wheel)) as directory:
             pending = PendingTimers(directory).count().total
     return {"pending": pending, "delivered": max(0, state.commit().placed - pending)}

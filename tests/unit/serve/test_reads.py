@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,6 @@ from tests.harness.local_world import NOW_MS
 from tests.harness.served import COUNT, fill, served, settings_of
 
 from duewheel.checkpoints.state_file import Damage, State
-from duewheel.errors import ConfigError
-from duewheel.ops import stats
 
 
 @pytest.fixture
@@ -132,26 +128,6 @@ def test_probes_of_a_shard_that_does_not_run(client: TestClient) -> None:
     assert client.get("/livez").text == "ok"
     reasons = problem(client.get("/readyz"), 503, "not_ready")["reasons"]
     assert {"ingest_not_running", "dequeue_not_running"} <= reasons.keys()
-
-
-def test_a_directory_that_cannot_be_written_is_enough(
-    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A sidecar has the volume read-only. Tests may run as root, so the double refuses."""
-    opened = os.open
-
-    def reading(path: Any, flags: int, *rest: Any, **named: Any) -> int:
-        if flags & (os.O_RDWR | os.O_WRONLY | os.O_CREAT):
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-        return opened(path, flags, *rest, **named)
-
-    monkeypatch.setattr(os, "open", reading)
-    assert listed(client, limit=1)["timers"]
-    for path in ("/v1/histogram", "/v1/stats", "/v1/status", "/metrics"):
-        assert client.get(path).status_code == 200, path
-    assert "dequeue_not_running" in problem(client.get("/readyz"), 503, "not_ready")["reasons"]
-    with pytest.raises(ConfigError, match="cannot be written here"):
-        stats.pause(settings_of(tmp_path), "ingest", on=True)
 
 
 def test_metrics_count_the_requests(client: TestClient) -> None:
