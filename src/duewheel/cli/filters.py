@@ -7,13 +7,16 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from duewheel.cli.options import Command, show
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
+
+if TYPE_CHECKING:  # it imports numpy and pyarrow
+    from duewheel.wheel.inspect.listing import Filter
 
 AT_MOST = 1_000
 
@@ -49,18 +52,17 @@ def with_filter(command: Command) -> Command:
     return command
 
 
-def cancel_matching(
-    settings: Settings, options: Mapping[str, Any], wait_s: float | None, output: str
-) -> int:
-    """Runs `cancel --matching`; returns its exit code."""
+def selected(settings: Settings, options: Mapping[str, Any], page: str | None = None) -> Filter:
+    """Translates the options of `list` and of `cancel --matching`.
+
+    Raises:
+        ConfigError: an instant does not parse.
+    """
     from duewheel.config.instants import parse_instant
-    from duewheel.ops.pending_changes import cancel_all
     from duewheel.ops.stats import selection
 
-    if any(options[name] is not None for name in ("handle", "partition", "timer_topic")):
-        raise ConfigError("--matching goes with --topic, --id, --key, --level, --from and --to")
     since, until, key = options["since"], options["until"], options["key"]
-    wanted = selection(
+    return selection(
         settings,
         topic=options["topic"],
         level=options["level"],
@@ -68,7 +70,19 @@ def cancel_matching(
         key=None if key is None else key.encode(),
         since=None if since is None else parse_instant(since),
         until=None if until is None else parse_instant(until),
+        page=page,
     )
+
+
+def cancel_matching(
+    settings: Settings, options: Mapping[str, Any], wait_s: float | None, output: str
+) -> int:
+    """Runs `cancel --matching`; returns its exit code."""
+    from duewheel.ops.pending_changes import cancel_all
+
+    if any(options[name] is not None for name in ("handle", "partition", "timer_topic")):
+        raise ConfigError("--matching goes with --topic, --id, --key, --level, --from and --to")
+    wanted = selected(settings, options)
     dry_run, at_most = options["dry_run"], options["at_most"]
     result = cancel_all(settings, wanted, wait_s, at_most=at_most, dry_run=dry_run)
     sample = result.pop("sample")

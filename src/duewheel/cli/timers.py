@@ -1,15 +1,54 @@
-"""The command `show`: its options, and its text."""
+"""The commands `list` and `show`: their options, and their text."""
 
 from __future__ import annotations
 
+import json
+from itertools import islice
 from typing import Any
 
 import click
 
 from duewheel.cli.examples import CommandWithExamples
+from duewheel.cli.filters import selected
 from duewheel.cli.options import show, with_output, with_settings
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
+
+
+@click.command("list", cls=CommandWithExamples)
+@click.option("--topic", help="only timers with this target topic")
+@click.option("--id", "timer_id", help="only timers with this id, in any partition")
+@click.option("--key", help="only timers with this key; reads messages: seconds a million")
+@click.option("--level", type=click.IntRange(1), help="only timers of this delay level")
+@click.option(
+    "--from", "since", help="only timers that leave from then on: epoch ms, or ISO-8601 and zone"
+)
+@click.option("--to", "until", help="only timers that leave until then")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=100, help="how many at most")
+@click.option("--page", help="the last `page` value of the previous list: continue behind it")
+@with_output
+@with_settings()
+def list_timers(
+    settings: Settings, limit: int, page: str | None, output: str, **options: Any
+) -> None:
+    """List pending timers in the order in which they leave.
+
+    A cancelled timer is listed until then, with `cancelled`. If more timers follow, a line on
+    stderr says how to list them. JSON has times in epoch milliseconds.
+    """
+    from duewheel.cli.timer_text import timer_line
+    from duewheel.clock import SystemClock
+    from duewheel.ops.stats import listed
+
+    rows = listed(settings, selected(settings, options, page), limit + 1)
+    now_ms, last = SystemClock().now_ms(), ""
+    for row in islice(rows, limit):
+        last = row["page"]
+        click.echo(json.dumps(row) if output == "json" else timer_line(row, now_ms))
+    if not last:
+        click.echo("duewheel: no pending timers", err=True)
+    if next(rows, None) is not None:
+        click.echo(f"duewheel: more timers follow: --page {last}, or --limit", err=True)
 
 
 @click.command("show", cls=CommandWithExamples)

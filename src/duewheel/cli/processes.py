@@ -1,0 +1,80 @@
+"""Commands that are the processes of a shard: `run`, `standby`, `ingest`, `dequeue`, `serve`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from duewheel.cli.examples import CommandWithExamples
+from duewheel.cli.options import with_settings
+from duewheel.config.settings import Settings
+
+_TAKE_OVER = "--take-over"
+_take_over = click.option(
+    _TAKE_OVER,
+    is_flag=True,
+    help="take the shard over and read again from Kafka; use it if no other instance serves it",
+)
+
+
+@click.command(cls=CommandWithExamples)
+@_take_over
+@with_settings("run", extra="service")
+def run(settings: Settings, *, take_over: bool) -> int:
+    """Run ingest and dequeue, and restart a process that dies."""
+    from duewheel.runtime import supervisor
+
+    return supervisor.run(settings, _own_flags(), take_over=take_over)
+
+
+@click.command(cls=CommandWithExamples)
+@with_settings("run", extra="service")
+def standby(settings: Settings) -> int:
+    """Run a standby of the shard, ready to take over at once.
+
+    It has a data directory of its own. It takes over by itself when the owner has been silent for
+    `shard.take_over_after`, and on `duewheel promote`. A directory that owns the shard already
+    serves it, as `run` does.
+    """
+    from duewheel.runtime import supervisor
+
+    return supervisor.run(settings, _own_flags(), standby=True)
+
+
+def _own_flags() -> list[str]:
+    """The flags of this command line, for the child processes; the supervisor adds --take-over."""
+    return [word for word in sys.argv[2:] if word != _TAKE_OVER]
+
+
+@click.command(cls=CommandWithExamples)
+@with_settings("ingest", extra="service")
+def ingest(settings: Settings) -> None:
+    """Run only ingest: read timer topics into the wheel (Spark)."""
+    from duewheel.runtime.ingest_process import run_ingest
+
+    run_ingest(settings)
+
+
+@click.command(cls=CommandWithExamples)
+@_take_over
+@click.option("--standby", is_flag=True, help="start as a standby of the shard: see `standby`")
+@with_settings("dequeue")
+def dequeue(settings: Settings, *, take_over: bool, standby: bool) -> None:
+    """Run only dequeue: deliver due timers (no Spark, no Java)."""
+    from duewheel.runtime.dequeue_process import run_dequeue
+
+    run_dequeue(settings, take_over=take_over, standby=standby)
+
+
+@click.command("serve", cls=CommandWithExamples)
+@with_settings("serve", extra="serve")
+def serve(settings: Settings) -> None:
+    """Serve the HTTP API of the shard.
+
+    Runs beside ingest and dequeue, and reads their files. Listens on loopback unless [serve] says
+    otherwise. Changes need serve.token_file.
+    """
+    from duewheel.serve.server import run_serve
+
+    run_serve(settings)
