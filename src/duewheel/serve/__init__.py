@@ -1,6 +1,7 @@
 """The HTTP API: `duewheel serve`, a process of its own beside ingest and dequeue.
 
-    gate        host names, size of a body, headers of every response
+    connections no client that does not go on holds one
+    gate        host names, size of a body, requests at a time, headers of every response
     access      tokens: who may read, who may change
     problems    errors as RFC 9457 has them
     models      the JSON of requests and responses

@@ -1,21 +1,25 @@
-"""The gate in front of the API: names of this host, size and time of a request's body, headers of
-every response.
+"""The gate in front of the API: names of this host, size and time of a request's body, requests at
+a time, headers of every response.
 
 The header `Host` must be one of this server's names: else a web page elsewhere could give its own
-name this host's address, and read the API through the browser of a person on this host.
+name this host's address, and read the API through the browser of a person on this host. An address
+is no name: the page behind it is this server's. Kubelets and Prometheus ask by address.
 """
 
 from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
+from ipaddress import ip_address
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duewheel.config.keys_and_bounds import ServeSection
-from duewheel.serve.problems import Refused
+from duewheel.serve.problems import RETRY_AFTER_S, Refused
 
 BODY_S = 30.0  # in which a body must arrive
+REQUESTS_MAX = 128  # that are computed or wait for a thread; the probes are answered beyond them
+_PROBES = frozenset({"/livez", "/readyz", "/metrics"})
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _HEADERS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
 
@@ -32,6 +36,7 @@ class Gate:
 
     def __init__(self, app: ASGIApp, names: frozenset[str] | None, body_max: int) -> None:
         self._app, self._names, self._body_max = app, names, body_max
+        self._active = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -46,17 +51,41 @@ class Gate:
         try:
             self._require_name(scope)
             body = await self._read_body(receive)
+            if body is not None:
+                self._require_room(scope["path"])
         except Refused as refused:
             await refused.response()(scope, receive, send_with_headers)
             return
         if body is not None:
-            await self._app(scope, _replayed(body, receive), send_with_headers)
+            await self._count(scope, _replayed(body, receive), send_with_headers)
+
+    def _require_room(self, path: str) -> None:
+        if self._active >= REQUESTS_MAX and path not in _PROBES:
+            retry = {"Retry-After": RETRY_AFTER_S}
+            detail = f"{self._active} requests are waiting"
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "busy", detail, retry)
+
+    async def _count(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request that counts until its response begins: a client may read slowly."""
+        counted = True
+        self._active += 1
+
+        async def send_uncounted(message: Message) -> None:
+            nonlocal counted
+            self._active -= counted
+            counted = False
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_uncounted)
+        finally:
+            self._active -= counted
 
     def _require_name(self, scope: Scope) -> None:
         if self._names is None:
             return
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        if len(hosts) != 1 or _name(hosts[0]) not in self._names:
+        if len(hosts) != 1 or not (_name(hosts[0]) in self._names or _is_address(_name(hosts[0]))):
             detail = "the header Host is no name of this server: serve.hosts has its names"
             raise Refused(HTTPStatus.MISDIRECTED_REQUEST, "misdirected_request", detail)
 
@@ -86,6 +115,14 @@ def _name(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -16,12 +16,11 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
+from duewheel.serve.connections import IDLE_S, Connection
 
 log = structlog.get_logger(__name__)
 
-CONNECTIONS_MAX = 256  # beyond them a request is refused with 503
 HEADER_BYTES_MAX = 16 << 10  # request line and headers
-IDLE_S = 30
 STOP_S = 5
 
 
@@ -59,15 +58,14 @@ def run_serve(settings: Settings) -> None:
     config = uvicorn.Config(
         app,
         loop="asyncio",
-        http="h11",
+        http=Connection,
         ws="none",
         log_config=None,
         access_log=False,  # its lines have ids and keys
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=CONNECTIONS_MAX,
         h11_max_incomplete_event_size=HEADER_BYTES_MAX,
-        timeout_keep_alive=IDLE_S,
+        timeout_keep_alive=int(IDLE_S),
         timeout_graceful_shutdown=STOP_S,
         ssl_certfile=serve.tls_cert_file,
         ssl_keyfile=serve.tls_key_file,

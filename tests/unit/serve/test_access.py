@@ -18,6 +18,7 @@ from tests.harness.served import (
 )
 
 from duewheel.errors import ConfigError
+from duewheel.serve import gate
 from duewheel.serve.access import Access
 from duewheel.serve.server import run_serve
 
@@ -73,6 +74,10 @@ def test_a_large_body_is_refused(tmp_path: Path) -> None:
         ("localhost:8466", 200),
         ("127.0.0.1", 200),
         ("[::1]:8466", 200),
+        ("10.0.0.1:8466", 200),
+        ("[fe80::1]", 200),
+        ("10.0.0.1.evil.example", 421),
+        ("10.0.0.256", 421),
         ("evil.example", 421),
         ("localhost.evil.example", 421),
         ("", 421),
@@ -90,6 +95,18 @@ def test_names_can_be_configured(tmp_path: Path) -> None:
     anywhere = settings_of(tmp_path, host="0.0.0.0", open_reads=True)
     with served(anywhere) as client:
         assert client.get("/livez", headers={"Host": "other.example"}).status_code == 200
+
+
+def test_requests_at_a_time_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "REQUESTS_MAX", 0)
+    with served(settings_of(tmp_path)) as client:
+        response = client.get("/v1/timers")
+        assert (response.status_code, response.json()["code"]) == (503, "busy")
+        assert response.headers["retry-after"]
+        assert client.get("/livez").status_code == client.get("/metrics").status_code == 200
+        monkeypatch.setattr(gate, "REQUESTS_MAX", 1)
+        for _ in range(3):  # each is counted until it is answered
+            assert client.get("/v1/timers").json()["code"] == "no_data_directory"
 
 
 def test_responses_are_not_cached(tmp_path: Path) -> None:

@@ -1,0 +1,102 @@
+"""Connections: no client that does not go on holds one.
+
+uvicorn waits without end for the head of a request, and for a client that does not read, and counts
+such connections against its limit. So silent clients, whoever can connect, would stop all others,
+and the probe of a supervisor, which would then restart the process.
+
+- A connection ends IDLE_S after it was opened, or after its last response, without another head;
+  however slowly one comes. So does one whose client has read nothing of a response for as long.
+- Beyond CONNECTIONS_MAX the one ends that has waited longest for its client. The gate bounds how
+  many do not wait for their clients, so there is one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+IDLE_S = 30.0
+CONNECTIONS_MAX = 256
+
+_Phase = Literal["head", "body", "answer", "read"]
+
+
+class Connection(H11Protocol):
+    """See the module's head. Its methods are those of asyncio.Protocol, and uvicorn's."""
+
+    idle_s, connections_max = IDLE_S, CONNECTIONS_MAX
+
+    phase: _Phase = "answer"
+    since_s: float = 0.0
+    _end: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._note_phase()
+        if len(self.connections) > self.connections_max:
+            self._end_longest()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._note_phase()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._note_phase()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._note_phase()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._note_phase()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_clock()
+        super().connection_lost(exc)
+
+    def _note_phase(self) -> None:
+        phase = self._present_phase()
+        if phase == self.phase:
+            return
+        self._stop_clock()
+        self.phase, self.since_s = phase, self.loop.time()
+        if phase in ("head", "read"):  # the gate bounds the time of a body
+            self._start_clock()
+
+    def _present_phase(self) -> _Phase:
+        if self.flow.write_paused or self.transport.is_closing():
+            return "read"
+        if self.conn.their_state is h11.IDLE:
+            return "head"
+        return "body" if self.conn.their_state is h11.SEND_BODY else "answer"
+
+    def _start_clock(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+        self._end = self.loop.call_later(self.idle_s, self._end_without_headway, unread)
+
+    def _end_without_headway(self, unread_before: int) -> None:
+        if self.transport.get_write_buffer_size() < unread_before:
+            self._start_clock()  # it reads, however slowly
+        else:
+            self.transport.abort()
+
+    def _stop_clock(self) -> None:
+        if self._end is not None:
+            self._end.cancel()
+            self._end = None
+
+    def _end_longest(self) -> None:
+        waiting = [
+            each
+            for each in self.connections
+            if isinstance(each, Connection) and each is not self and each.phase != "answer"
+        ]
+        if waiting:
+            longest = min(waiting, key=lambda each: each.since_s)
+            self.connections.discard(longest)
+            longest.transport.abort()

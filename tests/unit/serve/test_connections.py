@@ -1,0 +1,121 @@
+"""Clients that are silent, drip, or do not read: they stop no other."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from tests.harness.launcher import wait_until
+
+from duewheel.serve.connections import Connection
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+LARGE = 16 << 20  # more than the sockets of both sides hold
+
+
+class Impatient(Connection):
+    idle_s, connections_max = 0.5, 8
+
+
+async def _app(scope: Scope, _: Receive, send: Send) -> None:
+    size = LARGE if scope["path"] == "/large" else 2
+    headers = [(b"content-length", b"%d" % size)]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"x" * size})
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    config = uvicorn.Config(_app, http=Impatient, ws="none", lifespan="off", log_config=None)
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield listener.getsockname()[1]
+        server.should_exit = True
+        thread.join(30)
+
+
+@contextmanager
+def connected(port: int) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", port), 10) as client:
+        yield client
+
+
+def answer_of(client: socket.socket) -> bytes:
+    client.sendall(REQUEST)
+    answer = b""
+    while not answer.endswith(b"\r\n\r\nxx"):
+        answer += client.recv(1_000)
+    return answer
+
+
+def is_ended(client: socket.socket) -> bool:
+    try:
+        return client.recv(65536) == b""
+    except ConnectionError:
+        return True
+
+
+def test_silent_clients_stop_no_other(port: int) -> None:
+    with ExitStack() as held:
+        silent = [held.enter_context(connected(port)) for _ in range(20)]
+        silent[-1].sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")
+        for _ in range(3):
+            with connected(port) as client:
+                assert answer_of(client).startswith(b"HTTP/1.1 200")
+
+
+def test_a_silent_client_is_ended(port: int) -> None:
+    with connected(port) as before, connected(port) as between:
+        assert answer_of(between).startswith(b"HTTP/1.1 200")
+        assert is_ended(before)
+        assert is_ended(between)
+
+
+def test_a_head_that_drips_is_ended(port: int) -> None:
+    with connected(port) as client:
+        client.settimeout(0.1)
+
+        def drip() -> bool:
+            try:
+                client.sendall(b"a")
+                return is_ended(client)
+            except TimeoutError:
+                return False
+            except ConnectionError:
+                return True
+
+        wait_until(drip, "the connection is held", 10)
+
+
+def test_a_client_that_does_not_read_is_ended(port: int) -> None:
+    with connected(port) as client:
+        client.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        threading.Event().wait(1.5)
+        read = 0
+        while part := _read(client):
+            read += len(part)
+        assert read < LARGE
+
+
+def test_a_client_that_reads_slowly_gets_it_all(port: int) -> None:
+    with connected(port) as client:
+        client.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        read = 0
+        while part := client.recv(1 << 20):
+            read += len(part)
+            threading.Event().wait(0.05)
+        assert read > LARGE
+
+
+def _read(client: socket.socket) -> bytes:
+    try:
+        return client.recv(1 << 20)
+    except ConnectionError:
+        return b""
