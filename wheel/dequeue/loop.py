@@ -134,6 +134,12 @@ class Loop:
             half=bool(self.position.half_below),
             epoch=claimed.epoch,
         )
+        if not claimed.epochs.newest.copy_keys:
+            log.warning(
+                "copies are not signed: whoever may write to a timer topic can forge them",
+                reason="a version without keys has begun the shard",
+                remedy="stop the shard, and run `duewheel reconfigure --rotate-key`",
+            )
         self._commits.commit(None, claimed, 0)
         self._end_standby()
 

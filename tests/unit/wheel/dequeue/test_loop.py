@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from tests.harness.local_world import NOW_MS, PRECISION_MS, SLOT, LocalWorld, ring, timer
 from tests.harness.timer_rows import P0, P1
 
@@ -46,6 +47,19 @@ def committed(world: LocalWorld) -> dict[int, tuple[int, int, int | None, int | 
 
 
 MakeWorld = Callable[..., LocalWorld]
+
+
+def test_a_start_without_a_key_for_copies_says_so(tmp_path: Path) -> None:
+    world = LocalWorld(tmp_path, ring(64))
+    told = []
+    for _ in range(2):
+        with capture_logs() as logs:
+            world.restart(Role.DEQUEUE)
+        told.append([line["remedy"] for line in logs if "not signed" in line["event"]])
+        progress = world.publisher.committed[-1][1]
+        keyed = replace(progress, epochs=progress.epochs.drawing_key(lambda _: 7))
+        world.publisher.committed[-1] = (None, keyed)
+    assert told == [["stop the shard, and run `duewheel reconfigure --rotate-key`"], []]
 
 
 @pytest.fixture
