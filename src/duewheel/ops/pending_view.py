@@ -17,8 +17,8 @@ import numpy as np
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
-from duewheel.errors import ConfigError, RecoveryPending
-from duewheel.ops.stats import open_directory, open_state, stats_of
+from duewheel.errors import ConfigError
+from duewheel.ops.stats import files_identity, open_directory, stats_of
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.inspect.rolled_due_times import rolled_due_times
@@ -94,7 +94,7 @@ class PendingView:
         self._lock = threading.Lock()
         self._directory: DataDirectory | None = None
         self._timers: PendingTimers | None = None
-        self._opened: tuple[str, int] | None = None  # uuid and recovery of the open files
+        self._opened: tuple[str, int, int] | None = None  # of the open files
         self._sample: _Sample | None = None
 
     def stats(self) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class PendingView:
 
     def _current(self) -> tuple[DataDirectory, PendingTimers]:
         """Opens the files again if they were replaced or recovered."""
-        identity = _identity(self._settings)
+        identity = files_identity(self._settings)
         if self._directory is None or self._timers is None or identity != self._opened:
             self._close()
             self._directory = open_directory(self._settings)
@@ -169,19 +169,6 @@ class PendingView:
             weight = 1.0 if every == 1 else rolls / max(len(due_ms), 1)
             self._sample = _Sample(due_ms, weight, now_s)
         return self._sample
-
-
-def _identity(settings: Settings) -> tuple[str, int]:
-    """Returns what changes with the files: the directory's name, and the last recovery.
-
-    Raises:
-        ConfigError: there is no data directory.
-        RecoveryPending: the files may be cut at any moment.
-    """
-    with open_state(settings) as state:
-        if state.needs_recovery:
-            raise RecoveryPending("the files are being recovered: try again")
-        return state.uuid, state.recovered
 
 
 def _shown(

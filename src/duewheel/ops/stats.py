@@ -19,6 +19,13 @@ from duewheel.clock import Clock
 from duewheel.config.durations import format_duration_ms
 from duewheel.config.instants import epoch_ms
 from duewheel.config.settings import Settings
+from duewheel.errors import (
+    ConfigError,
+    CorruptFile,
+    DuewheelError,
+    NoDataDirectory,
+    RecoveryPending,
+)
 from duewheel.runtime.dequeue_metrics import count_pending
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.inspect.pending_counts import PendingTimers
@@ -27,6 +34,10 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 
 Process = Literal["ingest", "dequeue"]
 _PROCESSES: dict[Process, Role] = {"ingest": Role.INGEST, "dequeue": Role.DEQUEUE}
+
+
+class Unreadable(DuewheelError):
+    """The data directory is damaged, not of these settings, or not for this user."""
 
 
 @contextmanager
@@ -65,8 +76,31 @@ def open_state(settings: Settings) -> State:
     path = settings.storage.data_dir
     try:
         return State.open(path, READING_FS)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise settings.no_data_dir() from error
+
+
+def files_identity(settings: Settings) -> tuple[str, int, int]:
+    """Returns what changes with the files: the directory's name, its last recovery, and the inode
+    of `state`, as a restored copy has the same name.
+
+    Raises:
+        NoDataDirectory: there is none.
+        Unreadable: it is not of these settings, or not for this user.
+        RecoveryPending: files may be cut at any moment.
+    """
+    try:
+        with open_state(settings) as state:
+            if state.needs_recovery:
+                raise RecoveryPending("the files are being recovered: try again")
+            state.require(settings.wheel.precision_ms, settings.wheel.slots)
+            return state.uuid, state.recovered, state.path.stat().st_ino
     except FileNotFoundError as error:
         raise settings.no_data_dir() from error
+    except NoDataDirectory:
+        raise
+    except (ConfigError, CorruptFile, OSError) as error:
+        raise Unreadable(f"{settings.storage.data_dir} cannot be read: {error}") from error
 
 
 def stats(settings: Settings, clock: Clock) -> dict[str, Any]:

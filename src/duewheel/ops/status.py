@@ -187,6 +187,6 @@ def _counts_of_standby(state: State, settings: Settings) -> dict[str, int]:
     """Counts in the files: no process of a standby counts what the owner delivers."""
     pending = 0
     if not state.needs_recovery:
-        with closing(DataDirectory(state.path.parent, settings.wheel)) as directory:
+        with closing(DataDirectory(state.path.parent, settings.wheel, fs.READING_FS)) as directory:
             pending = PendingTimers(directory).count().total
     return {"pending": pending, "delivered": max(0, state.commit().placed - pending)}

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
+from duewheel.errors import DuewheelError
 from duewheel.osutil.metrics_server import counters, histogram
 from duewheel.runtime.shard_metrics import ShardMetrics
 from duewheel.wheel.dequeue.histogram import Histogram
@@ -92,5 +93,6 @@ class ServeMetrics:
     def families(self) -> Iterator[Metric]:
         """See metrics_server.Source."""
         yield from self._statistics.families()
-        with suppress(FileNotFoundError):
+        # /readyz says why there are none; the requests are counted all the same.
+        with suppress(OSError, DuewheelError):
             yield from self._shard.families()

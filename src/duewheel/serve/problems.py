@@ -28,6 +28,7 @@ from duewheel.errors import (
     Unacknowledged,
 )
 from duewheel.ops.pending_changes import Unchangeable
+from duewheel.ops.stats import Unreadable
 
 log = structlog.get_logger(__name__)
 
@@ -89,6 +90,7 @@ _ERRORS: tuple[tuple[type[DuewheelError], HTTPStatus, str], ...] = (
     (RecoveryPending, HTTPStatus.SERVICE_UNAVAILABLE, "recovering"),
     (Unacknowledged, HTTPStatus.GATEWAY_TIMEOUT, "unacknowledged"),
     (KafkaUnavailable, HTTPStatus.SERVICE_UNAVAILABLE, "kafka_unavailable"),
+    (Unreadable, HTTPStatus.SERVICE_UNAVAILABLE, "unreadable"),
     (PublishDoubt, HTTPStatus.SERVICE_UNAVAILABLE, "kafka_unavailable"),
 )
 

@@ -17,10 +17,10 @@ from fastapi import Depends, Request
 
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.errors import RecoveryPending
+from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.ops.changes import KeptProducers
 from duewheel.ops.pending_view import PendingView
-from duewheel.ops.stats import open_state
+from duewheel.ops.stats import files_identity
 
 T = TypeVar("T")
 
@@ -54,6 +54,7 @@ class Service:
 
         Raises:
             NoDataDirectory: there are none yet.
+            Unreadable: they are not of these settings, or not for this user.
             RecoveryPending: files may be cut at any moment.
         """
         return await anyio.to_thread.run_sync(self._checked(call), limiter=self._reads)
@@ -73,10 +74,14 @@ class Service:
 
     def _checked(self, call: Callable[[], T]) -> Callable[[], T]:
         def checked() -> T:
-            with open_state(self.settings) as state:
-                if state.needs_recovery:
-                    raise RecoveryPending("the files are being recovered: try again")
-            return call()
+            before = files_identity(self.settings)
+            try:
+                return call()
+            except (CorruptFile, FileNotFoundError) as error:
+                # No damage, if the files have been replaced or moved meanwhile.
+                if files_identity(self.settings) != before:
+                    raise RecoveryPending("the files were replaced: try again") from error
+                raise
 
         return checked
 

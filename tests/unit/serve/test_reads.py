@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ from tests.harness.local_world import NOW_MS
 from tests.harness.served import COUNT, fill, served, settings_of
 
 from duewheel.checkpoints.state_file import Damage, State
+from duewheel.config.settings import load
+from duewheel.errors import CorruptFile
+from duewheel.ops import timers
 
 
 @pytest.fixture
@@ -156,6 +161,49 @@ def test_files_under_recovery_are_not_read(client: TestClient, tmp_path: Path) -
     for path in ("timers", "histogram", "stats"):
         problem(client.get(f"/v1/{path}"), 503, "recovering")
     assert "recovering" in client.get("/readyz").json()["reasons"]
+
+
+@pytest.mark.parametrize("spoil", ["damaged", "no directory", "other settings"])
+def test_files_that_cannot_be_read_are_told(client: TestClient, tmp_path: Path, spoil: str) -> None:
+    data = tmp_path / "data"
+    if spoil == "damaged":
+        (data / "state").write_bytes(b"x")
+    elif spoil == "no directory":
+        data.rename(tmp_path / "moved")
+        data.write_text("a file")
+    context: Any = nullcontext(client)
+    if spoil == "other settings":
+        timer = {"topics": "timers", "slots": 200_000, "roll_window": "1h", "margin": "5m"}
+        context = served(load(None, {"timer": timer, "storage": {"data_dir": data}}))
+    with context as present:
+        code = "no_data_directory" if spoil == "no directory" else "unreadable"
+        for path in ("timers", "histogram", "stats", "status", "timers/AQ"):
+            problem(present.get(f"/v1/{path}"), 503, code)
+        assert code in problem(present.get("/readyz"), 503, "not_ready")["reasons"]
+        assert present.get("/livez").status_code == present.get("/metrics").status_code == 200
+
+
+def test_a_restored_copy_is_counted_again(client: TestClient, tmp_path: Path) -> None:
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    shutil.copytree(data, copy)
+    assert client.get("/v1/stats").json()["pending"] == 2 * COUNT
+    before = client.app.state.service.view._directory  # type: ignore[attr-defined]  # noqa: SLF001
+    data.rename(tmp_path / "old")
+    copy.rename(data)
+    assert client.get("/v1/stats").json()["pending"] == 2 * COUNT
+    assert client.app.state.service.view._directory is not before  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def test_files_that_are_replaced_during_a_read_are_no_damage(
+    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def page_of(*_: Any) -> timers.TimerPage:
+        with State.open(tmp_path / "data") as state:
+            state.note_damage(Damage.FILES_LOST)
+        raise CorruptFile("timerlog/1", 0, "the hour's file is missing")
+
+    monkeypatch.setattr(timers, "page_of", page_of)
+    problem(client.get("/v1/timers"), 503, "recovering")
 
 
 def test_the_description_has_problems(client: TestClient) -> None:

@@ -24,6 +24,7 @@ const NOT_READY = {
   batch_stuck: "Ingest is stuck in a batch: timers that were written are not listed here yet.",
   dequeue_behind: "Deliveries are late.",
   recovering: "The files are being recovered: nothing is delivered until that ends.",
+  unreadable: "The files of the shard cannot be read here: what is pending is unknown.",
   no_data_directory: "The shard has no files yet: the first start of its processes makes them.",
 };
 
