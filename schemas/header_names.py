@@ -37,7 +37,7 @@ CHASE_FLAG_RESCHEDULE = 2  # the request was a reschedule
 
 # Added to replies to cancels and reschedules. Their value is a JSON object (ANSWER_*).
 ANSWER = "TIMER_ANSWER"  # an Answer: the outcome
-ANSWER_WORD = "answer"  # the same word
+ANSWER_NAME = "answer"  # the same word
 ANSWER_ID = "id"  # of the timers to be cancelled
 ANSWER_SOURCE = "source"  # topic-partition@offset of the cancel or reschedule
 ANSWER_REQUEST = "request"  # "cancel" or "reschedule"

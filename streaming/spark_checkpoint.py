@@ -32,7 +32,7 @@ from duewheel.checkpoints.json_fields import MISSHAPEN
 from duewheel.errors import CorruptFile
 from duewheel.schemas.batches import TopicPartition
 
-_VERSION = b"v1"
+VERSION = b"v1"
 _ASIDE = ".aside-"
 ASIDE_COUNT_MAX = 3  # old checkpoints kept for a post-mortem
 
@@ -193,14 +193,14 @@ def _check_commit(path: Path) -> None:
 
 
 def _lines(path: Path) -> list[bytes]:
-    """The lines of a file of version _VERSION."""
+    """The lines of a file of version VERSION."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         raise CorruptFile(path, 0, "missing") from None
     lines = data.rstrip(b"\n").split(b"\n")
-    if lines[0] != _VERSION:
-        raise CorruptFile(path, 0, f"begins with {data[:16]!r} instead of {_VERSION!r}")
+    if lines[0] != VERSION:
+        raise CorruptFile(path, 0, f"begins with {data[:16]!r} instead of {VERSION!r}")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""The only module that reads the host's clocks; everything else takes a Clock.
+"""The only module that reads the wall clock and boottime; everything else takes a Clock.
 
 The wall clock decides when a timer is due; it may be set forward or back. Boottime measures
 durations: it also counts while the host is suspended, and cannot be set.

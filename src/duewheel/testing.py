@@ -286,7 +286,7 @@ def _words(deliveries: Deliveries) -> list[str]:
     """Returns the outcome in each row that is a reply, else ""."""
     words = [""] * len(deliveries)
     for row in np.flatnonzero(deliveries.answer & ~deliveries.is_copy).tolist():
-        words[row] = answer_value(deliveries.key_value[row].as_py())[names.ANSWER_WORD]
+        words[row] = answer_value(deliveries.key_value[row].as_py())[names.ANSWER_NAME]
     return words
 
 

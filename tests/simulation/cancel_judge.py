@@ -395,7 +395,7 @@ def _word(row: int, answers: Deliveries, cancel: Timer, error: str) -> names.Ans
     key = data[at : at + size] if size >= 0 else None
     size, at = read_varint(data, at + max(size, 0))
     said = json.loads(data[at : at + size])
-    word = names.Answer(said.pop(names.ANSWER_WORD))
+    word = names.Answer(said.pop(names.ANSWER_NAME))
     wanted = {
         names.ANSWER_ID: cancel.timer_id.decode(),
         names.ANSWER_SOURCE: cancel.source.decode(),

@@ -13,9 +13,9 @@ from tests.harness.progress_rows import partitions_of, progress_of
 from duewheel.checkpoints import durable_checkpoint, progress, state_file
 from duewheel.checkpoints.deflated import inflated
 from duewheel.checkpoints.progress import Progress
-from duewheel.client.handle import _VERSION as HANDLE
+from duewheel.client.handle import VERSION as HANDLE
 from duewheel.errors import RecoveryRefused
-from duewheel.streaming.spark_checkpoint import _VERSION as SPARK
+from duewheel.streaming.spark_checkpoint import VERSION as SPARK
 
 WRITTEN = progress_of(partitions_of(1, 2))
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "upgrades.md").read_text("utf-8")

@@ -42,7 +42,7 @@ STEPS_MAX = 20_000  # along one chain
 
 _RECORDS_AT_ONCE = 1 << 18  # 13 MiB of the log, mapped
 _TABLE_BITS = (16, 24)  # fewest and most
-_PLACES_PER_HASH = 8
+_BITS_PER_HASH = 8
 _LOW = np.dtype(">u4")  # the last bytes of a record: the lower bits of the hash
 _TAG_BITS = 8  # of the hash that are not in the tag
 _HOUR_BITS = 32
@@ -297,7 +297,7 @@ def _with_hashes(records: Records, hashes: Int64, table: Bool) -> Int64:
 def _lower_bits(hashes: Int64) -> Bool:
     """Makes a table of the lower bits; so many bits that few records need a full comparison."""
     fewest, most = _TABLE_BITS
-    bits = min(max((_PLACES_PER_HASH * len(hashes)).bit_length(), fewest), most)
+    bits = min(max((_BITS_PER_HASH * len(hashes)).bit_length(), fewest), most)
     table = np.zeros(1 << bits, np.bool_)
     table[hashes & (len(table) - 1)] = True
     return table

@@ -149,7 +149,7 @@ def _key(key_value: bytes) -> bytes:
 def _value(timer_id: bytes, source: bytes, outcome: int, replaces: bool) -> bytes:
     text = json.dumps(
         {
-            names.ANSWER_WORD: Answer(OUTCOMES[outcome]),
+            names.ANSWER_NAME: Answer(OUTCOMES[outcome]),
             names.ANSWER_ID: timer_id.decode("utf-8", "replace"),
             names.ANSWER_SOURCE: source.decode(),
             names.ANSWER_REQUEST: RESCHEDULE if replaces else CANCEL,

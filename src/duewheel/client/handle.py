@@ -30,7 +30,7 @@ from duewheel.errors import InvalidTimer
 from duewheel.schemas.header_names import ID_BYTES_MAX
 from duewheel.schemas.name_patterns import may_name_topic
 
-_VERSION = 1
+VERSION = 1
 _HEAD = struct.Struct(">BiqqB")
 _CHECKSUM = struct.Struct(">I")
 _SEED = zlib.crc32(b"duewheel recall handle")
@@ -70,7 +70,7 @@ class RecallHandle:
         topic = self.timer_topic.encode()
         timer_id = b"" if self.id == self.place else self.id.encode()
         due_ms = min(max(self.due_ms, -_DUE_MS_MAX), _DUE_MS_MAX)
-        head = _HEAD.pack(_VERSION, self.partition, self.offset, due_ms, len(topic))
+        head = _HEAD.pack(VERSION, self.partition, self.offset, due_ms, len(topic))
         content = head + topic + timer_id
         checksum = _CHECKSUM.pack(zlib.crc32(content, _SEED))
         return base64.urlsafe_b64encode(content + checksum).decode().rstrip("=")
@@ -85,9 +85,9 @@ class RecallHandle:
         content = cls._content(text)
         if content is None:
             raise InvalidTimer(f"{text!r} is no recall handle, or was changed or cut short")
-        if content[0] != _VERSION:
+        if content[0] != VERSION:
             raise InvalidTimer(
-                f"the recall handle has version {content[0]}, this is version {_VERSION}: "
+                f"the recall handle has version {content[0]}, this is version {VERSION}: "
                 "another version of duewheel has made it"
             )
         _, partition, offset, due_ms, length = _HEAD.unpack_from(content)

@@ -1,4 +1,4 @@
-"""The credentials in [kafka.client]: their files, and mistakes that a broker only refuses.
+"""The credentials in [kafka.client]: their files, and mistakes for which a broker gives no reason.
 
 The one table serves all clients of Kafka: those of commands, of dequeue and of Spark's tasks. A
 secret may lie in a file, which a name with `_file` gives: it is read when a client is made.
@@ -74,6 +74,7 @@ def in_clear(client: Mapping[str, Any]) -> dict[str, Option]:
     options = {name: reveal(value) for name, value in client.items()}
     for name in _FILES:
         if name in options:
+            # Also of a file that kafka-python reads itself: its error would not name the option.
             octets = _read(name, Path(str(options[name])).expanduser())
             if name in SECRET_FILES:
                 del options[name]

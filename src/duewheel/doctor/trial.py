@@ -37,7 +37,7 @@ COMMITTED, OFFSETS, ZOMBIE, ABORTED = b"committed", b"offsets", b"zombie", b"abo
 _METADATA = "stored with the offset"
 _OFFSET = 7
 _STOP_S = 1.0
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _REMEDY = "exactly once needs transactions as Apache Kafka 2.7 and newer have them"
 
 
@@ -162,7 +162,7 @@ class _Trial:
             read = found[self._name].get(self._partition)
             if read is not None or not deadline.remaining_s():
                 return read
-            self._cluster.clock.sleep(_LOOK_S)
+            self._cluster.clock.sleep(_POLL_S)
 
     def _try_fencing(self) -> None:
         """Fences a producer with an open transaction, and aborts another transaction."""

@@ -62,7 +62,7 @@ _RECONNECT_BACKOFF_MAX_MS = 1_000  # kafka-python's own 30 s outlast a whole dea
 # connecting and the first read.
 _READER_BACKOFF_MS = 10
 _CLOSE_DEADLINE_S = 5.0
-_PATIENCE_S = 1.5  # after which a client that is not connected asks why
+_REASON_AFTER_S = 1.5  # after which a client that is not connected asks why
 LOGIN_S = 10.0  # for one attempt to log in
 
 
@@ -197,7 +197,7 @@ class ClientSettings:
                 log.warning("no broker answers yet: %s", self.redacted(reasons))
 
         with self.explained(what):
-            return within(deadline, what, connect, (_PATIENCE_S, require_login))
+            return within(deadline, what, connect, (_REASON_AFTER_S, require_login))
 
     def attempts(self, deadline: Deadline) -> list[login.LoginAttempt]:
         """Asks each bootstrap server to log a client in, once."""

@@ -73,59 +73,59 @@ def compressed(batch: Batch, codec: Codec) -> Batch:
     return replace(batch, body=memoryview(body), codec=codec, compressed_from=len(batch.body))
 
 
-def decompressed(codec: Codec, body: memoryview) -> bytes:
+def decompressed(codec: Codec, body: memoryview, plain_bytes_max: int = PLAIN_BYTES_MAX) -> bytes:
     """The records of a batch.
 
     Raises:
-        CorruptBatch: the codec refuses them, or they are larger than PLAIN_BYTES_MAX.
+        CorruptBatch: the codec refuses them, or they are larger than `plain_bytes_max`.
     """
     try:
-        return _DECODERS[codec](body)
+        return _DECODERS[codec](body, plain_bytes_max)
     except CorruptBatch:
         raise
     except Exception as error:  # each codec has its own kinds
         raise CorruptBatch(f"a batch compressed by {codec} cannot be read: {error}") from error
 
 
-def _require_small(plain_bytes: int) -> None:
-    if plain_bytes > PLAIN_BYTES_MAX:
-        raise CorruptBatch(f"its records decompress to more than {PLAIN_BYTES_MAX >> 20} MiB")
+def _require_small(plain_bytes: int, most: int) -> None:
+    if plain_bytes > most:
+        raise CorruptBatch(f"its records decompress to more than {most >> 20} MiB")
 
 
-def _read(file: Any) -> bytes:
+def _read(file: Any, most: int) -> bytes:
     """All that a decompressing file gives."""
     chunks, plain_bytes = [], 0
     while chunk := file.read(_CHUNK_BYTES):
         plain_bytes += len(chunk)
-        _require_small(plain_bytes)
+        _require_small(plain_bytes, most)
         chunks.append(chunk)
     return b"".join(chunks)
 
 
-def _gzip_decode(body: memoryview) -> bytes:
+def _gzip_decode(body: memoryview, most: int) -> bytes:
     with gzip.GzipFile(fileobj=BytesIO(body)) as file:
-        return _read(file)
+        return _read(file, most)
 
 
-def _zstd_decode(body: memoryview) -> bytes:
+def _zstd_decode(body: memoryview, most: int) -> bytes:
     decompressor = zstandard.ZstdDecompressor()
     with decompressor.stream_reader(body, read_across_frames=True) as file:
-        return _read(file)
+        return _read(file, most)
 
 
-def _lz4_decode(body: memoryview) -> bytes:
-    if len(body) <= PLAIN_BYTES_MAX // _LZ4_RATIO_MAX:  # nearly every batch; far faster
+def _lz4_decode(body: memoryview, most: int) -> bytes:
+    if len(body) <= most // _LZ4_RATIO_MAX:  # nearly every batch; far faster
         small: bytes = lz4_decode(body)
         return small
     decompressor = lz4.frame.LZ4FrameDecompressor()
-    plain: bytes = decompressor.decompress(body, max_length=PLAIN_BYTES_MAX + 1)
-    _require_small(len(plain))
+    plain: bytes = decompressor.decompress(body, max_length=most + 1)
+    _require_small(len(plain), most)
     if not decompressor.eof:
         raise CorruptBatch("a batch compressed by lz4 cannot be read: its frame has no end")
     return plain
 
 
-def _snappy_decode(body: memoryview) -> bytes:
+def _snappy_decode(body: memoryview, most: int) -> bytes:
     """Each block begins with its decompressed size."""
     if body[:8] == _XERIAL:
         plain_bytes, at = 0, _XERIAL_HEADER_BYTES
@@ -135,7 +135,7 @@ def _snappy_decode(body: memoryview) -> bytes:
             at += 4 + size
     else:
         plain_bytes = _unsigned(body, 0)
-    _require_small(plain_bytes)
+    _require_small(plain_bytes, most)
     plain: bytes = snappy_decode(body)
     return plain
 
@@ -149,7 +149,7 @@ def _unsigned(octets: memoryview, at: int) -> int:
     return value | octets[at] << shift
 
 
-_DECODERS: dict[Codec, Callable[[memoryview], bytes]] = {
+_DECODERS: dict[Codec, Callable[[memoryview, int], bytes]] = {
     "gzip": _gzip_decode,
     "snappy": _snappy_decode,
     "lz4": _lz4_decode,

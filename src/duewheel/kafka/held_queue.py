@@ -44,7 +44,7 @@ from duewheel.wheel.encoded import EncodingTarget, Part
 _BYTES_AT_ONCE = 4 * 1024 * 1024
 # The sender sends one batch of a partition at a time: more would exceed the deadline.
 BATCHES_AT_ONCE = 256
-_READ_BYTES = 64 * 1024 * 1024  # of the state topic, for one transaction
+READ_BYTES = 64 * 1024 * 1024  # of the state topic, for one transaction
 
 log = structlog.get_logger(__name__)
 
@@ -148,7 +148,7 @@ def moved(
         consumer.assign([where])
         consumer.seek(where, min(held[place].start_offset for place in free))
         records = records_until(consumer, where, stable, deadline)
-        return _taken(records, progress, free, bounds, all_seen=stable == end)
+        return taken_batches(records, progress, free, bounds, all_seen=stable == end)
 
     try:
         return settings.call(deadline, f"read the copies in {where.topic}", read)
@@ -156,7 +156,7 @@ def moved(
         close(consumer)
 
 
-def _taken(
+def taken_batches(
     records: Iterable[Any],
     progress: Progress,
     free: Collection[Place],
@@ -174,7 +174,7 @@ def _taken(
     parts, moved_keys, size, read = list[Part](), list[bytes](), 0, 0
     for record in records:
         read += len(record.value or b"")
-        if read > _READ_BYTES:
+        if read > READ_BYTES:
             left = {place: _behind(of, record.offset) for place, of in left.items()}
             break
         place = partition_of(record.key)
@@ -182,7 +182,7 @@ def _taken(
             continue  # moved already, and not compacted yet: moving it again would deliver twice
         batch, topic_id = batch_of(record.value)
         if not progress.has_topic(place[0], topic_id):
-            batch = _as_first_copies(place, batch, progress.epochs.newest.signing_key)
+            batch = as_first_copies(place, batch, progress.epochs.newest.signing_key)
         parts.append(Part(*place, batch, None, is_whole=True))
         moved_keys.append(record.key)
         left[place] = Held(record.offset + 1, left[place].records - batch.count)
@@ -201,7 +201,7 @@ def _taken(
     return Moved(parts, deletions, stay | left)
 
 
-def _as_first_copies(place: Place, batch: Batch, copy_key: bytes) -> Batch:
+def as_first_copies(place: Place, batch: Batch, copy_key: bytes) -> Batch:
     """Copies for a timer topic that was recreated since: each becomes its timer's first record,
     keeps the timer's id, and is signed again.
     """

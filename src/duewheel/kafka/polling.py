@@ -17,7 +17,7 @@ from duewheel.kafka.deadline import Deadline
 
 _POLL_MS = 20
 _AHEAD_S = 0.5  # before the enclosing call ends, whose message would not say why
-_HELD_BACK = (
+_STAYS_OPEN = (
     "held back by an open transaction; if it stays open, kafka-transactions.sh find-hanging names "
     "it"
 )
@@ -66,7 +66,7 @@ def records_until(
     """
     at = -1
     while at < end:
-        records, reached = next_records(consumer, {partition: (at, end)}, deadline, _HELD_BACK)
+        records, reached = next_records(consumer, {partition: (at, end)}, deadline, _STAYS_OPEN)
         yield from records
         at = reached[partition]
         deadline.renew()

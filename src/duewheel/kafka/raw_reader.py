@@ -14,9 +14,10 @@ Not thread-safe: one reader, one thread.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from time import sleep
 from typing import Any
 
 from kafka import errors
@@ -28,10 +29,28 @@ from duewheel.kafka.leader_requests import Fetched, LeaderRequests, partition_na
 from duewheel.kafka.log_ends import EARLIEST
 from duewheel.schemas.batches import OffsetRanges, TopicPartition
 
-_STALLED_S = 60.0  # without progress, until a call fails
-_RETRY_S = 0.1
 _FRAME_BYTES_MAX = (1 << 31) - 1  # a broker sends a first batch whole, above the requested bytes
 _METADATA_AGE_MS = 2_000  # so soon are added partitions seen
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How long a reader waits, and by which clock.
+
+    Attributes:
+        stalled_s: without progress, until a call fails.
+        retry_s: between two attempts.
+        sleep: waits so many seconds.
+        now_s: a clock that only goes forward.
+    """
+
+    stalled_s: float = 60.0
+    retry_s: float = 0.1
+    sleep: Callable[[float], None] = time.sleep
+    now_s: Callable[[], float] = time.monotonic
+
+
+_WAITS = Waits()
 
 
 class RawReader:
@@ -42,6 +61,7 @@ class RawReader:
         settings: ClientSettings,
         topics: Sequence[str],
         stopping: threading.Event | None = None,
+        waits: Waits = _WAITS,
     ) -> None:
         """
         Args:
@@ -49,6 +69,7 @@ class RawReader:
             topics: that may be read.
             stopping: once set, no call waits more than STOP_GRACE_S (deadline.py) for Kafka. With
                 an event each call to Kafka costs a thread; Spark stops its tasks without one.
+            waits: for retries.
 
         Raises:
             KafkaUnavailable: no broker answers.
@@ -57,6 +78,7 @@ class RawReader:
         self._settings = settings
         self._topics = list(topics)
         self._stopping = stopping
+        self._waits = waits
         deadline = self._deadline()
         self._client = settings.connect(
             deadline,
@@ -181,7 +203,7 @@ class RawReader:
                     raise
             else:
                 return
-            sleep(_RETRY_S)
+            self._waits.sleep(self._waits.retry_s)
 
     def _retry_before(self, deadline: Deadline, failures: Sequence[Exception]) -> None:
         """Wait before requests are repeated, if some have failed.
@@ -200,7 +222,7 @@ class RawReader:
                 # small quota takes more than a minute, and a new start would take it again.
                 deadline.renew()
             self._client.cluster.request_update()
-            sleep(_RETRY_S)
+            self._waits.sleep(self._waits.retry_s)
 
     def _run(self, what: str, call: Callable[..., Any], *args: Any) -> Any:
         """The result of a coroutine. Each request in it has kafka-python's time-out.
@@ -214,4 +236,4 @@ class RawReader:
             return within(self._deadline(), what, partial(self._manager.run, call, *args))
 
     def _deadline(self) -> Deadline:
-        return Deadline(_STALLED_S, self._stopping)
+        return Deadline(self._waits.stalled_s, self._stopping, self._waits.now_s)

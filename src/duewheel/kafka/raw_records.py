@@ -21,16 +21,19 @@ from duewheel.schemas.wire.record_reader import read_batches
 
 # Of records, not compressed, that are in memory together; a single batch may have more. A part may
 # decompress to a hundred times its bytes: as one group it could exceed the memory of a task.
-_GROUP_BYTES = 16 << 20
+GROUP_BYTES = 16 << 20
 
 
-def committed_records(part: Sequence[Fetched], ranges: OffsetRanges) -> Iterator[KafkaRecords]:
-    """The committed records of a part, in groups of at most 16 MiB or one batch.
+def committed_records(
+    part: Sequence[Fetched], ranges: OffsetRanges, group_bytes_max: int = GROUP_BYTES
+) -> Iterator[KafkaRecords]:
+    """The committed records of a part, in groups of about `group_bytes_max` or one batch.
 
     Args:
         part: of `RawReader.read`; each partition at most once.
         ranges: that the part was read from. Only their ends count: `Fetched.begin` may be above
             the first offset.
+        group_bytes_max: decompressed.
 
     Raises:
         DuewheelError: a batch cannot be read; names its partition.
@@ -42,7 +45,7 @@ def committed_records(part: Sequence[Fetched], ranges: OffsetRanges) -> Iterator
         for batch in _committed_batches(fetched, number, int(bounds[number, 1])):
             group.append(batch)
             group_bytes += batch.end - batch.first
-            if group_bytes >= _GROUP_BYTES:
+            if group_bytes >= group_bytes_max:
                 yield from _within_bounds(group, part, bounds)
                 group, group_bytes = [], 0
     yield from _within_bounds(group, part, bounds)

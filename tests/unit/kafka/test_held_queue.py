@@ -22,7 +22,7 @@ from duewheel.checkpoints.progress import RECORD_BYTES_MAX, PartitionProgress, P
 from duewheel.checkpoints.reshard_records import reassigned, unsealed
 from duewheel.checkpoints.role import Role
 from duewheel.errors import RecoveryRefused
-from duewheel.kafka.held_queue import _READ_BYTES, Bounds, _taken, closed_to_copies, split
+from duewheel.kafka.held_queue import READ_BYTES, Bounds, closed_to_copies, split, taken_batches
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.record_batch import Batch, seal
 from duewheel.schemas.wire.single_record import Header, encode
@@ -69,7 +69,7 @@ class StateTopic:
         start = min((self.held[place].start_offset for place in there), default=0)
         records = [record for record in self.records if record.offset >= start]
         progress = replace(progress_with(self.held), topic_ids={P0[0]: topic_id})
-        found = _taken(records, progress, there, self.bounds, all_seen=all_seen)
+        found = taken_batches(records, progress, there, self.bounds, all_seen=all_seen)
         for record in found.deletions:
             self._append(record)
         self.held = found.held
@@ -149,7 +149,7 @@ def test_what_lies_far_from_the_first_copy_is_read_by_later_transactions() -> No
     topic = StateTopic()
     topic.keep(part(P0, b"1"), closed={P0})
     for _ in range(3):
-        row = SimpleNamespace(key=b"of others", value=bytes(_READ_BYTES), offset=topic.end)
+        row = SimpleNamespace(key=b"of others", value=bytes(READ_BYTES), offset=topic.end)
         topic.records.append(row)
     topic.keep(part(P0, b"2"), closed={P0})
     read = [topic.move(P0) for _ in range(5)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +12,10 @@ from tests.harness.record_batches import batch, plain
 
 from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka import raw_reader
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.leader_requests import Fetched
 from duewheel.kafka.log_ends import EARLIEST
-from duewheel.kafka.raw_reader import RawReader
+from duewheel.kafka.raw_reader import RawReader, Waits
 from duewheel.schemas.batches import TopicPartition
 
 TIMERS = ("timers", 0)
@@ -35,7 +32,7 @@ class Answering(RawReader):
 
     def __init__(self, fetches: list[Any], starts: list[int]) -> None:
         self.fetches, self.starts = fetches, starts
-        self._stopping = None
+        self._stopping, self._waits = None, simulated_waits()
         self._requests: Any = SimpleNamespace(fetch=self._fetch, list_offsets=self._list_offsets)
         self._settings = ClientSettings({})
         self.delays_ms: list[int] = []
@@ -63,8 +60,7 @@ def fetched(begin: int, count: int) -> Fetched:
     return Fetched(TIMERS, octets, [], begin, begin + count)
 
 
-@pytest.fixture(autouse=True)
-def _simulated_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def simulated_waits() -> Waits:
     """Only the reader's own waits take time: a loaded machine would miss a short deadline."""
     now_s = 0.0
 
@@ -72,10 +68,7 @@ def _simulated_clock(monkeypatch: pytest.MonkeyPatch) -> None:
         nonlocal now_s
         now_s += seconds
 
-    monkeypatch.setattr(raw_reader, "sleep", sleep)
-    monkeypatch.setattr(raw_reader, "Deadline", partial(Deadline, now_s=lambda: now_s))
-    monkeypatch.setattr(raw_reader, "_STALLED_S", 1.0)
-    monkeypatch.setattr(raw_reader, "_RETRY_S", 0.1)
+    return Waits(stalled_s=1.0, retry_s=0.1, sleep=sleep, now_s=lambda: now_s)
 
 
 def read(reader: RawReader, first: int, until: int) -> list[int]:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests.harness.record_batches import NOW_MS, Log, Rows, batch, logs, plain, rows_of, sealed
 
 from duewheel.errors import DuewheelError
-from duewheel.kafka import raw_records
 from duewheel.kafka.leader_requests import Fetched
 from duewheel.kafka.raw_records import committed_records
 from duewheel.schemas.batches import OffsetRanges
@@ -78,15 +77,15 @@ def test_a_batch_without_records_is_read(beside: int) -> None:
     assert [offset for _, offset, _ in found] == list(range(beside))
 
 
-def test_a_part_that_is_well_compressed_comes_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_is_well_compressed_comes_in_groups() -> None:
     """One that has 8 MB and holds 800 MB would not fit the memory, however few rows are wanted."""
-    monkeypatch.setattr(raw_records, "_GROUP_BYTES", 150_000)
     log = Log()
     for number in range(6):
         log.write([(NOW_MS, b"%d" % number, bytes(100_000), [])], codec=1)
     part = [log.fetch(0, 6, cut=False, name=PARTITION)]
     assert sum(len(each.octets) for each in part) < 3_000
-    groups = [group.offset.tolist() for group in committed_records(part, {PARTITION: (0, 5)})]
+    found = committed_records(part, {PARTITION: (0, 5)}, group_bytes_max=150_000)
+    groups = [group.offset.tolist() for group in found]
     assert groups == [[0, 1], [2, 3], [4]]
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.harness.deliveries import CONTRACT, NOW_MS, rows
 from tests.harness.record_batches import Record, batch, rows_of
 
-from duewheel.kafka.held_queue import _as_first_copies
+from duewheel.kafka.held_queue import as_first_copies
 from duewheel.kafka.leader_requests import Fetched
 from duewheel.kafka.raw_records import committed_records
 from duewheel.schemas.batches import Deliveries, TimerBatch, TopicPartition
@@ -97,7 +97,7 @@ def test_held_copies_of_a_topic_that_was_recreated_are_signed_again(key: bytes) 
     sent = copies(key)
     own = sent.take(np.flatnonzero(sent.is_copy))
     ((held,),) = split(own, [len(own)], [1 << 20])
-    moved = _as_first_copies(TIMERS, held, key)
+    moved = as_first_copies(TIMERS, held, key)
     records = fetched(bytearray(seal(moved.body, moved.count, timestamp_ms=NOW_MS)))
     batch = parsed(records, (key,) if key else None)
     assert not batch.forged.any()

@@ -239,7 +239,7 @@ def test_a_reschedule_replaces_what_was_before_it(make_world: MakeWorld) -> None
     assert world.sources() == ["timers-0@1"]
     assert world.values() == [
         {
-            names.ANSWER_WORD: "cancelled",
+            names.ANSWER_NAME: "cancelled",
             names.ANSWER_ID: "a",
             names.ANSWER_SOURCE: "timers-0@1",
             names.ANSWER_REQUEST: "reschedule",
@@ -256,7 +256,7 @@ def test_a_chase_of_a_reschedule_is_replied_as_one(make_world: MakeWorld) -> Non
     world.append(replace(world.chases()[0], offset=2))
     world.at_slot(11)
     (value,) = world.values()
-    assert value[names.ANSWER_WORD] == "already_delivered"
+    assert value[names.ANSWER_NAME] == "already_delivered"
     assert (value[names.ANSWER_SOURCE], value[names.ANSWER_REQUEST]) == ("timers-0@1", "reschedule")
     world.at_slot(70)
     assert world.sources() == ["timers-0@0", "timers-0@1"], "the chase is not for the new timer"
