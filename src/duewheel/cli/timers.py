@@ -78,6 +78,8 @@ def show_timers(
 
     if (handle is None) == (timer_id is None):
         raise ConfigError("give either --handle or --id")
+    if handle is not None and key is not None:
+        raise ConfigError("--key goes with --id: a handle names one timer")
     if handle is not None:
         timer = timers.by_handle(settings, handle, body=body)
         rows = [] if timer is None else [timer]
