@@ -136,7 +136,7 @@ class Loop:
         )
         if not claimed.epochs.newest.copy_keys:
             log.warning(
-                "copies are not signed: whoever may write to a timer topic can forge them",
+                "copies are not signed: each producer of a timer topic can forge them",
                 reason="a version without keys has begun the shard",
                 remedy="stop the shard, and run `duewheel reconfigure --rotate-key`",
             )

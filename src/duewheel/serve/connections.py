@@ -1,13 +1,13 @@
-"""Connections: no client that does not go on holds one.
+"""Connections: a silent client does not keep one.
 
-uvicorn waits without end for the head of a request, and for a client that does not read, and counts
-such connections against its limit. So silent clients, whoever can connect, would stop all others,
+uvicorn waits without a limit for the head of a request, and for a client that does not read, and
+counts such connections against its limit. A silent client needs no token: it could stop all others,
 and the probe of a supervisor, which would then restart the process.
 
-- A connection ends IDLE_S after it was opened, or after its last response, without another head;
-  however slowly one comes. So does one whose client has read nothing of a response for as long.
-- Beyond CONNECTIONS_MAX the one ends that has waited longest for its client. The gate bounds how
-  many do not wait for their clients, so there is one.
+- A connection ends IDLE_S after it was opened, or after its last response, unless another head has
+  come; however slowly one comes. It also ends if its client reads nothing of a response for IDLE_S.
+- Beyond CONNECTIONS_MAX the connection ends that has waited longest for its client. There is such a
+  connection: the gate bounds how many do not wait for their clients.
 """
 
 from __future__ import annotations
