@@ -18,7 +18,7 @@ def not_ready_reasons(settings: Settings, now_ms: int) -> dict[str, str]:
     except Unreadable as error:
         return {"unreadable": str(error)}
     except RecoveryPending:
-        pass  # told below, among others
+        pass  # reported below
     with open_state(settings) as state:
         reasons = not_ready(state, ReadyBounds.of(settings), now_ms)
         if state.needs_recovery or (not state.standby and recovering(state) is not None):
