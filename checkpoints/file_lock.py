@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from duewheel.checkpoints.fs import HOST_FS, FileSystem
+from duewheel.checkpoints.fs import HOST_FS, READING_FS, FileSystem
 from duewheel.errors import Locked
 
 ENGINE_LOCK = "engine.lock"  # of a data directory: held for milliseconds
@@ -119,7 +119,7 @@ def holder_of(path: Path) -> int | None:
     """Returns the process id of the holder of the lock at `path`, None if it is free."""
     if not path.exists():
         return None
-    with closing(FileLock(path)) as lock:
+    with closing(FileLock(path, READING_FS)) as lock:  # a sidecar has it read-only
         return None if lock.is_free() else lock.holder()
 
 

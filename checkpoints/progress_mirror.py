@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from duewheel.checkpoints.fs import FileSystem
-from duewheel.errors import CorruptFile
+from duewheel.errors import CorruptFile, RecoveryRefused
 
 if TYPE_CHECKING:
     from duewheel.checkpoints.progress import Progress
@@ -61,6 +61,16 @@ class Mirror:
         from duewheel.checkpoints.progress import Progress
 
         return Progress.decode(self.record)
+
+    @property
+    def signs_copies(self) -> bool | None:
+        """Whether copies carry a MAC: not in a shard that an older version began; None if another
+        version wrote the progress.
+        """
+        try:
+            return bool(self.progress.epochs.newest.copy_keys)
+        except RecoveryRefused:
+            return None
 
 
 def write(path: Path, mirror: Mirror, fs: FileSystem) -> None:

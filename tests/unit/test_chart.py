@@ -68,9 +68,10 @@ def test_settings_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     for variable in [name for name in os.environ if name.startswith("DUEWHEEL_")]:
         monkeypatch.delenv(variable)
     given = re.findall(
-        r"- name: (DUEWHEEL_\w+)\n    value(?:From)?:(.*)\n", TEMPLATES["_helpers.tpl"]
+        r"- name: (DUEWHEEL_\w+)\n *value(?:From)?:(.*)\n", TEMPLATES["_helpers.tpl"]
     )
     names = {"shards": "3", "ingestPort": "9464", "dequeuePort": "9465", "tasks": "local[2]"}
+    names |= {"page.port": "8466", "openReads": "false"}
     for name, value in given:
         words = [names[word] for word in names if word in value]
         monkeypatch.setenv(name, words[0] if words else value.strip() or "1")
@@ -82,7 +83,9 @@ def test_settings_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert found.ingest.spark_master == "local[2]"
     assert str(found.storage.data_dir) == "/var/lib/duewheel/data"
     assert found.metrics.host == "0.0.0.0"
-    assert len(given) == 9
+    assert (found.serve.host, found.serve.port) == ("0.0.0.0", VALUES["page"]["port"])
+    assert found.serve.token_file and found.serve.read_token_file
+    assert len(given) == 14
 
 
 def test_commands_are_known() -> None:
@@ -92,7 +95,8 @@ def test_commands_are_known() -> None:
     cli.commands["init"].make_context("init", init)
     assert "args: [run]" in text
     assert "command: [duewheel, health]" in text
-    for command in ("run", "health"):
+    assert "args: [serve]" in TEMPLATES["_helpers.tpl"]
+    for command in ("run", "health", "serve"):
         cli.commands[command].make_context(command, [])
 
 

@@ -39,6 +39,10 @@ ALL = [
     "storage.storageClassName=local",
     "serviceAccountName=kafka-user",
     "podAnnotations.team=orders",
+    "page.enabled=true",
+    "page.readToken.secret=readers",
+    "page.changeToken.secret=operators",
+    "page.changeToken.key=password",
 ]
 Manifests = dict[str, dict[str, Any]]
 
@@ -67,12 +71,17 @@ def pod(manifests: Manifests) -> dict[str, Any]:
     return spec
 
 
-def settings_of(manifests: Manifests, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Settings:
-    """What duewheel reads in the pod of shard 2."""
+def containers(manifests: Manifests) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in pod(manifests)["containers"]}
+
+
+def settings_of(
+    manifests: Manifests, monkeypatch: pytest.MonkeyPatch, folder: Path, name: str = "duewheel"
+) -> Settings:
+    """What duewheel reads in that container of the pod of shard 2."""
     for variable in [name for name in os.environ if name.startswith("DUEWHEEL_")]:
         monkeypatch.delenv(variable)
-    (container,) = pod(manifests)["containers"]
-    for each in container["env"]:
+    for each in containers(manifests)[name]["env"]:
         by_field = "fieldRef" in each.get("valueFrom", {})
         monkeypatch.setenv(each["name"], each.get("value", "2" if by_field else "secret"))
     path = folder / "duewheel.toml"
@@ -100,7 +109,7 @@ def test_a_pod_is_a_shard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     found = settings_of(manifests, monkeypatch, tmp_path)
     assert stateful["replicas"] == found.shard.count == 3
     assert found.shard.index == 2
-    (container,) = pod(manifests)["containers"]
+    container = containers(manifests)["duewheel"]
     mounts = {each["name"]: Path(each["mountPath"]) for each in container["volumeMounts"]}
     assert found.storage.data_dir.is_relative_to(mounts["data"])
     assert {each["metadata"]["name"] for each in stateful["volumeClaimTemplates"]} == {"data"}
@@ -112,15 +121,56 @@ def test_a_pod_is_a_shard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert container["image"] == "duewheel@sha256:0"
 
 
+def test_the_page_is_beside_its_shard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    manifests = rendered(*ALL)
+    found = settings_of(manifests, monkeypatch, tmp_path, "serve")
+    container = containers(manifests)["serve"]
+    assert (container["args"], found.shard.index) == (["serve"], 2)
+    assert container["ports"] == [{"name": "http", "containerPort": found.serve.port}]
+    mounts = {each["name"]: each for each in container["volumeMounts"]}
+    shard = {each["name"]: each for each in containers(manifests)["duewheel"]["volumeMounts"]}
+    assert mounts["data"]["mountPath"] == shard["data"]["mountPath"]
+    assert mounts["data"]["readOnly"] is False, "a pause writes"
+    volumes = {
+        each["name"]: each["secret"] for each in pod(manifests)["volumes"] if "secret" in each
+    }
+    for path, name, secret, key in (
+        (found.serve.read_token_file, "read-token", "readers", "token"),
+        (found.serve.token_file, "change-token", "operators", "password"),
+    ):
+        assert path == Path(mounts[name]["mountPath"]) / "token"
+        assert volumes[name]["secretName"] == secret
+        assert volumes[name]["items"] == [{"key": key, "path": "token"}]
+    assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
+    assert container["image"] == containers(manifests)["duewheel"]["image"]
+
+
+def test_a_page_without_changes_has_the_volume_read_only() -> None:
+    manifests = rendered("page.enabled=true", "page.openReads=true")
+    data, *others = (
+        each for each in containers(manifests)["serve"]["volumeMounts"] if each["name"] == "data"
+    )
+    assert data["readOnly"] is True and not others
+    assert not [each for each in pod(manifests)["volumes"] if "secret" in each]
+
+
+def test_a_page_that_everybody_could_read_is_refused() -> None:
+    words = ["template", "orders", str(CHART), "--kube-version", f"{KUBERNETES}.0"]
+    words += ["--set", "page.enabled=true"]
+    run = subprocess.run([str(HELM), *words], capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert "page.readToken.secret" in run.stderr
+
+
 def test_a_pod_has_no_rights() -> None:
-    spec = pod(rendered())
+    spec = pod(rendered(*ALL))
     assert spec["automountServiceAccountToken"] is False
     assert spec["securityContext"]["runAsNonRoot"] is True
     for container in [*spec["containers"], *spec["initContainers"]]:
         context = container["securityContext"]
         assert context["capabilities"] == {"drop": ["ALL"]}
         assert context["readOnlyRootFilesystem"] is True
-        assert "livenessProbe" not in container
+        assert "livenessProbe" not in container or container["name"] == "serve"
     written = {each["name"] for each in spec["volumes"] if "emptyDir" in each}
     assert written == {"tmp"}
 

@@ -23,6 +23,7 @@ from duewheel.dev import broker
 from duewheel.dev.jars import pinned
 from duewheel.errors import Fenced
 from duewheel.runtime import supervisor
+from duewheel.serve.gate import names_of
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = YAML(typ="safe").load(ROOT / "docker-compose.yml")
@@ -66,7 +67,7 @@ def test_settings_are_known(service: str, monkeypatch: pytest.MonkeyPatch, tmp_p
     assert settings.timer.topics == ("orders.delayed",)
     assert settings.timer.mapping == {"orders.delayed": "orders"}
     assert settings.timer.reply_topic == "orders.replies"
-    volume, path = SERVICES[service]["volumes"][0].split(":")
+    volume, path, *_ = SERVICES[service]["volumes"][0].split(":")
     assert volume in COMPOSE["volumes"]
     assert settings.storage.data_dir.parent == Path(path)
 
@@ -78,7 +79,7 @@ def parses(command: list[str]) -> None:
 
 
 def test_commands_are_known() -> None:
-    assert sorted(OURS) == ["duewheel", "init"]
+    assert sorted(OURS) == ["duewheel", "init", "serve"]
     for service in OURS:
         parses(SERVICES[service]["command"])
     commands = {word: rest for word, rest in last_stage() if word in {"ENTRYPOINT", "CMD"}}
@@ -97,6 +98,7 @@ def test_parts_start_in_order() -> None:
     assert "healthcheck" in SERVICES["kafka"]
     profiles = {name: service.get("profiles") for name, service in SERVICES.items()}
     assert {name: found for name, found in profiles.items() if found} == {
+        "serve": ["page"],
         "kafka-ui": ["ui"],
         "prometheus": ["monitoring"],
         "grafana": ["monitoring"],
@@ -107,7 +109,7 @@ def test_prometheus_scrapes_both_processes_under_the_name_that_alerts_expect() -
     folder = ROOT / "docs" / "deploy" / "prometheus"
     config = YAML(typ="safe").load(folder / "prometheus.yml")
     assert all((folder / name).exists() for name in config["rule_files"])
-    (job,) = config["scrape_configs"]
+    job, beside = config["scrape_configs"]
     (targets,) = job["static_configs"]
     environment = SERVICES["duewheel"]["environment"]
     assert job["job_name"] == "duewheel"
@@ -115,6 +117,22 @@ def test_prometheus_scrapes_both_processes_under_the_name_that_alerts_expect() -
     ports = [environment[f"DUEWHEEL_METRICS__{name}_PORT"] for name in ("INGEST", "DEQUEUE")]
     assert targets["targets"] == [f"duewheel:{port}" for port in ports]
     assert environment["DUEWHEEL_METRICS__HOST"] == "0.0.0.0"
+    (found,), (labelled, addressed) = beside["dns_sd_configs"], beside["relabel_configs"]
+    assert (found["names"], addressed["replacement"]) == (["serve"], f"serve:{found['port']}")
+    assert labelled == {"target_label": "shard", "replacement": "0"}
+
+
+def test_the_page_only_reads_and_is_for_this_host_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    service, settings = SERVICES["serve"], settings_of("serve", monkeypatch, tmp_path)
+    assert service["ports"] == [f"127.0.0.1:{settings.serve.port}:{settings.serve.port}"]
+    (volume,) = service["volumes"]
+    assert volume.endswith(":ro") and settings.serve.token_file is None
+    assert names_of(settings.serve) == frozenset(("localhost", "127.0.0.1", "::1", "serve"))
+    assert settings.metrics.host in SERVICES, "the lateness is asked for there"
+    (url,) = re.findall(r"http://[^']*", " ".join(service["healthcheck"]["test"]))
+    assert url == f"http://localhost:{settings.serve.port}/livez"
 
 
 def test_mounted_files_are_there() -> None:
@@ -129,13 +147,14 @@ def test_mounted_files_are_there() -> None:
 # ---- systemd ------------------------------------------------------------------------------------
 
 
-UNIT = ROOT / "docs" / "deploy" / "systemd" / "duewheel@.service"
+UNITS = ROOT / "docs" / "deploy" / "systemd"
+PROGRAMS = {"duewheel@.service": "run", "duewheel-serve@.service": "serve"}
 
 
-def unit(section: str) -> dict[str, list[str]]:
+def unit(name: str, section: str) -> dict[str, list[str]]:
     """The values of each key; a key may occur several times."""
     found: dict[str, list[str]] = {}
-    text = UNIT.read_text().partition(f"[{section}]\n")[2].partition("\n[")[0]
+    text = (UNITS / name).read_text().partition(f"[{section}]\n")[2].partition("\n[")[0]
     for line in text.splitlines():
         if line and not line.startswith("#"):
             key, _, value = line.partition("=")
@@ -143,44 +162,56 @@ def unit(section: str) -> dict[str, list[str]]:
     return found
 
 
-def test_the_unit_runs_a_shard_with_known_settings(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_unit_runs_its_command_with_known_settings(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    service = unit("Service")
+    service = unit(name, "Service")
     settings = tmp_path / "duewheel.toml"
     settings.write_text('[timer]\ntopics = ["a"]\n[shard]\ncount = 4\n')
     for variable in [name for name in os.environ if name.startswith("DUEWHEEL_")]:
         monkeypatch.delenv(variable)
     for pair in service["Environment"]:
-        name, _, value = pair.partition("=")
-        monkeypatch.setenv(name, value.replace("%i", "3").replace("%S", str(tmp_path)))
+        key, _, value = pair.partition("=")
+        monkeypatch.setenv(key, value.replace("%i", "3").replace("%S", str(tmp_path)))
     monkeypatch.setenv("DUEWHEEL_CONFIG", str(settings))
     found = load()
     assert found.shard.index == 3
-    assert found.storage.data_dir.parent == tmp_path / service["StateDirectory"][0].replace(
-        "%i", "3"
-    )
+    assert found.storage.data_dir == tmp_path / "duewheel" / "3" / "data"
     program, *words = shlex.split(service["ExecStart"][0])
-    assert Path(program).name == "duewheel"
+    assert (Path(program).name, words) == ("duewheel", [PROGRAMS[name]])
     parses(words)
 
 
 def test_the_unit_leaves_a_shard_to_the_host_that_has_taken_it_over() -> None:
-    service = unit("Service")
+    service = unit("duewheel@.service", "Service")
+    assert service["StateDirectory"] == ["duewheel/%i"]
     assert service["Restart"] == ["on-failure"]
     assert service["RestartPreventExitStatus"] == [str(Fenced.exit_code)]
     assert float(service["TimeoutStopSec"][0]) > 2 * supervisor.STOP_S
 
 
-def test_systemd_takes_the_unit(require: Callable[[object, str], None], tmp_path: Path) -> None:
+def test_the_unit_of_the_page_has_the_rights_of_the_shard_s_or_less() -> None:
+    ours, page = (unit(name, "Service") for name in PROGRAMS)
+    confined = re.compile(r"^(Protect|Private|Restrict(?!Prevent)|NoNew|Capability|System|UMask)")
+    for key in filter(confined.match, ours):
+        assert set(" ".join(page[key]).split()) <= set(" ".join(ours[key]).split()), key
+    assert "StateDirectory" not in page, "which would make the folder writable"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_systemd_takes_the_units(
+    name: str, require: Callable[[object, str], None], tmp_path: Path
+) -> None:
     require(shutil.which("systemd-analyze"), "no systemd-analyze")
-    instance = tmp_path / "duewheel@0.service"
+    instance = tmp_path / name.replace("@", "@0")
     # The program need not be installed here.
-    instance.write_text(UNIT.read_text().replace("/opt/duewheel/bin/duewheel", sys.executable))
+    text = (UNITS / name).read_text()
+    instance.write_text(text.replace("/opt/duewheel/bin/duewheel", sys.executable))
     run = subprocess.run(
         ["systemd-analyze", "verify", instance], capture_output=True, text=True, check=False
     )
-    ours = [line for line in run.stderr.splitlines() if "duewheel@0" in line]
+    ours = [line for line in run.stderr.splitlines() if instance.stem in line]
     assert ours == []
 
 

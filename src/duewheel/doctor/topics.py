@@ -49,7 +49,7 @@ def examine(cluster: Cluster) -> Iterator[Diagnosis]:
         yield _partitions(cluster, timers)
         yield from room(cluster, timers)
     if existing.keys() >= set(own):
-        yield _progress(cluster)
+        yield from _progress(cluster)
 
 
 def _matching(cluster: Cluster, checks: KafkaAdmin) -> Iterator[Diagnosis]:
@@ -216,16 +216,31 @@ def room(
         yield Diagnosis("shard_room", "ok", f"shard {shard.index} of {shard.count}", text)
 
 
-def _progress(cluster: Cluster) -> Diagnosis:
-    """Reports the age of the shard's newest committed progress."""
+def _progress(cluster: Cluster) -> Iterator[Diagnosis]:
+    """Reports the age of the shard's newest committed progress, and whether it has a key."""
     shard = cluster.settings.shard
     code, subject = "progress", f"shard {shard.index} of {shard.count}"
     try:
         shards: Mapping[int, ShardRecord] = all_shards(cluster.settings)
         require_as_many(cluster.settings, shards)
     except DuewheelError as error:
-        return Diagnosis(code, "error", subject, str(error), "duewheel recover --dry-run")
+        yield Diagnosis(code, "error", subject, str(error), "duewheel recover --dry-run")
+        return
     if shard.index not in shards:
-        return Diagnosis(code, "warning", subject, "the shard has none yet", "duewheel init")
-    age_s = (cluster.clock.now_ms() - shards[shard.index].at_ms) / 1000
-    return Diagnosis(code, "ok", subject, f"its newest record is {age_s:.1f} s old")
+        yield Diagnosis(code, "warning", subject, "the shard has none yet", "duewheel init")
+        return
+    newest = shards[shard.index]
+    age_s = (cluster.clock.now_ms() - newest.at_ms) / 1000
+    yield Diagnosis(code, "ok", subject, f"its newest record is {age_s:.1f} s old")
+    yield copy_key(subject, newest.progress.epochs.newest.copy_keys)
+
+
+def copy_key(subject: str, keys: Sequence[str]) -> Diagnosis:
+    """Checks that copies carry a MAC: a version without them may have begun the shard."""
+    return diagnose(
+        "copy_key",
+        subject,
+        "copies carry a MAC" if keys else "copies have no MAC, so producers can forge them",
+        warning=not keys,
+        remedy="stop the shard, then `duewheel reconfigure --rotate-key`",
+    )

@@ -7,6 +7,7 @@ run meanwhile.
 from __future__ import annotations
 
 import base64
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -220,9 +221,19 @@ def selection(
 
 
 def pause(settings: Settings, process: Process, *, on: bool) -> dict[str, Any]:
-    """Pauses or resumes a process, now and across its restarts."""
-    with opened(settings, HOST_FS) as directory:
-        directory.state.live.pause(_PROCESSES[process], on=on)
+    """Pauses or resumes a process, now and across its restarts.
+
+    Raises:
+        ConfigError: the data directory cannot be written here.
+    """
+    try:
+        with opened(settings, HOST_FS) as directory:
+            directory.state.live.pause(_PROCESSES[process], on=on)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES):
+            raise
+        path = settings.storage.data_dir
+        raise ConfigError(f"{path} cannot be written here, as a pause must: {error}") from error
     return {"process": process, "paused": on}
 
 

@@ -60,6 +60,7 @@ def status(settings: Settings) -> dict[str, Any]:
             "dequeue": _dequeue(state, settings, now_ms),
             "disk": _disk(state, settings),
             "standby": _standby(state, now_ms),
+            "copies_signed": _copies_signed(state),
             "bounds": bounds(settings),
             "recovering": _recovering(state),
             **_counts(state, settings),
@@ -133,6 +134,12 @@ def _copies_held(state: State) -> int:
     """Counts the held copies in the mirrored progress."""
     mirror = state.mirror()
     return copies(mirror.progress.held) if mirror else 0
+
+
+def _copies_signed(state: State) -> bool | None:
+    """Reports whether copies carry a MAC; None before the first progress, and in a recovery."""
+    mirror = None if state.needs_recovery else state.mirror()
+    return mirror.signs_copies if mirror else None
 
 
 def _disk(state: State, settings: Settings) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
 import structlog
 from prometheus_client.core import Metric
@@ -45,6 +46,7 @@ class DequeueMetrics:
         self._statistics = statistics
         self._letters_wait = letters_wait
         self._pending = PendingTimers(directory)
+        self._copies_signed: bool | None = None
         self._topics: defaultdict[str, TopicLabels] = defaultdict(TopicLabels)  # by family
 
     def families(self) -> Iterator[Metric]:
@@ -194,8 +196,22 @@ class DequeueMetrics:
             int(state.needs_recovery if follows else recovering(state) is not None),
         )
         yield gauge(
+            "copies_unsigned",
+            "1 if copies have no MAC, because an older version began the shard.",
+            int(self._has_unsigned_copies()),
+        )
+        yield gauge(
             "dequeue_paused", "1 while dequeue is paused.", int(state.live.paused(Role.DEQUEUE))
         )
+
+    def _has_unsigned_copies(self) -> bool:
+        state = self._directory.state
+        # A shard keeps its key: the progress is decoded only until it has one.
+        if not self._copies_signed and not state.needs_recovery:
+            with suppress(CorruptFile):  # dequeue reads the same file, and raises the error
+                mirror = state.mirror()
+                self._copies_signed = mirror.signs_copies if mirror else None
+        return self._copies_signed is False
 
     def _following(self, behind_s: float) -> Iterator[Metric]:
         statistics = recovering(self._directory.state)

@@ -108,6 +108,7 @@ def test_status_of_a_shard_at_work() -> None:
         "disk": {"free_bytes": 3 << 30, "min_free_bytes": 1 << 28, "rows_held": 2},
         "standby": {"missing": {"a-0": 3}, "behind_ms": 1_000},
         "recovering": {"missing": {"a-0": 3, "a-1": 4}},
+        "copies_signed": False,
     }
     assert list(status_lines(found, NOW_MS)) == [
         "ready         yes",
@@ -126,6 +127,10 @@ def test_status_of_a_shard_at_work() -> None:
         "disk          3.0 GiB free, 0.2 GiB of them reserved; 2 rows wait",
         "standby       1s behind its owner; reads 3 offsets again",
         "recovering    reads 7 offsets again",
+        (
+            "copies        have no MAC, so producers can forge them: stop the shard, then "
+            "`duewheel reconfigure --rotate-key`"
+        ),
     ]
 
 

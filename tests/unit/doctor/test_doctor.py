@@ -143,6 +143,12 @@ def test_the_documentation_lists_the_same_apis() -> None:
     assert documented == listed
 
 
+def test_a_shard_that_an_older_version_began_has_no_key() -> None:
+    found = [topics.copy_key("shard 0 of 1", keys) for keys in ((), ("0" * 64,))]
+    assert severities(found) == ["warning", "ok"]
+    assert "reconfigure --rotate-key" in found[0].remedy
+
+
 def test_the_documentation_names_every_finding() -> None:
     sources = "".join(path.read_text() for path in Path(doctor.__path__[0]).glob("*.py"))
     codes = set(re.findall(r'(?:Diagnosis|diagnose)\(\s*"(\w+)"|code(?:, \w+)? = "(\w+)"', sources))

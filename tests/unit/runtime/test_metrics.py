@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0
 
+from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.errors import ConfigError
 from duewheel.osutil.metrics_server import TOPIC_SERIES_MAX, TopicLabels, served
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
@@ -79,6 +80,27 @@ def test_a_scrape_shows_deliveries_lateness_and_what_is_pending(tmp_path: Path) 
 def families(source: DequeueMetrics) -> dict[str, list[dict[str, str]]]:
     """The labels of every sample, by family."""
     return {f.name: [sample.labels for sample in f.samples] for f in source.families()}
+
+
+def test_a_shard_without_a_key_is_reported(tmp_path: Path) -> None:
+    """An older version began it; later a key is drawn, as by `reconfigure --rotate-key`."""
+    world = LocalWorld(tmp_path, WHEEL, starts={P0: 0})
+    beside = DataDirectory(tmp_path, WHEEL)
+    source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics, lambda: False)
+    assert value_of(source, "copies_unsigned") == 1
+    before = beside.state.mirror()
+    assert before is not None
+    drawn = before.progress.epochs.drawing_key(lambda _: 1)
+    world.state.write_mirror(Mirror.of(replace(before.progress, epochs=drawn), 0))
+    assert value_of(source, "copies_unsigned") == 0
+    beside.close()
+    world.kill()
+
+
+def value_of(source: DequeueMetrics, name: str) -> float:
+    (found,) = (family for family in source.families() if family.name == f"duewheel_{name}")
+    (sample,) = found.samples
+    return sample.value
 
 
 def test_producers_cannot_make_series_at_will(tmp_path: Path) -> None:

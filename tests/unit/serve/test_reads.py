@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -15,8 +17,8 @@ from tests.harness.served import COUNT, fill, served, settings_of
 
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.config.settings import load
-from duewheel.errors import CorruptFile
-from duewheel.ops import timers
+from duewheel.errors import ConfigError, CorruptFile
+from duewheel.ops import stats, timers
 
 
 @pytest.fixture
@@ -133,6 +135,26 @@ def test_probes_of_a_shard_that_does_not_run(client: TestClient) -> None:
     assert client.get("/livez").text == "ok"
     reasons = problem(client.get("/readyz"), 503, "not_ready")["reasons"]
     assert {"ingest_not_running", "dequeue_not_running"} <= reasons.keys()
+
+
+def test_a_directory_that_cannot_be_written_is_enough(
+    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sidecar has the volume read-only. Tests may run as root, so the double refuses."""
+    opened = os.open
+
+    def reading(path: Any, flags: int, *rest: Any, **named: Any) -> int:
+        if flags & (os.O_RDWR | os.O_WRONLY | os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return opened(path, flags, *rest, **named)
+
+    monkeypatch.setattr(os, "open", reading)
+    assert listed(client, limit=1)["timers"]
+    for path in ("/v1/histogram", "/v1/stats", "/v1/status", "/metrics"):
+        assert client.get(path).status_code == 200, path
+    assert "dequeue_not_running" in problem(client.get("/readyz"), 503, "not_ready")["reasons"]
+    with pytest.raises(ConfigError, match="cannot be written here"):
+        stats.pause(settings_of(tmp_path), "ingest", on=True)
 
 
 def test_metrics_count_the_requests(client: TestClient) -> None:

@@ -26,37 +26,40 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
-{{/* What `init` and `run` share. */}}
-{{- define "duewheel.container" -}}
+{{/* Settings, of each container. */}}
+{{- define "duewheel.environment" -}}
+- name: DUEWHEEL_CONFIG
+  value: /etc/duewheel/duewheel.toml
+- name: DUEWHEEL_SHARD__INDEX
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.labels['apps.kubernetes.io/pod-index']
+- name: DUEWHEEL_SHARD__COUNT
+  value: {{ .Values.shards | quote }}
+- name: DUEWHEEL_STORAGE__DATA_DIR
+  value: /var/lib/duewheel/data
+- name: DUEWHEEL_INGEST__SPARK_MASTER
+  value: {{ printf "local[%v]" .Values.ingest.tasks }}
+- name: DUEWHEEL_METRICS__HOST
+  value: 0.0.0.0
+- name: DUEWHEEL_METRICS__INGEST_PORT
+  value: {{ .Values.metrics.ingestPort | quote }}
+- name: DUEWHEEL_METRICS__DEQUEUE_PORT
+  value: {{ .Values.metrics.dequeuePort | quote }}
+- name: DUEWHEEL_LOG__FORMAT
+  value: json
+{{- with .Values.environment }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Image, mounts but the data's, and rights, of each container. */}}
+{{- define "duewheel.image-and-mounts" -}}
 image: {{ include "duewheel.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
-env:
-  - name: DUEWHEEL_CONFIG
-    value: /etc/duewheel/duewheel.toml
-  - name: DUEWHEEL_SHARD__INDEX
-    valueFrom:
-      fieldRef:
-        fieldPath: metadata.labels['apps.kubernetes.io/pod-index']
-  - name: DUEWHEEL_SHARD__COUNT
-    value: {{ .Values.shards | quote }}
-  - name: DUEWHEEL_STORAGE__DATA_DIR
-    value: /var/lib/duewheel/data
-  - name: DUEWHEEL_INGEST__SPARK_MASTER
-    value: {{ printf "local[%v]" .Values.ingest.tasks }}
-  - name: DUEWHEEL_METRICS__HOST
-    value: 0.0.0.0
-  - name: DUEWHEEL_METRICS__INGEST_PORT
-    value: {{ .Values.metrics.ingestPort | quote }}
-  - name: DUEWHEEL_METRICS__DEQUEUE_PORT
-    value: {{ .Values.metrics.dequeuePort | quote }}
-  - name: DUEWHEEL_LOG__FORMAT
-    value: json
-  {{- with .Values.environment }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+securityContext:
+  {{- toYaml .Values.securityContext | nindent 2 }}
 volumeMounts:
-  - name: data
-    mountPath: /var/lib/duewheel
   - name: config
     mountPath: /etc/duewheel
     readOnly: true
@@ -65,6 +68,67 @@ volumeMounts:
   {{- with .Values.volumeMounts }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
-securityContext:
-  {{- toYaml .Values.securityContext | nindent 2 }}
+{{- end -}}
+
+{{/* What `init` and `run` share. */}}
+{{- define "duewheel.container" -}}
+env:
+  {{- include "duewheel.environment" . | nindent 2 }}
+{{ include "duewheel.image-and-mounts" . }}
+  - name: data
+    mountPath: /var/lib/duewheel
+{{- end -}}
+
+{{/* `duewheel serve`: it reads the files of the shard, so it is in the shard's pod. */}}
+{{- define "duewheel.serve" -}}
+{{- if not (or .Values.page.readToken.secret .Values.page.openReads) }}
+{{- fail "page.readToken.secret: name a Secret, or set page.openReads where a network policy decides who may read" }}
+{{- end -}}
+args: [serve]
+env:
+  {{- include "duewheel.environment" . | nindent 2 }}
+  - name: DUEWHEEL_SERVE__HOST
+    value: 0.0.0.0
+  - name: DUEWHEEL_SERVE__PORT
+    value: {{ .Values.page.port | quote }}
+  - name: DUEWHEEL_SERVE__OPEN_READS
+    value: {{ .Values.page.openReads | quote }}
+  {{- if .Values.page.readToken.secret }}
+  - name: DUEWHEEL_SERVE__READ_TOKEN_FILE
+    value: /run/secrets/duewheel/read/token
+  {{- end }}
+  {{- if .Values.page.changeToken.secret }}
+  - name: DUEWHEEL_SERVE__TOKEN_FILE
+    value: /run/secrets/duewheel/change/token
+  {{- end }}
+{{ include "duewheel.image-and-mounts" . }}
+  # It writes nothing but a pause.
+  - name: data
+    mountPath: /var/lib/duewheel
+    readOnly: {{ not .Values.page.changeToken.secret }}
+  {{- if .Values.page.readToken.secret }}
+  - name: read-token
+    mountPath: /run/secrets/duewheel/read
+    readOnly: true
+  {{- end }}
+  {{- if .Values.page.changeToken.secret }}
+  - name: change-token
+    mountPath: /run/secrets/duewheel/change
+    readOnly: true
+  {{- end }}
+ports:
+  - name: http
+    containerPort: {{ .Values.page.port }}
+# No readiness probe: a pod without its page still delivers.
+livenessProbe:
+  httpGet:
+    path: /livez
+    port: http
+    httpHeaders:
+      - name: Host
+        value: localhost
+  periodSeconds: 20
+  timeoutSeconds: 5
+resources:
+  {{- toYaml .Values.page.resources | nindent 2 }}
 {{- end -}}
