@@ -81,7 +81,7 @@ def login(**others: str) -> dict[str, str]:
 
 
 WRONG: list[tuple[str, dict[str, str], str]] = [
-    ("sasl", login(sasl_plain_password="hunter3"), "does not accept user 'ann' with this password"),
+    ("sasl", login(sasl_plain_password="hunter3"), "user 'ann' with this password"),
     ("both", login(security_protocol="SASL_SSL", sasl_plain_password="hunter3"), "this password"),
     ("sasl", login(sasl_mechanism="SCRAM-SHA-256"), "does not offer SASL SCRAM-SHA-256, but PLAIN"),
     ("sasl", {}, r"requires a login \(PLAIN\): security_protocol is PLAINTEXT, should be SASL_PL"),
@@ -133,7 +133,7 @@ def test_commands_doctor_and_run(listeners: Listeners, tmp_path: Path) -> None:
     for words in (["init"], ["run"]):
         begun_s, done = time.monotonic(), run(config, *words)
         assert done.returncode == ConfigError.exit_code, done.stderr
-        assert "does not accept user 'ann' with this password" in done.stderr
+        assert "user 'ann' with this password" in done.stderr
         assert time.monotonic() - begun_s < AT_ONCE_S
     examined = run(config, "doctor")
     assert "kafka_refuses" in examined.stdout and "with this password" in examined.stdout

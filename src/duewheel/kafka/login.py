@@ -20,6 +20,7 @@ from typing import Any
 
 from kafka.errors import (
     IllegalSaslStateError,
+    KafkaConnectionError,
     KafkaError,
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
@@ -45,11 +46,13 @@ class LoginAttempt:
         server: its address.
         problem: why it did not; "" if it did.
         is_refusal: whether the settings are the reason, so that a further attempt cannot succeed.
+        was_ended: whether the server ended the connection.
     """
 
     server: str
     problem: str = ""
     is_refusal: bool = False
+    was_ended: bool = False
 
 
 def attempts(settings: Settings, deadline: Deadline) -> list[LoginAttempt]:
@@ -84,14 +87,21 @@ class _Login:
 
     def attempt(self) -> LoginAttempt:
         """Logs in. Without a reason it tries again: kafka-python drops a refusal that it reads
-        together with the end of the connection.
+        together with the end of the connection. Where that happens each time, the server offers
+        the mechanism and hangs up on the credentials: that is the reason then.
         """
         made = self._once()
-        for _ in range(_AGAIN if "SASL" in self._protocol else 0):
+        again = _AGAIN if "SASL" in self._protocol else 0
+        for _ in range(again):
             if made.is_refusal or not made.problem or not self._deadline.remaining_s():
-                break
+                return made
             made = self._once()
-        return made
+        if not again or made.is_refusal or not made.was_ended:
+            return made
+        if self._mechanism not in self._mechanisms():
+            return made
+        problem = f"ends each connection when {self._who} logs in by SASL {self._mechanism}"
+        return LoginAttempt(self._server, f"{problem} ({made.problem})", is_refusal=True)
 
     def _once(self) -> LoginAttempt:
         try:
@@ -99,7 +109,8 @@ class _Login:
         except Exception as error:  # noqa: BLE001 - also what a token provider raises
             reason = self._explained(error)
             problem = reason or f"{type(error).__name__}: {error}"
-            return LoginAttempt(self._server, problem, is_refusal=bool(reason))
+            was_ended = isinstance(error, KafkaConnectionError)
+            return LoginAttempt(self._server, problem, bool(reason), was_ended)
         return LoginAttempt(self._server)
 
     def _ask(self, question: Question, **others: Any) -> Any:
@@ -121,13 +132,16 @@ class _Login:
             with contextlib.suppress(KafkaError, OSError, RuntimeError):
                 client.close()
 
+    @property
+    def _who(self) -> str:
+        user = self._settings.get("sasl_plain_username")
+        return f"user {user!r} with this password" if user else "a client with these credentials"
+
     def _explained(self, error: Exception) -> str:
         """Why the settings cannot work; "" if that is unknown."""
         login, text = f"SASL {self._mechanism}", f"{type(error).__name__}: {error}"
         if isinstance(error, SaslAuthenticationFailedError):
-            user = self._settings.get("sasl_plain_username")
-            who = f"user {user!r} with this password" if user else "these credentials"
-            return f"does not accept {who} by {login}: {text}"
+            return f"does not accept {self._who} by {login}: {text}"
         if isinstance(error, UnsupportedSaslMechanismError):
             offered = ", ".join(self._mechanisms()) or "others"
             return f"does not offer {login}, but {offered}: correct sasl_mechanism ({text})"
