@@ -1,7 +1,7 @@
 # Everything here needs make, sh and a Python from 3.11 up; `make help` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test crash-matrix simulate simulate-nightly model simulate-day simulate-years soak fuzz bench bench-full bench-report reference docs chart screenshots test-page lint lock clean
+.PHONY: help setup setup-dev demo test crash-matrix simulate simulate-nightly model simulate-day simulate-years soak fuzz bench bench-full bench-report reference docs sbom chart screenshots test-page lint lock clean
 
 # A folder called `wheel` lies here: never let Python put the current folder on its path.
 export PYTHONSAFEPATH = 1
@@ -73,6 +73,13 @@ reference: setup-dev  ## what docs/ says of settings, metrics and commands, from
 
 docs: setup-dev  ## the documentation as a site, in build/docs; a broken link fails
 	@$(BIN)/mkdocs build --quiet --strict
+
+# Of the image: what its Dockerfile installs. Reads the lock files alone, so it needs no network.
+SBOM = build/duewheel.cdx.json
+sbom: setup-dev  ## what the image installs, as CycloneDX JSON in build/, from the lock files
+	@mkdir -p build
+	@cat requirements.txt requirements-jdk.txt | PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements - \
+		--pyproject pyproject.toml --mc-type application --output-reproducible --output-file $(SBOM)
 
 # A prebuilt Helm is used, else one is built from Go's module proxy: minutes, once.
 HELM = helm.sh/helm/v3/cmd/helm@v3.19.0
