@@ -84,8 +84,8 @@ def lose_progress(world: World) -> None:
     world.end()
     for lane in world.kafka.lanes.values():
         lane.progress.clear()
-    # Nothing else may be lost before the local copy is there again.
-    world.kafka.away = 0
+    # Nothing else may be lost before the local copy is there again, and the disk takes it at last.
+    world.kafka.away, world.host.seam.failing = 0, 0
     while not world.shard.progress and not world.history.violations:
         world.step_dequeue({})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
@@ -28,16 +29,27 @@ _ATTEMPTS = 20  # at a command, while Kafka is away
 
 
 def reconfigure(world: World, plan_of: Plan) -> None:
-    """Everything is stopped, and perhaps goes on with other settings."""
+    """Everything is stopped, and perhaps goes on with other settings, or another key for copies."""
+    _run_change(world, _other, plan_of, rotates=world.host.keys.rotates())
+
+
+def rotate_key(world: World) -> None:
+    """Everything is stopped, and goes on with another key for copies."""
+    _run_change(world, lambda _: world.setup, {}, rotates=True)
+
+
+def _run_change(
+    world: World, wanted: Callable[[World], Setup], plan_of: Plan, *, rotates: bool
+) -> None:
     # Nobody else can start meanwhile: the command has both locks.
     plan_of = {store: what for store, what in plan_of.items() if what != "meanwhile"}
     if not world.shard.progress:
         return
     for name in ("ingest", "dequeue"):
         world.stop(name, "for other settings", {})
-    setup, actor = _other(world), Actor("operator")
+    setup, actor = wanted(world), Actor("operator")
     try:
-        world.run(actor, lambda: _change(world, setup, world.host.files(actor)), plan_of)
+        world.run(actor, lambda: _change(world, setup, world.host.files(actor), rotates), plan_of)
     finally:
         world.release(actor)
         _go_by_what_holds(world, setup)
@@ -73,14 +85,14 @@ def _other(world: World) -> Setup:
     return replace(setup, wheel=wheel, config=config)
 
 
-def _change(world: World, setup: Setup, fs: WatchedFileSystem) -> None:
+def _change(world: World, setup: Setup, fs: WatchedFileSystem, rotates: bool) -> None:
     def at(ms: int) -> dict[tuple[str, int], int]:
         return offsets_at(world.shard, ms)
 
     publisher = SimulatedPublisher(world.shard, world.chances.fate, lambda: None)
     counts, keys = world.history.counts, world.host.keys
     rotation = None
-    if keys.rotates():
+    if rotates:
         rotation = Rotation(keys.draw, lambda _: offsets_of(world.shard, "end"))
     terms = setup.config, at
     try:

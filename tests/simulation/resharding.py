@@ -205,6 +205,7 @@ class Resharding:
             return
         if len(host.shards) > 1 and self._rng.random() < 0.7:
             self._fall_apart()
+        self._draw_keys()
         fewer = [number for number in others if number < len(host.shards)]
         to = self._rng.choice([*others, *fewer, *fewer])
         cluster = SimulatedCluster(host, lambda: "commit", lambda: None)
@@ -223,6 +224,14 @@ class Resharding:
                 each.stop("ingest", "to be reassigned", {})
         self._to = to
         self._run()
+
+    def _draw_keys(self) -> None:
+        """Some of several shards get keys of their own: then copies of each are in flight."""
+        host = self._host
+        for world in host.shards if len(host.shards) > 1 else ():
+            if host.keys.rotates():
+                host.history.counts["key rotated before a reshard"] += 1
+                operator.rotate_key(world)
 
     def _fall_apart(self) -> None:
         """Some shards do nothing for a while: their partitions stand behind those of the others, at
