@@ -33,7 +33,7 @@ HELD = {
         "2",
         "copies name offsets of a topic that is no more",
         "kafka/held_queue.py",
-        "            batch = _as_first_copies(place, batch, progress.epochs.newest.signing_key)\n",
+        "            batch = as_first_copies(place, batch, progress.epochs.newest.signing_key)\n",
         "            pass\n",
         test="unit/kafka/test_held_queue.py::test_copies_of_a_topic_that_was_made_anew_begin_anew",
     ),

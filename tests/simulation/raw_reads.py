@@ -13,7 +13,7 @@ from tests.simulation.timers import TOPIC
 from duewheel.checkpoints.commit_and_close import Marks
 from duewheel.kafka.leader_requests import Fetched
 from duewheel.kafka.log_ends import EARLIEST
-from duewheel.kafka.raw_reader import RawReader
+from duewheel.kafka.raw_reader import RawReader, Waits
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.source import SourceOptions, TimerReader
 from duewheel.streaming.task_share import TaskSettings
@@ -29,7 +29,7 @@ class SimulatedRawReader(RawReader):
     """
 
     def __init__(self, shard: Shard) -> None:  # without a network
-        self._stopping = None
+        self._stopping, self._waits = None, Waits()
         self._requests: Any = SimpleNamespace(fetch=self._fetch, list_offsets=self._list_offsets)
         self._shard = shard
         self.ends: Marks = {}
