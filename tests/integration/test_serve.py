@@ -104,6 +104,7 @@ def test_dead_letters_are_paged_and_replayed(config: Path, shard: SparklessShard
         page = client.get("/v1/dead-letters", params={"limit": 3}).json()
         assert time.monotonic() - begin_s < 10
         assert [each["code"] for each in page["letters"]] == ["no_due_time"] * 3
+        assert page["next"] == "0@2"  # as `duewheel dlq list --page` takes it
         rest = client.get("/v1/dead-letters", params={"page": page["next"]}).json()
         assert ([each["offset"] for each in rest["letters"]], rest["next"]) == ([3, 4], None)
         one = client.get("/v1/dead-letters/0/3").json()

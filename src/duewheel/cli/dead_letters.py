@@ -10,6 +10,7 @@ import click
 
 from duewheel.cli.examples import CommandGroup
 from duewheel.cli.options import show, with_output, with_settings
+from duewheel.cli.printable import printable
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
@@ -50,10 +51,11 @@ def dlq_list(
             click.echo(json.dumps(row))
         else:
             mark = "replayed" if row["replayed"] else "waiting"
-            click.echo(
+            line = (
                 "{partition}@{offset}  {time}  {mark}  {code}  {source}  key {key}  "
-                "{value_bytes} bytes  {error}".format(mark=mark, **row)
+                "{value_bytes} bytes  {error}"
             )
+            click.echo(printable(line.format(mark=mark, **row)))
     if not last:
         click.echo("duewheel: no dead letters", err=True)
     if next(rows, None) is not None:

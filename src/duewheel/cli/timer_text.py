@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from duewheel.cli import times
+from duewheel.cli.printable import printable
 
 
 def timer_line(row: Mapping[str, Any], now_ms: int) -> str:
@@ -15,7 +16,7 @@ def timer_line(row: Mapping[str, Any], now_ms: int) -> str:
         row: an object of `ops.stats.listed`.
         now_ms: this host's clock.
     """
-    return "  ".join(_parts(row, now_ms))
+    return printable("  ".join(_parts(row, now_ms)))
 
 
 def _parts(row: Mapping[str, Any], now_ms: int) -> Iterator[str]:

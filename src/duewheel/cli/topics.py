@@ -15,6 +15,7 @@ import click
 from duewheel.cli import times
 from duewheel.cli.examples import CommandGroup
 from duewheel.cli.options import with_output, with_settings
+from duewheel.cli.printable import printable
 from duewheel.config.durations import about
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
@@ -93,7 +94,7 @@ def _line(row: dict[str, Any]) -> str:
         "no key" if key is None else f"key {key}",
         "no value" if value is None else value[:_VALUE_CHARACTERS_MAX],
     ]
-    return "  ".join(filter(None, parts))
+    return printable("  ".join(filter(None, parts)))
 
 
 def offer_targets(

@@ -190,32 +190,32 @@ def page_of_letters(
     Args:
         settings, code, limit: as for `list_letters`.
         since: an offset, or ISO-8601 with a zone.
-        page: "partition@offset" from which on to read, of the page before.
+        page: "partition@offset" of the page before: the list continues behind it.
         within_s: after this time the page ends, whatever it has.
 
     Raises:
         ConfigError: `since` or `page` does not parse, or there is no such topic.
         KafkaUnavailable: no answer in time.
     """
-    first = (0, 0) if page is None else _parsed(page)
+    after = (0, -1) if page is None else _parsed(page)
     end_s, rows = time.monotonic() + within_s, list[dict[str, Any]]()
     begin = Bound.parse("from", since)
     with dead_letter_reader(settings) as reader:
         position = reader.position()
         for partition, (start, end) in reader.bounds(begin).items():
-            if partition < first[0]:
+            if partition < after[0]:
                 continue
-            start = max(start, first[1]) if partition == first[0] else start
+            start = max(start, after[1] + 1) if partition == after[0] else start
             if start >= end:
                 continue
             for letters, reached in reader.read(partition, start, end):
                 for letter in letters:
                     if code in (None, letter.code):
                         if len(rows) == limit:
-                            return LetterPage(rows, f"{partition}@{letter.offset}")
+                            return LetterPage(rows, "{partition}@{offset}".format(**rows[-1]))
                         rows.append(_row(letter, position))
                 if time.monotonic() > end_s:
-                    return LetterPage(rows, f"{partition}@{reached}")
+                    return LetterPage(rows, f"{partition}@{reached - 1}")
     return LetterPage(rows, None)
 
 

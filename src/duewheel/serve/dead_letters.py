@@ -52,7 +52,7 @@ async def list_dead_letters(
         page=page,
         within_s=PAGE_S,
     )
-    part = await service.on_kafka(call)
+    part = await service.read_kafka(call)
     listed = [DeadLetterSummary.model_validate(letter) for letter in part.letters]
     return DeadLetterList(letters=listed, next=part.next)
 
@@ -70,7 +70,7 @@ async def show_dead_letter(
     """One dead letter; with value and headers of its message if serve.show_bodies is set."""
     body = service.settings.serve.show_bodies
     call = partial(dlq_list.one_letter, service.settings, partition, offset, body=body)
-    letter = await service.on_kafka(call)
+    letter = await service.read_kafka(call)
     if letter is None:
         raise Refused(HTTPStatus.NOT_FOUND, "no_such_letter", "there is no such dead letter")
     return DeadLetterWithMessage.model_validate(letter)

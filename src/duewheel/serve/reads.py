@@ -123,7 +123,7 @@ async def show_status(service: Shared) -> JsonObject:
 @router.get("/lateness", operation_id="lateness")
 async def show_lateness(service: Shared) -> Lateness:
     """The lateness of deliveries since dequeue began, from its metrics (metrics.dequeue_port)."""
-    counts = await service.on_kafka(lambda: lateness.lateness(service.settings))
+    counts = await service.read_kafka(lambda: lateness.lateness(service.settings))
     return Lateness.model_validate(counts)
 
 

@@ -25,7 +25,8 @@ from duewheel.ops.stats import files_identity
 T = TypeVar("T")
 
 READS_MAX = 4  # at a time
-KAFKA_MAX = 8
+KAFKA_MAX = 8  # changes
+KAFKA_READS_MAX = 4
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Service:
     producers: KeptProducers
     metrics: Callable[[], bytes]
     _reads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(READS_MAX))
+    _kafka_reads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(KAFKA_READS_MAX))
     _kafka: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(KAFKA_MAX))
     _replays: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
 
@@ -59,8 +61,12 @@ class Service:
         """
         return await anyio.to_thread.run_sync(self._checked(call), limiter=self._reads)
 
+    async def read_kafka(self, call: Callable[[], T]) -> T:
+        """Runs a call that reads from Kafka: apart from changes, which must not wait for reads."""
+        return await anyio.to_thread.run_sync(call, limiter=self._kafka_reads)
+
     async def on_kafka(self, call: Callable[[], T], *, needs_files: bool = False) -> T:
-        """Runs a call that waits for Kafka, and may read the shard's files, too.
+        """Runs a change, which waits for Kafka, and may read the shard's files, too.
 
         Raises:
             NoDataDirectory, RecoveryPending: as `read`, if it needs files.

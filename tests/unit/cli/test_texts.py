@@ -64,6 +64,22 @@ def test_what_is_special_about_a_timer() -> None:
     assert timer_line(dead, NOW_MS).endswith("id a-0@1  3 bytes  dead letter")
 
 
+def test_no_producer_writes_to_the_terminal() -> None:
+    row = {
+        "due_ms": NOW_MS,
+        "leaves_ms": NOW_MS,
+        "topic": "orders",
+        "level": None,
+        "key": "k\x1b[2J",
+        "id": "a\n2027-01-15  false \u202e line é",
+        "value_bytes": 1,
+        "rolled": False,
+        "cancelled": False,
+    }
+    line = timer_line(row, NOW_MS)
+    assert r"key k\x1b[2J  id a\n2027-01-15  false \u202e line é" in line
+
+
 def test_status_begins_with_what_matters_and_has_no_bounds(settings: Settings) -> None:
     world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
     world.append(TimerRow(0, 1, NOW_MS + 5_000))
