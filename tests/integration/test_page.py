@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from selenium.webdriver.common.keys import Keys
 from tests.harness.browser import REASON, Browser, browser_paths, chromium, listening
-from tests.harness.local_world import NOW_MS
+from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.served import (
     COUNT,
     TOKEN,
@@ -20,6 +20,7 @@ from tests.harness.served import (
     settings_of,
 )
 from tests.harness.sparkless_shard import SparklessShard
+from tests.harness.timer_rows import P0
 
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.client import Answer
@@ -28,7 +29,7 @@ from duewheel.config.settings import Settings, load
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
 from duewheel.serve.service import Service
-from duewheel.testing import ManualClock
+from duewheel.testing import ManualClock, TimerRow
 
 SIZES = [(360, 740), (800, 900), (1400, 900)]
 VIEWS = {"pending": "Timers", "dead-letters": "Dead letters", "shard": "Hot slots"}
@@ -212,8 +213,20 @@ def click(page: Browser, label: str) -> None:
     )
 
 
-def test_what_a_producer_wrote_is_text(page: Browser, settings: Settings) -> None:
+def test_what_a_producer_wrote_is_text(page: Browser, tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, show_bodies=True)
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
+    hostile = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+    # No calendar has this due time.
+    world.append(TimerRow(0, 1, -(10**16), timer_id=hostile.encode()))
+    world.stop()
     with listening(app_of(settings)) as address:
+        open_page(page, address)
+        page.wait_text("#view-pending .list", hostile)
+        page.wait_text("#view-pending .list", f"{-(10**16)} ms")
+        page.driver.find_element("css selector", FIRST_TIMER).click()
+        page.wait_text("dialog", hostile)
+        assert page.run("return document.querySelectorAll('img, main script').length") == 0
         page.driver.get(f"{address}#pending?id=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E")
         page.wait_text("#view-pending .list", "No pending timer matches")
         assert page.run("return document.querySelectorAll('img').length") == 0

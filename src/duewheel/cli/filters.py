@@ -13,7 +13,7 @@ import click
 
 from duewheel.cli.options import Command, show
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError
+from duewheel.errors import ConfigError, KafkaUnavailable, Unacknowledged
 
 if TYPE_CHECKING:  # it imports numpy and pyarrow
     from duewheel.wheel.inspect.listing import Filter
@@ -112,16 +112,21 @@ def send_file(settings: Settings, file: str, defaults: Mapping[str, Any], output
     """Runs `send --file`; returns its exit code."""
     from duewheel.ops.send_lines import send_lines
 
-    written = refused = 0
+    written = refused = line = 0
     with _lines(file) as lines:
-        for row in send_lines(settings, lines, defaults):
-            if "error" in row:
-                refused += 1
-                click.echo(f"duewheel: line {row['line']}: {row['error']}", err=True)
-            else:
-                written += 1
-            if output == "json":
-                click.echo(json.dumps(row))
+        try:
+            for row in send_lines(settings, lines, defaults):
+                line = row["line"]
+                if "error" in row:
+                    refused += 1
+                    click.echo(f"duewheel: line {line}: {row['error']}", err=True)
+                else:
+                    written += 1
+                if output == "json":
+                    click.echo(json.dumps(row))
+        except KafkaUnavailable as error:
+            so_far = f"{written} written, {refused} refused, up to line {line}"
+            raise Unacknowledged(f"{so_far}; lines behind it may be written: {error}") from error
     if output == "text":
         click.echo(f"{written} written, {refused} refused")
     return 1 if refused else 0

@@ -109,6 +109,9 @@ export function day(ms) {
 
 /** An instant: the time alone if it is today. */
 export function instant(ms, finest = SECOND) {
+  if (Math.abs(ms) > LAST) {
+    return iso(ms);
+  }
   const isToday = new Date(ms).toDateString() === new Date(now()).toDateString();
   return isToday ? timeOfDay(ms, finest) : `${day(ms)} ${timeOfDay(ms, finest)}`;
 }
@@ -125,14 +128,18 @@ export function zone(ms = now()) {
   return name === "UTC" ? "UTC" : `${name}, ${offset}`;
 }
 
+// A producer may ask for a time that no calendar has: it is due at once then, and shown as a number.
+const LAST = 8_640_000_000_000_000;
+export const iso = (ms) => (Math.abs(ms) <= LAST ? new Date(ms).toISOString() : `${ms} ms`);
+
 /** An instant in full, for titles: with year, milliseconds and zone, and in UTC. */
 export function full(ms) {
-  return `${day(ms)} ${timeOfDay(ms, 1)} (${zone(ms)}); ${new Date(ms).toISOString()}`;
+  return `${day(ms)} ${timeOfDay(ms, 1)} (${zone(ms)}); ${iso(ms)}`;
 }
 
 /** For <input type="datetime-local">. */
 export function forInput(ms) {
-  return new Date(ms + offsetMs(ms)).toISOString().slice(0, 19);
+  return Math.abs(ms) < LAST ? iso(ms + offsetMs(ms)).slice(0, 19) : "";
 }
 
 /** The instant of an <input type="datetime-local">, null if it is empty. */

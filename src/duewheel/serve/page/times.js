@@ -1,7 +1,7 @@
 // <time> elements whose relative part stays true while they are shown.
 
 import { el } from "./dom.js";
-import { full, instant, now, relative } from "./format.js";
+import { full, instant, iso, now, relative } from "./format.js";
 
 /** An instant and how far it is. */
 export function moment(ms) {
@@ -10,7 +10,7 @@ export function moment(ms) {
 
 /** An instant alone. */
 export function clock(ms) {
-  return el("time", { datetime: new Date(ms).toISOString(), title: full(ms) }, instant(ms));
+  return el("time", { datetime: iso(ms), title: full(ms) }, instant(ms));
 }
 
 function distance(ms) {
