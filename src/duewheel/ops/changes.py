@@ -138,9 +138,10 @@ class KeptProducers:
 
     def _drop(self, timer_topic: str, failed: DelayProducer) -> None:
         with self._lock:
-            # Of several requests that fail with it one is the first, and the next has another.
-            if self._by_topic.get(timer_topic) is failed:
-                del self._by_topic[timer_topic]
+            # Of several requests that fail with it the first closes it; others have a new one.
+            if self._by_topic.get(timer_topic) is not failed:
+                return
+            del self._by_topic[timer_topic]
         failed.close(1)
 
     def close(self) -> None:
