@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 import signal
+import sys
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from tests.harness.report_log import FewOfEach
 from tests.harness.shared_broker import SharedBroker, shared_broker
 
 from duewheel.dev.jars import broker_jars
@@ -41,6 +43,27 @@ hypothesis.settings.load_profile("ci" if IN_CI else "local")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell has started the tests in the background: what they start would ignore it, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Without bytecode every worker, in every run, compiles and rewrites all tests: 12 s of a processor,
+# with it 5. A variable of the caller's that forbids it, as images of containers often have, counts
+# for workers and for the processes of tests, too.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+REPORTED = FewOfEach()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Shorten the log in reports of failures."""
+    logs = session.config.pluginmanager.get_plugin("logging-plugin")
+    if logs is not None:  # there is none with `-p no:logging`
+        logs.report_handler.addFilter(REPORTED)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    REPORTED.forget()
 
 
 @pytest.hookimpl(trylast=True)  # what is not run has been left out

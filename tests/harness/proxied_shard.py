@@ -159,7 +159,7 @@ class ProxiedShard(KafkaShard):
     def turn_until(self, condition: Callable[[], bool], what: str) -> None:
         give_up = time.monotonic() + GIVE_UP_S
         while not condition():
-            assert time.monotonic() < give_up, what
+            assert time.monotonic() < give_up, f"{what}: {self.statistics}"
             self.turn()
 
     def arrived(self, topic: str) -> dict[int, list[Any]]:
