@@ -31,6 +31,7 @@ from duewheel.runtime.dequeue_process import init_progress
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.single_record import Header, encode
+from duewheel.streaming.epoch_parser import parser
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.recovery.rebuild import apply_recovery
@@ -99,11 +100,21 @@ class SparklessShard:
         records = read_topic(self.servers, self.timers, first)
         with self.admin() as admin:
             ends = admin.end_offsets([self.timers])
-        batch = parse(read_records(as_table(records)), contract or factory.contract(self.settings))
+        found = read_records(as_table(records))
+        if contract is not None:
+            batch = parse(found, contract)
+        else:
+            batch = parser(self._engine.epochs, self.settings.dead_letter_topic)(found)
         self._engine.append(batch, {**marks, **ends})
         time.sleep(2 * self.settings.timer.precision_ms / 1000)
         while self._dequeue.tick():
             pass
+
+    @property
+    def left(self) -> int:
+        """How many timers and dead letters have left."""
+        counted = self._dequeue.statistics
+        return counted.delivered + sum(counted.dead_letters.values())
 
     def letters(self) -> list[Any]:
         return read_topic(self.servers, self.settings.dead_letter_topic)

@@ -7,9 +7,8 @@ import signal
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,14 +16,12 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource
 from tests.harness.launcher import DEADLINE_S
 from tests.harness.random_timers import PARTITIONS, Headers
-from tests.harness.reader import everything_in
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.topics import alter
 from tests.harness.whole_shard import CLOCK, WholeShard, judge, schedule
 
 from duewheel.checkpoints.state_file import State
 from duewheel.client import Answer, Cancel, DelayProducer, Rescheduled, Timer
-from duewheel.kafka.admin import KafkaAdmin
 from duewheel.wheel.slots import HOUR_MS
 from duewheel.wheel.storage.full_check import check
 
@@ -111,108 +108,6 @@ def test_stop_and_start_again(served: WholeShard) -> None:
     shard.wait(lambda: len(shard.arrivals.first) >= len(known))
     judge(shard, known)
     shard.command("check")
-
-
-@pytest.mark.timeout(600)
-def test_a_delay_beyond_the_window_is_rolled(
-    tmp_path: Path, broker: SharedBroker, unique_name: Callable[[str], str]
-) -> None:
-    """Delays of several windows: written to the timer topic again and again, delivered once; or,
-    where the topic has gone meanwhile, dead letters that say so.
-    """
-    shard = WholeShard(tmp_path, broker.bootstrap_servers, unique_name("rolled"), window="4s")
-    try:
-        shard.start()
-        producer = KafkaProducer(bootstrap_servers=shard.servers, linger_ms=5)
-        known = {}
-        for number in range(300):
-            delay_ms = 4_000 + 40 * number
-            own: Headers = [("n", b"%d" % number)]
-            request: Headers = [("TIMER_DELAY_MS", b"%d" % delay_ms), ("UNIQ_KEY", b"id")]
-            value = b"far %d" % number
-            future = producer.send(shard.timers, value, b"k", headers=[*own, *request])
-            known[value] = (delay_ms, own, future)
-        producer.flush(timeout=60)
-        forged = forge_copies(shard, producer)
-        doomed = schedule_to_what_goes(shard, producer)
-        shard.wait(lambda: len(shard.arrivals.first) >= len(known) + len(doomed) + len(forged))
-        time.sleep(2)
-        assert set(shard.arrivals.count.values()) == {1}
-        for value, expected in doomed.items():
-            key, headers, _, seen_ms = shard.arrivals.first[value]
-            assert (key, headers[:-2]) == (b"k", expected)
-            assert headers[-2][0] == "TIMER_ROLL_TIMES"
-            assert int(headers[-2][1]) >= 1
-            assert headers[-1][0] == "TIMER_SOURCE"
-            assert seen_ms >= int(dict(headers)["TIMER_DUE_MS"])
-        for value, wanted in forged.items():
-            assert wanted in shard.arrivals.first[value][1]
-        rolled = 0
-        for value, (delay_ms, own, future) in known.items():
-            record = future.get(timeout=1)
-            source = f"{record.topic}-{record.partition}@{record.offset}".encode()
-            key, headers, _, seen_ms = shard.arrivals.first[value]
-            due_ms = record.timestamp + delay_ms
-            assert (key, seen_ms >= due_ms) == (b"k", True)
-            added: Headers = [
-                ("TIMER_SOURCE", source),
-                ("TIMER_DUE_MS", b"%d" % due_ms),
-                ("UNIQ_KEY", b"id"),
-            ]
-            assert headers[:4] == [*own, *added]
-            rolled += sum(int(times) for name, times in headers[4:] if name == "TIMER_ROLL_TIMES")
-        assert rolled > 400
-        producer.close()
-        shard.command("check")
-    finally:
-        shard.close()
-
-
-def forge_copies(shard: WholeShard, producer: KafkaProducer) -> dict[bytes, tuple[str, bytes]]:
-    """Records with the headers of copies, but not from duewheel; by value a header that each must
-    get: one is due too late after all, the other keeps its own place.
-    """
-    origin: Headers = [("TIMER_ORIGIN", b"0"), ("TIMER_COPY_MAC", bytes(16))]
-    century: Headers = [("TIMER_DELIVER_MS", b"4950000000000"), *origin]
-    producer.send(shard.timers, b"century", b"k", headers=century).get(timeout=30)
-    soon: Headers = [("TIMER_DELAY_MS", b"100"), *origin]
-    at = producer.send(shard.timers, b"soon", b"k", headers=soon).get(timeout=30)
-    return {
-        b"century": ("TIMER_ERROR_CODE", b"delay_too_long"),
-        b"soon": ("TIMER_SOURCE", f"{at.topic}-{at.partition}@{at.offset}".encode()),
-    }
-
-
-def schedule_to_what_goes(shard: WholeShard, producer: KafkaProducer) -> dict[bytes, Headers]:
-    """Timers of several windows, whose target is deleted once they have been rolled; by value what
-    their dead letters begin with.
-    """
-    topic, delay_ms = f"{shard.target}.doomed", 12_000
-    with KafkaAdmin(shard.settings.kafka.client_options("admin")) as admin:
-        admin.create_topic(topic, 1)
-        own: Headers = [("own", b"\0")]
-        request: Headers = [("TIMER_DELAY_MS", b"%d" % delay_ms), ("REAL_TOPIC", topic.encode())]
-        doomed = {}
-        for number in range(3):
-            value, timer_id = b"doomed %d" % number, b"doomed %d" % number
-            headers = [*own, *request, ("UNIQ_KEY", timer_id)]
-            sent = producer.send(shard.timers, value, b"k", headers=headers).get(timeout=30)
-            doomed[value] = [
-                *own,
-                ("TIMER_ERROR_CODE", b"unknown_target_topic"),
-                ("TIMER_ERROR", f"topic '{topic}' does not exist".encode()),
-                ("REAL_TOPIC", topic.encode()),
-                ("TIMER_DUE_MS", b"%d" % (sent.timestamp + delay_ms)),
-                ("UNIQ_KEY", timer_id),
-            ]
-
-        def rolled() -> set[bytes]:
-            records = everything_in(shard.servers, shard.timers, PARTITIONS)
-            return {r.value for r in records if "TIMER_ROLL_TIMES" in dict(r.headers)}
-
-        shard.wait(lambda: rolled() >= doomed.keys())
-        admin.delete_topics([topic])
-    return doomed
 
 
 @pytest.mark.timeout(600)
