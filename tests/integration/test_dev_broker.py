@@ -86,8 +86,15 @@ def foreground(data_dir: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 
 def test_takes_transactions_and_stops_without_a_trace(java: Java) -> None:
-    with DevBroker(java=java) as broker:
+    """Started by a thread that ends before it, with a property of the caller's."""
+    broker = DevBroker(java=java, properties={"auto.create.topics.enable": "true"})
+    starter = threading.Thread(target=broker.start)
+    starter.start()
+    starter.join()
+    try:
         create(broker, "orders")
+        write(broker, "made-by-writing", b"value")
+        assert read(broker, "made-by-writing", 1) == [b"value"], "the property has no effect"
         producer = KafkaProducer(
             bootstrap_servers=broker.bootstrap_servers, transactional_id="one", retry_backoff_ms=5
         )
@@ -97,39 +104,32 @@ def test_takes_transactions_and_stops_without_a_trace(java: Java) -> None:
         producer.commit_transaction()
         producer.close()
         assert read(broker, "orders", 1) == [b"value"]
+        assert not broker.wait(0), "it has ended with the thread that has started it"
         pid, folder = broker.pid, broker.data_dir
         assert folder.exists()
+    finally:
+        broker.stop()
     assert is_gone(pid)
     assert not folder.exists()
 
 
-def test_kill_and_restart_keep_data_and_address(java: Java) -> None:
-    with DevBroker(java=java) as broker:
+def test_data_and_address_outlive_a_kill_and_a_given_folder_the_broker(
+    java: Java, tmp_path: Path
+) -> None:
+    with DevBroker(tmp_path / "kafka", java=java) as broker:
         address = broker.bootstrap_servers
         create(broker, "orders")
         write(broker, "orders", b"before")
+        with pytest.raises(Locked, match="another broker"):
+            DevBroker(tmp_path / "kafka", java=java).start()
         broker.kill()
         broker.restart()
         write(broker, "orders", b"after the crash")
         broker.restart()
         assert broker.bootstrap_servers == address
         assert read(broker, "orders", 2) == [b"before", b"after the crash"]
-
-
-def test_given_folder_is_kept_and_used_again(java: Java, tmp_path: Path) -> None:
     with DevBroker(tmp_path / "kafka", java=java) as broker:
-        create(broker, "orders")
-        write(broker, "orders", b"kept")
-        with pytest.raises(Locked, match="another broker"):
-            DevBroker(tmp_path / "kafka", java=java).start()
-    with DevBroker(tmp_path / "kafka", java=java) as broker:
-        assert read(broker, "orders", 1) == [b"kept"]
-
-
-def test_extra_properties_reach_the_broker(java: Java) -> None:
-    with DevBroker(java=java, properties={"auto.create.topics.enable": "true"}) as broker:
-        write(broker, "made-by-writing", b"value")
-        assert read(broker, "made-by-writing", 1) == [b"value"]
+        assert read(broker, "orders", 2) == [b"before", b"after the crash"]
 
 
 def test_port_in_use_is_named_and_nothing_stays(java: Java, tmp_path: Path) -> None:
@@ -144,19 +144,6 @@ def test_port_in_use_is_named_and_nothing_stays(java: Java, tmp_path: Path) -> N
 def test_impossible_setting_is_reported_in_kafkas_words(java: Java) -> None:
     with pytest.raises(DuewheelError, match=r"num\.partitions"):
         DevBroker(java=java, properties={"num.partitions": "many"}).start()
-
-
-def test_outlives_the_thread_that_started_it(java: Java) -> None:
-    broker = DevBroker(java=java)
-    starter = threading.Thread(target=broker.start)
-    starter.start()
-    starter.join()
-    try:
-        create(broker, "orders")
-        write(broker, "orders", b"value")
-        assert not broker.wait(0)
-    finally:
-        broker.stop()
 
 
 @pytest.mark.usefixtures("hangup")
