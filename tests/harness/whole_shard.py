@@ -102,11 +102,15 @@ class WholeShard:
         self.launch()
         self.probes += 1
         value = b"probe %d" % self.probes
+        self.deliver_one(value)
+        del self.arrivals.first[value], self.arrivals.count[value]
+
+    def deliver_one(self, value: bytes) -> None:
+        """All the way, through both processes."""
         producer = KafkaProducer(bootstrap_servers=self.servers)
         producer.send(self.timers, value, headers=[("TIMER_DELAY_MS", b"0")]).get(timeout=30)
         producer.close()
         self.wait(lambda: value in self.arrivals.first)
-        del self.arrivals.first[value], self.arrivals.count[value]
 
     def forget(self) -> None:
         """Begin to count anew."""

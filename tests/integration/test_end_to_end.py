@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 import uuid
@@ -22,6 +23,7 @@ from tests.harness.whole_shard import CLOCK, WholeShard, judge, schedule
 
 from duewheel.checkpoints.state_file import State
 from duewheel.client import Answer, Cancel, DelayProducer, Rescheduled, Timer
+from duewheel.errors import Locked
 from duewheel.wheel.slots import HOUR_MS
 from duewheel.wheel.storage.full_check import check
 
@@ -51,6 +53,7 @@ def test_thousands_of_timers_with_both_processes_killed(served: WholeShard, coun
     """Delays of 0 to 10 s; ingest and dequeue are killed while timers come in and go out."""
     shard = served
     shard.forget()
+    shard.wait(lambda: bool(shard.status()["pending"] == 0))  # the first one is counted, too
     before = shard.status()["delivered"]
     known = schedule(shard, count, seed=1)
     shard.kill("ingest")
@@ -108,6 +111,31 @@ def test_stop_and_start_again(served: WholeShard) -> None:
     shard.wait(lambda: len(shard.arrivals.first) >= len(known))
     judge(shard, known)
     shard.command("check")
+
+
+@pytest.mark.timeout(600)
+def test_a_host_without_room_for_another_process(served: WholeShard) -> None:
+    """Of `run`, which can start none until it has."""
+    shard = served
+    before = resource.prlimit(shard.supervisor_pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(shard.supervisor_pid, resource.RLIMIT_NOFILE, (3, before[1]))
+    shard.kill("dequeue")
+    shard.wait(lambda: len(shard.events("process cannot be started")) > 1)
+    assert "Too many open files" in shard.status()["run"]["dequeue"]["last_reason"]
+    resource.prlimit(shard.supervisor_pid, resource.RLIMIT_NOFILE, before)
+    shard.forget()
+    shard.deliver_one(b"after the shortage")
+
+
+@pytest.mark.timeout(600)
+def test_one_run_works_in_a_directory(served: WholeShard) -> None:
+    """A second one is refused, and one that was killed is followed by another one."""
+    shard = served
+    before = shard.status()["run"]["dequeue"]["restarts"]
+    shard.command("run", code=Locked.exit_code)
+    assert shard.status()["run"]["dequeue"]["restarts"] == before
+    os.kill(shard.supervisor_pid, signal.SIGKILL)
+    shard.start()
 
 
 @pytest.mark.timeout(600)

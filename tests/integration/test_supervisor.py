@@ -1,18 +1,15 @@
-"""`run` over temporary faults: a lock that is held, a host without room, a refused login."""
+"""`run` over temporary faults: a lock that is held, a refused login; more: test_end_to_end.py."""
 
 from __future__ import annotations
 
 import os
-import resource
-import signal
-import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaAdminClient
 from kafka.admin import (
     ScramMechanism,
     UserScramCredentialDeletion,
@@ -20,7 +17,6 @@ from kafka.admin import (
 )
 from tests.harness.certificates import self_signed
 from tests.harness.secured_broker import keystore_properties, listener_properties
-from tests.harness.shared_broker import SharedBroker
 from tests.harness.whole_shard import WholeShard
 
 from duewheel.checkpoints.file_lock import ENGINE_LOCK, FileLock
@@ -32,14 +28,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 USER, PASSWORD, SCRAM = "duewheel", "hunter2", "SCRAM-SHA-256"
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
-
-
-def deliver_one(shard: WholeShard, value: bytes) -> None:
-    """All the way, through both processes."""
-    producer = KafkaProducer(bootstrap_servers=shard.servers)
-    producer.send(shard.timers, value, headers=[("TIMER_DELAY_MS", b"0")]).get(timeout=30)
-    producer.close()
-    shard.wait(lambda: value in shard.arrivals.first)
 
 
 def died(shard: WholeShard, name: str) -> list[dict[str, object]]:
@@ -61,42 +49,10 @@ def test_a_lock_held_for_longer_than_a_process_waits(shard: WholeShard) -> None:
         assert "engine.lock" in known["last_reason"]
         shard.wait(lambda: len(died(shard, "dequeue")) > 1)
     lock.close()
-    deliver_one(shard, b"after the lock")
+    shard.deliver_one(b"after the lock")
     shard.wait(lambda: not any(each["is_failing"] for each in shard.status()["run"].values()))
     assert shard.scrape("ingest")["process_restarts_total:dequeue"] >= 2
     assert shard.scrape("dequeue")["process_failing:dequeue"] == 0
-    assert shard.stop() == 0
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory, broker: SharedBroker) -> Iterator[WholeShard]:
-    """It runs for several tests: a start of Spark takes longer than they do."""
-    path = tmp_path_factory.mktemp("running")
-    with closing(
-        WholeShard(path, broker.bootstrap_servers, f"run-{uuid.uuid4().hex[:8]}")
-    ) as shard:
-        shard.start()
-        yield shard
-
-
-def test_a_host_without_room_for_another_process(running: WholeShard) -> None:
-    shard = running
-    before = resource.prlimit(shard.supervisor_pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(shard.supervisor_pid, resource.RLIMIT_NOFILE, (3, before[1]))
-    shard.kill("dequeue")
-    shard.wait(lambda: len(shard.events("process cannot be started")) > 1)
-    assert "Too many open files" in shard.status()["run"]["dequeue"]["last_reason"]
-    resource.prlimit(shard.supervisor_pid, resource.RLIMIT_NOFILE, before)
-    deliver_one(shard, b"after the shortage")
-
-
-def test_one_run_works_in_a_directory(running: WholeShard) -> None:
-    shard = running
-    before = shard.status()["run"]["dequeue"]["restarts"]
-    shard.command("run", code=Locked.exit_code)
-    assert shard.status()["run"]["dequeue"]["restarts"] == before
-    os.kill(shard.supervisor_pid, signal.SIGKILL)
-    shard.start()
     assert shard.stop() == 0
 
 
@@ -172,7 +128,7 @@ def test_a_login_that_is_refused_for_a_while(secured: LoginBroker, tmp_path: Pat
             # Once by our signal, then refused.
             shard.wait(lambda: len(died(shard, "dequeue")) > 1)
             login.allow()
-            deliver_one(shard, b"after the refusal")
+            shard.deliver_one(b"after the refusal")
             assert shard.stop() == 0
         finally:
             shard.close()
