@@ -7,6 +7,7 @@ import runpy
 import string
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 from click import Group, Option
@@ -128,3 +129,17 @@ def test_make_targets_that_are_named_exist() -> None:
     for page in PAGES:
         for target in re.findall(r"(?:`|^)make ([a-z][a-z-]+)", page.read_text(), re.MULTILINE):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{named(page)}: {target}"
+
+
+def test_each_picture_is_shown_and_needs_nothing_else() -> None:
+    text = "".join(page.read_text("utf-8") for page in PAGES)
+    pictures = sorted((ROOT / "docs" / "images").iterdir())
+    assert [each.name for each in pictures if f"images/{each.name})" not in text] == []
+    drawn = [each for each in pictures if each.suffix == ".svg"]
+    assert len(drawn) >= 3
+    for each in drawn:
+        root = ET.fromstring(each.read_text("utf-8"))
+        assert root.get("aria-label"), each.name
+        assert "prefers-color-scheme: dark" in each.read_text("utf-8"), each.name
+        values = [value for node in root.iter() for value in node.attrib.values()]
+        assert not [value for value in values if "://" in value], each.name
