@@ -41,7 +41,7 @@ class FieldIndex(IntEnum):
     FOLLOWED = 27
     CLAIMED = 28
     AHEAD = 29
-    HELD = 30
+    BLOCKED = 30
     STANDBY = 31
     PROMOTION = 32
     GC_CANCELS = 33
@@ -169,11 +169,12 @@ class LiveFields:
         """Dequeue's measurement of the host's clock: how many ms it is ahead of the brokers', and
         whether that stops closing.
         """
-        return self._words[FieldIndex.AHEAD], bool(self._words[FieldIndex.HELD])
+        return self._words[FieldIndex.AHEAD], bool(self._words[FieldIndex.BLOCKED])
 
     def note_host_clock(self, ahead_ms: int, *, blocks_closing: bool) -> None:
         """Records the measurement. Called by dequeue."""
-        self._words[FieldIndex.AHEAD], self._words[FieldIndex.HELD] = ahead_ms, int(blocks_closing)
+        self._words[FieldIndex.AHEAD] = ahead_ms
+        self._words[FieldIndex.BLOCKED] = int(blocks_closing)
 
     @property
     def rows_without_room(self) -> int:

@@ -2,8 +2,8 @@
 
     1. rows below the engine's marks are dropped: Spark has delivered them before
     2. skipped offsets are noted as gaps
-    3. the engine takes the rest. A pause holds all rows here, a full disk those without room, and a
-       standby those that its owner has not taken yet
+    3. the engine takes the rest. While ingest is paused all rows wait here; on a full disk those
+       without room; in a standby those that its owner has not taken yet
 
 Invariant: only the engine's marks decide which rows are new.
 """
@@ -64,7 +64,7 @@ class TakerStatistics:
         rejected: how many of them, by reason.
         forged: how many had headers of copies that duewheel did not write.
         rows_replayed: rows that were dropped because the engine had them.
-        rows_held: rows that wait because ingest is paused.
+        rows_paused: rows that wait because ingest is paused.
         rows_without_room: rows that wait because the disk would be too full with them.
         rows_ahead: rows that wait because a standby must stay behind its owner.
         rows_lost: rows that were deleted before they were read, as GapWatch counts them.
@@ -77,7 +77,7 @@ class TakerStatistics:
     rejected: Mapping[str, int] = field(default_factory=dict)
     forged: int = 0
     rows_replayed: int = 0
-    rows_held: int = 0
+    rows_paused: int = 0
     rows_without_room: int = 0
     rows_ahead: int = 0
     rows_lost: int = 0
@@ -129,7 +129,9 @@ class BatchTaker:
         """Take further batches."""
         self._stopping.clear()
         # A condition that stopped a wait may be gone when Spark delivers the batch again.
-        self._statistics = replace(self._statistics, rows_held=0, rows_without_room=0, rows_ahead=0)
+        self._statistics = replace(
+            self._statistics, rows_paused=0, rows_without_room=0, rows_ahead=0
+        )
 
     @property
     def statistics(self) -> TakerStatistics:
@@ -196,11 +198,11 @@ class BatchTaker:
     def _wait_while_paused(self, rows: int) -> None:
         if not self._paused():
             return
-        _log.warning("paused: ingest takes no row", rows_held=rows)
-        self._statistics = replace(self._statistics, rows_held=rows)
+        _log.warning("paused: ingest takes no row", rows_paused=rows)
+        self._statistics = replace(self._statistics, rows_paused=rows)
         while self._paused():
             self._wait("ingest was paused")
-        self._statistics = replace(self._statistics, rows_held=0)
+        self._statistics = replace(self._statistics, rows_paused=0)
         _log.warning("ingest resumes")
 
     def _append_as_room_permits(self, batch: TimerBatch, marks: Marks) -> None:
@@ -226,7 +228,7 @@ class BatchTaker:
                 room = self._guard.room()
                 _log.error(
                     "the disk is nearly full: ingest takes no row, see storage.min_free",
-                    rows_held=len(batch),
+                    rows_without_room=len(batch),
                     row_bytes=int(sizes[0]),
                     free_mib=room.free_bytes >> 20,
                     min_free_mib=room.min_free_bytes >> 20,
@@ -235,7 +237,7 @@ class BatchTaker:
             self._wait("the disk was nearly full")
             self._engine.close_expired_files()
         self._statistics = replace(self._statistics, rows_without_room=0)
-        _log.warning("the disk has room: ingest resumes", rows=rows, rows_held=len(batch))
+        _log.warning("the disk has room: ingest resumes", rows=rows, rows_without_room=len(batch))
         return rows
 
     def _append(self, batch: TimerBatch, marks: Marks) -> None:

@@ -46,7 +46,7 @@ def test_nothing_is_early_and_all_goes_on_when_the_clock_is_right(shard: WrongSh
         shard.start(name)
     for error_ms in (HOUR_MS, -HOUR_MS, HOUR_MS):
         shard.step_to(error_ms)
-        shard.wait_until_held(error_ms > 0)
+        shard.wait_until_blocked(error_ms > 0)
         before = len(shard.seen)
         shard.send()
         shard.wait(lambda: read_status(shard.settings)["pending"] == LOAD + REPLACING)
@@ -55,7 +55,7 @@ def test_nothing_is_early_and_all_goes_on_when_the_clock_is_right(shard: WrongSh
         assert abs(shard.dequeue_says("clock_skew_ms") - error_ms) < HOUR_MS / 2
         shard.step_to(0)
         shard.judge_all()
-        shard.wait_until_held(False)
+        shard.wait_until_blocked(False)
     log = shard.log("dequeue")
     assert "clock is ahead of the brokers'" in log
     assert "clock agrees with the brokers' again" in log

@@ -23,5 +23,5 @@ class WrongShard(FaultShard):
         found = read_status(self.settings)["dequeue"][key]
         return 0 if found is None else int(found)
 
-    def wait_until_held(self, held: bool) -> None:
-        self.wait(lambda: self.dequeue_says("closing_held") == held)
+    def wait_until_blocked(self, blocked: bool) -> None:
+        self.wait(lambda: self.dequeue_says("closing_blocked") == blocked)

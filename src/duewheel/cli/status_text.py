@@ -46,7 +46,8 @@ def _status(shard: Mapping[str, Any], now_ms: int) -> Iterator[Line]:
     yield from _topics(shard["timer_topics"])
     disk = shard["disk"]
     room = f"{_gib(disk['free_bytes'])} free, {_gib(disk['min_free_bytes'])} of them reserved"
-    yield "disk", room + (f"; {disk['rows_held']} rows wait" if disk["rows_held"] else "")
+    waiting = disk["rows_without_room"]
+    yield "disk", room + (f"; {waiting} rows wait" if waiting else "")
     if shard["standby"] is not None:
         missing = shard["standby"]["missing"]
         lacks = f"; reads {_offsets(missing)} again" if missing else ""
@@ -85,7 +86,7 @@ def _dequeue(process: Mapping[str, Any], now_ms: int) -> Iterator[str]:
         yield "dead letters wait for their topic"
     if process["copies_held"]:
         yield f"{process['copies_held']} copies wait for their partition"
-    if process["closing_held"]:
+    if process["closing_blocked"]:
         yield f"closes no slot: this clock is {about(process['clock_skew_ms'])} ahead of Kafka's"
     elif process["floor_ahead_ms"]:
         yield f"closed until {times.moment(process['floor_ms'], now_ms)}"

@@ -122,7 +122,7 @@ def _dequeue(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
         "floor_ahead_ms": None if floor_ms is None else max(0, floor_ms - now_ms),
         "behind_ms": behind_now_ms(state, now_ms) if alive and not state.standby else None,
         "clock_skew_ms": skew_ms if alive else None,
-        "closing_held": blocks_closing if alive else None,
+        "closing_blocked": blocks_closing if alive else None,
         "delivered": delivered if alive else None,
         "dead_letters": dead_letters if alive else None,
         "dead_letters_wait": wait if alive else None,
@@ -149,7 +149,7 @@ def _disk(state: State, settings: Settings) -> dict[str, Any]:
     return {
         "free_bytes": space.free_bytes,
         "min_free_bytes": settings.storage.min_free.of(space.total_bytes),
-        "rows_held": state.live.rows_without_room if process["state"] in ALIVE else 0,
+        "rows_without_room": state.live.rows_without_room if process["state"] in ALIVE else 0,
     }
 
 

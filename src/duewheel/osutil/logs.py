@@ -1,7 +1,7 @@
 """Logs: one line per event on stderr, JSON or key=value text, the same for every library.
 
     {"ts": "2027-01-15T08:00:00.123456Z", "level": "warning", "role": "ingest", "pid": 4711,
-     "event": "paused: ingest takes no row", "rows_held": 1200}
+     "event": "paused: ingest takes no row", "rows_paused": 1200}
 
 Lines are short: long values are cut, an exception is one line with its innermost frames. A Kafka
 client without a broker repeats itself: one line per kind and `REPEAT_S` is logged, with

@@ -186,7 +186,7 @@ class DequeueMetrics:
             skew_ms / 1000,
         )
         yield gauge(
-            "closing_held",
+            "closing_blocked",
             "1 while no slot is closed: this host's clock is too far ahead.",
             int(blocks_closing),
         )

@@ -88,7 +88,9 @@ class IngestMetrics:
         )
 
     def _waiting(self, statistics: TakerStatistics) -> Iterator[Metric]:
-        yield gauge("paused_waiting", "Messages read that wait for a resume.", statistics.rows_held)
+        yield gauge(
+            "paused_waiting", "Messages read that wait for a resume.", statistics.rows_paused
+        )
         yield gauge(
             "standby_waiting",
             "Messages read that wait in a standby until its owner has closed as far.",

@@ -106,7 +106,7 @@ def test_status_of_a_shard_at_work() -> None:
         "dead_letters": 1,
         "dead_letters_wait": True,
         "copies_held": 3,
-        "closing_held": True,
+        "closing_blocked": True,
         "clock_skew_ms": 1_500,
         "floor_ahead_ms": 0,
     }
@@ -121,7 +121,7 @@ def test_status_of_a_shard_at_work() -> None:
         "ingest": ingest,
         "dequeue": dequeue,
         "timer_topics": {"read": ["a", "b"], "left_out": {"c": "no right"}, "faulty": {}},
-        "disk": {"free_bytes": 3 << 30, "min_free_bytes": 1 << 28, "rows_held": 2},
+        "disk": {"free_bytes": 3 << 30, "min_free_bytes": 1 << 28, "rows_without_room": 2},
         "standby": {"missing": {"a-0": 3}, "behind_ms": 1_000},
         "recovering": {"missing": {"a-0": 3, "a-1": 4}},
         "copies_signed": False,

@@ -44,7 +44,7 @@ def test_status_tells_what_the_disk_must_keep_free(shard: Settings) -> None:
     found = status(shard)["disk"]
     assert found["min_free_bytes"] == 256 << 20
     assert found["free_bytes"] > 0
-    assert found["rows_held"] == 0, "nobody waits where nothing runs"
+    assert found["rows_without_room"] == 0, "nobody waits where nothing runs"
 
 
 def test_stats_of_a_stopped_shard(shard: Settings) -> None:

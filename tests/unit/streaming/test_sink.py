@@ -213,7 +213,7 @@ def test_a_paused_sink_takes_nothing_until_it_may() -> None:
     bench.take(table((A0, 0), (A0, 1)), {A0: 2})
     assert bench.clock.now_ms() > began_ms  # it waited, and then took them
     assert bench.engine.taken == [(A0, 0), (A0, 1)]
-    assert bench.sink.statistics.rows_held == 0
+    assert bench.sink.statistics.rows_paused == 0
 
 
 def test_a_paused_sink_can_be_stopped() -> None:
@@ -223,9 +223,9 @@ def test_a_paused_sink_can_be_stopped() -> None:
     with pytest.raises(StoppedWaitingError, match="paused"):
         bench.take(table((A0, 0)), {A0: 1})
     assert bench.engine.taken == []
-    assert bench.sink.statistics.rows_held == 1
+    assert bench.sink.statistics.rows_paused == 1
     bench.sink.resume()
-    assert bench.sink.statistics.rows_held == 0
+    assert bench.sink.statistics.rows_paused == 0
 
 
 def test_a_batch_that_the_disk_has_no_room_for_comes_in_parts() -> None:
@@ -278,7 +278,7 @@ def test_a_batch_waits_until_the_disk_has_room_for_it_and_some_more() -> None:
     assert MIN_FREE * 11 // 10 <= waits[-1] + 1_000 < MIN_FREE * 11 // 10 + 3_000, "a tenth more"
     told = [line for line in lines if "min_free" in line["event"]]
     assert len(told) == -(-len(waits) // 3), "once a minute"
-    assert {line["rows_held"] for line in told} == {2}
+    assert {line["rows_without_room"] for line in told} == {2}
 
 
 def test_what_a_batch_writes_counts_before_it_is_taken() -> None:
@@ -484,7 +484,7 @@ def test_a_query_with_smaller_batches_may_end_before_a_batch_that_was_not_taken(
     bench.sink.drain()
     assert bench.engine.marks == {A0: 0}
     bench.sink.resume()
-    assert bench.sink.statistics.rows_held == 0, "it holds none until it has read them again"
+    assert bench.sink.statistics.rows_paused == 0, "none waits until it is read again"
     bench.pauses = 0
     bench.sink(batches.frame(0), 0)
     bench.sink.drain()

@@ -53,9 +53,9 @@ export function conditionsOf(status) {
       "Ingest is paused: new timers and cancels wait in Kafka for a resume.",
     );
   }
-  if (dequeue.closing_held) {
+  if (dequeue.closing_blocked) {
     add(
-      "closing_held",
+      "closing_blocked",
       "bad",
       `The clock of this host is ahead of the brokers' by ${duration(dequeue.clock_skew_ms)}: nothing is delivered meanwhile.`,
     );
@@ -70,11 +70,11 @@ export function conditionsOf(status) {
       `A timer partition takes no writes: ${counted(dequeue.copies_held, "copy waits", "copies wait")}.`,
     );
   }
-  if (disk.rows_held) {
+  if (disk.rows_without_room) {
     add(
       "disk",
       "bad",
-      `The disk is too full: ${counted(disk.rows_held, "message waits", "messages wait")} for room.`,
+      `The disk is too full: ${counted(disk.rows_without_room, "message waits", "messages wait")} for room.`,
     );
   }
   return found;

@@ -235,7 +235,7 @@ function fileRows({ data_dir: folder, disk, delivered, bounds }) {
   return [
     ["Data directory", code(folder)],
     ["Free", `${bytes(disk.free_bytes)}; ingest stops below ${bytes(disk.min_free_bytes)}`],
-    ["Waiting for room", counted(disk.rows_held, "message")],
+    ["Waiting for room", counted(disk.rows_without_room, "message")],
     ["Delivered in all", count(delivered)],
     ["Longest delay", duration(bounds.longest_delay_ms.value)],
   ];

@@ -67,7 +67,7 @@ def test_a_step_forward_delivers_nothing_early(world: LocalWorld) -> None:
     assert host_clock(world) == (0, False)
 
 
-def test_the_progress_is_told_every_second_while_closing_is_held(world: LocalWorld) -> None:
+def test_the_progress_is_told_every_second_while_closing_is_blocked(world: LocalWorld) -> None:
     world.drain()
     world.clock.step(HOUR_MS)
     before = len(world.publisher.committed)
@@ -79,7 +79,7 @@ def test_the_progress_is_told_every_second_while_closing_is_held(world: LocalWor
     assert progress.delivered_slot == NOW_MS // PRECISION_MS
 
 
-def test_what_is_closed_already_is_delivered_while_closing_is_held(world: LocalWorld) -> None:
+def test_what_is_closed_already_is_delivered_while_closing_is_blocked(world: LocalWorld) -> None:
     world.put(50, 50, 50, 50, 100)
     world.clock.sleep(0.05)
     assert world.tick()
@@ -229,5 +229,5 @@ def test_metrics_show_the_clock(world: LocalWorld) -> None:
     source = DequeueMetrics(beside, world.clock, lambda: dequeue.statistics, bool)
     seen = {family.name: family.samples[0].value for family in source.families() if family.samples}
     assert seen["duewheel_clock_skew_seconds"] == 90
-    assert seen["duewheel_closing_held"] == 1
+    assert seen["duewheel_closing_blocked"] == 1
     beside.close()
