@@ -33,7 +33,7 @@ from duewheel.schemas.hashing import id_hashes, source_names
 from duewheel.schemas.header_names import Request
 from duewheel.schemas.request.acceptance_rules import VALUE, Rule, Rules, compile_suite
 from duewheel.schemas.request.cancel_requests import read_cancels
-from duewheel.schemas.request.compat_headers import delivered_keys, placing_hashes, traces
+from duewheel.schemas.request.drop_in_deliveries import delivered_keys, placing_hashes, traces
 from duewheel.schemas.request.due_times import DueTimes, due_times
 from duewheel.schemas.request.headers import (
     USERS,

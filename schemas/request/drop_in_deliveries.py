@@ -11,6 +11,9 @@ behind the message's own:
 
 Karafka's partition key replaces the key in the hash that chooses a partition. It stays among the
 headers because copies need it.
+
+The names under which these services request a due time and a target are DROP_IN in
+schemas/header_names.py.
 """
 
 from __future__ import annotations
