@@ -1,4 +1,4 @@
-"""The TimerLog: 52-byte records in one append-only file per slot hour.
+"""The TimerLog: 52-byte records (bytes: layout.py) in one append-only file per slot hour.
 
     position    0    52   104   156   …   520   572        of one hour's log
     slot        a     a     a     b   …     a     a
