@@ -6,13 +6,11 @@ parsed under the epoch of its offset, as it was at first.
 
     values     the settings, plain JSON (schemas/request/parser.py), with precision and roll window
     since      the first offset of each partition from which they hold
-    copy_keys  the keys of the MACs of copies (schemas/wire/copy_mac.py), hexadecimal
+    copy_keys  the keys of the MACs of copies (copy_keys.py)
 
 - A row belongs to the newest epoch that begins at or below its offset. A partition that `since`
   does not name was added later: it begins with that epoch, at offset 0.
 - Below the oldest epoch nothing is pending, and no recovery reads: earlier epochs were dropped.
-- The first key signs. Keys are drawn, not configured: so they are as durable as the progress, and
-  the verdict about a record is the same at every read. State topic and data directory are secret.
 - Beside the epochs are the offsets that the operator has skipped: each is a dead letter at every
   read. They are dropped when no recovery reads that far back.
 """
@@ -27,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from duewheel.checkpoints import copy_keys
 from duewheel.checkpoints.commit_and_close import Marks, marks_from, marks_to
 from duewheel.checkpoints.json_fields import integer, name
 from duewheel.schemas.arrays import Int32, Int64
@@ -36,8 +35,6 @@ PRECISION = "precision_ms"
 WINDOW = "roll_window_ms"
 SUITE = "suite"
 TOPICS, DEFAULT_TOPIC, TARGETS = "topics", "topics_default", "targets"
-COPY_KEYS_MAX = 2  # after a rotation: copies of the former key may be on their way
-_KEY_BITS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,7 @@ class Epoch:
     @property
     def signing_key(self) -> bytes:
         """The key for new copies; empty: there is none."""
-        return bytes.fromhex(self.copy_keys[0]) if self.copy_keys else b""
+        return copy_keys.signing_key(self.copy_keys)
 
     @property
     def window_ms(self) -> int:
@@ -154,15 +151,12 @@ class Epochs:
         return replace(self, epochs=(*self.epochs, Epoch(values, since, self.newest.copy_keys)))
 
     def drawing_key(self, draw: Callable[[int], int]) -> Epochs:
-        """Returns these epochs with a new first key of copies in the newest; its last one before
-        stays valid.
+        """Returns these epochs, the keys of copies in the newest one rotated.
 
         Args:
             draw: returns so many random bits.
         """
-        key = f"{draw(_KEY_BITS):0{_KEY_BITS // 4}x}"
-        keys = (key, *self.newest.copy_keys)[:COPY_KEYS_MAX]
-        newest = replace(self.newest, copy_keys=keys)
+        newest = replace(self.newest, copy_keys=copy_keys.rotated(self.newest.copy_keys, draw))
         return replace(self, epochs=(*self.epochs[:-1], newest))
 
     def skipping(self, named: Iterable[tuple[TopicPartition, int]]) -> Epochs:
@@ -204,7 +198,7 @@ class Epochs:
             if ours:
                 next_ours = ours.pop().since
             if theirs and epoch.judges_as(theirs[-1]):
-                keys = tuple(dict.fromkeys([*keys, *theirs[-1].copy_keys]))
+                keys = copy_keys.merged(keys, theirs[-1].copy_keys)
                 next_theirs = theirs.pop().since
             since = {**next_ours, **next_theirs}
             merged.insert(0, replace(epoch, since=since, copy_keys=keys))
@@ -292,9 +286,9 @@ def _with_targets(values: Mapping[str, Any], change: Callable[[Any], Any]) -> di
 
 
 def _epoch(
-    values: Mapping[str, Any], since: Mapping[str, Mapping[str, Any]], copy_keys: Iterable[Any]
+    values: Mapping[str, Any], since: Mapping[str, Mapping[str, Any]], keys: Iterable[Any]
 ) -> Epoch:
     if min(integer(values[PRECISION]), integer(values[WINDOW])) < 1:
         raise ValueError("precision and roll window are positive")
     named = {name(key): value for key, value in values.items()}
-    return Epoch(named, marks_from(since), tuple(map(name, copy_keys)))
+    return Epoch(named, marks_from(since), tuple(map(name, keys)))

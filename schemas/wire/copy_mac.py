@@ -9,7 +9,7 @@ valid MAC is an ordinary message: the parser ignores those headers.
 - The partition is part of the MAC: a copy of one topic is none in another, where other targets may
   be open. The offset is not, because the broker assigns it. So a client that may read and write a
   timer topic can repeat a copy as it is, like any other message, but not change it.
-- The keys are in the settings epochs of the progress (checkpoints/config_epochs.py): the verdict
+- The keys (checkpoints/copy_keys.py) are in the settings epochs of the progress: the verdict
   about a record is the same at every read, also after the loss of a data directory.
 """
 

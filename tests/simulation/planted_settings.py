@@ -72,9 +72,9 @@ SETTINGS = {
     "key-of-one-shard": Planted(
         "1",
         "two shards that become one keep the keys of one: copies of the other are none",
-        "checkpoints/config_epochs.py",
-        "dict.fromkeys([*keys, *theirs[-1].copy_keys])",
-        "keys",
+        "checkpoints/copy_keys.py",
+        "dict.fromkeys([*ours, *theirs])",
+        "ours",
         seed=235,
     ),
     "keyless-beside-keyed": Planted(
