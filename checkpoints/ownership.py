@@ -7,6 +7,11 @@
                 given --take-over, or the owner has been silent for so long that a standby, an empty
                 directory or an older copy may take over
 
+Only this module decides that, at every start of dequeue (wheel/recovery/startup.py). Others only
+try a start: a standby after silence or a promotion (`Verdict` in wheel/dequeue/standby.py), an
+empty directory again and again (src/duewheel/runtime/dequeue_process.py). Of two directories that
+may own the shard, the later one's claim fences the other.
+
 This module changes nothing. recovery_decision.py decides which local files are kept.
 """
 

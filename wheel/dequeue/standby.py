@@ -5,22 +5,18 @@ progress, and under engine.lock writes the mirror, then the close page derived f
 (`close_at` in checkpoints/recovery_decision.py): Close(R, C_R, R or R + 1, C_R or C_{R+1}).
 
 Ingest runs as usual. While `state` says *standby*, the engine takes only rows below C of that page,
-all of them as replayed rows (`place_replayed`): done ones are dropped, the others are placed at
-max(slot, R + 1). Rows at or above C wait: the owner may still place them anywhere.
+as replayed rows (`place_replayed`). A row with the requested slot s, by its offset in a partition;
+C_{R+1} is in the progress only while slot R + 1 is half delivered:
 
-This is exact for a row at offset o < C with slot s, for any R at the moment when it was taken:
+    offset     0 ──────────────── C_R ───────────────────── C_{R+1} ────────────────►
+    the owner  s > R: at s         at max(s, R + 1): a late   may still place it
+    has it     s ≤ R: delivered    row went to the earliest   anywhere
+                                   open slot
+    this       s > R: at s         at max(s, R + 1); D says   it waits
+    standby    s ≤ R: dropped      whether it is out
 
-- o < C_R, s <= R: it is done, and dropped.
-- o < C_R, s > R: the owner has it at s, because it came before slot R was closed. So have these
-  files.
-- C_R <= o < C_{R+1}, slot R + 1 half delivered: the owner has it at max(s, R + 1), because a late
-  row went to the earliest open slot, which was R + 1. So have these files; D decides whether it is
-  out.
-
-So under each progress a row is done, or lies where the owner has it. Its slot stays the same as R
-rises: once R passes the slot the row is done, with C of that slot above o. All rows in slots up to
-R are done, D decides about slot R + 1, as in any start, and no row ever moves: neither when R
-passes the slots of a batch that is being placed, nor when the standby takes over.
+So a row is dropped as done, or lies where the owner has it, whatever R was when it was taken. No
+row ever moves: when R passes its slot, C of that slot lies above it, and it is done.
 
 - Progress may jump: empty slots leave no trace, so no intermediate step is necessary.
 - Any owner may write the progress, as long as it only rises. If it falls, Kafka has lost some, and
@@ -28,10 +24,14 @@ passes the slots of a batch that is being placed, nor when the standby takes ove
 - Mirror before close page: a kill in between leaves a lower C, so fewer rows are taken.
 - Hours below R + 1 are deleted as by the owner.
 
-A take-over is a start of dequeue (startup.py) on these files. It follows once more, and delivers
-from that close page. No recovery is necessary, ingest keeps running, and dequeue is ready once the
-marks have reached C. `state` has *standby* until the progress is this directory's own; only then
-does ingest take rows above C.
+A follower decides nothing about the shard. Its `Verdict` is the reason to try a take-over: a start
+of dequeue on these files, for which `require_may_own` (checkpoints/ownership.py) decides whether
+this directory may own the shard. A start that is refused, or that another standby has overtaken,
+follows again (src/duewheel/runtime/dequeue_process.py).
+
+The start (startup.py) follows once more, and delivers from that close page. No recovery is
+necessary, ingest keeps running, and dequeue is ready once the marks have reached C. `state` has
+*standby* until the progress is this directory's own; only then does ingest take rows above C.
 """
 
 from __future__ import annotations
