@@ -137,7 +137,7 @@ def join_groups(column: Column, firsts: Int64) -> Column:
     return from_parts(offsets(column)[firsts], data(column))
 
 
-def spread(column: Column, rows: Int64, count: int) -> Column:
+def scatter(column: Column, rows: Int64, count: int) -> Column:
     """A column of `count` rows with the values at the given rising rows, else empty. Copies no
     bytes.
     """

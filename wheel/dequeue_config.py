@@ -10,8 +10,8 @@ from duewheel.checkpoints.config_epochs import PRECISION, WINDOW
 from duewheel.wheel.slot_overflow import HotSlots
 from duewheel.wheel.slots import WheelConfig
 
-# Records of one window of a scan (slot_scan.py); their positions take 8 bytes each while it lasts.
-WINDOW_RECORDS = 1 << 20
+# Records of one span of a scan (slot_scan.py); their positions take 8 bytes each while it lasts.
+SPAN_RECORDS = 1 << 20
 
 # The broker's coordinator keeps an open transaction as one record: each topic's name once, and four
 # bytes for each partition. That record must stay below message.max.bytes (1 MiB unless set), or no
@@ -46,7 +46,7 @@ class DequeueConfig:
         chunk_topics: the most target topics of a transaction.
         chunk_rolls: the most rolled and spread timers of a transaction.
         chunk_replies: the most replies and chases of a transaction.
-        window_records: the most records in a window of the scan, unless one slot has more
+        span_records: the most records in a span of the scan, unless one slot has more
             (slot_scan.py).
         collect_interval_ms: the time between two garbage collections.
     """
@@ -64,7 +64,7 @@ class DequeueConfig:
     chunk_topics: int = TOPICS_MAX
     chunk_rolls: int = ROLLS_MAX
     chunk_replies: int = REPLIES_MAX
-    window_records: int = WINDOW_RECORDS
+    span_records: int = SPAN_RECORDS
     collect_interval_ms: int = 60_000
 
     def slot_values(self, wheel: WheelConfig) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from duewheel.schemas.columns import (
     concat,
     decimals,
     join,
-    spread,
+    scatter,
     take,
 )
 from duewheel.schemas.hashing import key_hashes
@@ -84,7 +84,7 @@ def traces(records: KafkaRecords, mode: Int8, rows: Bool) -> tuple[Column, Int32
         if len(mine):
             values, count[mine] = encoded(records.take(mine))
             all_rows = all_rows.beside(Field(mine, values))
-    return spread(all_rows.values, all_rows.rows, len(mode)), count
+    return scatter(all_rows.values, all_rows.rows, len(mode)), count
 
 
 def _etf1(records: KafkaRecords) -> tuple[Column, int]:

@@ -26,7 +26,7 @@ from duewheel.schemas.columns import (
     decimals,
     filled,
     join,
-    spread,
+    scatter,
     take,
 )
 from duewheel.schemas.hashing import id_hashes, source_names
@@ -304,7 +304,7 @@ def _ids(
     hashes[default] = id_hashes(
         source_names(records.partitions, records.partition[default], origin_offset[default])
     )
-    return spread(given.values, given.rows, len(origin_offset)), hashes
+    return scatter(given.values, given.rows, len(origin_offset)), hashes
 
 
 def _headers(
@@ -339,7 +339,9 @@ def _errors(failure: Int32, columns: pa.Table, rules: Sequence[Rule]) -> Column:
             before, after = rule.reason.encode().split(VALUE)
             reason = join(constant(before), decimals(np.asarray(values)), constant(after))
             name = _header(names.ERROR_CODE, rule.code) + framed_bytes(names.ERROR.encode())
-            errors = join(errors, spread(join(constant(name), *framed(reason)), rows, len(failure)))
+            errors = join(
+                errors, scatter(join(constant(name), *framed(reason)), rows, len(failure))
+            )
     return errors
 
 

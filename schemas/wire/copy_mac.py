@@ -27,7 +27,7 @@ import pyarrow.compute
 from duewheel.schemas import header_names as names
 from duewheel.schemas.arrays import Bool, Int64, bounds_of, ranges
 from duewheel.schemas.batches import Deliveries, TopicPartition
-from duewheel.schemas.columns import binary, constant, join, join_groups, spread, take
+from duewheel.schemas.columns import binary, constant, join, join_groups, scatter, take
 from duewheel.schemas.wire import single_record
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.record_codec import framed, header_name
@@ -75,7 +75,7 @@ def signed(deliveries: Deliveries, key: bytes, only: Bool | None = None) -> Deli
     header = join(header_name(names.COPY_MAC), *framed(macs))
     return replace(
         deliveries,
-        headers=join(deliveries.headers, spread(header, rows, len(deliveries))),
+        headers=join(deliveries.headers, scatter(header, rows, len(deliveries))),
         header_count=deliveries.header_count + copies.astype(np.int32),
     )
 

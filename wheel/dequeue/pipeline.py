@@ -173,7 +173,7 @@ class Pipeline:
             half_rows_by_slot: the number of rows that are out, by half-delivered slot.
         """
         assert self._stages is None and not self._ready, "chunks were made and not used"
-        scan = SlotScan(self._directory, after, until, self._config.window_records)
+        scan = SlotScan(self._directory, after, until, self._config.span_records)
         self._range = _Range(scan, after + 1, until, below, RankCounter(half_rows_by_slot))
 
     @property

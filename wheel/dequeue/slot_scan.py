@@ -1,8 +1,8 @@
 """Walks closed slots in delivery order and cuts them into chunks of bounded size.
 
-A *window* is a range of slots of one hour with a bounded number of records (one slot may hold
-more: then the window is that slot, and only its runs are in memory, not its records). A *chunk* is
-a part of a window, bounded by records and bytes; its log records are in memory, its messages are
+A *span* is a range of slots of one hour with a bounded number of records (one slot may hold
+more: then the span is that slot, and only its runs are in memory, not its records). A *chunk* is
+a part of a span, bounded by records and bytes; its log records are in memory, its messages are
 still to be read.
 
 Delivery order: by slot, and inside a slot as the log has it. Not thread-safe; takes no lock:
@@ -17,7 +17,7 @@ import numpy as np
 
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Bool, Int64
-from duewheel.wheel.dequeue_config import WINDOW_RECORDS
+from duewheel.wheel.dequeue_config import SPAN_RECORDS
 from duewheel.wheel.slots import hour_of, last_slot_of_hour
 from duewheel.wheel.storage.cross_file_damage import require_entries
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -87,13 +87,13 @@ class SlotScan:
         directory: DataDirectory,
         after: int,
         until: int,
-        window_records: int = WINDOW_RECORDS,
+        span_records: int = SPAN_RECORDS,
     ) -> None:
         self._directory = directory
-        self._window_records = window_records
+        self._span_records = span_records
         self._scanned = after
         self._until = until
-        self._window: _Window | None = None
+        self._span: _Span | None = None
 
     def next_chunk(self, records_max: int, bytes_max: int) -> ScannedChunk | None:
         """Returns the next rows, at least one; None behind the last slot.
@@ -101,39 +101,39 @@ class SlotScan:
         Raises:
             CorruptFile: log or wheel are damaged; nothing of the chunk was returned.
         """
-        while self._window is None or self._window.exhausted:
-            if not self._open_window():
+        while self._span is None or self._span.exhausted:
+            if not self._open_span():
                 return None
-        window = self._window
-        view = self._directory.log.view(window.hour, window.log_end)
-        rows = window.rows(records_max)
+        span = self._span
+        view = self._directory.log.view(span.hour, span.log_end)
+        rows = span.rows(records_max)
         # For whole records, take is ten times as fast as indexing.
-        records = view.take(window.positions(rows) // RECORD_BYTES)
-        self._require_own(window, rows, records)
+        records = view.take(span.positions(rows) // RECORD_BYTES)
+        self._require_own(span, rows, records)
         sizes = np.cumsum(records["size_py"].astype(np.int64))
         count = max(1, int(np.searchsorted(sizes, bytes_max, "right")))
-        return window.take(rows[:count], records[:count], self._until)
+        return span.take(rows[:count], records[:count], self._until)
 
-    def _require_own(self, window: _Window, rows: Int64, records: Records) -> None:
+    def _require_own(self, span: _Span, rows: Int64, records: Records) -> None:
         """Refuses a record that is no timer's, or not of the slot that led to it: another slot's
         timer may not be due yet, and an abandoned one would be delivered twice.
 
         Raises:
             CorruptFile: names the first such record.
         """
-        precision_ms, expected = self._directory.config.precision_ms, window.slots(rows)
+        precision_ms, expected = self._directory.config.precision_ms, span.slots(rows)
         slot_ms = records["write_time"].astype(np.int64) + records["delay"]
         bad = (slot_ms != expected * precision_ms) | ~is_timer(records)
         if np.any(bad):
             row = int(np.flatnonzero(bad)[0])
             raise CorruptFile(
-                self._directory.log.files.path(window.hour),
-                int(window.positions(rows)[row]),
+                self._directory.log.files.path(span.hour),
+                int(span.positions(rows)[row]),
                 f"slot {expected[row]} leads to a record of slot {slot_ms[row] // precision_ms}, "
                 f"magic {records['magic'][row]:#x}",
             )
 
-    def _open_window(self) -> bool:
+    def _open_span(self) -> bool:
         """Finds the next slots with records; returns False if there are none up to `until`."""
         precision_ms = self._directory.config.precision_ms
         # After a long stop the closed range may be longer than the ring.
@@ -148,19 +148,19 @@ class SlotScan:
             require_entries(self._directory, np.arange(self._scanned + 1, end + 1))
             entries = self._directory.wheel.range(self._scanned, end)
             if len(entries):
-                within = np.cumsum(entries["num"].astype(np.int64)) <= self._window_records
+                within = np.cumsum(entries["num"].astype(np.int64)) <= self._span_records
                 count = max(1, int(within.sum()))
                 if count < len(entries):
                     end = int(entries["time"][count]) - 1
                 runs = self._directory.log.walk(hour, entries[:count])
-                self._window = _Window(hour, runs, end)
+                self._span = _Span(hour, runs, end)
                 self._scanned = end
                 return True
             self._scanned = end
         return False
 
 
-class _Window:
+class _Span:
     """Runs in delivery order, and the position in them; rows are numbered from 0."""
 
     def __init__(self, hour: int, runs: SlotRuns, end: int) -> None:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from duewheel.schemas import header_names as names
 from duewheel.schemas.arrays import Bool, Int32
 from duewheel.schemas.batches import NEVER, NO_KEY, NO_PARTITION, Deliveries
-from duewheel.schemas.columns import constant, join, lengths, spread
+from duewheel.schemas.columns import constant, join, lengths, scatter
 from duewheel.schemas.dead_letters import kept_headers
 from duewheel.schemas.wire.copy_mac import HEADER_BYTES_MAX as MAC_HEADER_BYTES
 from duewheel.schemas.wire.record_batch import HEADER_BYTES, bytes_alone
@@ -108,7 +108,7 @@ def dead_lettered(
         targets=topics,
         target=np.where(bad, topics.index(dead_letter_topic), deliveries.target).astype(np.int32),
         target_partition=_where(bad, NO_PARTITION, deliveries.target_partition),
-        headers=join(deliveries.headers, errors, spread(kept, delivered, len(deliveries))),
+        headers=join(deliveries.headers, errors, scatter(kept, delivered, len(deliveries))),
         header_count=count.astype(np.int32),
         dead_letter=deliveries.dead_letter | bad,
         is_copy=deliveries.is_copy & ~bad,

@@ -19,7 +19,7 @@ from duewheel.osutil.metrics_server import TOPIC_SERIES_MAX
 from duewheel.runtime.readiness import ReadyBounds
 from duewheel.streaming.batch_attempt import SPARK_DIR, Attempt
 from duewheel.wheel.admin.change_settings import SKIPPED_MAX
-from duewheel.wheel.dequeue_config import REPLIES_MAX, ROLLS_MAX, TOPICS_MAX, WINDOW_RECORDS
+from duewheel.wheel.dequeue_config import REPLIES_MAX, ROLLS_MAX, SPAN_RECORDS, TOPICS_MAX
 from duewheel.wheel.storage.far_slots import INDEX_BYTES
 
 Bound = dict[str, Any]
@@ -69,7 +69,7 @@ def _of_dequeue(settings: Settings) -> dict[str, Bound]:
             "dequeue.hot_slot_limit" if is_limited else "dequeue.hot_slot",
             dequeue.hot_slot_limit if is_limited else None,
         ),
-        "scan_records": _fixed(WINDOW_RECORDS),
+        "scan_records": _fixed(SPAN_RECORDS),
         "queues": _fixed(2),
         "queue_records": _set(settings, "dequeue.chunk_records", dequeue.chunk_records),
         "queue_bytes": _set(settings, "dequeue.chunk_bytes", dequeue.chunk_bytes),

@@ -24,11 +24,11 @@ def test_joining_groups_copies_nothing() -> None:
 
 def test_spreading_puts_empty_values_between() -> None:
     column = columns.binary([b"x", b"ab", b"c"]).slice(1)
-    assert columns.spread(column, np.array([1, 4]), 6).to_pylist() == [
+    assert columns.scatter(column, np.array([1, 4]), 6).to_pylist() == [
         *(b"", b"ab", b""),
         *(b"", b"c", b""),
     ]
-    assert columns.spread(columns.binary([]), np.zeros(0, np.int64), 2).to_pylist() == [b"", b""]
+    assert columns.scatter(columns.binary([]), np.zeros(0, np.int64), 2).to_pylist() == [b"", b""]
 
 
 def test_any_string_or_binary_column_becomes_one_array() -> None:

@@ -310,8 +310,8 @@ def test_no_more_records_of_a_slot_are_read_at_once_than_asked_for(make_world: M
     assert [len(chunk.records) for chunk in chunks] == [3, 3, 1]
 
 
-def test_a_window_is_bounded_and_a_slot_may_be_larger(make_world: MakeWorld) -> None:
-    world = make_world(chunk_records=3, window_records=4)
+def test_a_span_is_bounded_and_a_slot_may_be_larger(make_world: MakeWorld) -> None:
+    world = make_world(chunk_records=3, span_records=4)
     slots = [1, 1, 1, 2, 2, 2, 2, 2, 2, 3, 5, 5, 5, 5]
     world.append(*(timer(offset % 2, offset, slot) for offset, slot in enumerate(slots)))
     world.at_slot(9)
