@@ -97,17 +97,17 @@ class Statistics:
         )
         if deliveries is None or not len(deliveries) or deliveries.answer.all():
             return counted  # replies have a transaction of their own
-        went = np.ones(len(deliveries), np.bool_)
-        went[np.concatenate([aside.parked, aside.letters, aside.dead_lettered])] = False
-        dead, rolled = went & deliveries.dead_letter, went & deliveries.is_copy
+        at_target = np.ones(len(deliveries), np.bool_)
+        at_target[np.concatenate([aside.parked, aside.letters, aside.dead_lettered])] = False
+        dead, rolled = at_target & deliveries.dead_letter, at_target & deliveries.is_copy
         waited = int((dead & (deliveries.retries > 0)).sum())
         counts = {**aside.reasons, REJECTED: int(dead.sum()) - waited, WAITED: waited}
-        late = went & ~dead & ~rolled
-        late_ms = committed_at_ms - deliveries.due_ms[late]
+        delivered = at_target & ~dead & ~rolled
+        late_ms = committed_at_ms - deliveries.due_ms[delivered]
         spread = overflow_rows(deliveries)[aside.parked]
         return replace(
             counted,
-            delivered=self.delivered + int(late.sum()),
+            delivered=self.delivered + int(delivered.sum()),
             dead_letters=Counter(self.dead_letters) + Counter(counts),
             letters_kept=self.letters_kept + len(aside.letters),
             rolled=_with(self.rolled, deliveries, np.flatnonzero(rolled)),
