@@ -110,8 +110,8 @@ class Engine:
         except CorruptFile as error:
             raise directory.mark_damaged(error) from error
 
-    def know_topics(self, topic_ids: Mapping[str, str]) -> None:
-        """Sets Kafka's ids of the timer topics, which may include new topics.
+    def add_topic_ids(self, topic_ids: Mapping[str, str]) -> None:
+        """Adds Kafka's ids of timer topics, which may be new topics.
 
         Raises:
             RecoveryRefused: one was recreated.
@@ -233,7 +233,9 @@ class Engine:
         window_ms = self._epochs.windows_ms(batch.partitions, batch.partition, batch.offset)
         requested, rolled = requested_slots(batch, self._directory.config.precision_ms, window_ms)
         pending, slot = policy.place(batch, requested)
-        if isinstance(policy, CatchUp):  # a standby only appends replayed rows
+        # Only while an owner catches up: a standby places all its rows like this, without end, and
+        # would log a line with each batch.
+        if isinstance(policy, CatchUp):
             log.info("rows are read again", rows=len(batch), done=int((~pending).sum()))
         rows = PlacedRows(batch, slot, rolled)
         return rows if pending.all() else rows.take(np.flatnonzero(pending))

@@ -198,7 +198,7 @@ class IngestRun:
                         stream, sink, query, self._stopping, partial(self._tick, metrics)
                     ):
                         break
-                self._engine.know_topics(self._watch.find(self._admin))
+                self._engine.add_topic_ids(self._watch.find(self._admin))
                 source = self._source()
             counted = sink.statistics
             _log.info(

@@ -366,11 +366,11 @@ def test_a_record_that_was_never_committed_is_no_lost_entry(
 def test_topics_that_come_later_are_known_by_their_ids(make_world: MakeWorld) -> None:
     world = make_world()
     world.append(timer(0, 0, 30))
-    world.engine.know_topics({TIMER_TOPIC: "id 1"})
-    world.engine.know_topics({TIMER_TOPIC: "id 1", "later": "id 2"})
+    world.engine.add_topic_ids({TIMER_TOPIC: "id 1"})
+    world.engine.add_topic_ids({TIMER_TOPIC: "id 1", "later": "id 2"})
     world.append(timer(0, 1, 30))
     assert world.state.commit().topic_ids == {TIMER_TOPIC: "id 1", "later": "id 2"}
     with pytest.raises(RecoveryRefused, match="'later' has the id id 3, it had id 2"):
-        world.engine.know_topics({"later": "id 3"})
+        world.engine.add_topic_ids({"later": "id 3"})
     world.at_slot(31)
     assert world.publisher.committed[-1][1].topic_ids == {TIMER_TOPIC: "id 1", "later": "id 2"}
