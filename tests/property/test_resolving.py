@@ -113,7 +113,7 @@ def test_all_at_once_is_one_at_a_time(seed: int) -> None:
         cancels, timers = a_case(random)
         resolved = resolve(cancels, timers, FLOOR, pairs_at_once)
         outcomes, by = one_at_a_time(cancels, timers)
-        assert resolved.by.tolist() == by, (cancels, timers)
+        assert resolved.cancelled_by.tolist() == by, (cancels, timers)
         assert resolved.outcome.tolist() == outcomes, (cancels, timers)
         met |= set(outcomes)
     assert met == {CANCELLED, ALREADY_DELIVERED, UNKNOWN, CHASE, CHASE_FOUND}
@@ -151,5 +151,5 @@ def test_work_does_not_grow_with_the_product_of_cancels_and_timers_of_one_id() -
     cancels = Cancels(group, at, at, any_, no_slot, no, floor, no, group)
     timers = Timers(group, at, at, np.full(count, FLOOR + 5), no)
     resolved = resolve(cancels, timers, FLOOR)
-    assert resolved.by[:-1].tolist() == list(range(1, count))
+    assert resolved.cancelled_by[:-1].tolist() == list(range(1, count))
     assert resolved.outcome.tolist() == [UNKNOWN] + [CANCELLED] * (count - 1)

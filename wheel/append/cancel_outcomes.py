@@ -19,6 +19,14 @@ offset (cancel_replies.py).
    that was written last decides between `cancelled` (by another cancel) and `already_delivered`;
    if the log may lack one that was written later, the outcome is `unknown` instead of `cancelled`.
 
+Partition and id of a cancel are a *group*. An example, with the floor at slot 20:
+
+    offset        0 timer a   1 timer b   2 cancel a   3 cancel b   4 timer b   5 cancel b
+    group         0           1           0            1            1           1
+    slot          10          30                                    40
+    cancelled by  none        cancel 3                              cancel 5
+    outcome                               chase        cancelled                cancelled
+
 Work grows with the number of cancels and timers, not with the product of both, however many of them
 have one id: each timer is cancelled by the first cancel behind it, and the rest follows from sums
 and maxima over timers sorted by offset. Only chases, and cancels that name one timer, are compared
@@ -42,8 +50,8 @@ from duewheel.wheel.storage.cancel_log import (
     UNKNOWN,
 )
 
-NO_CANCEL = np.iinfo(np.int64).max  # no cancel
-_NEVER = np.iinfo(np.int64).max
+NO_CANCEL = np.iinfo(np.int64).max  # above every index: the minimum is the first cancel
+_NO_COPY = np.iinfo(np.int64).max  # above every offset
 PAIRS_AT_ONCE = 1 << 20
 
 
@@ -106,11 +114,11 @@ class Resolved:
 
     Attributes:
         outcome: of each cancel, index in OUTCOMES.
-        by: index of the cancel that cancels each timer, or NO_CANCEL.
+        cancelled_by: index of the cancel that cancels each timer, or NO_CANCEL.
     """
 
     outcome: Int32
-    by: Int64
+    cancelled_by: Int64
 
 
 def resolve(
@@ -124,37 +132,37 @@ def resolve(
         floor: last closed slot.
         pairs_at_once: cancels and timers compared at a time, unless one cancel has more.
     """
-    by = np.full(len(timers), NO_CANCEL)
+    cancelled_by = np.full(len(timers), NO_CANCEL)
     # `_cancel_by_next` needs one bound per group: first the cancels read again (R), then the others
     # (the floor).
     plain = (cancels.request == cancels.offset) & (cancels.named == ANY_OFFSET)
     for rows in (plain & (cancels.bound < floor), plain & (cancels.bound >= floor)):
-        _cancel_by_next(cancels, np.flatnonzero(rows), timers, by)
+        _cancel_by_next(cancels, np.flatnonzero(rows), timers, cancelled_by)
     others = np.flatnonzero(~plain)
     for cancel, timer in _pairs(cancels, others, timers, pairs_at_once):
         stops = ~timers.cancelled[timer] & (timers.slot[timer] > cancels.bound[cancel])
-        np.minimum.at(by, timer[stops], cancel[stops])
+        np.minimum.at(cancelled_by, timer[stops], cancel[stops])
     has_cancelled = cancels.has_cancelled.copy()
-    has_cancelled[by[by != NO_CANCEL]] = True
+    has_cancelled[cancelled_by[cancelled_by != NO_CANCEL]] = True
     outcome = np.empty(len(cancels), np.int32)
     rows = np.flatnonzero(plain)
-    outcome[rows] = _outcome_of_plain(cancels, rows, timers, by, floor)
+    outcome[rows] = _outcome_of_plain(cancels, rows, timers, cancelled_by, floor)
     for part in _parts(cancels, others, timers, pairs_at_once):
-        outcome[part] = _outcome_of_others(cancels, part, timers, by)
+        outcome[part] = _outcome_of_others(cancels, part, timers, cancelled_by)
     decides = (outcome != CHASE) & ~cancels.must_chase
     outcome[decides & has_cancelled] = CANCELLED
     outcome[~decides] = np.where(has_cancelled[~decides], CHASE_FOUND, CHASE)
-    return Resolved(outcome, by)
+    return Resolved(outcome, cancelled_by)
 
 
-def _cancel_by_next(cancels: Cancels, rows: Int64, timers: Timers, by: Int64) -> None:
+def _cancel_by_next(cancels: Cancels, rows: Int64, timers: Timers, cancelled_by: Int64) -> None:
     """Lets the first of these cancels behind a timer cancel it, unless its slot is closed.
 
     Args:
         cancels: all of them.
         rows: users' cancels that name no timer; those of a group have one bound.
         timers: all of them.
-        by: changed in place.
+        cancelled_by: changed in place.
     """
     if not len(rows):
         return
@@ -164,17 +172,17 @@ def _cancel_by_next(cancels: Cancels, rows: Int64, timers: Timers, by: Int64) ->
     following = rows[order[np.minimum(before, len(order) - 1)]]
     stops = (before < len(order)) & (cancels.group[following] == timers.group)
     stops &= ~timers.cancelled & (timers.slot > cancels.bound[following])
-    by[stops] = np.minimum(by[stops], following[stops])
+    cancelled_by[stops] = np.minimum(cancelled_by[stops], following[stops])
 
 
 def _outcome_of_plain(
-    cancels: Cancels, rows: Int64, timers: Timers, by: Int64, floor: int
+    cancels: Cancels, rows: Int64, timers: Timers, cancelled_by: Int64, floor: int
 ) -> Int32:
     """Applies rules 2 and 3 to users' cancels that name no timer, without `has_cancelled`."""
     group, offset = cancels.group[rows], cancels.offset[rows]
     if not len(timers):
         return np.full(len(rows), UNKNOWN, np.int32)
-    is_cancelled = timers.cancelled | (by != NO_CANCEL)
+    is_cancelled = timers.cancelled | (cancelled_by != NO_CANCEL)
     # Timers by id, each one's copies in offset order: the last one of a timer decides.
     rank_order = np.lexsort((timers.offset, timers.first_offset, timers.group))
     rank = np.empty(len(timers), np.int64)
@@ -197,8 +205,8 @@ def _outcome_of_plain(
 
 
 def _next_copy(timers: Timers, rank_order: Int64) -> Int64:
-    """Returns the offset of the next copy of each timer, or _NEVER."""
-    following = np.full(len(timers), _NEVER)
+    """Returns the offset of the next copy of each timer, or _NO_COPY."""
+    following = np.full(len(timers), _NO_COPY)
     earlier, later = rank_order[:-1], rank_order[1:]
     same = timers.group[earlier] == timers.group[later]
     same &= timers.first_offset[earlier] == timers.first_offset[later]
@@ -206,7 +214,7 @@ def _next_copy(timers: Timers, rank_order: Int64) -> Int64:
     return following
 
 
-def _outcome_of_others(cancels: Cancels, rows: Int64, timers: Timers, by: Int64) -> Int32:
+def _outcome_of_others(cancels: Cancels, rows: Int64, timers: Timers, cancelled_by: Int64) -> Int32:
     """Applies rules 2 and 3 to chases and cancels of one timer, without `has_cancelled`."""
     cancel, timer = _matching(cancels, rows, timers)
     # The last copy of each timer, of those that a cancel matches.
@@ -218,7 +226,7 @@ def _outcome_of_others(cancels: Cancels, rows: Int64, timers: Timers, by: Int64)
         True,
     )[: len(cancel)]
     cancel, timer = cancel[is_last], timer[is_last]
-    is_cancelled = timers.cancelled[timer] | (by[timer] <= cancel)
+    is_cancelled = timers.cancelled[timer] | (cancelled_by[timer] <= cancel)
     is_out = timers.slot[timer] <= cancels.chase_slot[cancel]
     place = np.searchsorted(rows, cancel)
     undecided = np.zeros(len(rows), np.bool_)

@@ -88,10 +88,10 @@ class CancelResolver:
             self._limits.pairs_at_once,
         )
         staged.write_cancels(cancels, resolved.outcome, close.floor)
-        stopped = np.flatnonzero(resolved.by != NO_CANCEL)
+        stopped = np.flatnonzero(resolved.cancelled_by != NO_CANCEL)
         positions = np.append(in_log.position, rows.position[in_batch])[kept][stopped]
         hours = hour_of(timers.slot[stopped], self._directory.config.precision_ms)
-        offsets = cancels.offset[resolved.by[stopped]]
+        offsets = cancels.offset[resolved.cancelled_by[stopped]]
         cancelled = {}
         for hour in np.unique(hours).tolist():
             of_hour = hours == hour
