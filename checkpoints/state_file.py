@@ -139,7 +139,7 @@ class State:
         """The newest commit; NO_COMMIT before the first.
 
         Raises:
-            CorruptFile: pages were written, and none is whole or the newest says something else.
+            CorruptFile: pages were written, and none is whole or the newest is no commit page.
         """
         page = self._commit.read()
         if page is None:
@@ -170,7 +170,7 @@ class State:
         """The newest close page, None before the first.
 
         Raises:
-            CorruptFile: pages were written, and none is whole or the newest says something else.
+            CorruptFile: pages were written, and none is whole or the newest is no close page.
         """
         page = self._close.read()
         if page is None:

@@ -108,8 +108,8 @@ class RowLimit:
         """Around the queries: note why they have ended, so that the next start can shrink batches.
 
         An error of no known kind, such as a dead JVM, leaves no reason: like after a kill, the
-        batch may have been too large. Not so behind a stop, which may have reached the JVM first;
-        there only a batch that is known to exceed the memory counts, though the stop hides it.
+        batch may have been too large. During a stop such an error counts as orderly, because the
+        stop may have ended the JVM; only BatchTooLarge still shrinks the next batch.
 
         Args:
             is_stopping: whether a stop was requested.

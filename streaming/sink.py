@@ -72,17 +72,21 @@ class TimerSink:
 
     @property
     def error(self) -> BaseException | None:
-        """The exception that ended the last batch. Spark passes only its text on, if at all."""
+        """The exception of the last batch, or of its append; a stop request ends a batch with a
+        StoppedWaitingError. Spark passes only the text on, if at all.
+        """
         return self.append_error or self._fetch_error
 
     @property
     def failure(self) -> BaseException | None:
-        """The same, unless a stop request ended the batch."""
+        """`error`, or None if that was a stop request: the reason why ingest must end."""
         return None if isinstance(self.error, StoppedWaitingError) else self.error
 
     @property
     def append_error(self) -> BaseException | None:
-        """That of a batch that Spark counts as finished: it ends no query at once."""
+        """The exception of the append alone. Spark counts that batch as finished: unless the query
+        is stopped, it runs until its next batch.
+        """
         return self._appending.error
 
     @property

@@ -84,9 +84,14 @@ class Loop:
     ) -> None:
         """
         Args:
-            directory, publisher, clock, config, stopping, threads: as of Dequeue.
+            directory: started as DEQUEUE.
+            publisher: of the shard.
+            clock: this host's.
+            config: bounds and identity.
             started: the outcome of the start.
             totals: counts commits, replies and hot slots.
+            stopping: whether to end.
+            threads: makes those of the pipeline.
         """
         decision = started.decision
         self.phase = Phase.RECOVERING
@@ -122,7 +127,9 @@ class Loop:
 
         Raises:
             Overtaken: the last owner committed first.
-            Fenced, RecoveryRefused, KafkaUnavailable: as of Dequeue.start.
+            Fenced: a later start has taken the shard.
+            RecoveryRefused: the progress in Kafka and the local files contradict each other.
+            KafkaUnavailable: no answer in time.
         """
         self._try_to_resume()
         claimed = self._commits.claimed
@@ -228,6 +235,8 @@ class Loop:
         """Runs 1. of the module's head."""
         if self._guard.must_read and self._commits.is_stale(_BLOCKED_COMMIT_MS):
             self._commits.commit(None, self._progress(self.position), 0)
+            # It only reads the clock: the progress of the slots that are closed below, late already
+            # after a start or a suspend, would otherwise wait for the next interval.
             self._commits.make_stale()
         close, precision_ms = self.position.close, self._directory.config.precision_ms
         now_ms = self._guard.closing_ms(close.floor * precision_ms)

@@ -20,7 +20,12 @@ from duewheel.wheel.storage.log_scan import blocks
 
 
 def rolled_due_times(directory: DataDirectory, every: int) -> Int64:
-    """Reads the due times, in epoch ms, of every so many of the pending timers that will roll.
+    """Reads the due times, in epoch ms, of a sample of the pending timers that will roll.
+
+    Args:
+        directory: of the timers.
+        every: the first timer is in the sample, and each one that is this many behind another; 1
+            for all.
 
     Raises:
         CorruptFile: log or messages are damaged.
@@ -40,6 +45,7 @@ def _due_times(directory: DataDirectory, snapshot: Snapshot, every: int) -> Iter
         for position, slot, records in blocks(directory, hour, 0, log_bytes):
             is_pending = (slot > snapshot.delivered_slot) & ~np.isin(position, out)
             rolls = position[is_pending & ((records["magic"] & MAGIC_ROLL) != 0)]
+            # `rank` timers came before this block: the next multiple of `every` is the first here.
             chosen.append(rolls[-rank % every :: every])
             rank += len(rolls)
         positions = np.concatenate(chosen)

@@ -71,7 +71,7 @@ def _ingest(process: Mapping[str, Any]) -> Iterator[str]:
     elif not process["lag"]:
         yield "no lag"
     else:
-        yield f"lag {process['lag']} messages, the oldest of {about(process['lag_ms'])} ago"
+        yield f"lag {process['lag']} messages, the oldest written {about(process['lag_ms'])} ago"
 
 
 def _dequeue(process: Mapping[str, Any], now_ms: int) -> Iterator[str]:

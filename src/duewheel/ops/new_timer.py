@@ -36,7 +36,7 @@ class DueTimeFields(BaseModel):
 
     @property
     def when(self) -> DueTimeArguments:
-        """As keywords of ops.changes."""
+        """The due time, as keyword arguments of what writes timers (ops/changes.py)."""
         at = None if self.deliver_at is None else str(self.deliver_at)
         return {"deliver_at": at, "delay": self.delay, "level": self.level}
 
@@ -61,7 +61,7 @@ class NewTimer(DueTimeFields):
 
     @property
     def arguments(self) -> TimerArguments:
-        """As keywords of `ops.changes.send`.
+        """The timer, as keyword arguments of `send`, which writes it (ops/changes.py).
 
         Raises:
             InvalidTimer: bytes are given twice, or their base64 does not parse.
