@@ -142,8 +142,9 @@ class RowLimit:
         except OSError as error:
             _log.warning("cannot write the limit of rows per batch", reason=str(error))
 
-    def is_outgrown(self, batches: int, row_bytes: float, behind: int) -> bool:
-        """Whether a new query with a new limit should replace the running one.
+    def adapt(self, batches: int, row_bytes: float, behind: int) -> bool:
+        """Set a new limit if rows have become larger, or batches may grow; returns whether it did:
+        then a new query should replace the running one.
 
         Args:
             batches: that this process has finished.

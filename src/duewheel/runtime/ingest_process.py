@@ -258,9 +258,7 @@ class IngestRun:
         self._gaps.settle()
         self._durable.require_alive()
         self._executors.poll()
-        outgrown = self._limit.is_outgrown(
-            statistics.batches, statistics.row_bytes, progress.behind
-        )
+        outgrown = self._limit.adapt(statistics.batches, statistics.row_bytes, progress.behind)
         return self._watch.poll() or outgrown
 
 

@@ -150,28 +150,28 @@ def test_what_was_halved_stays_so_over_restarts_and_grows_once_batches_pass(
     shard.start().ended(End.ORDERLY)
     limit = shard.start()
     assert limit.rows == 250
-    assert not limit.is_outgrown(GROWTH_BATCHES - 1, 1.0, behind=5)
-    assert not limit.is_outgrown(GROWTH_BATCHES, 1.0, behind=0), "it does not matter now"
-    assert limit.is_outgrown(GROWTH_BATCHES, 1.0, behind=5)
+    assert not limit.adapt(GROWTH_BATCHES - 1, 1.0, behind=5)
+    assert not limit.adapt(GROWTH_BATCHES, 1.0, behind=0), "it does not matter now"
+    assert limit.adapt(GROWTH_BATCHES, 1.0, behind=5)
     assert limit.rows == 500
     limit.begun(MARKS, GROWTH_BATCHES)
-    assert not limit.is_outgrown(2 * GROWTH_BATCHES - 1, 1.0, behind=5)
-    assert limit.is_outgrown(2 * GROWTH_BATCHES, 1.0, behind=5)
+    assert not limit.adapt(2 * GROWTH_BATCHES - 1, 1.0, behind=5)
+    assert limit.adapt(2 * GROWTH_BATCHES, 1.0, behind=5)
     limit.begun(MARKS, 2 * GROWTH_BATCHES)
     assert limit.rows == ROWS_MAX
-    assert not limit.is_outgrown(9 * GROWTH_BATCHES, 1.0, behind=5)
+    assert not limit.adapt(9 * GROWTH_BATCHES, 1.0, behind=5)
 
 
 def test_large_rows_come_fewer_at_a_time(shard: SparkDirectory) -> None:
     limit = shard.start()
-    assert not limit.is_outgrown(1, 100.0, behind=0), "a thousand of them fit"
-    assert not limit.is_outgrown(1, 150.0, behind=0), "not for a little less"
-    assert limit.is_outgrown(1, 1_000.0, behind=0)
+    assert not limit.adapt(1, 100.0, behind=0), "a thousand of them fit"
+    assert not limit.adapt(1, 150.0, behind=0), "not for a little less"
+    assert limit.adapt(1, 1_000.0, behind=0)
     assert limit.rows == 100
-    assert limit.is_outgrown(1, 10_000_000.0, behind=0)
+    assert limit.adapt(1, 10_000_000.0, behind=0)
     assert limit.rows == ROWS_MIN
-    assert not limit.is_outgrown(5 * GROWTH_BATCHES, 60_000.0, behind=5), "nor for a little more"
-    assert limit.is_outgrown(5 * GROWTH_BATCHES, 100.0, behind=5)
+    assert not limit.adapt(5 * GROWTH_BATCHES, 60_000.0, behind=5), "nor for a little more"
+    assert limit.adapt(5 * GROWTH_BATCHES, 100.0, behind=5)
     assert limit.rows == 2
 
 
