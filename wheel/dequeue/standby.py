@@ -239,23 +239,26 @@ class Follower:
     def _verdict(self) -> Verdict | None:
         if self._is_promoted():
             return Verdict.PROMOTED
-        return Verdict.SILENT if self._is_silent() else None
+        now_ms = self._clock.boottime_ms()  # first: the owner may write during the question
+        self._question_coordinator(now_ms)
+        is_silent = now_ms - self._last_sign_ms > self._config.take_over_after_ms
+        return Verdict.SILENT if is_silent else None
 
-    def _is_silent(self) -> bool:
-        """Returns whether the owner was able to write for long enough, and has not written.
+    def _question_coordinator(self, now_ms: int) -> None:
+        """Asks whether the owner is able to write, once it has been silent for a while.
 
         A lost broker may have been the coordinator of the owner's transactions: until there is a
         new one, for some 10 s, the owner cannot write, and does not count as silent.
         """
-        now_ms, after_ms = self._clock.boottime_ms(), self._config.take_over_after_ms
-        if now_ms - max(self._last_sign_ms, self._last_question_ms) > min(_ASK_MS, after_ms):
-            try:
-                self._reader.require_coordinator()
-            except KafkaUnavailable as error:
-                self._last_sign_ms = self._clock.boottime_ms()
-                self._warn("no transaction coordinator answers", reason=str(error))
-            self._last_question_ms = self._clock.boottime_ms()
-        return now_ms - self._last_sign_ms > after_ms
+        newest_ms = max(self._last_sign_ms, self._last_question_ms)
+        if now_ms - newest_ms <= min(_ASK_MS, self._config.take_over_after_ms):
+            return
+        try:
+            self._reader.require_coordinator()
+        except KafkaUnavailable as error:
+            self._last_sign_ms = self._clock.boottime_ms()
+            self._warn("no transaction coordinator answers", reason=str(error))
+        self._last_question_ms = self._clock.boottime_ms()
 
     def _beat(self) -> None:
         """Writes a heartbeat, and the age of the oldest closing that ingest has not reached."""
