@@ -260,8 +260,8 @@ CANCELS = {
         "8",
         "copies are taken for known before Kafka has said where partitions end",
         "wheel/dequeue/partition_ends.py",
-        "ends = self._log_ends.of(p for p in self._bounds.unknown_ends if p not in held)",
-        "ends = dict.fromkeys(self._bounds.unknown_ends, 0)",
+        "ends = self._log_ends.of(missing)",
+        "ends = dict.fromkeys(missing, 0)",
         test=ON_DISK + "test_before_logs_go_copies_may_be_in_flight_again",
     ),
     "answer-not-told": Planted(

@@ -56,8 +56,8 @@ HELD = {
         "8",
         "a partition's end is asked for while copies wait that will lie behind it",
         "wheel/dequeue/partition_ends.py",
-        "self._log_ends.of(p for p in self._bounds.unknown_ends if p not in held)",
-        "self._log_ends.of(self._bounds.unknown_ends)",
+        "missing = [p for p in self._bounds.unknown_ends if p not in held]",
+        "missing = self._bounds.unknown_ends",
         test="unit/kafka/test_held_queue.py::test_kafka_is_not_asked_where_a_partition_ends_whose_copies_wait",
     ),
     "moved-unsigned": Planted(

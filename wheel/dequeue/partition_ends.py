@@ -15,7 +15,7 @@ import structlog
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.fs import FileSystem
-from duewheel.clock import Clock
+from duewheel.clock import Clock, Interval
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.schemas.batches import TopicPartition, is_retired
 from duewheel.wheel.publisher_protocol import Publisher
@@ -39,10 +39,9 @@ class BoundsKeeper:
         """
         self._path = path
         self._fs = fs
-        self._clock = clock
         self._log_ends = LogEnds(publisher, clock)
         self._bounds = CancelBounds()
-        self._failed_at_ms: int | None = None  # by boottime; None: no write has failed
+        self._lowering = Interval(clock, _WRITE_AGAIN_MS)
 
     def read(self, r: int, partitions: Iterable[TopicPartition]) -> None:
         """Reads the file again, after a start or a garbage collection has written it.
@@ -62,10 +61,10 @@ class BoundsKeeper:
                 end loaded now: a cancel between would be decided without them, and its timer
                 delivered after the reply.
         """
-        failed_ms = self._failed_at_ms
-        if failed_ms is not None and self._clock.boottime_ms() - failed_ms < _WRITE_AGAIN_MS:
+        missing = [p for p in self._bounds.unknown_ends if p not in held]
+        if not missing or not self._lowering.is_over(missing):
             return
-        ends = self._log_ends.of(p for p in self._bounds.unknown_ends if p not in held)
+        ends = self._log_ends.of(missing)
         if not ends:
             return
         bounds = replace(self._bounds, blind={**self._bounds.blind, **ends})
@@ -73,7 +72,6 @@ class BoundsKeeper:
             bounds.write(self._path, self._fs)
         except OSError as error:
             log.warning("the ends of timer partitions cannot be written", reason=str(error))
-            self._failed_at_ms = self._clock.boottime_ms()
             return
         self._bounds = bounds
 
