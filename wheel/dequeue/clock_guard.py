@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import structlog
 
-from duewheel.clock import Clock
+from duewheel.clock import Clock, Interval
 
 log = structlog.get_logger(__name__)
 
@@ -47,7 +47,7 @@ class ClockGuard:
     """Decides whether slots may be closed, from one loop's readings of the brokers' clock.
 
     Attributes:
-        blocks_closing: the result of the last `closing_ms`: whether no slot may be closed.
+        blocks_closing: the result of the last `check`: whether no slot may be closed.
     """
 
     def __init__(self, clock: Clock, ahead_max_ms: int) -> None:
@@ -57,7 +57,8 @@ class ClockGuard:
         self._offset_ms: int | None = None  # of the brokers' clock, from boottime
         self._read_at_ms = 0
         self._floor_ahead_ms = 0
-        self._warned = ("", 0)
+        self._warned = ""
+        self._warning = Interval(clock, _WARN_EVERY_MS)
 
     def read(self, broker_ms: int | None, began_ms: int) -> None:
         """Adds a reading, right after a transaction.
@@ -83,11 +84,14 @@ class ClockGuard:
         """Returns by how much this host's clock is ahead; 0 before the first reading."""
         return self._now_and_lead()[1]
 
-    def closing_ms(self, floor_ms: int) -> int | None:
-        """Returns the time up to which slots may be closed; None if none may be.
+    def check(self, floor_ms: int) -> int | None:
+        """Compares the clocks, and warns if they differ.
 
         Args:
             floor_ms: end of the last closed slot.
+
+        Returns:
+            The time up to which slots may be closed; None if none may be.
         """
         now_ms, ahead_ms = self._now_and_lead()
         self._floor_ahead_ms = max(0, floor_ms - now_ms)
@@ -108,9 +112,8 @@ class ClockGuard:
 
     def _warn(self, text: str) -> None:
         """Warns once and then every minute, until the cause is gone."""
-        last, at_ms = self._warned
-        boottime_ms = self._clock.boottime_ms()
-        if text == last and (not text or boottime_ms - at_ms < _WARN_EVERY_MS):
+        last, self._warned = self._warned, text
+        if not self._warning.is_over(text):
             return
         if text:
             log.warning(
@@ -119,7 +122,5 @@ class ClockGuard:
                 bound_ms=self._ahead_max_ms,
                 floor_ahead_ms=self._floor_ahead_ms,
             )
-        else:
-            over = _FLOOR_REACHED if last == _FLOOR_AHEAD else _AGREES
-            log.warning(over)
-        self._warned = (text, boottime_ms)
+        elif last:
+            log.warning(_FLOOR_REACHED if last == _FLOOR_AHEAD else _AGREES)

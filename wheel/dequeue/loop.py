@@ -118,7 +118,7 @@ class Loop:
         )
         self._closed_at_commit: int | None = None  # `commits` at the last closing
         self._hot_slot: int | None = None  # the last one with rows in excess
-        self._was_paused = False
+        self._is_paused = False
         self._beating = Interval(clock, _BEAT_MS)
         self._collecting = Interval(clock, config.collect_interval_ms)
 
@@ -170,6 +170,9 @@ class Loop:
         replied to, or more slots must be linked.
         """
         self._beat()
+        if self.phase is Phase.RECOVERING:
+            self._try_to_resume()
+        self._poll_pause()
         self.phase = self._next_phase()
         match self.phase:
             case Phase.RECOVERING | Phase.PAUSED:
@@ -184,14 +187,10 @@ class Loop:
                 return self._deliver_next()
 
     def _next_phase(self) -> Phase:
-        if self.phase is Phase.RECOVERING:
-            self._try_to_resume()
-        is_paused = self._is_paused()
+        """Returns the phase of this turn; only `_try_to_resume` leaves RECOVERING."""
         if self.phase is Phase.RECOVERING:
             return Phase.RECOVERING
-        if is_paused:
-            return Phase.PAUSED
-        return self._phase_of_position()
+        return Phase.PAUSED if self._is_paused else self._phase_of_position()
 
     def _phase_of_position(self) -> Phase:
         return Phase.CLOSING if self.position.at_floor else Phase.DELIVERING
@@ -216,12 +215,12 @@ class Loop:
         took_s = round(time.monotonic() - self._started.begun_s, 3)
         log.info("dequeue is ready", pending=pending, took_s=took_s)
 
-    def _is_paused(self) -> bool:
+    def _poll_pause(self) -> None:
+        """Reads whether the operator has paused delivery; logs a change."""
         paused = self._directory.state.live.paused(Role.DEQUEUE)
-        if paused != self._was_paused:
-            self._was_paused = paused
+        if paused != self._is_paused:
+            self._is_paused = paused
             log.warning("paused: no timer is delivered" if paused else "delivery continues")
-        return paused
 
     # ---- 1. closing ------------------------------------------------------------------------
 
@@ -239,7 +238,7 @@ class Loop:
             # after a start or a suspend, would otherwise wait for the next interval.
             self._commits.make_stale()
         close, precision_ms = self.position.close, self._directory.config.precision_ms
-        now_ms = self._guard.closing_ms(close.floor * precision_ms)
+        now_ms = self._guard.check(close.floor * precision_ms)
         if now_ms is None:
             return
         floor = closable_slot(now_ms, precision_ms)

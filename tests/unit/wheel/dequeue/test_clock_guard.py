@@ -29,7 +29,7 @@ class GuardedHost:
 
     def closes(self) -> bool:
         """Whether slots may be closed, and then up to now."""
-        closing_ms = self.guard.closing_ms(0)
+        closing_ms = self.guard.check(0)
         assert closing_ms in {None, self.clock.now_ms()}
         assert self.guard.blocks_closing == (closing_ms is None)
         return not self.guard.blocks_closing
