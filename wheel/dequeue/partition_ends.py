@@ -23,7 +23,7 @@ from duewheel.wheel.publisher_protocol import Publisher
 log = structlog.get_logger(__name__)
 
 _ASK_AGAIN_MS = 10_000  # after there was no answer
-_WRITE_AGAIN_MS = 1_000  # after a failed write
+_LOWER_AGAIN_MS = 1_000  # while the same ends are missing: after a failed write, above all
 
 
 class BoundsKeeper:
@@ -41,7 +41,7 @@ class BoundsKeeper:
         self._fs = fs
         self._log_ends = LogEnds(publisher, clock)
         self._bounds = CancelBounds()
-        self._lowering = Interval(clock, _WRITE_AGAIN_MS)
+        self._lowering = Interval(clock, _LOWER_AGAIN_MS)
 
     def read(self, r: int, partitions: Iterable[TopicPartition]) -> None:
         """Reads the file again, after a start or a garbage collection has written it.
