@@ -19,8 +19,8 @@ def framed(value: bytes | None) -> bytes:
 
 
 def header(name: str, content: bytes | None) -> bytes:
-    """A header as it stands in a record."""
-    return framed(name.encode()) + framed(content)
+    """A header as it stands in a record. A name that is no UTF-8 has surrogates for its bytes."""
+    return framed(name.encode(errors="surrogateescape")) + framed(content)
 
 
 def encode(

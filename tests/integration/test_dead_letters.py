@@ -24,7 +24,7 @@ from duewheel.kafka import transactional_producer
 from duewheel.kafka.bounded_reader import Bound
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.transactional_producer import transact
-from duewheel.ops.dlq_list import list_letters
+from duewheel.ops.dlq_list import list_letters, one_letter
 from duewheel.schemas.wire.single_record import Header
 
 pytestmark = pytest.mark.kafka
@@ -40,6 +40,26 @@ def shard(config: Path, request: pytest.FixtureRequest) -> Iterator[SparklessSha
     shard = SparklessShard(load(config), getattr(request, "param", 1))
     yield shard
     shard.close()
+
+
+def test_a_header_whose_name_is_no_text_stops_no_list_and_no_replay(shard: SparklessShard) -> None:
+    ends = [
+        ("TIMER_ERROR_CODE", b"mine"),
+        ("TIMER_ERROR", b"x"),
+        ("REAL_TOPIC", shard.target.encode()),
+    ]
+    ends.append(("TIMER_SOURCE", f"{shard.timers}-0@0".encode()))
+    letters: list[Message] = [
+        (b"a", b"1", [("\udcff", b"1"), *ends]),  # the byte 0xff
+        (b"b", None, [("n", None), *ends]),
+    ]
+    shard.send(shard.settings.dead_letter_topic, 0, *letters)
+    options: Any = {"since": Bound(offset=0), "code": None, "limit": 9}
+    assert [row["key"] for row in list_letters(shard.settings, **options)] == ["a", "b"]
+    one = one_letter(shard.settings, 0, 0, body=False)
+    assert one is not None
+    assert one["header_names"][0] == "\ufffd"
+    assert shard.outcomes() == (2, {})
 
 
 def test_a_rejected_message_keeps_every_byte_and_goes_back_to_its_timer_topic(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -14,14 +14,19 @@ from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.bounded_reader import BEGINNING, Bound, BoundedReader
+from duewheel.kafka.bounded_reader import BEGINNING, Bound
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.raw_reader import RawReader
+from duewheel.kafka.raw_records import committed_records
 from duewheel.kafka.state_topic import newest_of, place_of
 from duewheel.ops.stats import octets_shown
 from duewheel.schemas.dead_letters import DeadLetter
+from duewheel.schemas.wire.kafka_records import KafkaRecords
+from duewheel.schemas.wire.spans import Spans
 
 _DEADLINE_S = 30.0
+_FETCH_BYTES = 1 << 20
 CHUNK_RECORDS = 1_000  # read at a time; a replay writes them in one transaction
 _MS = 1_000
 
@@ -46,7 +51,8 @@ class DeadLetterReader:
     topic_id: str
     _settings: Settings
     _admin: KafkaAdmin
-    _records: BoundedReader
+    _records: RawReader
+    _chunk_records: int
 
     def position(self) -> ReplayPosition:
         """Returns the committed position of the replays."""
@@ -65,16 +71,25 @@ class DeadLetterReader:
     def read(self, partition: int, start: int, end: int) -> Iterator[tuple[list[DeadLetter], int]]:
         """Reads the dead letters of a partition from `start` up to `end`, in chunks.
 
+        Raw, because kafka-python's consumer reads no record whose header has a name that is no
+        UTF-8: with one such message a producer would stop every list and replay.
+
         Yields:
             A possibly empty list of consecutive letters, and the offset below which no other
             remains.
 
         Raises:
-            KafkaUnavailable: the consumer makes no progress.
+            KafkaUnavailable: the position does not move.
         """
-        place = (self._settings.dead_letter_topic, partition)
-        for chunk in self._records.read({place: (start, end)}):
-            yield [_letter(record) for record in chunk.records], chunk.reached[place]
+        ranges = {(self._settings.dead_letter_topic, partition): (start, end)}
+        most = self._chunk_records
+        for part in self._records.read(ranges, _FETCH_BYTES):
+            records = committed_records(part, ranges)
+            letters = [letter for some in records for letter in _letters(some, partition)]
+            while len(letters) > most:
+                yield letters[:most], letters[most - 1].offset + 1
+                letters = letters[most:]
+            yield letters, min(part[0].end, end)
 
 
 @contextmanager
@@ -96,19 +111,33 @@ def dead_letter_reader(
                 f"Kafka at {settings.kafka.servers} has no topic {topic!r}: "
                 "`duewheel init` creates it"
             )
-        with BoundedReader(client, chunk_records) as records:
-            yield DeadLetterReader(client, str(topic_ids[topic]), settings, admin, records)
+        with closing(RawReader(client, [topic])) as records:
+            topic_id = str(topic_ids[topic])
+            yield DeadLetterReader(client, topic_id, settings, admin, records, chunk_records)
 
 
-def _letter(record: Any) -> DeadLetter:
-    return DeadLetter(
-        record.partition,
-        record.offset,
-        record.timestamp,
-        record.key,
-        record.value,
-        tuple(record.headers),
+def _letters(records: KafkaRecords, partition: int) -> Iterator[DeadLetter]:
+    names = (
+        (name or b"").decode(errors="surrogateescape") for name in _octets(records.headers.names)
     )
+    headers = list(zip(names, _octets(records.headers.values), strict=True))
+    firsts = records.headers.firsts.tolist()
+    rows = zip(
+        records.offset.tolist(),
+        records.timestamp_ms.tolist(),
+        _octets(records.key),
+        _octets(records.value),
+        strict=True,
+    )
+    for row, of_record in enumerate(rows):
+        yield DeadLetter(partition, *of_record, tuple(headers[firsts[row] : firsts[row + 1]]))
+
+
+def _octets(spans: Spans) -> Iterator[bytes | None]:
+    octets: Any = spans.octets  # an array is a buffer, too, which its stubs do not say
+    view = memoryview(octets)
+    for start, length in zip(spans.start.tolist(), spans.length.tolist(), strict=True):
+        yield None if length < 0 else bytes(view[start : start + length])
 
 
 def list_letters(
@@ -242,7 +271,11 @@ def one_letter(
         for letters, _ in reader.read(partition, offset, offset + 1):
             for letter in letters:
                 row = _row(letter, position)
-                headers = [(name, octets_shown("value", value)) for name, value in letter.headers]
+                headers = [
+                    (name.encode(errors="surrogateescape").decode(errors="replace"), shown)
+                    for name, value in letter.headers
+                    for shown in [octets_shown("value", value)]
+                ]
                 if not body:
                     return {**row, "header_names": [name for name, _ in headers]}
                 named = [{"name": name, **value} for name, value in headers]
