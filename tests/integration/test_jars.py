@@ -80,7 +80,7 @@ def folders(cache: Path) -> list[str]:
     return sorted(path.name.split("-")[0] for path in (cache / "jars").iterdir() if path.is_dir())
 
 
-def test_fetched_once_and_nothing_else_stays(
+def test_fetched_once_and_again_if_it_is_damaged_and_nothing_else_stays(
     mirror: Path, java: Java, few: list[Path], tmp_path: Path
 ) -> None:
     (tmp_path / "cache/jars/fetching-killed/new").mkdir(parents=True)
@@ -89,17 +89,14 @@ def test_fetched_once_and_nothing_else_stays(
     assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in few]
     assert folders(tmp_path / "cache") == ["broker"]
     assert {child.pid for child in psutil.Process().children()} <= children
+    whole = paths[0].read_bytes()
+    paths[0].write_bytes(whole[:-1])
+    assert broker_jars(java)[0].read_bytes() == whole, "a damaged one is used"
+    assert folders(tmp_path / "cache") == ["broker"]
     for file in mirror.rglob("*.*"):
         if file.is_file():
             file.unlink()
     assert broker_jars(java) == paths
-
-
-def test_damaged_jar_is_fetched_again(mirror: Path, java: Java) -> None:
-    path = broker_jars(java)[0]
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1])
-    assert broker_jars(java)[0].read_bytes() == whole
 
 
 def test_another_jar_than_the_pinned_one_is_refused(
