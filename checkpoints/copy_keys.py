@@ -1,11 +1,11 @@
-"""The keys of the MACs of copies (schemas/wire/copy_mac.py): drawn, rotated, and of merged shards.
+"""Draws, rotates and merges the keys of the MACs of copies (schemas/wire/copy_mac.py).
 
 Each settings epoch has such keys, hexadecimal, the newest first (config_epochs.py). The first one
 signs, all of them verify. An epoch without keys was begun by an older version: its copies count
 unsigned.
 
 - Keys are drawn, not configured: so they are as durable as the progress, and the verdict about a
-  record is the same at every read. State topic and data directory are secret.
+  record is the same at every read. State topic and data directory must be kept secret.
 - The first key is drawn with a shard's first progress, another one by `reconfigure --rotate-key`
   (wheel/admin/change_settings.py). A rotation keeps one former key: copies that it has signed may
   be on their way, or rejected and replayed later.

@@ -29,7 +29,7 @@ def shared_folder(session: SparkSession, shared: Path, owner: str) -> Path:
     Args:
         session: of an application on a cluster, with an executor.
         shared: the folder of all data directories.
-        owner: names the data directory.
+        owner: the uuid of the data directory.
 
     Raises:
         ConfigError: this host or an executor cannot write there, or they do not share it.

@@ -1,7 +1,7 @@
 """Reads the outcomes of cancels from the cancel log, and returns replies and chases to write.
 
 Ingest resolves each cancel as it takes it (wheel/append/cancel_outcomes.py); this module only
-decides when a reply may leave.
+decides when a reply may leave. reply_rows.py makes its record.
 
 - A reply leaves in a transaction whose progress has C behind the cancel: after any loss the cancel
   applies again, so no cancelled timer is delivered.

@@ -1,4 +1,6 @@
-"""A frozen histogram: adding a column of values makes a new one, so any thread may read it."""
+"""A frozen histogram of lateness or durations: adding a column of values makes a new one, so any
+thread may read it. That of pending timers is in wheel/inspect/pending_counts.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Decides which rows go to their target, which are parked, and which become dead letters.
 
-    never publishable                 dead letter (unpublishable_rows.py)
+    never publishable                 dead letter (unpublishable_rows.py), also of a deleted topic
+                                      (target_metadata.py)
     its partition takes no writes     parked: a copy waits in its timer topic (requeue.py). If that
                                       refuses the copy: dead letter, which can be replayed; waiting
                                       for the target would delay every other row

@@ -1,4 +1,4 @@
-"""Counts of what is pending, kept between calls: for `duewheel serve`.
+"""Counts and the histogram of what is pending, kept between calls: for `duewheel serve`.
 
 The first count reads the whole timer log; each later one reads only what was committed since
 (pending_counts.py). A recovery of the files, or a new data directory, begins the count again.

@@ -7,7 +7,7 @@ and the probe of a supervisor, which would then restart the process.
 - A connection ends IDLE_S after it was opened, or after its last response, unless another head has
   come; however slowly one comes. It also ends if its client reads nothing of a response for IDLE_S.
 - Beyond CONNECTIONS_MAX the connection ends that has waited longest for its client. There is such a
-  connection: the gate bounds how many do not wait for their clients.
+  connection: gate.py bounds those that do not wait for their clients, REQUESTS_MAX, to fewer.
 """
 
 from __future__ import annotations
