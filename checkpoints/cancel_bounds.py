@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from duewheel.checkpoints.commit_and_close import Marks, marks_from, marks_to
+from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks_to
 from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, read_json, write_json
 from duewheel.schemas.batches import TopicPartition

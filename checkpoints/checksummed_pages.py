@@ -8,7 +8,7 @@ untouched. The sequence is stored last: a page with a sequence was once whole. L
     12  u4  crc          CRC-32 of sequence, length and payload
     16  u8  mark         equal to `sequence` once the page is marked; one aligned store, not under
                          the crc because it changes after the page exists
-    24  ..  payload (commit_and_close.py); a long one, JSON, is deflated
+    24  ..  payload (commit_and_close_pages.py); a long one, JSON, is deflated
 
 Rewriting 0.2 kB costs some microseconds; a temporary file and a rename cost 0.5–20 ms.
 """

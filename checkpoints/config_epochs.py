@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from duewheel.checkpoints import copy_keys
-from duewheel.checkpoints.commit_and_close import Marks, marks_from, marks_to
+from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks_to
 from duewheel.checkpoints.json_fields import integer, name
 from duewheel.schemas.arrays import Int32, Int64
 from duewheel.schemas.batches import TopicPartition

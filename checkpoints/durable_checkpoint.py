@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from duewheel.checkpoints.commit_and_close import (
+from duewheel.checkpoints.commit_and_close_pages import (
     Close,
     Marks,
     lengths_from,

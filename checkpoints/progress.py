@@ -31,7 +31,7 @@ from functools import cached_property
 
 import numpy as np
 
-from duewheel.checkpoints.commit_and_close import Close, names_from
+from duewheel.checkpoints.commit_and_close_pages import Close, names_from
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.deflated import deflated
 from duewheel.checkpoints.delivered import is_out, placed_slots

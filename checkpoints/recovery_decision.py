@@ -38,7 +38,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 
-from duewheel.checkpoints.commit_and_close import NO_COMMIT, Close, Commit, Marks
+from duewheel.checkpoints.commit_and_close_pages import NO_COMMIT, Close, Commit, Marks
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.file_lock import lock_is_held
 from duewheel.checkpoints.fs import FileSystem

@@ -28,7 +28,7 @@ from typing import Self
 
 from duewheel.checkpoints import progress_mirror
 from duewheel.checkpoints.checksummed_pages import PagePair
-from duewheel.checkpoints.commit_and_close import NO_COMMIT, Close, Commit
+from duewheel.checkpoints.commit_and_close_pages import NO_COMMIT, Close, Commit
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.json_fields import MISSHAPEN
 from duewheel.checkpoints.live_fields import (

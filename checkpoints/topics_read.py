@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from duewheel.checkpoints.commit_and_close import names_from
+from duewheel.checkpoints.commit_and_close_pages import names_from
 from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.json_fields import MISSHAPEN, name, read_json, write_json
 

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import structlog
 
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.errors import (
     BatchTooLarge,
     ConfigError,

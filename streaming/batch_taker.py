@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 import structlog
 
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.clock import Clock, Interval
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.arrays import Int64

@@ -20,7 +20,7 @@ from duewheel.checkpoints.fs import Space
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import lengths
-from duewheel.wheel.storage.layout import PREFIX_BYTES, RECORD_BYTES
+from duewheel.wheel.storage.byte_layouts import PREFIX_BYTES, RECORD_BYTES
 
 _MORE = 10  # after a wait a tenth of the minimum must be free beside it
 _WRITTEN = 2  # times at most: rows of slots that close meanwhile are written again

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from duewheel.checkpoints.commit_and_close import marks_from
+from duewheel.checkpoints.commit_and_close_pages import marks_from
 from duewheel.schemas.batches import TopicPartition
 
 

@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
-from duewheel.checkpoints.commit_and_close import Marks, marks_from, marks_to
+from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks_to
 from duewheel.kafka.log_ends import EARLIEST, LATEST
 from duewheel.streaming.task_share import COLUMN, TaskSettings, TaskShare
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import structlog
 
-from duewheel.checkpoints.commit_and_close import Marks, marks_from
+from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.json_fields import MISSHAPEN
 from duewheel.errors import CorruptFile

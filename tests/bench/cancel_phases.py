@@ -46,7 +46,7 @@ from tests.bench import session as work  # noqa: E402
 from tests.bench.duewheel_system import REPLIES, TARGET, TIMERS, DuewheelSystem  # noqa: E402
 from tests.bench.figures import Recorder  # noqa: E402
 
-from duewheel.checkpoints.commit_and_close import Marks  # noqa: E402
+from duewheel.checkpoints.commit_and_close_pages import Marks  # noqa: E402
 from duewheel.checkpoints.state_file import State  # noqa: E402
 from duewheel.client import Answer, Cancel, DelayProducer  # noqa: E402
 from duewheel.clock import SystemClock  # noqa: E402

@@ -41,8 +41,8 @@ from duewheel.wheel.dequeue.decode import decode_chunk
 from duewheel.wheel.dequeue.slot_scan import SlotScan
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig, hour_of, last_slot_of_hour
+from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import RECORD_BYTES
 
 PARTITIONS = [("timers", number) for number in range(4)]
 KEY_BYTES, BODY_BYTES = 16, 100

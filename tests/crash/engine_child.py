@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.fs import HOST_FS, Bytes, FileSystem
 from duewheel.checkpoints.live_fields import LiveFields
 from duewheel.checkpoints.role import Role

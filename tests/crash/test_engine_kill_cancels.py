@@ -34,8 +34,8 @@ from tests.harness.timer_rows import ends_of
 from duewheel.checkpoints.role import Role
 from duewheel.errors import RecoveryRefused
 from duewheel.wheel.storage import cancel_log
+from duewheel.wheel.storage.byte_layouts import hour_name
 from duewheel.wheel.storage.full_check import check
-from duewheel.wheel.storage.layout import hour_name
 
 
 @pytest.mark.crash_matrix

@@ -29,7 +29,7 @@ from tests.crash.fault_shard import (
 from tests.harness.shared_broker import SharedBroker
 
 from duewheel.wheel.slots import hour_of
-from duewheel.wheel.storage.layout import hour_name
+from duewheel.wheel.storage.byte_layouts import hour_name
 
 # These need more than a load of timers, and have tests of their own.
 HALF_REDONE, IDLE = "dequeue.half_redone", "dequeue.idle_committed"

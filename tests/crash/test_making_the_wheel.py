@@ -13,8 +13,8 @@ import pytest
 
 from duewheel.checkpoints.role import Role
 from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.storage.byte_layouts import ENTRY_BYTES
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import ENTRY_BYTES
 from duewheel.wheel.storage.timer_wheel import FILE_NAME
 
 CHILD = Path(__file__).with_name("wheel_child.py")

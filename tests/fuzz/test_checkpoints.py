@@ -20,7 +20,7 @@ from duewheel.checkpoints import live_fields, progress_mirror, state_file
 from duewheel.checkpoints.cancel_bounds import EVERY_OFFSET, CancelBounds
 from duewheel.checkpoints.cancel_bounds import FILE_NAME as CANCEL_BOUNDS_FILE
 from duewheel.checkpoints.checksummed_pages import PagePair
-from duewheel.checkpoints.commit_and_close import Close, Commit, HourLengths, Marks
+from duewheel.checkpoints.commit_and_close_pages import Close, Commit, HourLengths, Marks
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.dlq_replay_position import ReplayPosition
 from duewheel.checkpoints.durable_checkpoint import Durable

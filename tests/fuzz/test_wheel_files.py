@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.harness.killed import Killed, die
 from tests.harness.timer_rows import ends_of
 
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State

@@ -17,7 +17,7 @@ from tests.harness.launcher import events, launch, tail, wait_until
 from tests.harness.shared_broker import SharedBroker
 
 from duewheel import factory
-from duewheel.checkpoints.commit_and_close import Close, Commit
+from duewheel.checkpoints.commit_and_close_pages import Close, Commit
 from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import Keep, RecoveryRecord
@@ -30,9 +30,9 @@ from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.batch_attempt import SPARK_DIR
 from duewheel.wheel.recovery.startup import first_progress
 from duewheel.wheel.slots import WheelConfig, closable_slot
+from duewheel.wheel.storage.byte_layouts import FLAG_DEAD_LETTER, LEVEL_MASK, MAGIC_TIMER
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check
-from duewheel.wheel.storage.layout import FLAG_DEAD_LETTER, LEVEL_MASK, MAGIC_TIMER
 
 DEADLINE_S = 120.0
 WHEEL = WheelConfig(precision_ms=50, slots=80_000, window_ms=3_600_000, margin_ms=60_000)

@@ -30,8 +30,8 @@ from duewheel.errors import Fenced, Locked
 from duewheel.runtime.ingest_process import CHECKPOINT
 from duewheel.streaming.batch_attempt import SPARK_DIR
 from duewheel.streaming.spark_checkpoint import resume_point
+from duewheel.wheel.storage.byte_layouts import hour_name
 from duewheel.wheel.storage.full_check import check
-from duewheel.wheel.storage.layout import hour_name
 
 pytestmark = [
     pytest.mark.kafka,

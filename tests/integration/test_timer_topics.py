@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints import partition_limit
-from duewheel.checkpoints.commit_and_close import Close
+from duewheel.checkpoints.commit_and_close_pages import Close
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.progress_mirror import Mirror

@@ -22,7 +22,7 @@ from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.testing import suite_parameters
 from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.slots import closable_slot, hour_of
-from duewheel.wheel.storage.layout import hour_name
+from duewheel.wheel.storage.byte_layouts import hour_name
 
 pc: Any = pyarrow.compute
 

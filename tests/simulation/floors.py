@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from tests.simulation.history import History
 
-from duewheel.checkpoints.commit_and_close import Close
+from duewheel.checkpoints.commit_and_close_pages import Close
 from duewheel.checkpoints.state_file import State
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch

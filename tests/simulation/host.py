@@ -19,7 +19,7 @@ from tests.simulation.stages import InTurn
 from tests.simulation.watched_files import WatchedFileSystem
 from tests.simulation.witness import Witness
 
-from duewheel.checkpoints.commit_and_close import Close
+from duewheel.checkpoints.commit_and_close_pages import Close
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.wheel.append.cancel_lookup import CancelLimits

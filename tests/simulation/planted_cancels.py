@@ -11,7 +11,7 @@ from __future__ import annotations
 from tests.simulation.planting import Planted
 
 ACCEPTING = "wheel/admin/accept_loss.py"
-ANSWERS = "wheel/dequeue/reply_rows.py"
+ANSWERS = "wheel/dequeue/cancel_reply_rows.py"
 DIRECTORY = "wheel/storage/data_directory.py"
 ENGINE = "wheel/append/engine.py"
 LOOKUP = "wheel/append/cancel_lookup.py"

@@ -10,7 +10,7 @@ from kafka.errors import OffsetOutOfRangeError
 from tests.simulation.shard_model import Shard
 from tests.simulation.timers import TOPIC
 
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.kafka.leader_requests import Fetched
 from duewheel.kafka.log_ends import EARLIEST
 from duewheel.kafka.raw_reader import RawReader, Waits

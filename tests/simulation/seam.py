@@ -27,7 +27,7 @@ from typing import NoReturn
 
 from tests.simulation.disk import Disk
 
-from duewheel.checkpoints.commit_and_close import Close
+from duewheel.checkpoints.commit_and_close_pages import Close
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.wheel.storage.timer_wheel import Runs

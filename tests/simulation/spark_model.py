@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from tests.simulation.raw_reads import SimulatedRawReader, SimulatedSource
 from tests.simulation.shard_model import Shard, offsets_of
 
-from duewheel.checkpoints.commit_and_close import Marks, marks_from, marks_to
+from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks_to
 from duewheel.checkpoints.fs import FileSystem
 from duewheel.kafka.raw_records import committed_records
 from duewheel.schemas.batch_ipc import to_bytes

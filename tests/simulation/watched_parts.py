@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.simulation.watched_files import WatchedFileSystem
 
-from duewheel.checkpoints.commit_and_close import Commit
+from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock

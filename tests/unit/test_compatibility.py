@@ -34,7 +34,7 @@ from duewheel.testing import (
 )
 from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
-from duewheel.wheel.storage.layout import RECORD_BYTES
+from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 
 ROOT = Path(__file__).resolve().parents[2]
 PRECISION_MS = 50

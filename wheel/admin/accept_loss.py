@@ -34,7 +34,7 @@ import structlog
 
 from duewheel.checkpoints import durable_checkpoint
 from duewheel.checkpoints.cancel_bounds import CancelBounds
-from duewheel.checkpoints.commit_and_close import Close, Commit, HourLengths, Marks
+from duewheel.checkpoints.commit_and_close_pages import Close, Commit, HourLengths, Marks
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery_decision import Local, decide
 from duewheel.errors import ConfigError, RecoveryRefused
@@ -44,8 +44,8 @@ from duewheel.wheel.admin.change_settings import commit, require_owned
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.inspect.snapshot import Snapshot
 from duewheel.wheel.publisher_protocol import Publisher
+from duewheel.wheel.storage.byte_layouts import RECORD_BYTES, slots_in
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import RECORD_BYTES, slots_in
 from duewheel.wheel.storage.log_scan import blocks
 from duewheel.wheel.storage.message_store import Prefixes
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import structlog
 
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.config_epochs import PRECISION
 from duewheel.checkpoints.ownership import require_same_shard
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress, shard_of

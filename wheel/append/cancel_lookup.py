@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from duewheel.checkpoints.commit_and_close import Commit
+from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import ANY_OFFSET, TimerBatch, TopicPartition
@@ -26,8 +26,7 @@ from duewheel.schemas.hashing import source_names
 from duewheel.wheel.append.cancel_outcomes import PAIRS_AT_ONCE
 from duewheel.wheel.append.id_index import ROWS_MIN, STEPS_MAX, IdIndex
 from duewheel.wheel.slots import hour_of
-from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import (
+from duewheel.wheel.storage.byte_layouts import (
     FLAG_DEAD_LETTER,
     MAGIC_ABANDONED,
     PREFIX,
@@ -37,6 +36,7 @@ from duewheel.wheel.storage.layout import (
     is_cancelled,
     slots_in,
 )
+from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.message_store import Prefixes, split_by_limits
 from duewheel.wheel.storage.timer_log import Records
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from duewheel.checkpoints.cancel_bounds import EVERY_OFFSET, CancelBounds
-from duewheel.checkpoints.commit_and_close import Close, Commit
+from duewheel.checkpoints.commit_and_close_pages import Close, Commit
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.header_names import CHASE_FLAG_FOUND

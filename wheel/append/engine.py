@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import numpy as np
 import structlog
 
-from duewheel.checkpoints.commit_and_close import Close, Commit, Marks
+from duewheel.checkpoints.commit_and_close_pages import Close, Commit, Marks
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import Progress
 from duewheel.clock import Clock

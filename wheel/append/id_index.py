@@ -28,11 +28,11 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from duewheel.checkpoints.commit_and_close import Commit
+from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Bool, Int64
+from duewheel.wheel.storage.byte_layouts import RECORD, RECORD_BYTES, id_hash_of
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import RECORD, RECORD_BYTES, id_hash_of
 from duewheel.wheel.storage.timer_log import Records
 
 log = structlog.get_logger(__name__)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from duewheel.checkpoints.commit_and_close import Close, Marks
+from duewheel.checkpoints.commit_and_close_pages import Close, Marks
 from duewheel.checkpoints.progress import Progress
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import TimerBatch

@@ -20,17 +20,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from duewheel.checkpoints.commit_and_close import Commit, HourLengths, Marks
+from duewheel.checkpoints.commit_and_close_pages import Commit, HourLengths, Marks
 from duewheel.clock import Clock
 from duewheel.schemas import columns
 from duewheel.schemas.arrays import Int32, Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.wheel.append.placement import PlacedRows, first_of_each, slot_order
 from duewheel.wheel.slots import hour_of
+from duewheel.wheel.storage.byte_layouts import MAGIC_ABANDONED, RECORD_BYTES
 from duewheel.wheel.storage.cross_file_damage import require_entries
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.far_slots import ChainEnds
-from duewheel.wheel.storage.layout import MAGIC_ABANDONED, RECORD_BYTES
 from duewheel.wheel.storage.record_builder import RowPositions, log_records, seal, stored_messages
 from duewheel.wheel.storage.timer_log import Records
 from duewheel.wheel.storage.timer_wheel import Runs

@@ -1,7 +1,7 @@
 """Reads the outcomes of cancels from the cancel log, and returns replies and chases to write.
 
 Ingest resolves each cancel as it takes it (wheel/append/cancel_outcomes.py); this module only
-decides when a reply may leave. reply_rows.py makes its record.
+decides when a reply may leave. cancel_reply_rows.py makes its record.
 
 - A reply leaves in a transaction whose progress has C behind the cancel: after any loss the cancel
   applies again, so no cancelled timer is delivered.
@@ -25,16 +25,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from duewheel.checkpoints.commit_and_close import Commit, Marks
+from duewheel.checkpoints.commit_and_close_pages import Commit, Marks
 from duewheel.checkpoints.progress import PartitionProgress
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import Deliveries, TopicPartition, is_retired
 from duewheel.schemas.columns import take
-from duewheel.wheel.dequeue.reply_rows import reply_rows
+from duewheel.wheel.dequeue.cancel_reply_rows import reply_rows
 from duewheel.wheel.dequeue_config import REPLIES_MAX
+from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.cancel_log import CHASE, OUTCOMES, CancelRows
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import RECORD_BYTES
 from duewheel.wheel.storage.message_store import StoredMessages
 
 _NEVER = np.iinfo(np.int64).max

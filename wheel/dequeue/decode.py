@@ -20,7 +20,7 @@ from duewheel.schemas.wire.record_codec import NO_ORIGIN
 from duewheel.wheel.dequeue.requeue import rolled_copies
 from duewheel.wheel.dequeue.slot_scan import ScannedChunk
 from duewheel.wheel.slot_overflow import spread_rows
-from duewheel.wheel.storage.layout import FLAG_DEAD_LETTER, level_of
+from duewheel.wheel.storage.byte_layouts import FLAG_DEAD_LETTER, level_of
 from duewheel.wheel.storage.message_store import StoredMessages
 from duewheel.wheel.storage.topic_numbers import TopicNames, public_name
 

@@ -36,7 +36,7 @@ from dataclasses import replace
 
 import structlog
 
-from duewheel.checkpoints.commit_and_close import Close, Marks
+from duewheel.checkpoints.commit_and_close_pages import Close, Marks
 from duewheel.checkpoints.progress import Progress, advanced, half_rows_by_slot
 from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock, Interval

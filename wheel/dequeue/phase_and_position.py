@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from duewheel.checkpoints.commit_and_close import Close, Marks
+from duewheel.checkpoints.commit_and_close_pages import Close, Marks
 from duewheel.schemas.batches import TopicPartition
 
 

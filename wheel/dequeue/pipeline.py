@@ -46,8 +46,8 @@ from duewheel.wheel.dequeue.slot_scan import ScannedChunk, SlotScan
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slot_overflow import RankCounter, overflow_rows
+from duewheel.wheel.storage.byte_layouts import is_cancelled
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import is_cancelled
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,8 @@ from duewheel.schemas.arrays import Int64, ranges
 from duewheel.threads import Worker
 from duewheel.wheel.slots import WheelConfig, hour_of, last_slot_of_hour, slot_of
 from duewheel.wheel.storage import timer_wheel
+from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.hour_segments import HourFiles
-from duewheel.wheel.storage.layout import RECORD_BYTES
 from duewheel.wheel.storage.message_store import FOLDER as MESSAGES
 from duewheel.wheel.storage.timer_log import TimerLog
 from duewheel.wheel.storage.timer_wheel import Entries, TimerWheel

@@ -19,9 +19,9 @@ from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.wheel.dequeue_config import SPAN_RECORDS
 from duewheel.wheel.slots import hour_of, last_slot_of_hour
+from duewheel.wheel.storage.byte_layouts import MAGIC_ROLL, RECORD_BYTES, is_timer
 from duewheel.wheel.storage.cross_file_damage import require_entries
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import MAGIC_ROLL, RECORD_BYTES, is_timer
 from duewheel.wheel.storage.timer_log import Records, SlotRuns
 
 # Entries read in one go: 2 MiB of the wheel.

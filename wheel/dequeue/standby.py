@@ -43,7 +43,7 @@ from enum import Enum
 
 import structlog
 
-from duewheel.checkpoints.commit_and_close import Close
+from duewheel.checkpoints.commit_and_close_pages import Close
 from duewheel.checkpoints.ownership import require_same_settings
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.progress_mirror import Mirror

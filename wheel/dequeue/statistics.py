@@ -11,7 +11,7 @@ import numpy as np
 from duewheel.checkpoints.held_copies import copies
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import Deliveries
-from duewheel.wheel.dequeue.histogram import Histogram
+from duewheel.wheel.dequeue.duration_histogram import Histogram
 from duewheel.wheel.encoded import Aside
 from duewheel.wheel.inspect.pending_counts import OTHER, TOPICS_MAX
 from duewheel.wheel.slot_overflow import overflow_rows

@@ -32,8 +32,7 @@ from duewheel.schemas.hashing import id_hashes, java_hash, source_names
 from duewheel.schemas.wire.varint import read_varint, varint
 from duewheel.wheel.inspect.snapshot import Snapshot, consistently, positions_out
 from duewheel.wheel.slots import hour_of
-from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import (
+from duewheel.wheel.storage.byte_layouts import (
     FLAG_DEAD_LETTER,
     MAGIC_ROLL,
     RECORD_BYTES,
@@ -41,6 +40,7 @@ from duewheel.wheel.storage.layout import (
     is_cancelled,
     level_of,
 )
+from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.log_scan import blocks
 from duewheel.wheel.storage.message_store import StoredMessages
 from duewheel.wheel.storage.timer_log import Records

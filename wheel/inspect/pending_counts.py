@@ -27,8 +27,8 @@ from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import LEVEL_MAX, NO_LEVEL
 from duewheel.wheel.inspect.snapshot import ROWS_AT_ONCE, Snapshot, consistently, positions_out
 from duewheel.wheel.slots import HOUR_MS, first_slot_of_hour
+from duewheel.wheel.storage.byte_layouts import MAGIC_ROLL, RECORD_BYTES, level_of
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import MAGIC_ROLL, RECORD_BYTES, level_of
 from duewheel.wheel.storage.log_scan import blocks
 from duewheel.wheel.storage.timer_log import Records
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.inspect.snapshot import ROWS_AT_ONCE, Snapshot, consistently, positions_out
+from duewheel.wheel.storage.byte_layouts import MAGIC_ROLL, RECORD_BYTES
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import MAGIC_ROLL, RECORD_BYTES
 from duewheel.wheel.storage.log_scan import blocks
 
 

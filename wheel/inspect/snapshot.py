@@ -19,13 +19,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.delivered import is_out
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.slots import hour_of
+from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import RECORD_BYTES
 
 Result = TypeVar("Result")
 

@@ -22,15 +22,15 @@ from dataclasses import dataclass, replace
 import structlog
 
 from duewheel.checkpoints import durable_checkpoint
-from duewheel.checkpoints.commit_and_close import Commit, HourLengths, Marks
+from duewheel.checkpoints.commit_and_close_pages import Commit, HourLengths, Marks
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import Keep, RecoveryRecord, dequeue_has_decided
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.wheel.slots import WheelConfig, hour_of
+from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.storage.full_check import Finding, Wheel, check_hour, check_segment
-from duewheel.wheel.storage.layout import RECORD_BYTES
 
 log = structlog.get_logger(__name__)
 

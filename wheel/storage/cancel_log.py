@@ -29,8 +29,7 @@ from duewheel.schemas import columns
 from duewheel.schemas.arrays import Int32, Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.header_names import Answer
-from duewheel.wheel.storage.hour_segments import HourFiles
-from duewheel.wheel.storage.layout import (
+from duewheel.wheel.storage.byte_layouts import (
     LEVEL_MASK,
     MAGIC_CANCEL,
     MAGIC_CUT_OFF,
@@ -41,6 +40,7 @@ from duewheel.wheel.storage.layout import (
     pack_reserved,
     with_level,
 )
+from duewheel.wheel.storage.hour_segments import HourFiles
 from duewheel.wheel.storage.message_store import MessageStore, StoredMessages
 from duewheel.wheel.storage.record_builder import seal, stored_messages
 from duewheel.wheel.storage.timer_log import Records

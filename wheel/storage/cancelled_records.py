@@ -22,8 +22,8 @@ import numpy.typing as npt
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Int64
+from duewheel.wheel.storage.byte_layouts import CANCELLATION, row_checks
 from duewheel.wheel.storage.hour_segments import HourFiles
-from duewheel.wheel.storage.layout import CANCELLATION, row_checks
 
 FOLDER = "cancelled"
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 import numpy as np
 import structlog
 
-from duewheel.checkpoints.commit_and_close import Commit
+from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.checkpoints.recovery_decision import Local, read_local_state
 from duewheel.checkpoints.state_file import Damage
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.slots import hour_of
+from duewheel.wheel.storage.byte_layouts import ENTRY_BYTES
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import ENTRY_BYTES
 
 log = structlog.get_logger(__name__)
 

@@ -1,6 +1,6 @@
 """One shard's data directory: opens its files, holds its locks, and redoes an interrupted batch.
 
-    state timerwheel topics timerlog/<hour> messages/<hour>     see layout.py and checkpoints/
+    state timerwheel topics timerlog/<hour> messages/<hour>     see byte_layouts.py and checkpoints/
     cancelled/<hour>                                            see cancelled_records.py
     cancels/<hour> requests/<hour>                              see cancel_log.py
     ingest.lock dequeue.lock    each held for life by the only process of its role
@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import structlog
 
-from duewheel.checkpoints.commit_and_close import Commit, HourLengths
+from duewheel.checkpoints.commit_and_close_pages import Commit, HourLengths
 from duewheel.checkpoints.file_lock import ENGINE_LOCK, FileLock, lock_is_held
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.role import Role
@@ -30,11 +30,11 @@ from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.wheel.slots import WheelConfig, hour_of
 from duewheel.wheel.storage import timer_wheel
+from duewheel.wheel.storage.byte_layouts import MAGIC_ABANDONED
 from duewheel.wheel.storage.cancel_log import CancelLog
 from duewheel.wheel.storage.cancelled_records import CancelledRecords
 from duewheel.wheel.storage.creation import with_files
 from duewheel.wheel.storage.hour_segments import HourFiles
-from duewheel.wheel.storage.layout import MAGIC_ABANDONED
 from duewheel.wheel.storage.message_store import MessageStore, split_by_limits
 from duewheel.wheel.storage.timer_log import TimerLog
 from duewheel.wheel.storage.timer_wheel import OnProgress, Runs, TimerWheel

@@ -27,13 +27,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from duewheel.checkpoints.commit_and_close import Commit
+from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.slots import HOUR_MS, first_slot_of_hour, hour_of
 from duewheel.wheel.storage import message_store
+from duewheel.wheel.storage.byte_layouts import NO_POSITION
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import NO_POSITION
 from duewheel.wheel.storage.log_scan import blocks, log_blocks
 from duewheel.wheel.storage.message_store import MessageStore
 from duewheel.wheel.storage.timer_log import TimerLog

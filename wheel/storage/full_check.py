@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from duewheel.checkpoints.commit_and_close import Commit, HourLengths
+from duewheel.checkpoints.commit_and_close_pages import Commit, HourLengths
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.wheel.slots import WheelConfig, first_slot_of_hour, hour_of
@@ -33,8 +33,7 @@ from duewheel.wheel.storage import (
     timer_log,
     timer_wheel,
 )
-from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import (
+from duewheel.wheel.storage.byte_layouts import (
     LEVEL_MASK,
     MAGIC_ABANDONED,
     MAGIC_ROLL,
@@ -45,6 +44,7 @@ from duewheel.wheel.storage.layout import (
     distance_of,
     is_cancelled,
 )
+from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.timer_log import BLOCK_RECORDS, Records, runs_in
 from duewheel.wheel.storage.timer_wheel import Entries, Runs
 

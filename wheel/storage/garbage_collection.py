@@ -22,7 +22,7 @@ from collections.abc import Callable
 import structlog
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
-from duewheel.checkpoints.commit_and_close import Commit
+from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.progress import Progress
 from duewheel.errors import CorruptFile

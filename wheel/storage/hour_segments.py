@@ -13,7 +13,7 @@ from pathlib import Path
 
 from duewheel.checkpoints.fs import HOST_FS, Bytes, FileSystem, read_into
 from duewheel.errors import CorruptFile
-from duewheel.wheel.storage.layout import hour_from_name, hour_name
+from duewheel.wheel.storage.byte_layouts import hour_from_name, hour_name
 
 _HOUR_NAME = re.compile(r"\d{10}|h\d+")
 _OPEN_MAX = 128  # wrong timestamps may spread rows over any number of hours, beyond the file limit

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from duewheel.schemas.arrays import Int64
+from duewheel.wheel.storage.byte_layouts import MAGIC_ABANDONED, RECORD_BYTES, slots_in
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import MAGIC_ABANDONED, RECORD_BYTES, slots_in
 from duewheel.wheel.storage.timer_log import Records, TimerLog
 
 # Records of one block: 13 MiB of the log, mapped.

@@ -18,7 +18,7 @@ from duewheel.schemas.columns import Column
 from duewheel.schemas.hashing import java_hash
 from duewheel.schemas.header_names import CHASE_FLAG_RESCHEDULE
 from duewheel.wheel.slots import DELAY_MS_MAX
-from duewheel.wheel.storage.layout import (
+from duewheel.wheel.storage.byte_layouts import (
     FLAG_DEAD_LETTER,
     FLAG_RESCHEDULE,
     PREFIX,

@@ -1,4 +1,4 @@
-"""The TimerLog: 52-byte records (bytes: layout.py) in one append-only file per slot hour.
+"""The TimerLog: 52-byte records (bytes: byte_layouts.py) in one append-only file per slot hour.
 
     position    0    52   104   156   …   520   572        of one hour's log
     slot        a     a     a     b   …     a     a
@@ -34,8 +34,7 @@ from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Int64, ranges
 from duewheel.wheel.slots import hour_of
-from duewheel.wheel.storage.hour_segments import HourFiles
-from duewheel.wheel.storage.layout import (
+from duewheel.wheel.storage.byte_layouts import (
     MAGIC_ABANDONED,
     MAGIC_CANCELLED,
     NO_POSITION,
@@ -46,6 +45,7 @@ from duewheel.wheel.storage.layout import (
     link_at,
     slots_in,
 )
+from duewheel.wheel.storage.hour_segments import HourFiles
 from duewheel.wheel.storage.timer_wheel import Entries, Runs
 
 FOLDER = "timerlog"

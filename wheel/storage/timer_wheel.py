@@ -36,7 +36,7 @@ import numpy.typing as npt
 from duewheel.checkpoints.fs import HOST_FS, FileSystem, NewFile, space
 from duewheel.errors import NO_ROOM, CorruptFile, DiskFull
 from duewheel.schemas.arrays import Int64
-from duewheel.wheel.storage.layout import ENTRY, ENTRY_BYTES, NO_POSITION, RECORD_BYTES
+from duewheel.wheel.storage.byte_layouts import ENTRY, ENTRY_BYTES, NO_POSITION, RECORD_BYTES
 
 FILE_NAME = "timerwheel"
 

@@ -7,7 +7,7 @@ audit reads a sample: chunks spread evenly over the range, the newest among them
 
 from __future__ import annotations
 
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.schemas.batches import OffsetRanges
 
 CHUNK_OFFSETS = 100_000

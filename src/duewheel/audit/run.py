@@ -29,7 +29,7 @@ from duewheel.audit.expectations import GreatExpectations, Tally
 from duewheel.audit.history import INDEX, TEXT_FILE, AuditHistory
 from duewheel.audit.range import offsets_in, ranges, reached, split_range
 from duewheel.audit.validation import AuditValidator
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import Progress
 from duewheel.config.settings import Settings

@@ -26,7 +26,7 @@ from duewheel.doctor.findings import Diagnosis, diagnose
 from duewheel.errors import ConfigError
 from duewheel.factory import COPIES_ON_WRITE
 from duewheel.java.find import find_java
-from duewheel.wheel.storage.layout import ENTRY_BYTES
+from duewheel.wheel.storage.byte_layouts import ENTRY_BYTES
 
 _REMOTE = {
     "nfs",

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from kafka.structs import TopicPartition
 
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.errors import ConfigError
 from duewheel.kafka.clients import ClientSettings, close, open_reader
 from duewheel.kafka.deadline import Deadline

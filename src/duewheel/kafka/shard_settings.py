@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.progress import shard_of
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError

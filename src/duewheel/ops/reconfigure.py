@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from duewheel import factory
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.ownership import require_not_sealed
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import Local

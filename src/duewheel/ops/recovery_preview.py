@@ -22,7 +22,7 @@ import numpy as np
 import structlog
 
 from duewheel import factory
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.file_lock import lock_is_held
 from duewheel.checkpoints.ownership import require_same_settings
 from duewheel.checkpoints.progress import NOBODY, Progress

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from duewheel.checkpoints import fs
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.held_copies import copies
 from duewheel.checkpoints.recovery_decision import recovering
 from duewheel.checkpoints.role import Role

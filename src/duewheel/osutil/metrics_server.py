@@ -34,7 +34,7 @@ from prometheus_client.core import (
 from duewheel import __version__
 from duewheel.errors import ConfigError
 from duewheel.threads import failures
-from duewheel.wheel.dequeue.histogram import Histogram
+from duewheel.wheel.dequeue.duration_histogram import Histogram
 from duewheel.wheel.inspect.pending_counts import OTHER
 
 log = structlog.get_logger(__name__)

@@ -27,8 +27,8 @@ from duewheel.wheel.storage import (
     timer_log,
     topic_numbers,
 )
+from duewheel.wheel.storage.byte_layouts import hour_name
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S
-from duewheel.wheel.storage.layout import hour_name
 
 log = structlog.get_logger(__name__)
 

@@ -29,7 +29,7 @@ import structlog
 from duewheel import factory
 from duewheel.audit.history import AuditHistory
 from duewheel.checkpoints import fs
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.ownership import require_same_shard
 from duewheel.checkpoints.recovery_decision import RecoveryRecord, dequeue_has_decided, recovering
 from duewheel.checkpoints.role import Role

@@ -17,7 +17,7 @@ from typing import Self
 
 import structlog
 
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.live_fields import Lag
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.topics_read import TopicSet

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import structlog
 
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.topics_read import TopicSet
 from duewheel.clock import Clock, Interval

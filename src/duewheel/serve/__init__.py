@@ -1,6 +1,6 @@
 """The HTTP API: `duewheel serve`, a process of its own beside ingest and dequeue.
 
-    connections no client that does not go on holds one
+    connections a silent client does not keep one
     gate        host names, size of a body, requests at a time, headers of every response
     access      tokens: who may read, who may change
     problems    errors as RFC 9457 has them

@@ -16,7 +16,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
 from duewheel.osutil.metrics_server import counters, histogram
 from duewheel.runtime.shard_metrics import ShardMetrics
-from duewheel.wheel.dequeue.histogram import Histogram
+from duewheel.wheel.dequeue.duration_histogram import Histogram
 
 _NO_OPERATION = "none"
 

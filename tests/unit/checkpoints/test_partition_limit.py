@@ -8,7 +8,7 @@ import pytest
 from tests.harness.progress_rows import NOW, partitions_of, progress_of
 
 from duewheel.checkpoints import progress_mirror
-from duewheel.checkpoints.commit_and_close import Close, Commit
+from duewheel.checkpoints.commit_and_close_pages import Close, Commit
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX, beyond_room
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress
 from duewheel.checkpoints.progress_mirror import Mirror

@@ -11,7 +11,7 @@ from tests.harness.manual_host import ManualHost
 
 from duewheel.checkpoints import state_file as state_module
 from duewheel.checkpoints.checksummed_pages import Page, PagePair
-from duewheel.checkpoints.commit_and_close import NO_COMMIT, Close, Commit, HourLengths
+from duewheel.checkpoints.commit_and_close_pages import NO_COMMIT, Close, Commit, HourLengths
 from duewheel.checkpoints.live_fields import Heartbeat
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.role import Role

@@ -10,7 +10,7 @@ import pytest
 from kafka.errors import NodeNotReadyError, OffsetOutOfRangeError
 from tests.harness.record_batches import batch, plain
 
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.leader_requests import Fetched

@@ -22,7 +22,7 @@ from duewheel.testing import (
     TimerRow,
     timer_batch,
 )
-from duewheel.wheel.dequeue.histogram import Histogram
+from duewheel.wheel.dequeue.duration_histogram import Histogram
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 

@@ -30,7 +30,7 @@ from duewheel.streaming.offset_gaps import LOG_START_INTERVAL_MS, GapWatch
 from duewheel.streaming.sink import TimerSink
 from duewheel.testing import ManualClock, suite_parameters
 from duewheel.wheel.append.engine import Appended
-from duewheel.wheel.storage.layout import PREFIX_BYTES
+from duewheel.wheel.storage.byte_layouts import PREFIX_BYTES
 
 COLUMNS: dict[str, pa.DataType] = {
     "topic": pa.string(),

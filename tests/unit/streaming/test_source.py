@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from duewheel.checkpoints.commit_and_close import marks_from, marks_to
+from duewheel.checkpoints.commit_and_close_pages import marks_from, marks_to
 from duewheel.kafka.log_ends import EARLIEST, LATEST
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.source import Offsets, SourceOptions, TimerReader, batch_ends, divide

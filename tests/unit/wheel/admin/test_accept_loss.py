@@ -18,7 +18,7 @@ from tests.harness.standbys import Standby
 from tests.harness.state_pages import damage_newest_commit
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.reshard_records import reassigned, sealed

@@ -13,7 +13,7 @@ from tests.harness.reconfiguring import caught_up
 from tests.harness.recovery_world import RecoveryWorld
 from tests.harness.source_table import SourceRow, as_table, read_records
 
-from duewheel.checkpoints.commit_and_close import Marks
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.config_epochs import Epoch, Epochs
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.state_file import State

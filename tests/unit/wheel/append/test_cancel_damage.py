@@ -17,10 +17,10 @@ from duewheel.checkpoints.role import Role
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.testing import timer_batch
 from duewheel.wheel.storage import cancel_log
+from duewheel.wheel.storage.byte_layouts import CANCELLATION, MAGIC_CUT_OFF, RECORD_BYTES
 from duewheel.wheel.storage.cancel_log import CANCELLED, CHASE, CancelLog
 from duewheel.wheel.storage.cancelled_records import CancelledRecords
 from duewheel.wheel.storage.full_check import check
-from duewheel.wheel.storage.layout import CANCELLATION, MAGIC_CUT_OFF, RECORD_BYTES
 
 MakeWorld = Callable[..., CancelWorld]
 HOUR = 480_000

@@ -21,9 +21,9 @@ from duewheel.checkpoints.role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.arrays import Int64
 from duewheel.testing import TimerRow
+from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.cancel_log import CHASE, CHASE_FOUND
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import RECORD_BYTES
 from duewheel.wheel.storage.timer_log import TimerLog
 
 MakeWorld = Callable[..., CancelWorld]

@@ -13,7 +13,7 @@ from tests.harness.local_world import NOW_MS, PRECISION_MS, SLOT, LocalWorld, ri
 from tests.harness.manual_host import ManualHost
 from tests.harness.timer_rows import P0, P1
 
-from duewheel.checkpoints.commit_and_close import Commit
+from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
@@ -27,9 +27,9 @@ from duewheel.testing import (
 from duewheel.wheel.append.engine import Appended, Engine
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage import data_directory
+from duewheel.wheel.storage.byte_layouts import ENTRY, MAGIC_ABANDONED, RECORD, hour_name
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check
-from duewheel.wheel.storage.layout import ENTRY, MAGIC_ABANDONED, RECORD, hour_name
 from duewheel.wheel.storage.timer_wheel import TimerWheel
 
 LATER = NOW_MS // 3_600_000 + 5  # an hour in which nothing is due

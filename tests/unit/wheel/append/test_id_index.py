@@ -17,8 +17,8 @@ from duewheel.schemas.arrays import Int64
 from duewheel.testing import TimerRow, timer_batch
 from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.append.id_index import IdIndex
+from duewheel.wheel.storage.byte_layouts import RECORD_BYTES, id_hash_of
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import RECORD_BYTES, id_hash_of
 
 IDS = 40
 NONE: Int64 = np.empty(0, np.int64)

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from tests.harness.local_world import NOW_MS, PRECISION_MS, SLOT, LocalWorld, ring, timer
 from tests.harness.timer_rows import P0, P1
 
-from duewheel.checkpoints.commit_and_close import Close
+from duewheel.checkpoints.commit_and_close_pages import Close
 from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
@@ -27,8 +27,8 @@ from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.slot_scan import SlotScan
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.storage.byte_layouts import MAGIC_ABANDONED, RECORD_BYTES
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.layout import MAGIC_ABANDONED, RECORD_BYTES
 
 
 def mirrored(world: LocalWorld) -> tuple[int, int]:

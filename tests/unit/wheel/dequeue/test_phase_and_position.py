@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duewheel.checkpoints.commit_and_close import Close
+from duewheel.checkpoints.commit_and_close_pages import Close
 from duewheel.testing import TIMER_TOPIC
 from duewheel.wheel.dequeue.phase_and_position import Position
 

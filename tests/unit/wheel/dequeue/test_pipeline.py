@@ -21,7 +21,7 @@ from duewheel.schemas.batches import Deliveries
 from duewheel.testing import TIMER_TOPIC, ManualClock, RecordingPublisher
 from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slots import hour_of
-from duewheel.wheel.storage.layout import RECORD_BYTES
+from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 
 HOUR = hour_of(SLOT + 1, PRECISION_MS)
 RECORD_DELAY_END = 28

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from tests.harness.manual_host import ManualHost
 
-from duewheel.checkpoints.commit_and_close import NO_COMMIT, Close, Commit
+from duewheel.checkpoints.commit_and_close_pages import NO_COMMIT, Close, Commit
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.fs import HOST_FS, FileSystem

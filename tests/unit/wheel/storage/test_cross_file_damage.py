@@ -13,14 +13,14 @@ from tests.harness.killed import Killed, die
 from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.recovery_world import RecoveryWorld, half_delivered
 
-from duewheel.checkpoints.commit_and_close import Commit
+from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.checkpoints.recovery_decision import recovering
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import RecoveryPending
 from duewheel.testing import TIMER_TOPIC
+from duewheel.wheel.storage.byte_layouts import ENTRY, MAGIC_ABANDONED, RECORD, RECORD_BYTES
 from duewheel.wheel.storage.full_check import check
-from duewheel.wheel.storage.layout import ENTRY, MAGIC_ABANDONED, RECORD, RECORD_BYTES
 from duewheel.wheel.storage.timer_wheel import TimerWheel
 
 SLOT = NOW_MS // PRECISION_MS + 9

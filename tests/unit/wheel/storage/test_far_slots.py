@@ -22,10 +22,10 @@ from duewheel.wheel.append.engine import Appended
 from duewheel.wheel.append.placement import slot_order
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.storage.byte_layouts import NO_POSITION, hour_from_name, hour_name
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.far_slots import ChainEnds
 from duewheel.wheel.storage.full_check import check
-from duewheel.wheel.storage.layout import NO_POSITION, hour_from_name, hour_name
 from duewheel.wheel.storage.timer_wheel import Runs, TimerWheel
 
 HOUR = 3_600_000 // PRECISION_MS  # slots

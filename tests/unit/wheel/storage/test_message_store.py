@@ -16,7 +16,7 @@ from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import binary, lengths
 from duewheel.testing import TimerRow, timer_batch
 from duewheel.wheel.append.placement import first_of_each
-from duewheel.wheel.storage.layout import NO_POSITION, PREFIX_BYTES
+from duewheel.wheel.storage.byte_layouts import NO_POSITION, PREFIX_BYTES
 from duewheel.wheel.storage.message_store import MessageStore, split_by_limits
 from duewheel.wheel.storage.record_builder import RowPositions, log_records, seal, stored_messages
 from duewheel.wheel.storage.timer_log import Records

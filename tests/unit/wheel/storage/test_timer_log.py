@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from duewheel.errors import CorruptFile
 from duewheel.wheel.slots import hour_of
-from duewheel.wheel.storage.layout import (
+from duewheel.wheel.storage.byte_layouts import (
     ENTRY,
     MAGIC_ABANDONED,
     MAGIC_TIMER,

@@ -11,7 +11,7 @@ import pytest
 from tests.harness.killed import Killed
 
 from duewheel.errors import CorruptFile
-from duewheel.wheel.storage.layout import NO_POSITION
+from duewheel.wheel.storage.byte_layouts import NO_POSITION
 from duewheel.wheel.storage.timer_wheel import Runs, TimerWheel
 
 RING = 16

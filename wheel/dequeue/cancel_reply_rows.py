@@ -36,8 +36,8 @@ from duewheel.schemas.header_names import (
 )
 from duewheel.schemas.wire.record_codec import framed, framed_bytes, header_name, origin_header
 from duewheel.schemas.wire.varint import read_varint, varint
+from duewheel.wheel.storage.byte_layouts import FLAG_RESCHEDULE
 from duewheel.wheel.storage.cancel_log import CHASE, CHASE_FOUND, OUTCOMES
-from duewheel.wheel.storage.layout import FLAG_RESCHEDULE
 from duewheel.wheel.storage.message_store import StoredMessages
 
 CANCEL, RESCHEDULE = "cancel", "reschedule"

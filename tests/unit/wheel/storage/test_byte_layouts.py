@@ -25,8 +25,8 @@ from duewheel.wheel.slots import (
     last_slot_of_hour,
     slot_of,
 )
-from duewheel.wheel.storage import layout
-from duewheel.wheel.storage.layout import (
+from duewheel.wheel.storage import byte_layouts
+from duewheel.wheel.storage.byte_layouts import (
     ENTRY,
     RECORD,
     distance_of,
@@ -237,5 +237,5 @@ def test_an_impossible_geometry_is_refused(values: dict[str, int], reason: str) 
 
 
 def test_the_examples_of_the_formats_are_right() -> None:
-    found = doctest.testmod(layout)
+    found = doctest.testmod(byte_layouts)
     assert found.attempted > 0 and not found.failed
