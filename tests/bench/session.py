@@ -59,11 +59,11 @@ class Session:
         rows = self.system.receipts.read()
         return rows[(rows["number"] >= load.first) & (rows["number"] < load.first + len(load))]
 
-    def await_received(self, load: TimerLoad) -> None:
+    def await_received(self, load: TimerLoad, silence_s: float = SILENCE_S) -> None:
         """Until as many have come as were sent; a repeated one counts as one that is missing.
 
         Raises:
-            TimeoutError: for SILENCE_S nothing has come although some are missing.
+            TimeoutError: for `silence_s` nothing has come although some are missing.
         """
         receipts = self.system.receipts
         while True:
@@ -72,7 +72,7 @@ class Session:
             missing = len(load) - len(self.received(load))
             if missing <= 0:
                 return
-            wait_for_receipts(receipts, count, count + missing)
+            wait_for_receipts(receipts, count, count + missing, silence_s)
 
     def enqueue(self, load: TimerLoad) -> tuple[SendResult, float]:
         """Send a load; returns when all of it is in the wheel, and after how many seconds."""
@@ -128,15 +128,17 @@ def wait(done: Callable[[], bool]) -> None:
         time.sleep(POLL_S)
 
 
-def wait_for_receipts(receipts: Receipts, count: int, until: int) -> None:
+def wait_for_receipts(
+    receipts: Receipts, count: int, until: int, silence_s: float = SILENCE_S
+) -> None:
     """From `count` of them on."""
     last_s = time.monotonic()
     while count < until:
         time.sleep(POLL_S)
         if (now := len(receipts)) > count:
             count, last_s = now, time.monotonic()
-        elif time.monotonic() > last_s + SILENCE_S:
-            raise TimeoutError(f"{until - count:,} timers have not come for {SILENCE_S:.0f} s")
+        elif time.monotonic() > last_s + silence_s:
+            raise TimeoutError(f"{until - count:,} timers have not come for {silence_s:.0f} s")
 
 
 def sleep_until(at_ms: float) -> None:
