@@ -231,8 +231,11 @@ def test_python_processes_of_spark_are_killed(shard: LoadedShard, module: str) -
     killed = list[int]()
 
     def kill() -> bool:
-        with suppress(psutil.NoSuchProcess):
-            for each in psutil.Process(shard.status()["ingest"]["pid"]).children(recursive=True):
+        children = list[psutil.Process]()
+        with suppress(psutil.NoSuchProcess):  # ingest itself, between two starts
+            children = psutil.Process(shard.status()["ingest"]["pid"]).children(recursive=True)
+        for each in children:
+            with suppress(psutil.NoSuchProcess):  # a zombie stays, and has no command line
                 if module in " ".join(each.cmdline()):
                     each.kill()
                     killed.append(each.pid)
