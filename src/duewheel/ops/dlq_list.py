@@ -23,7 +23,6 @@ from duewheel.kafka.state_topic import newest_of, place_of
 from duewheel.ops.stats import octets_shown
 from duewheel.schemas.dead_letters import DeadLetter
 from duewheel.schemas.wire.kafka_records import KafkaRecords
-from duewheel.schemas.wire.spans import Spans
 
 _DEADLINE_S = 30.0
 _FETCH_BYTES = 1 << 20
@@ -118,26 +117,20 @@ def dead_letter_reader(
 
 def _letters(records: KafkaRecords, partition: int) -> Iterator[DeadLetter]:
     names = (
-        (name or b"").decode(errors="surrogateescape") for name in _octets(records.headers.names)
+        (name or b"").decode(errors="surrogateescape")
+        for name in records.headers.names.column().to_pylist()
     )
-    headers = list(zip(names, _octets(records.headers.values), strict=True))
+    headers = list(zip(names, records.headers.values.column().to_pylist(), strict=True))
     firsts = records.headers.firsts.tolist()
     rows = zip(
         records.offset.tolist(),
         records.timestamp_ms.tolist(),
-        _octets(records.key),
-        _octets(records.value),
+        records.key.column().to_pylist(),
+        records.value.column().to_pylist(),
         strict=True,
     )
     for row, of_record in enumerate(rows):
         yield DeadLetter(partition, *of_record, tuple(headers[firsts[row] : firsts[row + 1]]))
-
-
-def _octets(spans: Spans) -> Iterator[bytes | None]:
-    octets: Any = spans.octets  # an array is a buffer, too, which its stubs do not say
-    view = memoryview(octets)
-    for start, length in zip(spans.start.tolist(), spans.length.tolist(), strict=True):
-        yield None if length < 0 else bytes(view[start : start + length])
 
 
 def list_letters(
