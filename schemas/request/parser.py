@@ -249,7 +249,7 @@ def _requests(
     fields = cancels.of_timers(fields)
     excepted = cancels.pure | rows_of(fields, [Request.ORIGIN], count)
     due = due_times(fields, records.timestamp_ms, levels_ms, settings.delay_ms(excepted))
-    target = target_column(fields.get(Request.TARGET_TOPIC), *settings.default_targets())
+    target = target_column(fields.get(Request.TARGET_TOPIC), *settings.default_targets)
     return RequestColumns(
         *(fields, cancels, due, records.timestamp_ms, records.offset, target),
         closed=settings.closed_targets(target),

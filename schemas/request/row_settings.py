@@ -52,6 +52,7 @@ class RowSettings:
             return None
         return self._of_rows([MODES.index(each.headers) for each in self.contracts], np.int8)
 
+    @cached_property
     def default_targets(self) -> tuple[Int32, list[str]]:
         """Row → index in the list of targets that the configuration names, or -1."""
         given = [each.target for each in self.contracts]
@@ -78,7 +79,7 @@ class RowSettings:
                 is_open[place, :-1] = np.asarray(_pc.match_substring_regex(names, for_arrow(regex)))
         list_of = self._of_rows([lists[regex] for regex in opened], np.int32)
         name_of = np.asarray(_pc.fill_null(target.indices, len(names)))
-        own, named = self.default_targets()
+        own, named = self.default_targets
         own_place = _pc.index_in(names, value_set=_pa.array(named, names.type))
         of_names = np.append(np.asarray(_pc.fill_null(own_place, len(named))), len(named))
         verdicts: Bool = ~(is_open[list_of, name_of] | (of_names[name_of] == own))
