@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 import duewheel
 from duewheel.errors import ConfigError, DuewheelError, SparkUnavailable
+from duewheel.streaming.executors import on_each_core
 
 # Of an examination: host, Python's path, and each package that it cannot import, with the reason.
 Examined = tuple[str, str, list[str]]
@@ -39,16 +40,10 @@ def require_python(session: SparkSession, packages: Sequence[str], scratch: Path
     """
     context = session.sparkContext
     context.addPyFile(str(archive(scratch)))
-    count = context.defaultParallelism  # of the executors' cores
-    # Spark tries a task four times, with a stack trace in the log for each.
-    context.setLogLevel("OFF")
     try:
-        tasks = context.parallelize(range(count), count)
-        examined = tasks.mapPartitions(examination(packages)).collect()
+        examined = on_each_core(session, examination(packages))
     except (Py4JError, PySparkException) as error:
         raise reason(str(error), context.pythonExec, context.pythonVer) from error
-    finally:
-        context.setLogLevel("WARN")
     if lack := lacking(examined):
         raise ConfigError(
             f"executors lack packages that tasks import: {lack}. Install duewheel's "
@@ -70,8 +65,6 @@ def examination(packages: Sequence[str]) -> Callable[[Iterable[Any]], Iterator[E
     """The task of the job: tries to import the packages."""
 
     def examine(_: Iterable[Any]) -> Iterator[Examined]:
-        # The executor may lack this module and all that it imports: a nested function is sent
-        # whole, as long as it needs nothing from around it.
         import importlib
         import socket
         import sys

@@ -10,7 +10,8 @@ The tasks of a local master run below the driver's JVM: nothing of this applies 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import structlog
 from pyspark.sql import SparkSession
@@ -26,6 +27,7 @@ _CONNECT_S = 5.0
 _DEFAULT_PORTS = {"spark": 7077, "http": 80, "https": 443}
 
 _log = structlog.get_logger(__name__)
+_Row = TypeVar("_Row")
 
 
 def is_local(master: str) -> bool:
@@ -64,6 +66,29 @@ def _addresses(master: str) -> Iterator[tuple[str, int]]:
             yield host.strip("[]"), int(port)
         else:
             yield address.strip("[]"), _DEFAULT_PORTS.get(schemes[-1], 443)
+
+
+def on_each_core(
+    session: SparkSession, task: Callable[[Iterable[Any]], Iterator[_Row]]
+) -> list[_Row]:
+    """Run a task once for each core of the executors; returns what the tasks yield.
+
+    Args:
+        session: of an application on a cluster, with an executor.
+        task: ignores its argument. An executor may lack this package: a nested function is sent
+            whole, as long as it needs nothing from around it.
+
+    Raises:
+        Py4JError, PySparkException: a task has failed, or the executors did not answer.
+    """
+    context = session.sparkContext
+    count = context.defaultParallelism
+    # Spark tries a task four times, with a stack trace in the log for each.
+    context.setLogLevel("OFF")
+    try:
+        return context.parallelize(range(count), count).mapPartitions(task).collect()
+    finally:
+        context.setLogLevel("WARN")
 
 
 class Executors:

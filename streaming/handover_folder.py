@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from duewheel.errors import ConfigError, SparkUnavailable
+from duewheel.streaming.executors import on_each_core
 
 # Of a trial: the host, the file that it wrote (empty: none), and the reason.
 Written = tuple[str, str, str]
@@ -42,11 +43,8 @@ def shared_folder(session: SparkSession, shared: Path, owner: str) -> Path:
         folder.mkdir(mode=0o700, parents=True)  # its files have message bodies
     except OSError as error:
         raise ConfigError(f"ingest.shared_folder: {error}") from error
-    context = session.sparkContext
-    count = context.defaultParallelism  # of the executors' cores
     try:
-        written = context.parallelize(range(count), count).mapPartitions(trial(str(folder)))
-        problem = lacking(written.collect())
+        problem = lacking(on_each_core(session, trial(str(folder))))
     except (Py4JError, PySparkException) as error:
         raise SparkUnavailable("the executors did not try the shared folder") from error
     if problem:
