@@ -25,11 +25,8 @@ setup-dev: require-python  ## the same, with what tests and lint need
 demo: setup  ## timers through a real Kafka and Spark, with a verdict
 	@$(BIN)/duewheel demo
 
-# Tests of real processes wait as often as they compute: more of them than processors. Without
-# compiled modules on disk each of some hundred processes would compile all that it imports.
-test crash-matrix: export PYTHONDONTWRITEBYTECODE =
+# Tests of real processes wait as often as they compute: more of them than processors.
 test: setup-dev  ## all tests, on a real Kafka and Spark
-	@$(BIN)/python -m compileall -q -j 0 checkpoints schemas src streaming wheel
 	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 crash-matrix: setup-dev  ## kill -9 at every named fault point, losses, a wrong clock, and all that takes minutes

@@ -44,9 +44,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell has started the tests in the background: what they start would ignore it, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Without bytecode every worker, in every run, compiles and rewrites all tests: 12 s of a processor,
-# with it 5. A variable of the caller's that forbids it, as images of containers often have, counts
-# for workers and for the processes of tests, too.
+# Without bytecode every worker, in every run, compiles and rewrites all tests (12 s of a processor,
+# with it 5), and each of some hundred processes compiles all that it imports. A variable of the
+# caller's that forbids it, as images of containers often have, counts for all of these, too.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
