@@ -32,6 +32,7 @@ class WheelConfig:
         window_ms: the roll window of new settings epochs; each row has that of its own epoch
             (checkpoints/config_epochs.py).
         margin_ms: the most by which a record's timestamp may differ from this host's clock.
+        timeline: the kind (wheel/storage/timelines.py).
 
     Raises:
         ConfigError: the numbers contradict each other.
@@ -41,6 +42,7 @@ class WheelConfig:
     slots: int = 2_097_152
     window_ms: int = 24 * HOUR_MS
     margin_ms: int = HOUR_MS
+    timeline: str = "wheel"
 
     def __post_init__(self) -> None:
         span_ms = self.slots * self.precision_ms

@@ -158,7 +158,9 @@ class Bench:
         while first < self.until:
             hour = hour_of(first + 1, WHEEL.precision_ms)
             end = min(self.until, last_slot_of_hour(hour, WHEEL.precision_ms))
-            found = self.directory.log.walk(hour, self.directory.wheel.range(first, end))
+            found, _ = self.directory.timeline.runs(
+                first, end, len(self.load) * self.load[0].offset.size
+            )
             ends = np.cumsum(found.count)
             starts = found.first_pos // RECORD_BYTES - (ends - found.count)
             rows = np.arange(ends[-1]) + np.repeat(starts, found.count)

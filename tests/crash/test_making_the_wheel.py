@@ -39,8 +39,8 @@ def printed(process: subprocess.Popen[str]) -> list[str]:
 def require_empty_wheel(folder: Path) -> None:
     """All of it, and nothing else that large."""
     directory = DataDirectory(folder, WheelConfig(50, SLOTS, 60_000, 0))
-    assert directory.wheel.newest_batch(0) == 0
-    assert not len(directory.wheel.range(0, 2 * SLOTS))
+    assert directory.timeline.newest_batch(0) == 0
+    assert directory.timeline.is_empty(0, 2 * SLOTS)
     directory.close()
     large = [path.name for path in folder.iterdir() if path.stat().st_size > MIB << 19]
     assert large == [FILE_NAME]

@@ -55,7 +55,7 @@ PARTITIONS = 3
 KINDS = ("next slots", "spread", "mixed", "past", "next slots", "spread", "far beyond", "beyond")
 REQUESTS = ("", "", "", "", "cancel", "reschedule")
 IDS = (b"a", b"b", b"c", b"d")
-INGEST_ENDS = ("", "", "", "", "", "write_commit", "apply", "mark_applied")
+INGEST_ENDS = ("", "", "", "", "", "write_commit", "append", "mark_applied")
 RARELY = (False, False, False, False, True)
 FATES = ("commit", "commit", "lose", "doubt", "die before", "die after")
 
@@ -257,7 +257,7 @@ class WheelMachine(RuleBasedStateMachine):
         """A batch at whose end there is no ingest any more."""
         directory = self.shard.directory(Role.INGEST)
 
-        owner: object = directory.wheel if step == "apply" else directory.state
+        owner: object = directory.timeline if step == "append" else directory.state
         setattr(owner, step, die)
         with suppress(Killed):
             self.shard.append(*self.next_batch(quarters))

@@ -191,12 +191,12 @@ class Day:
 
     def killed_within(self, batch: TimerBatch, ends: dict[Any, int]) -> None:
         directory = self.shard.directory(Role.INGEST)
-        step = self.rng.choice(["write_commit", "apply", "mark_applied"])
+        step = self.rng.choice(["write_commit", "append", "mark_applied"])
 
         def die(*_: object) -> None:
             raise Killed
 
-        owner: object = directory.wheel if step == "apply" else directory.state
+        owner: object = directory.timeline if step == "append" else directory.state
         setattr(owner, str(step), die)
         assert self.shard.ingest is not None
         with suppress(Killed):

@@ -26,7 +26,7 @@ from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.dequeue.pipeline import Threads
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage.timer_wheel import Runs
+from duewheel.wheel.storage.runs import Runs
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

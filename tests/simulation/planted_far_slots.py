@@ -12,7 +12,7 @@ FAR_SLOTS = {
         "2",
         "slots count as linked whose rows are not in the wheel",
         FAR_SLOTS_PY,
-        "            directory.wheel.link(runs.where(runs.slot <= reach), commit.batch)\n",
+        "            directory.timeline.link(runs.where(runs.slot <= reach), commit.batch)\n",
         "",
         seed=2,
     ),
@@ -59,7 +59,7 @@ FAR_SLOTS = {
     "far-chain": Planted(
         "2",
         "rows of far slots do not lead to those before them",
-        FAR_SLOTS_PY,
+        "wheel/storage/chain_ends.py",
         "found[rows] = ends[slots[rows] - first_slot_of_hour(hour, self._precision_ms)]\n",
         "pass\n",
         seed=3,

@@ -30,7 +30,7 @@ from tests.simulation.disk import Disk
 from duewheel.checkpoints.commit_and_close_pages import Close
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
-from duewheel.wheel.storage.timer_wheel import Runs
+from duewheel.wheel.storage.runs import Runs
 
 DISK_FULL, BAD_DISK = errno.ENOSPC, errno.EIO
 

@@ -24,8 +24,11 @@ from duewheel.wheel.append.cancel_resolver import CancelResolver
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.append.placement import CatchUp, PlacedRows, Policy, Standby
 from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.runs import Runs
+from duewheel.wheel.storage.timeline import Timeline
 from duewheel.wheel.storage.timer_log import TimerLog
-from duewheel.wheel.storage.timer_wheel import Runs, TimerWheel
+from duewheel.wheel.storage.timer_wheel import TimerWheel
+from duewheel.wheel.storage.wheel_timeline import WheelTimeline
 
 
 class _WatchedState(State):
@@ -60,6 +63,10 @@ class _WatchedWheel(TimerWheel):
         super().clear()
 
 
+class _WatchedTimeline(WheelTimeline):
+    wheel_class = _WatchedWheel
+
+
 class _WatchedLog(TimerLog):
     def mark_cancelled(
         self, hour: int, log_bytes: int, positions: Int64, *, alone: bool = False
@@ -77,7 +84,8 @@ class _WatchedLog(TimerLog):
 class WatchedDirectory(DataDirectory):
     """Of one process; its file system is a watched one."""
 
-    state_class, wheel_class, log_class = _WatchedState, _WatchedWheel, _WatchedLog
+    state_class, log_class = _WatchedState, _WatchedLog
+    timelines: Mapping[str, type[Timeline]] = {"wheel": _WatchedTimeline}
 
 
 class _WatchedResolver(CancelResolver):

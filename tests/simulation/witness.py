@@ -10,7 +10,6 @@ from tests.simulation.timers import TOPIC, Copy, Timer
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.log_scan import blocks
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Witness:
 
 def _slots(directory: DataDirectory, hour: int, log_bytes: int) -> dict[tuple[int, int], int]:
     found: dict[tuple[int, int], int] = {}
-    for _, slot, records in blocks(directory, hour, 0, log_bytes):
+    for _, slot, records in directory.blocks(hour, 0, log_bytes):
         prefix = directory.messages.read(hour, records).prefix
         columns = prefix["source_partition"], prefix["source_offset"], slot
         for partition, offset, at in zip(*(c.tolist() for c in columns), strict=True):

@@ -43,7 +43,7 @@ from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.recovery.startup import first_progress
 from duewheel.wheel.storage.creation import WHEEL_LOCK
 from duewheel.wheel.storage.full_check import check
-from duewheel.wheel.storage.timer_wheel import Runs
+from duewheel.wheel.storage.runs import Runs
 
 TOPIC_IDS = {TOPIC: "an id"}
 # How a start is refused while partitions are reassigned, or by whom nobody has told.

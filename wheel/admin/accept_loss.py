@@ -46,7 +46,6 @@ from duewheel.wheel.inspect.snapshot import Snapshot
 from duewheel.wheel.publisher_protocol import Publisher
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES, slots_in
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.log_scan import blocks
 from duewheel.wheel.storage.message_store import Prefixes
 
 DELETED, RECREATED, CUT_SHORT = "deleted", "recreated", "cut short"
@@ -233,7 +232,7 @@ def _require_none_behind(directory: DataDirectory, cuts: Marks) -> None:
     """
     snapshot, count, last = Snapshot.take(directory), 0, 0
     for hour, log_bytes in snapshot.log_bytes.items():
-        for _, slot, records in blocks(directory, hour, 0, log_bytes):
+        for _, slot, records in directory.blocks(hour, 0, log_bytes):
             rows = np.flatnonzero(slot > snapshot.delivered_slot)
             prefix = directory.messages.read(hour, records[rows]).prefix
             behind = prefix["source_offset"] >= _ends(directory, prefix, cuts)

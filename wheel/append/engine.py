@@ -45,7 +45,6 @@ from duewheel.wheel.append.staged_batch import StagedBatch, cut_to_committed
 from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.storage import garbage_collection
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.far_slots import ChainEnds
 
 log = structlog.get_logger(__name__)
 
@@ -96,7 +95,6 @@ class Engine:
         self._clock = clock
         self._topic_ids = dict(topic_ids or {})
         self._cancels = CancelResolver(directory, cancel_limits or CancelLimits())
-        self._chain_ends = ChainEnds(directory)
         mirror = directory.state.mirror()
         if directory.state.close() is None or mirror is None:
             raise RecoveryRefused(f"{directory.path}: dequeue must have started here once")
@@ -166,7 +164,7 @@ class Engine:
         cancels = batch.take(np.flatnonzero(batch.cancels))
         rows = self._place(batch.take(np.flatnonzero(batch.timer)), policy)
         # 3. Bytes without a commit page: no reader sees them.
-        staged = StagedBatch(self._directory, before, self._clock, self._chain_ends)
+        staged = StagedBatch(self._directory, before, self._clock)
         written = staged.write(rows)
         candidates = self._cancels.load_candidates(cancels, rows.batch, before)
         with self._directory.locked():

@@ -28,12 +28,10 @@ from duewheel.schemas.batches import TimerBatch
 from duewheel.wheel.append.placement import PlacedRows, first_of_each, slot_order
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.byte_layouts import MAGIC_ABANDONED, RECORD_BYTES
-from duewheel.wheel.storage.cross_file_damage import require_entries
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.far_slots import ChainEnds
 from duewheel.wheel.storage.record_builder import RowPositions, log_records, seal, stored_messages
+from duewheel.wheel.storage.runs import Runs
 from duewheel.wheel.storage.timer_log import Records
-from duewheel.wheel.storage.timer_wheel import Runs
 
 
 class HourExtent(NamedTuple):
@@ -96,20 +94,16 @@ class Written:
 class StagedBatch:
     """The bytes of one batch. Not thread-safe."""
 
-    def __init__(
-        self, directory: DataDirectory, before: Commit, clock: Clock, chain_ends: ChainEnds
-    ) -> None:
+    def __init__(self, directory: DataDirectory, before: Commit, clock: Clock) -> None:
         """
         Args:
             directory: ingest's.
             before: the newest commit.
             clock: for the write time of records.
-            chain_ends: of slots beyond the ring.
         """
         self._directory = directory
         self._before = before
         self._clock = clock
-        self._chain_ends = chain_ends
         # Bytes of log, messages and cancelled records by hour; of records and requests by segment.
         self._lengths = {hour: files.lengths for hour, files in before.hours.items()}
         self._segments = dict(before.cancels)
@@ -155,20 +149,10 @@ class StagedBatch:
             self._lengths[this_hour] = (log_end, int(until[-1]), cancelled)
         starts = first_of_each(slot)
         previous = log_position - RECORD_BYTES
-        previous[starts] = self._last_positions(slot[starts], log_position[starts])
-        return RowPositions(slot, log_position, message_position, previous, starts), extents
-
-    def _last_positions(self, slots: Int64, before: Int64) -> Int64:
-        """Returns the newest committed record of each slot, before that position; `slots` rise."""
-        directory = self._directory
-        linked = int(np.searchsorted(slots, directory.state.linked, "right"))
-        require_entries(directory, slots[:linked])
-        return np.concatenate(
-            [
-                directory.wheel.last_positions(slots[:linked], before[:linked]),
-                self._chain_ends.last_positions(slots[linked:], self._before),
-            ]
+        previous[starts] = self._directory.timeline.predecessors(
+            slot[starts], log_position[starts], self._before
         )
+        return RowPositions(slot, log_position, message_position, previous, starts), extents
 
     def abandon(self, written: Written, count: int) -> None:
         """Marks the first `count` records as abandoned in the log."""

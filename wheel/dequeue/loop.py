@@ -205,7 +205,7 @@ class Loop:
         with self._directory.locked() as commit:
             if self.position.close.missing(commit.marks):
                 return
-            pending = self._directory.wheel.count(r, state.linked)
+            pending = self._directory.timeline.count(r, state.linked)
             pending += rows_beyond(self._directory, commit, max(r, state.linked))
             self._replies.note_closing(commit)
         self._commits.delivered_rows = commit.placed - pending
@@ -267,7 +267,7 @@ class Loop:
             and not self._commits.is_stale(self._config.progress_interval_ms)
             and floor <= state.linked
             and state.commits == self._closed_at_commit
-            and not len(self._directory.wheel.range(closed, floor))
+            and self._directory.timeline.is_empty(closed, floor)
         )
 
     def _write_close(self, close: Close) -> None:

@@ -35,12 +35,9 @@ from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Int64, ranges
 from duewheel.threads import Worker
 from duewheel.wheel.slots import WheelConfig, hour_of, last_slot_of_hour, slot_of
-from duewheel.wheel.storage import timer_wheel
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
-from duewheel.wheel.storage.hour_segments import HourFiles
-from duewheel.wheel.storage.message_store import FOLDER as MESSAGES
-from duewheel.wheel.storage.timer_log import TimerLog
-from duewheel.wheel.storage.timer_wheel import Entries, TimerWheel
+from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.runs import SlotRuns
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +45,7 @@ _PAGE = 4096
 _SEQUENTIAL_BYTES = 1 << 20  # of one read: some milliseconds, so that a stop need not wait
 _ROUND_S = 5.0
 # Walked and sorted in one go, some milliseconds each, in which numpy does not release the GIL.
-_ENTRIES_MAX = 1 << 14
+_SLOTS_MAX = 1 << 14
 _RECORDS_MAX = 1 << 16
 
 
@@ -100,9 +97,8 @@ class ReadAhead:
             config: how far, and how much.
             stopping: checked between reads.
         """
-        self._wheel = TimerWheel(path / timer_wheel.FILE_NAME, wheel.ring)
-        self._log = TimerLog(path)
-        self._messages = HourFiles(path / MESSAGES)
+        self._directory = DataDirectory(path, wheel)
+        self._log, self._messages = self._directory.log, self._directory.messages.files
         self._precision_ms = wheel.precision_ms
         self._config = config
         self._stopping = stopping
@@ -119,7 +115,8 @@ class ReadAhead:
             How many bytes were requested.
         """
         until = slot_of(now_ms + self._config.ahead_ms, self._precision_ms)
-        until = min(until, delivered + self._wheel.ring)
+        until = min(until, delivered + self._directory.config.ring)
+        self._directory.timeline.refresh()
         first = hour_of(delivered + 1, self._precision_ms)
         self._forget_below(first)
         last = hour_of(until, self._precision_ms)
@@ -129,8 +126,7 @@ class ReadAhead:
 
     def close(self) -> None:
         """Closes the files."""
-        self._log.close()
-        self._messages.close()
+        self._directory.close()
 
     def _forget_below(self, hour: int) -> None:
         for old in [each for each in self._hours if each < hour]:
@@ -175,14 +171,11 @@ class ReadAhead:
         left = bytes_max - sum(count for _, count in hour_read.requested)
         requested = 0
         while hour_read.slot < until and requested + _PAGE <= left and not self._stopping():
-            end = min(until, hour_read.slot + _ENTRIES_MAX)
-            entries = self._wheel.range(hour_read.slot, end)
-            within = max(1, int((np.cumsum(entries["num"]) <= _RECORDS_MAX).sum()))
-            if within < len(entries):
-                end = int(entries["time"][within]) - 1
+            end = min(until, hour_read.slot + _SLOTS_MAX)
+            runs, end = self._directory.timeline.runs(hour_read.slot, end, _RECORDS_MAX)
             count = 0
-            if len(entries):
-                pages, slots = self._pages(hour, entries[:within])
+            if len(runs):
+                pages, slots = self._pages(hour, runs)
                 fits = (left - requested) // _PAGE
                 if fits < len(pages):
                     # A slot that fills the budget alone would be requested again without end.
@@ -193,12 +186,11 @@ class ReadAhead:
             hour_read.slot = end
         return requested
 
-    def _pages(self, hour: int, entries: Entries) -> tuple[Int64, Int64]:
+    def _pages(self, hour: int, runs: SlotRuns) -> tuple[Int64, Int64]:
         """Returns the pages with the slots' messages, by slot, the earliest first.
 
         The messages of a run are neighbours: its first and last record have the bounds.
         """
-        runs = self._log.walk(hour, entries)
         first = runs.first_pos // RECORD_BYTES
         last = first + runs.count - 1
         view = self._log.view(hour, int(last.max() + 1) * RECORD_BYTES)

@@ -20,11 +20,11 @@ from duewheel.schemas.arrays import Bool, Int64
 from duewheel.wheel.dequeue_config import SPAN_RECORDS
 from duewheel.wheel.slots import hour_of, last_slot_of_hour
 from duewheel.wheel.storage.byte_layouts import MAGIC_ROLL, RECORD_BYTES, is_timer
-from duewheel.wheel.storage.cross_file_damage import require_entries
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.timer_log import Records, SlotRuns
+from duewheel.wheel.storage.runs import SlotRuns
+from duewheel.wheel.storage.timer_log import Records
 
-# Entries read in one go: 2 MiB of the wheel.
+# Slots looked up in one go: 2 MiB of the wheel.
 _SLOTS_AT_ONCE = 1 << 16
 
 
@@ -135,7 +135,7 @@ class SlotScan:
 
     def _open_span(self) -> bool:
         """Finds the next slots with records; returns False if there are none up to `until`."""
-        precision_ms = self._directory.config.precision_ms
+        precision_ms, timeline = self._directory.config.precision_ms, self._directory.timeline
         # After a long stop the closed range may be longer than the ring.
         slots_at_once = min(_SLOTS_AT_ONCE, self._directory.config.ring)
         while self._scanned < self._until:
@@ -145,18 +145,11 @@ class SlotScan:
                 self._scanned + slots_at_once,
                 last_slot_of_hour(hour, precision_ms),
             )
-            require_entries(self._directory, np.arange(self._scanned + 1, end + 1))
-            entries = self._directory.wheel.range(self._scanned, end)
-            if len(entries):
-                within = np.cumsum(entries["num"].astype(np.int64)) <= self._span_records
-                count = max(1, int(within.sum()))
-                if count < len(entries):
-                    end = int(entries["time"][count]) - 1
-                runs = self._directory.log.walk(hour, entries[:count])
-                self._span = _Span(hour, runs, end)
-                self._scanned = end
+            timeline.require_sound(self._scanned, end)
+            runs, self._scanned = timeline.runs(self._scanned, end, self._span_records)
+            if len(runs):
+                self._span = _Span(hour, runs, self._scanned)
                 return True
-            self._scanned = end
         return False
 
 

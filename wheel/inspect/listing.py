@@ -41,7 +41,6 @@ from duewheel.wheel.storage.byte_layouts import (
     level_of,
 )
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.log_scan import blocks
 from duewheel.wheel.storage.message_store import StoredMessages
 from duewheel.wheel.storage.timer_log import Records
 from duewheel.wheel.storage.topic_numbers import public_name
@@ -232,7 +231,7 @@ def _page_rows(
         if hour < hour_of(begin[0], precision_ms):
             continue
         slots, positions = np.empty(0, np.int64), np.empty(0, np.int64)
-        for position, slot, records in blocks(directory, hour, 0, log_bytes):
+        for position, slot, records in directory.blocks(hour, 0, log_bytes):
             fits = (slot > begin[0]) | ((slot == begin[0]) & (position > begin[1]))
             if len(out):
                 fits &= (slot != half_slot) | ~np.isin(position, out, assume_unique=True)

@@ -29,7 +29,6 @@ from duewheel.wheel.inspect.snapshot import ROWS_AT_ONCE, Snapshot, consistently
 from duewheel.wheel.slots import HOUR_MS, first_slot_of_hour
 from duewheel.wheel.storage.byte_layouts import MAGIC_ROLL, RECORD_BYTES, level_of
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.log_scan import blocks
 from duewheel.wheel.storage.timer_log import Records
 
 OTHER = "other"
@@ -164,7 +163,7 @@ class PendingTimers:
             counts = self._hours.pop(hour, None)
             if counts is None or (hour == current and not counts.detailed):
                 counts = _HourCounts(hour, self._precision_ms, detailed=hour == current)
-            for _, slot, records in blocks(directory, hour, counts.log_bytes, log_bytes):
+            for _, slot, records in directory.blocks(hour, counts.log_bytes, log_bytes):
                 counts.topics.add(directory, records)
                 counts.add(slot, counts.topics.kinds(records), _is_roll(records))
             counts.log_bytes = log_bytes

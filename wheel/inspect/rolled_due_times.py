@@ -16,7 +16,6 @@ from duewheel.schemas.arrays import Int64
 from duewheel.wheel.inspect.snapshot import ROWS_AT_ONCE, Snapshot, consistently, positions_out
 from duewheel.wheel.storage.byte_layouts import MAGIC_ROLL, RECORD_BYTES
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.log_scan import blocks
 
 
 def rolled_due_times(directory: DataDirectory, every: int) -> Int64:
@@ -42,7 +41,7 @@ def _due_times(directory: DataDirectory, snapshot: Snapshot, every: int) -> Iter
     out, rank = positions_out(directory, snapshot), 0
     for hour, log_bytes in snapshot.log_bytes.items():
         chosen = [np.empty(0, np.int64)]
-        for position, slot, records in blocks(directory, hour, 0, log_bytes):
+        for position, slot, records in directory.blocks(hour, 0, log_bytes):
             is_pending = (slot > snapshot.delivered_slot) & ~np.isin(position, out)
             rolls = position[is_pending & ((records["magic"] & MAGIC_ROLL) != 0)]
             # `rank` timers came before this block: the next multiple of `every` is the first here.

@@ -89,7 +89,9 @@ def positions_out(directory: DataDirectory, snapshot: Snapshot) -> Int64:
     if not snapshot.half_below:
         return np.empty(0, np.int64)
     log, hour, half_slot = directory.log, snapshot.current, snapshot.delivered_slot + 1
-    positions = log.walk(hour, directory.wheel.range(half_slot - 1, half_slot)).positions()
+    directory.timeline.refresh()
+    runs, _ = directory.timeline.runs(half_slot - 1, half_slot, ROWS_AT_ONCE)  # of one slot: all
+    positions = runs.positions()
     view = log.view(hour, int(positions.max(initial=-RECORD_BYTES)) + RECORD_BYTES)
     positions_by_batch = [np.empty(0, np.int64)]
     for first in range(0, len(positions), ROWS_AT_ONCE):

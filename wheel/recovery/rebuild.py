@@ -30,7 +30,8 @@ from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.wheel.slots import WheelConfig, hour_of
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
-from duewheel.wheel.storage.full_check import Finding, Wheel, check_hour, check_segment
+from duewheel.wheel.storage.findings import Finding
+from duewheel.wheel.storage.full_check import check_hour, check_segment
 
 log = structlog.get_logger(__name__)
 
@@ -82,7 +83,7 @@ def apply_recovery(
     r = max(progress.delivered_slot, close.lower)
     directory.topics.cut_damaged()
     kept = _kept(directory, record.keep)
-    state.set_linked(directory.config.reach(close.lower))
+    state.set_linked(directory.timeline.reach(close.lower))
     records = _rebuild(directory, kept, r) if kept else None
     if kept is None or records is None:
         marks = first_marks(directory.config, progress, offsets_at)
@@ -140,7 +141,7 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
     try:
         directory.topics.require(kept.topics)
         _unlink_others(directory, hours, segments)
-        directory.wheel.clear()
+        directory.timeline.clear(batch)
         for hour, lengths in sorted(hours.items()):
             _link_hour(directory, hour, lengths.log_bytes, batch)
             directory.restore_cancelled(hour, lengths)
@@ -195,7 +196,7 @@ def _link_hour(directory: DataDirectory, hour: int, log_bytes: int, batch: int) 
     """Links an hour's runs into the wheel, up to the reach of the ring."""
     for start, records in directory.log.blocks(hour, log_bytes):
         runs = directory.log.runs(hour, records, start, directory.config.precision_ms)
-        directory.wheel.link(runs.where(runs.slot <= directory.state.linked), batch)
+        directory.timeline.link(runs.where(runs.slot <= directory.state.linked), batch)
 
 
 def _verify(
@@ -204,11 +205,11 @@ def _verify(
     segments: Mapping[int, tuple[int, ...]],
     r: int,
 ) -> list[Finding]:
-    wheel = Wheel(directory.wheel.view(), r, directory.state.linked)
+    timeline = directory.timeline.verifier(r, directory.state.linked, alone=True)
     findings = [
         finding
         for hour, lengths in hours.items()
-        for finding in check_hour(directory, hour, lengths, wheel).findings
+        for finding in check_hour(directory, hour, lengths, timeline).findings
     ]
     for hour, length in segments.items():
         findings += check_segment(directory, hour, length)
@@ -246,9 +247,9 @@ def _discard_all(directory: DataDirectory, marks: Marks, r: int, progress: Progr
     # First: otherwise, after a kill and a loss of power, a start would keep unlinked files.
     directory.fs.remove(directory.path / durable_checkpoint.FILE_NAME)
     _unlink_others(directory, (), ())
-    directory.wheel.clear()
     state = directory.state
     batch, names = _next_batch(directory, 0), len(directory.topics)
+    directory.timeline.clear(batch)
     state.write_commit(Commit(batch, marks, {}, 0, progress.topic_ids, names))
     state.mark_applied()
     state.live.set_gc_hour(hour_of(r + 1, directory.config.precision_ms))

@@ -14,10 +14,9 @@ from duewheel.checkpoints.recovery_decision import Local, read_local_state
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage import timer_wheel
 from duewheel.wheel.storage.cross_file_damage import has_all_files
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.timer_wheel import TimerWheel
+from duewheel.wheel.storage.timelines import TIMELINES
 
 
 def survey(path: Path, config: WheelConfig, fs: FileSystem = HOST_FS) -> Local:
@@ -43,12 +42,12 @@ def survey(path: Path, config: WheelConfig, fs: FileSystem = HOST_FS) -> Local:
 def _damage(path: Path, config: WheelConfig, state: State, fs: FileSystem) -> Damage:
     if not state.starts:
         return Damage.NONE
-    if not TimerWheel.exists(path / timer_wheel.FILE_NAME, config.ring):
+    if not TIMELINES[config.timeline].exists(path, config, fs):
         return Damage.FILES_LOST
     directory = DataDirectory(path, config, fs)
     try:
-        # Wheel before page: a batch that is committed in between would seem to be a lost page.
-        newest_batch = directory.wheel.newest_batch(state.commit().batch)
+        # Timeline before page: a batch that is committed in between would seem to be a lost page.
+        newest_batch = directory.timeline.newest_batch(state.commit().batch)
         commit = state.commit()
         directory.require_whole_state(commit, newest_batch)
         return Damage.NONE if has_all_files(directory, commit) else Damage.FILES_LOST

@@ -1,15 +1,15 @@
-"""Creates the state file and the wheel of a data directory that lacks them.
+"""Creates the state file and the timeline of a data directory that lacks them.
 
 A wheel of gigabytes takes minutes, and the supervisor kills a process that keeps engine.lock for
 seconds. So:
 
-    1. under engine.lock: makes a missing state file, and records a missing wheel as damage
-    2. under wheel.lock alone: writes and syncs an empty wheel under a temporary name
-    3. under engine.lock: renames the wheel
+    1. under engine.lock: makes a missing state file, and records a missing timeline as damage
+    2. under wheel.lock alone: writes and syncs an empty timeline under a temporary name
+    3. under engine.lock: renames it
 
-A kill in 2. leaves the temporary file, which the next start overwrites. A directory without a state
-file is new, and gets a new name and an empty wheel; one with a state file and no wheel is damaged.
-The wheel is read before engine.lock is taken, because that takes long, too.
+A kill in 2. leaves the temporary files, which the next start overwrites. A directory without a
+state file is new, and gets a new name and an empty timeline; one with a state file and no timeline
+is damaged. The timeline is read before engine.lock is taken, because that takes long, too.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile
 from duewheel.wheel.slots import WheelConfig
-from duewheel.wheel.storage import timer_wheel
-from duewheel.wheel.storage.timer_wheel import OnProgress, TimerWheel
+from duewheel.wheel.storage.runs import OnProgress
+from duewheel.wheel.storage.timelines import TIMELINES
+from duewheel.wheel.storage.timer_log import TimerLog
 
 WHEEL_LOCK = "wheel.lock"
 
@@ -50,7 +51,7 @@ def with_files(
     progress: OnProgress | None,
     work: Callable[[int], Result],
 ) -> Result:
-    """Runs `work` under engine.lock, with state file and wheel in place.
+    """Runs `work` under engine.lock, with state file and timeline in place.
 
     Args:
         path: the data directory.
@@ -58,25 +59,25 @@ def with_files(
         fs: where it lies.
         engine_lock: not held by the caller.
         deadline_s: how long to wait for it.
-        progress: called with bytes done and bytes in all while a wheel is made.
-        work: given the newest batch that the wheel names.
+        progress: called with bytes done and bytes in all while a timeline is made.
+        work: given the newest batch in the timeline.
 
     Raises:
-        Locked: a stuck process has engine.lock; or another process makes the wheel, and does not
+        Locked: a stuck process has engine.lock; or another process makes the timeline, and does not
             end.
         ConfigError: the directory was made with another geometry.
-        DiskFull: there is too little room for the wheel.
+        DiskFull: there is too little room for the timeline.
     """
     while True:
-        newest_batch = _newest_batch(path, config.ring, fs)
+        newest_batch = _newest_batch(path, config, fs)
         with engine_lock.held(deadline_s):
-            if _has_wheel(path, config, fs):
+            if _has_timeline(path, config, fs):
                 return work(newest_batch)
         with closing(FileLock(path / WHEEL_LOCK, fs)) as lock, lock.held(_MAKER_DEADLINE_S):
-            _make_wheel(path, config, fs, engine_lock, deadline_s, progress or _Logged())
+            _make_timeline(path, config, fs, engine_lock, deadline_s, progress or _Logged())
 
 
-def _make_wheel(
+def _make_timeline(
     path: Path,
     config: WheelConfig,
     fs: FileSystem,
@@ -85,26 +86,28 @@ def _make_wheel(
     progress: OnProgress,
 ) -> None:
     """Runs 2. and 3. of the module's head, unless another process has done so meanwhile."""
-    if TimerWheel.exists(path / timer_wheel.FILE_NAME, config.ring):
+    timeline = TIMELINES[config.timeline]
+    if timeline.exists(path, config, fs):
         return
-    new = TimerWheel.create(path / timer_wheel.FILE_NAME, config.ring, progress, fs)
+    new = timeline.create(path, config, progress, fs)
     with closing(new), engine_lock.held(deadline_s):
-        if not _has_wheel(path, config, fs):
+        if not _has_timeline(path, config, fs):
             new.put_in_place()
 
 
-def _newest_batch(path: Path, ring: int, fs: FileSystem) -> int:
-    """Reads the newest batch in the wheel; 0 without a wheel, or without a commit page."""
+def _newest_batch(path: Path, config: WheelConfig, fs: FileSystem) -> int:
+    """Reads the newest batch in the timeline; 0 without one, or without a commit page."""
     try:
         with State.open(path, fs) as state:
-            near = state.commit().batch
-        return TimerWheel(path / timer_wheel.FILE_NAME, ring, fs).newest_batch(near)
+            log = TimerLog(path, fs)
+            with closing(TIMELINES[config.timeline](path, config, state, log, fs)) as timeline:
+                return timeline.newest_batch(state.commit().batch)
     except (FileNotFoundError, CorruptFile):
         return 0
 
 
-def _has_wheel(path: Path, config: WheelConfig, fs: FileSystem) -> bool:
-    """Runs 1. of the module's head; returns whether the wheel exists.
+def _has_timeline(path: Path, config: WheelConfig, fs: FileSystem) -> bool:
+    """Runs 1. of the module's head; returns whether the timeline exists.
 
     Raises:
         ConfigError: the directory was made with another geometry.
@@ -119,20 +122,21 @@ def _has_wheel(path: Path, config: WheelConfig, fs: FileSystem) -> bool:
         state = _new_state(path, config, fs)
     with state:
         state.require(config.precision_ms, config.slots)
-        exists = TimerWheel.exists(path / timer_wheel.FILE_NAME, config.ring)
+        exists = TIMELINES[config.timeline].exists(path, config, fs)
         if not exists and state.starts:
-            log.error("the wheel is missing or cut", path=str(path))
+            log.error("the timeline is missing or cut", kind=config.timeline, path=str(path))
             state.note_damage(Damage.FILES_LOST)
         return exists
 
 
 def _new_state(path: Path, config: WheelConfig, fs: FileSystem) -> State:
-    fs.remove(path / timer_wheel.FILE_NAME)
+    for timeline in TIMELINES.values():
+        timeline.remove(path, fs)
     return State.create(path, config.precision_ms, config.slots, fs)
 
 
 class _Logged:
-    """Logs every few seconds how much of the wheel is written."""
+    """Logs every few seconds how much of the timeline is written."""
 
     def __init__(self) -> None:
         self._next_s = time.monotonic() + _LOG_INTERVAL_S
@@ -140,4 +144,4 @@ class _Logged:
     def __call__(self, done: int, size: int) -> None:
         if time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + _LOG_INTERVAL_S
-            log.info("making the wheel", done_mib=done >> 20, size_mib=size >> 20)
+            log.info("making the timeline", done_mib=done >> 20, size_mib=size >> 20)

@@ -5,7 +5,7 @@
     cancels/<hour> requests/<hour>                              see cancel_log.py
     ingest.lock dequeue.lock    each held for life by the only process of its role
     engine.lock                 held for milliseconds: to commit, close, link, start, stop
-    wheel.lock                  held while an empty wheel is made, which may take minutes
+    wheel.lock                  held while an empty timeline is made: a wheel may take minutes
 
 A kill may leave a batch half applied: the next holder of engine.lock finishes it first (redo).
 
@@ -28,16 +28,18 @@ from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile, RecoveryPending
+from duewheel.schemas.arrays import Int64
 from duewheel.wheel.slots import WheelConfig, hour_of
-from duewheel.wheel.storage import timer_wheel
+from duewheel.wheel.storage import log_scan
 from duewheel.wheel.storage.byte_layouts import MAGIC_ABANDONED
 from duewheel.wheel.storage.cancel_log import CancelLog
 from duewheel.wheel.storage.cancelled_records import CancelledRecords
 from duewheel.wheel.storage.creation import with_files
 from duewheel.wheel.storage.hour_segments import HourFiles
 from duewheel.wheel.storage.message_store import MessageStore, split_by_limits
-from duewheel.wheel.storage.timer_log import TimerLog
-from duewheel.wheel.storage.timer_wheel import OnProgress, Runs, TimerWheel
+from duewheel.wheel.storage.runs import OnProgress, Runs
+from duewheel.wheel.storage.timelines import TIMELINES
+from duewheel.wheel.storage.timer_log import Records, TimerLog
 from duewheel.wheel.storage.topic_numbers import TopicNames
 
 log = structlog.get_logger(__name__)
@@ -53,7 +55,8 @@ class DataDirectory:
     A subclass may give other classes for the mapped files: a simulation counts their stores.
     """
 
-    state_class, wheel_class, log_class = State, TimerWheel, TimerLog
+    state_class, log_class = State, TimerLog
+    timelines = TIMELINES
 
     def __init__(self, path: Path, config: WheelConfig, fs: FileSystem = HOST_FS) -> None:
         """Opens the files of an existing directory, and makes none. Alone, without `start`, this is
@@ -69,8 +72,8 @@ class DataDirectory:
         self.fs = fs
         self.state = self.state_class.open(path, fs)
         self.state.require(config.precision_ms, config.slots)
-        self.wheel = self.wheel_class(path / timer_wheel.FILE_NAME, config.ring, fs)
         self.log = self.log_class(path, fs)
+        self.timeline = self.timelines[config.timeline](path, config, self.state, self.log, fs)
         self.messages = MessageStore(path, fs)
         self.cancelled = CancelledRecords(path, fs)
         self.cancels = CancelLog(path, fs)
@@ -94,12 +97,12 @@ class DataDirectory:
             path: the directory.
             config: its geometry.
             role: of this process.
-            progress: called with bytes done and bytes in all while a wheel is made.
+            progress: called with bytes done and bytes in all while a timeline is made.
             fs: where the directory lies.
 
         Raises:
-            Locked: another process has this role there, or makes the wheel and does not end.
-            DiskFull: there is too little room for the wheel.
+            Locked: another process has this role there, or makes the timeline and does not end.
+            DiskFull: there is too little room for the timeline.
             ConfigError: the directory was made with another geometry.
             CorruptFile: a file is damaged without which no other can be read.
         """
@@ -152,7 +155,7 @@ class DataDirectory:
         """Records contradictions between the files as damage, under engine.lock.
 
         Args:
-            newest_batch: the newest batch in the wheel, read some time ago.
+            newest_batch: the newest batch in the timeline, read some time ago.
         """
         if self.state.needs_recovery:
             return
@@ -167,7 +170,7 @@ class DataDirectory:
 
         Args:
             commit: the newest whole page.
-            newest_batch: the newest batch in entries of the wheel.
+            newest_batch: the newest batch in the timeline.
 
         Raises:
             CorruptFile: the page of the newest batch is lost: its rows would be taken again. Or
@@ -176,14 +179,16 @@ class DataDirectory:
         """
         path, close, gc_hour = self.state.path, self.state.close(), self.state.live.gc_hour
         if newest_batch > commit.batch:
-            detail = f"the wheel has batch {newest_batch}, the newest commit page is {commit.batch}"
+            detail = (
+                f"the timeline has batch {newest_batch}, the newest commit page is {commit.batch}"
+            )
             raise CorruptFile(path, 0, detail)
         kept = hour_of(close.floor + 1, self.config.precision_ms) if close else 0
         if not 0 <= gc_hour <= kept:
             raise CorruptFile(
                 path, 0, f"hours below {gc_hour} are dropped, {kept} is not delivered"
             )
-        most = max(self.config.reach(close.lower), close.floor) if close else 0
+        most = max(self.timeline.reach(close.lower), close.floor) if close else 0
         if self.state.linked > most:
             raise CorruptFile(path, 0, f"slots up to {self.state.linked} are linked, {most} can be")
 
@@ -192,9 +197,13 @@ class DataDirectory:
         """The folders of log, messages and cancelled records, in the order of an hour's lengths."""
         return self.log.files, self.messages.files, self.cancelled.files
 
+    def blocks(self, hour: int, start: int, end: int) -> Iterator[tuple[Int64, Int64, Records]]:
+        """Reads a part of an hour's log, as log_scan.py."""
+        return log_scan.blocks(self.log, self.config.precision_ms, hour, start, end)
+
     @contextmanager
     def locked(self) -> Iterator[Commit]:
-        """Takes engine.lock, brings the wheel up to date, and yields the newest commit.
+        """Takes engine.lock, brings the timeline up to date, and yields the newest commit.
 
         Raises:
             Locked: a stuck process has the lock.
@@ -208,13 +217,14 @@ class DataDirectory:
             commit = self.state.commit()
             if not commit.applied:
                 self._redo(commit)
+            self.timeline.refresh()
             yield commit
 
     def _redo(self, commit: Commit) -> None:
         """Applies the newest batch again, from its records in the log.
 
         Raises:
-            CorruptFile: a record or its message is damaged; the wheel is unchanged.
+            CorruptFile: a record or its message is damaged; the timeline is unchanged.
         """
         batch = []
         for hour, lengths in commit.hours.items():
@@ -232,14 +242,14 @@ class DataDirectory:
         self.state.mark_applied()
 
     def link(self, runs: Runs, batch: int) -> None:
-        """Links a batch's runs in slots up to the reach of the ring. Called under engine.lock.
+        """Adds a batch's runs to the timeline, in slots up to its reach. Called under engine.lock.
 
-        It skips delivered slots: a later lap may have their entries.
+        It skips delivered slots: a later lap of the wheel may have their entries.
         """
         close = self.state.close()
         assert close is not None, "there is no batch before the first closing"
         inside = (runs.slot > close.lower) & (runs.slot <= self.state.linked)
-        self.wheel.apply(runs.where(inside), batch)
+        self.timeline.append(runs.where(inside), batch)
 
     def mark_cancelled(self, hour: int, lengths: HourLengths, start: int) -> None:
         """Marks the log records that cancelled/<hour> names from position `start` on.
@@ -310,6 +320,7 @@ class DataDirectory:
         """Closes the files and releases the role, as a kill would."""
         if self._life_lock is not None:
             self._life_lock.close()
+        self.timeline.close()
         self.log.close()
         self.messages.close()
         self.cancelled.close()

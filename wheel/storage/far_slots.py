@@ -2,7 +2,7 @@
 
 `state.linked` is the last slot with an entry in the wheel. A commit links its rows up to there, and
 leaves the others in their hours' files. A linker links these once the ring reaches them, a range of
-slots (linked, end] at a time, with end ≤ `WheelConfig.reach(lower)` and lower of the close page:
+slots (linked, end] at a time, with end ≤ `Timeline.reach(lower)` and lower of the close page:
 
     1. without the lock: reads and verifies the committed records of the hours; collects first
        position, last position and count of each slot
@@ -16,7 +16,7 @@ attempt writes them again. Overwritten entries are of slots up to `lower`, all d
 - Dequeue's loop links, or the follower of a standby: ingest may be down for longer than a lap. A
   closed range is delivered up to `linked` only, so no slot is delivered before it is linked.
 - The checksum of a record covers its prev_pos, so ingest needs the slot's last record when it
-  writes: `ChainEnds` finds it in the logs.
+  writes: chain_ends.py finds it in the logs.
 - A damaged record could seem to be of a slot that was linked before. So records are verified before
   their slot closes; after damage all pending rows are read again from Kafka.
 """
@@ -30,17 +30,16 @@ import numpy as np
 from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Int64
-from duewheel.wheel.slots import HOUR_MS, first_slot_of_hour, hour_of
+from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage import message_store
 from duewheel.wheel.storage.byte_layouts import NO_POSITION
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.log_scan import blocks, log_blocks
+from duewheel.wheel.storage.log_scan import blocks
 from duewheel.wheel.storage.message_store import MessageStore
+from duewheel.wheel.storage.runs import Runs
 from duewheel.wheel.storage.timer_log import TimerLog
-from duewheel.wheel.storage.timer_wheel import Runs
 
 _SLOTS_AT_ONCE = 1 << 17  # of a range: 3 MiB of positions and counts
-INDEX_BYTES = 64 << 20  # of ChainEnds
 
 
 class Linker:
@@ -67,7 +66,7 @@ class Linker:
             RecoveryPending: the files must be recovered first.
         """
         directory, state = self._directory, self._directory.state
-        reach = directory.config.reach(lower)
+        reach = directory.timeline.reach(lower)
         target = max(reach, floor)
         if state.linked >= target:
             return False
@@ -83,7 +82,7 @@ class Linker:
             runs = slot_range.runs()
             beyond = runs.slot[runs.slot > reach]
             end = int(beyond[0]) - 1 if len(beyond) else slot_range.end
-            directory.wheel.link(runs.where(runs.slot <= reach), commit.batch)
+            directory.timeline.link(runs.where(runs.slot <= reach), commit.batch)
             state.set_linked(end)
         self.close()
         return end < target
@@ -139,9 +138,7 @@ class _SlotRange:
     def _read(self, commit: Commit) -> Iterator[bool]:
         for hour in sorted(commit.hours.keys() & self._span):
             start, end = self._hours.get(hour, 0), commit.hours[hour].log_bytes
-            for position, slot, records in log_blocks(
-                self._log, self._precision_ms, hour, start, end
-            ):
+            for position, slot, records in blocks(self._log, self._precision_ms, hour, start, end):
                 if np.any(hour_of(slot, self._precision_ms) != hour):
                     path = self._log.files.path(hour)
                     raise CorruptFile(path, int(position[0]), "a record of another hour")
@@ -173,53 +170,6 @@ class _SlotRange:
         )
 
 
-class ChainEnds:
-    """Finds the last record of slots that are not linked, in the logs. Ingest's; not thread-safe.
-
-    It caches one position for each slot of an hour, and reads the records that were committed
-    since. The number of hours is bounded: an evicted hour is read again when it is next needed.
-    """
-
-    def __init__(self, directory: DataDirectory, index_bytes: int = INDEX_BYTES) -> None:
-        self._directory = directory
-        self._precision_ms = directory.config.precision_ms
-        slots = HOUR_MS // self._precision_ms + 1
-        self._hours_max = max(1, index_bytes // (8 * slots))
-        # Least recently used first: end of the part of the log that was read, position per slot.
-        self._hours: dict[int, tuple[int, Int64]] = {}
-
-    def last_positions(self, slots: Int64, commit: Commit) -> Int64:
-        """Returns the newest committed record of each slot, NO_POSITION without one.
-
-        Args:
-            slots: rising.
-            commit: the newest.
-        """
-        found = np.full(len(slots), NO_POSITION)
-        hours = hour_of(slots, self._precision_ms)
-        for hour in np.unique(hours).tolist():
-            if hour in commit.hours:
-                rows = np.flatnonzero(hours == hour)
-                ends = self._ends(hour, commit.hours[hour].log_bytes)
-                found[rows] = ends[slots[rows] - first_slot_of_hour(hour, self._precision_ms)]
-        return found
-
-    def _ends(self, hour: int, log_bytes: int) -> Int64:
-        first, end = (first_slot_of_hour(h, self._precision_ms) for h in (hour, hour + 1))
-        if hour not in self._hours:
-            self._hours[hour] = 0, np.full(end - first, NO_POSITION)
-            if len(self._hours) > self._hours_max:
-                del self._hours[next(iter(self._hours))]
-        read, ends = self._hours.pop(hour)
-        for position, slot, _ in blocks(self._directory, hour, read, log_bytes):
-            if np.any((slot < first) | (slot >= end)):
-                path = self._directory.log.files.path(hour)
-                raise CorruptFile(path, int(position[0]), "a record of another hour")
-            ends[slot - first] = position
-        self._hours[hour] = log_bytes, ends
-        return ends
-
-
 def rows_beyond(directory: DataDirectory, commit: Commit, after: int) -> int:
     """Counts the rows of the commit in slots later than `after`, in the logs."""
     first = hour_of(after + 1, directory.config.precision_ms)
@@ -227,5 +177,5 @@ def rows_beyond(directory: DataDirectory, commit: Commit, after: int) -> int:
         int((slot > after).sum())
         for hour, lengths in commit.hours.items()
         if hour >= first
-        for _, slot, _ in blocks(directory, hour, 0, lengths.log_bytes)
+        for _, slot, _ in directory.blocks(hour, 0, lengths.log_bytes)
     )

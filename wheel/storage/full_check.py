@@ -24,63 +24,23 @@ import numpy as np
 
 from duewheel.checkpoints.commit_and_close_pages import Commit, HourLengths
 from duewheel.errors import CorruptFile, RecoveryPending
-from duewheel.schemas.arrays import Bool, Int64
-from duewheel.wheel.slots import WheelConfig, first_slot_of_hour, hour_of
-from duewheel.wheel.storage import (
-    cancel_log,
-    cancelled_records,
-    message_store,
-    timer_log,
-    timer_wheel,
-)
+from duewheel.wheel.slots import WheelConfig, hour_of
+from duewheel.wheel.storage import cancel_log, cancelled_records, message_store, timer_log
 from duewheel.wheel.storage.byte_layouts import (
     LEVEL_MASK,
     MAGIC_ABANDONED,
     MAGIC_ROLL,
     MAGIC_TIMER,
-    NO_POSITION,
     RECORD_BYTES,
     as_appended,
     distance_of,
     is_cancelled,
 )
 from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.findings import FINDINGS_MAX, Finding, findings_at
+from duewheel.wheel.storage.runs import Runs
+from duewheel.wheel.storage.timeline import Verifier
 from duewheel.wheel.storage.timer_log import BLOCK_RECORDS, Records, runs_in
-from duewheel.wheel.storage.timer_wheel import Entries, Runs
-
-_FINDINGS_MAX = 1_000  # a destroyed file would give one per record
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One instance of damage.
-
-    Attributes:
-        file: path below the data directory.
-        offset: position in the file, in bytes.
-        code: kind of damage.
-        detail: its numbers.
-    """
-
-    file: str
-    offset: int
-    code: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Wheel:
-    """A snapshot of the wheel, or a view of it while no other process writes.
-
-    Attributes:
-        entries: all of them.
-        lower: slots up to this one are delivered.
-        linked: slots above this one have no entries yet.
-    """
-
-    entries: Entries
-    lower: int
-    linked: int
 
 
 @dataclass(slots=True)
@@ -112,11 +72,11 @@ def check(path: Path, config: WheelConfig, block_records: int = BLOCK_RECORDS) -
         with directory.locked() as commit:
             close = directory.state.close()
             lower, linked = close.lower if close else 0, directory.state.linked
-            wheel = Wheel(directory.wheel.snapshot(), lower, linked)
-        _check_whole(directory, commit, wheel.entries, report)
-        report.findings += _misplaced(wheel.entries)
+            timeline = directory.timeline.verifier(lower, linked)
+        _check_whole(directory, commit, timeline, report)
+        report.findings += timeline.misplaced()
         for hour in commit.hours:
-            _check_kept_hour(directory, hour, commit.hours[hour], wheel, report, block_records)
+            _check_kept_hour(directory, hour, commit.hours[hour], timeline, report, block_records)
         for hour, lengths in commit.cancels.items():
             _check_kept_segment(directory, hour, lengths, report)
         _check_placed(directory, commit, report)
@@ -126,7 +86,7 @@ def check(path: Path, config: WheelConfig, block_records: int = BLOCK_RECORDS) -
         report.findings.append(Finding("state", 0, "recovery", str(error)))
     finally:
         directory.close()
-    del report.findings[_FINDINGS_MAX:]
+    del report.findings[FINDINGS_MAX:]
     return report
 
 
@@ -135,11 +95,11 @@ def _finding(root: Path, error: CorruptFile) -> Finding:
 
 
 def _check_whole(
-    directory: DataDirectory, commit: Commit, entries: Entries, report: Report
+    directory: DataDirectory, commit: Commit, timeline: Verifier, report: Report
 ) -> None:
-    """Checks that every topic of messages, and every batch of entries, exists."""
+    """Checks that every topic of messages, and every batch of the timeline, exists."""
     try:
-        directory.require_whole_state(commit, timer_wheel.newest_batch(entries, commit.batch))
+        directory.require_whole_state(commit, timeline.newest_batch(commit.batch))
         directory.topics.require(commit.topics)
     except CorruptFile as error:
         report.findings.append(_finding(directory.path, error))
@@ -149,14 +109,14 @@ def _check_kept_hour(
     directory: DataDirectory,
     hour: int,
     lengths: HourLengths,
-    wheel: Wheel,
+    timeline: Verifier,
     report: Report,
     block_records: int,
 ) -> None:
     """Checks an hour, unless dequeue has unlinked it, perhaps at this moment."""
     try:
         if hour >= directory.state.live.gc_hour:
-            found = check_hour(directory, hour, lengths, wheel, block_records)
+            found = check_hour(directory, hour, lengths, timeline, block_records)
             report.records += found.records
             report.findings += found.findings
     except CorruptFile:
@@ -197,7 +157,7 @@ def check_hour(
     directory: DataDirectory,
     hour: int,
     lengths: HourLengths,
-    wheel: Wheel,
+    timeline: Verifier,
     block_records: int = BLOCK_RECORDS,
 ) -> Report:
     """Checks one hour's files, and the entries of its slots.
@@ -212,7 +172,7 @@ def check_hour(
             Finding(log_name, lengths.log_bytes, "log_length", "not a whole number of records")
         )
         return report
-    chains, well_formed = _Chains.of_hour(hour, directory.config), True
+    of_hour, well_formed = timeline.of_hour(hour), True
     report.findings += _wrong_marks(directory, hour, lengths)
     for start, records in directory.log.blocks(hour, lengths.log_bytes, block_records):
         alive = records["magic"] != MAGIC_ABANDONED
@@ -222,11 +182,11 @@ def check_hour(
         if not findings:
             runs = runs_in(records, start, directory.config.precision_ms)
             findings += _mixed_runs(runs, records, start, log_name)
-            findings += chains.follow(runs.where(runs.slot > wheel.lower), log_name)
+            findings += of_hour.follow(runs, log_name)
             findings += _bad_messages(directory, hour, records[alive], lengths.message_bytes)
         report.findings += findings
     if well_formed:
-        report.findings += _wrong_entries(directory, chains, wheel)
+        report.findings += of_hour.end()
     return report
 
 
@@ -241,48 +201,9 @@ def _wrong_marks(directory: DataDirectory, hour: int, lengths: HourLengths) -> I
     marked = np.zeros(len(rows), np.bool_)
     marked[inside] = is_cancelled(view.take(position[inside] // RECORD_BYTES))
     name = f"{cancelled_records.FOLDER}/{directory.cancelled.files.path(hour).name}"
-    yield from _at(name, position, ~marked, "not_marked", "the record is not marked as cancelled")
-
-
-@dataclass(frozen=True, slots=True)
-class _Chains:
-    """The chains of an hour's slots in the part of the log that was read, by slot.
-
-    Attributes:
-        first_slot: the hour's.
-        first_pos, last_pos: of the slot's first and last record; NO_POSITION without any.
-        num: records of the slot.
-    """
-
-    first_slot: int
-    first_pos: Int64
-    last_pos: Int64
-    num: Int64
-
-    @classmethod
-    def of_hour(cls, hour: int, config: WheelConfig) -> _Chains:
-        """Makes the empty chains of an hour."""
-        first = first_slot_of_hour(hour, config.precision_ms)
-        count = first_slot_of_hour(hour + 1, config.precision_ms) - first
-        return cls(
-            first, np.full(count, NO_POSITION), np.full(count, NO_POSITION), np.zeros(count, int)
-        )
-
-    def follow(self, runs: Runs, log_name: str) -> Iterator[Finding]:
-        """Adds the next runs; yields those that do not continue their slot's last run."""
-        order = np.lexsort((runs.first_pos, runs.slot))
-        first_pos, last_pos = runs.first_pos[order], runs.last_pos[order]
-        place = runs.slot[order] - self.first_slot
-        begins = np.append(True, place[1:] != place[:-1])[: len(place)]
-        ends = np.append(begins[1:], True)[: len(place)]
-        expected = np.where(begins, self.last_pos[place], np.roll(last_pos, 1))
-        bad = runs.prev_pos[order] != expected
-        detail = "the run does not continue its slot's last one"
-        yield from _at(log_name, first_pos, bad, "chain", detail)
-        new = begins & (self.num[place] == 0)
-        self.first_pos[place[new]] = first_pos[new]
-        self.last_pos[place[ends]] = last_pos[ends]
-        np.add.at(self.num, place, runs.count[order])
+    yield from findings_at(
+        name, position, ~marked, "not_marked", "the record is not marked as cancelled"
+    )
 
 
 def _malformed(
@@ -307,47 +228,19 @@ def _malformed(
         ("run_link", ~abandoned & ~follows, "prev_pos is not the record before in the run"),
         ("run_distance", ~abandoned & ~rises, "distance does not rise by one in the run"),
     ):
-        yield from _at(log_name, position, bad, code, detail)
+        yield from findings_at(log_name, position, bad, code, detail)
 
 
 def _mixed_runs(runs: Runs, records: Records, start: int, log_name: str) -> Iterator[Finding]:
     """Finds runs with records of another slot, or abandoned ones. `start` as in _malformed."""
     counted = (runs.last_pos - runs.first_pos) // RECORD_BYTES + 1
-    yield from _at(
+    yield from findings_at(
         log_name, runs.first_pos, counted != runs.count, "run_hole", "abandoned records in a run"
     )
     slot_ms = records["write_time"].astype(np.int64) + records["delay"]
     first, last = ((p - start) // RECORD_BYTES for p in (runs.first_pos, runs.last_pos))
     mixed = slot_ms[first] != slot_ms[last]
-    yield from _at(log_name, runs.first_pos, mixed, "run_slot", "a run has several slots")
-
-
-def _wrong_entries(directory: DataDirectory, chains: _Chains, wheel: Wheel) -> Iterator[Finding]:
-    """Finds entries that disagree with the log."""
-    used = np.flatnonzero(chains.num)
-    used = used[chains.first_slot + used <= wheel.linked]
-    slots = chains.first_slot + used
-    entry = wheel.entries[slots % directory.config.ring]
-    named = entry["time"] == slots
-    position = (slots % directory.config.ring) * wheel.entries.dtype.itemsize
-    num, first_pos, last_pos = (a[used] for a in (chains.num, chains.first_pos, chains.last_pos))
-    for code, bad, detail in (
-        ("entry_lost", ~named, "a slot with records has no entry"),
-        ("entry_first", named & (entry["first_pos"] != first_pos), "first_pos"),
-        ("entry_last", named & (entry["last_pos"] != last_pos), "last_pos"),
-        ("entry_num", named & (entry["num"] != num), "num is not the number of records"),
-    ):
-        yield from _at(timer_wheel.FILE_NAME, position, bad, code, detail)
-
-
-def _misplaced(entries: Entries) -> Iterator[Finding]:
-    """Finds entries of a slot with another index, and entries with records but without a slot."""
-    ring = len(entries)
-    place = np.arange(ring)
-    unused = (entries["time"] == place - ring) & (entries["num"] == 0)
-    bad = ~unused & ((entries["time"] % ring != place) | (entries["num"] <= 0))
-    position = place * entries.dtype.itemsize
-    yield from _at(timer_wheel.FILE_NAME, position, bad, "entry_place", "no slot of this place")
+    yield from findings_at(log_name, runs.first_pos, mixed, "run_slot", "a run has several slots")
 
 
 def _bad_messages(
@@ -357,7 +250,7 @@ def _bad_messages(
     name = f"{message_store.FOLDER}/{directory.messages.files.path(hour).name}"
     end = records["offset_py"].astype(np.int64) + records["size_py"]
     beyond = end > message_bytes
-    yield from _at(name, end, beyond, "message_outside", "behind the committed length")
+    yield from findings_at(name, end, beyond, "message_outside", "behind the committed length")
     inside = records[~beyond]
     for block in message_store.split_by_limits(inside):
         try:
@@ -375,8 +268,3 @@ def _check_placed(directory: DataDirectory, commit: Commit, report: Report) -> N
     ):
         detail = f"{commit.placed} timers were placed, the log has {report.records}"
         report.findings.append(Finding("state", 0, "placed", detail))
-
-
-def _at(file: str, offset: Int64, bad: Bool, code: str, detail: str) -> Iterator[Finding]:
-    for row in np.flatnonzero(bad)[:_FINDINGS_MAX].tolist():
-        yield Finding(file, int(offset[row]), code, detail)

@@ -8,7 +8,6 @@ import numpy as np
 
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.storage.byte_layouts import MAGIC_ABANDONED, RECORD_BYTES, slots_in
-from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.timer_log import Records, TimerLog
 
 # Records of one block: 13 MiB of the log, mapped.
@@ -16,13 +15,6 @@ _RECORDS_AT_ONCE = 1 << 18
 
 
 def blocks(
-    directory: DataDirectory, hour: int, start: int, end: int
-) -> Iterator[tuple[Int64, Int64, Records]]:
-    """Reads blocks as `log_blocks`, from the directory's log."""
-    return log_blocks(directory.log, directory.config.precision_ms, hour, start, end)
-
-
-def log_blocks(
     log: TimerLog, precision_ms: int, hour: int, start: int, end: int
 ) -> Iterator[tuple[Int64, Int64, Records]]:
     """Reads log position, slot and record of every timer between two positions of an hour's log.

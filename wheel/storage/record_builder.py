@@ -30,8 +30,8 @@ from duewheel.wheel.storage.byte_layouts import (
     pack_reserved,
 )
 from duewheel.wheel.storage.message_store import as_column, at_every_byte, checksums
+from duewheel.wheel.storage.runs import Runs
 from duewheel.wheel.storage.timer_log import Records
-from duewheel.wheel.storage.timer_wheel import Runs
 
 _U2 = 1 << 16  # numpy would silently truncate a larger value to two bytes of the prefix
 

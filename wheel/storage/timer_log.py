@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +31,7 @@ import numpy.typing as npt
 
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.errors import CorruptFile
-from duewheel.schemas.arrays import Int64, ranges
+from duewheel.schemas.arrays import Int64
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.byte_layouts import (
     MAGIC_ABANDONED,
@@ -46,7 +45,8 @@ from duewheel.wheel.storage.byte_layouts import (
     slots_in,
 )
 from duewheel.wheel.storage.hour_segments import HourFiles
-from duewheel.wheel.storage.timer_wheel import Entries, Runs
+from duewheel.wheel.storage.runs import Runs, SlotRuns
+from duewheel.wheel.storage.timer_wheel import Entries
 
 FOLDER = "timerlog"
 
@@ -59,27 +59,6 @@ _FORWARD = "a chain runs forward"
 _OUTSIDE = "a chain points outside the log"
 
 Records = npt.NDArray[np.void]  # of dtype RECORD
-
-
-@dataclass(frozen=True, slots=True)
-class SlotRuns:
-    """Runs of several slots of one hour, in delivery order: by slot, then oldest first.
-
-    Attributes:
-        slot: of each run.
-        first_pos: log position of the run's first record.
-        count: number of its records.
-    """
-
-    slot: Int64
-    first_pos: Int64
-    count: Int64
-
-    def positions(self) -> Int64:
-        """Computes the log position of each record."""
-        in_run = ranges(0, self.count)
-        positions: Int64 = np.repeat(self.first_pos, self.count) + in_run * RECORD_BYTES
-        return positions
 
 
 class TimerLog:

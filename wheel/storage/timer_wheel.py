@@ -26,8 +26,7 @@ Cost: some 30 ns per slot touched, whatever the number of pending timers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +36,7 @@ from duewheel.checkpoints.fs import HOST_FS, FileSystem, NewFile, space
 from duewheel.errors import NO_ROOM, CorruptFile, DiskFull
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.storage.byte_layouts import ENTRY, ENTRY_BYTES, NO_POSITION, RECORD_BYTES
+from duewheel.wheel.storage.runs import OnProgress, Runs
 
 FILE_NAME = "timerwheel"
 
@@ -44,51 +44,10 @@ _BATCHES = 1 << 31  # the number of distinct names; ten batches a second use the
 _ENTRIES_AT_ONCE = 1 << 16  # a block of the ring that is copied at a time, 2 MiB
 
 Entries = npt.NDArray[np.void]  # of dtype ENTRY
-OnProgress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
 def _no_progress(_done: int, _all: int) -> None:
     pass
-
-
-@dataclass(frozen=True, slots=True)
-class Runs:
-    """Runs: neighbouring log records of one slot and one batch. A batch has one run per slot.
-
-    Attributes:
-        slot: the slot of the run.
-        first_pos, last_pos: log positions of the run's ends, in the slot's hour.
-        prev_pos: last record of the slot's previous run, NO_POSITION if the slot was empty.
-        count: records in the run.
-    """
-
-    slot: Int64
-    first_pos: Int64
-    last_pos: Int64
-    prev_pos: Int64
-    count: Int64
-
-    def __len__(self) -> int:
-        return len(self.slot)
-
-    def where(self, mask: npt.NDArray[np.bool_]) -> Runs:
-        """Returns the runs that `mask` selects."""
-        return Runs(
-            self.slot[mask],
-            self.first_pos[mask],
-            self.last_pos[mask],
-            self.prev_pos[mask],
-            self.count[mask],
-        )
-
-    def extended_by(self, other: Runs) -> Runs:
-        """Returns these runs and those of `other`."""
-        return Runs(
-            *(
-                np.concatenate([getattr(self, name), getattr(other, name)])
-                for name in ("slot", "first_pos", "last_pos", "prev_pos", "count")
-            )
-        )
 
 
 def batch_magic(batch: int) -> int:

@@ -12,6 +12,7 @@ import pytest
 from tests.harness.local_world import NOW_MS, PRECISION_MS, SLOT, LocalWorld, ring, timer
 from tests.harness.manual_host import ManualHost
 from tests.harness.timer_rows import P0, P1
+from tests.harness.wheels import wheel_of
 
 from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
@@ -90,7 +91,7 @@ def test_rows_of_slots_closed_meanwhile_join_those_of_the_earliest_open_one(
     world.clock.meanwhile = close
     rows = (timer(0, 0, 2), timer(0, 1, 3), timer(0, 2, 1), timer(0, 3, 4), timer(0, 4, 3))
     assert world.append(*rows) == Appended(5)
-    entries = world.shard.directory(Role.INGEST).wheel.range(SLOT, SLOT + world.wheel.ring)
+    entries = wheel_of(world.shard.directory(Role.INGEST)).range(SLOT, SLOT + world.wheel.ring)
     assert [(int(e["time"]) - SLOT, int(e["num"])) for e in entries] == [(3, 4), (4, 1)]
     log = (world.shard.path / "timerlog" / hour_name(NOW_MS // 3_600_000)).read_bytes()
     abandoned = np.frombuffer(log, RECORD)["magic"] == MAGIC_ABANDONED
@@ -247,7 +248,7 @@ def test_whoever_takes_the_lock_next_finishes_a_killed_batch(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(world.shard.directory(Role.INGEST).wheel, "apply", die)
+        patch.setattr(world.shard.directory(Role.INGEST).timeline, "append", die)
         with pytest.raises(KeyboardInterrupt):
             world.append(timer(0, 1, 1), timer(0, 2, 3))
     world.shard.kill(Role.INGEST)
@@ -263,7 +264,7 @@ def test_a_damaged_batch_is_not_linked_again(
 ) -> None:
     world = make_world()
     world.append(timer(0, 0, 1), timer(0, 1, 2))
-    wheel = world.shard.directory(Role.INGEST).wheel
+    wheel = wheel_of(world.shard.directory(Role.INGEST))
     with monkeypatch.context() as patch:
         patch.setattr(TimerWheel, "apply", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):

@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 from tests.harness.local_world import NOW_MS, PRECISION_MS, SLOT, LocalWorld, ring, timer
 from tests.harness.timer_rows import P0, P1
+from tests.harness.wheels import wheel_of
 
 from duewheel.checkpoints.commit_and_close_pages import Close
 from duewheel.checkpoints.fs import FileSystem
@@ -137,7 +138,7 @@ def test_a_full_disk_keeps_the_mirror_of_before(make_world: MakeWorld) -> None:
 def test_an_entry_that_names_another_slot_s_record_is_damage(make_world: MakeWorld) -> None:
     world = make_world()
     world.append(timer(0, 0, 1), timer(0, 1, 9))
-    wheel = world.shard.directory(Role.INGEST).wheel
+    wheel = wheel_of(world.shard.directory(Role.INGEST))
     entries, first, later = wheel.view(), (SLOT + 1) % wheel.ring, (SLOT + 9) % wheel.ring
     for name in ("first_pos", "last_pos"):
         entries[name][first] = entries[name][later]

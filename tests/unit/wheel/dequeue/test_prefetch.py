@@ -74,8 +74,7 @@ class ColdFiles(LocalWorld):
         """Pages with messages due up to then."""
         dequeue = self.shard.start_dequeue()
         directory = self.shard.directory(Role.DEQUEUE)
-        entries = directory.wheel.range(SLOT, until_ms // WHEEL.precision_ms)
-        runs = directory.log.walk(HOUR, entries)
+        runs, _ = directory.timeline.runs(SLOT, until_ms // WHEEL.precision_ms, 1 << 20)
         view = directory.log.view(HOUR, self.log.stat().st_size)
         offsets = [
             int(view["offset_py"][at])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import struct
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -231,7 +232,7 @@ def test_the_defaults_hold_a_day_and_an_hour() -> None:
         ({"precision_ms": 1_000}, r"must stay below 2\*\*30 ms"),
     ],
 )
-def test_an_impossible_geometry_is_refused(values: dict[str, int], reason: str) -> None:
+def test_an_impossible_geometry_is_refused(values: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         WheelConfig(**values)
 

@@ -23,10 +23,11 @@ from duewheel.wheel.append.placement import slot_order
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.byte_layouts import NO_POSITION, hour_from_name, hour_name
+from duewheel.wheel.storage.chain_ends import ChainEnds
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.far_slots import ChainEnds
 from duewheel.wheel.storage.full_check import check
-from duewheel.wheel.storage.timer_wheel import Runs, TimerWheel
+from duewheel.wheel.storage.runs import Runs
+from duewheel.wheel.storage.timer_wheel import TimerWheel
 
 HOUR = 3_600_000 // PRECISION_MS  # slots
 YEARS = 10 * 365 * 24 * HOUR
@@ -272,7 +273,7 @@ def test_a_later_lap_may_have_the_entry_of_a_slot_closed_while_a_batch_is_writte
 
 def test_positions_beyond_the_ring_are_read_from_what_was_committed(world: LocalWorld) -> None:
     directory = world.shard.directory(Role.INGEST)
-    ends = ChainEnds(directory, index_bytes=1)  # of one hour
+    ends = ChainEnds(directory.log, PRECISION_MS, index_bytes=1)  # of one hour
     slots = SLOT + np.array([1_000, 1_001, 50 * HOUR], np.int64)
     assert ends.last_positions(slots, directory.state.commit()).tolist() == [NO_POSITION] * 3
     world.append(timer(0, 0, 1_000), timer(0, 1, 1_000), timer(0, 2, 50 * HOUR))

@@ -12,7 +12,8 @@ from tests.harness.killed import Killed
 
 from duewheel.errors import CorruptFile
 from duewheel.wheel.storage.byte_layouts import NO_POSITION
-from duewheel.wheel.storage.timer_wheel import Runs, TimerWheel
+from duewheel.wheel.storage.runs import Runs
+from duewheel.wheel.storage.timer_wheel import TimerWheel
 
 RING = 16
 END = np.full(3, 1 << 20)  # of a log that has whatever the wheel leads to
