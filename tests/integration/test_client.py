@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import subprocess
@@ -13,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka.errors import KafkaError
+from kafka.errors import IllegalStateError, KafkaError
 from tests.harness import launcher
 from tests.harness.reader import everything_in, read_topic
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import SparklessShard
 
-from duewheel.client import DelayProducer, Timer
+from duewheel.client import AsyncDelayProducer, DelayProducer, Timer
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import load
 from duewheel.errors import InvalidTimer
@@ -259,3 +260,98 @@ def test_send_command(topics: ClientTopics, tmp_path: Path) -> None:
     for refused in (["--delay", "soon"], [], ["--delay", "1s", "--topic", topics.timers]):
         assert run(*refused).returncode == 2
     assert len(topics.records(topics.timers)) == 1
+
+
+# ---- asyncio -------------------------------------------------------------------------------------
+
+
+def test_async_calls_write_what_the_others_write_in_their_order(topics: ClientTopics) -> None:
+    async def run() -> tuple[list[Timer], Any]:
+        async with AsyncDelayProducer(topics.timers, bootstrap_servers=topics.servers) as producer:
+            asked = [
+                producer.schedule(topics.orders, b"%d" % n, key=b"abc", delay="1h", id=f"{n}")
+                for n in range(2_000)
+            ]
+            timers = await asyncio.gather(*asked)
+            later = producer.send(topics.orders, b"later", b"abc", [("DELAY", b"3")])
+            first, *_ = await asyncio.gather(
+                *(producer.send(topics.orders, b"%d" % n, b"abc") for n in range(50)), later
+            )
+            with pytest.raises(InvalidTimer, match="exactly one"):
+                await producer.schedule(topics.orders, b"")
+            return timers, first
+
+    timers, first = asyncio.run(run())
+    values = [b"%d" % n for n in range(2_000)]
+    records = topics.records(topics.timers)
+    assert [r.value for r in records] == [*values, b"later"]
+    assert [(t.partition, t.offset) for t in timers] == [
+        (r.partition, r.offset) for r in records[:-1]
+    ]
+    target = ("REAL_TOPIC", topics.orders.encode())
+    assert records[1].headers == [("TIMER_DELAY_MS", b"3600000"), ("UNIQ_KEY", b"1"), target]
+    assert records[-1].headers == [("DELAY", b"3"), target]
+    assert [r.value for r in topics.records(topics.orders)] == values[:50]
+    assert (first.topic, first.offset) == (topics.orders, 0)
+
+
+def test_an_async_cancel_has_its_answer(
+    topics: ClientTopics, unique_name: Callable[[str], str]
+) -> None:
+    """The reply topic gets its reply from the test, as dequeue would write it."""
+    replies = unique_name("replies")
+    with KafkaAdmin({"bootstrap_servers": [topics.servers]}) as admin:
+        admin.create_topic(replies, 1)
+
+    async def run(dequeue: DelayProducer) -> str:
+        async with AsyncDelayProducer(
+            topics.timers, reply_topic=replies, bootstrap_servers=topics.servers
+        ) as producer:
+            timer = await producer.schedule(topics.orders, b"pay", key=b"abc", delay="1h")
+            again = await producer.reschedule(timer.handle, delay="2h")
+            cancel = await producer.cancel(timer.handle)
+            with pytest.raises(TimeoutError):
+                await cancel.answer_async(0.05)
+            source = f"{cancel.timer_topic}-{cancel.partition}@{cancel.offset}".encode()
+            reply = [("TIMER_SOURCE", source), ("TIMER_ANSWER", b"cancelled")]
+            dequeue.send(replies, b"", headers=reply).get(ANSWER_S)
+            assert again.id == timer.id
+            return await cancel.answer_async(ANSWER_S)
+
+    with DelayProducer(topics.timers, bootstrap_servers=topics.servers) as dequeue:
+        assert asyncio.run(run(dequeue)) == "cancelled"
+    assert [r.value for r in topics.records(topics.timers)] == [b"pay", b"pay", b""]
+
+
+def test_a_cancelled_task_and_a_close_lose_no_record(topics: ClientTopics) -> None:
+    async def run() -> list[Any]:
+        producer = AsyncDelayProducer(
+            topics.timers, bootstrap_servers=topics.servers, linger_ms=60_000
+        )
+        with pytest.raises(IllegalStateError):
+            await producer.schedule(topics.orders, b"early", delay="1h")
+        async with producer:
+            asked = [
+                asyncio.create_task(producer.schedule(topics.orders, b"%d" % n, delay="1h"))
+                for n in range(100)
+            ]
+            await asyncio.sleep(0)
+            await producer.flush(ANSWER_S)
+            assert not (await asyncio.wait(asked, timeout=ANSWER_S))[1]
+            asked += [
+                asyncio.create_task(producer.schedule(topics.orders, b"in flight", delay="1h"))
+                for _ in range(10)
+            ]
+            await asyncio.sleep(0)  # the tasks begin
+            with pytest.raises(InvalidTimer):  # those before it are handed over then
+                await producer.schedule(topics.orders, b"")
+            assert not any(task.done() for task in asked[100:])
+            asked[-1].cancel()
+        with pytest.raises(IllegalStateError):
+            await producer.schedule(topics.orders, b"late", delay="1h")
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    *timers, cancelled = asyncio.run(run())
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert all(isinstance(timer, Timer) for timer in timers)
+    assert len(topics.records(topics.timers)) == 110

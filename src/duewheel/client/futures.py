@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -66,9 +67,18 @@ class _Answered:
             TimeoutError: no reply yet.
             KafkaUnavailable: the reply topic could not be read, so a reply may have been missed.
         """
+        return self._expected().result(timeout_s)
+
+    async def answer_async(self, timeout_s: float | None = None) -> Answer:
+        """`answer` for asyncio: the loop runs meanwhile. After a TimeoutError, or a cancelled task,
+        it can be awaited once more.
+        """
+        return await asyncio.wait_for(asyncio.wrap_future(self._expected()), timeout_s)
+
+    def _expected(self) -> Future[Answer]:
         if self.reply is None:
             raise ConfigError("there are no replies: the producer was made without reply_topic")
-        return self.reply.result(timeout_s)
+        return self.reply
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,7 +170,7 @@ class DelayProducer:
             partition=partition,
         )
         sent = self._write(value, key, request, partition, None)
-        return _future(sent, lambda at: Timer(*self._timer(id, when, at)))
+        return future_of(sent, lambda at: Timer(*self._timer(id, when, at)))
 
     def cancel(
         self,
@@ -304,11 +304,22 @@ class DelayProducer:
             InvalidTimer: a timer's headers name a target besides `topic`; nothing was sent.
         """
         given = list(headers or ())
-        if topic == self.timer_topic or not has_due_time(given):
+        if not self.delays(topic, given):
             return self._producer.send(topic, value, key, given, partition, timestamp_ms)
         request_headers.refuse(given, request_headers.TARGET)
         given += request_headers.target(topic, partition, self.timer_topic)
         return self._write(value, key, given, partition, timestamp_ms)
+
+    def delays(self, topic: str, headers: Iterable[NonNullHeader]) -> bool:
+        """Returns whether `send` routes such a record to the timer topic."""
+        return topic != self.timer_topic and has_due_time(headers)
+
+    def partitions_for(self, topic: str) -> set[int]:
+        """Returns the partitions of a topic, as `KafkaProducer.partitions_for`: blocks until Kafka
+        has described the topic, which `send` would do too, at most `max_block_ms`.
+        """
+        partitions: set[int] = self._producer.partitions_for(topic)
+        return partitions
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Waits until every sent record is acknowledged or has failed."""
@@ -370,7 +381,7 @@ class DelayProducer:
         return message.key, message.value if value is SAME else value, message.kept
 
     def _modulo(self, partition: int, timer_topic: str) -> int:
-        return partition % len(self._producer.partitions_for(timer_topic))
+        return partition % len(self.partitions_for(timer_topic))
 
     def _handle(self, timer: str, timer_topic: str) -> RecallHandle | None:
         """Parses a handle; None if the text can only be an id."""
@@ -382,7 +393,7 @@ class DelayProducer:
                 f'the recall handle names the timer topic "{handle.timer_topic}", '
                 f'not "{timer_topic}"'
             )
-        if handle.partition not in self._producer.partitions_for(timer_topic):
+        if handle.partition not in self.partitions_for(timer_topic):
             raise InvalidTimer(f'"{timer_topic}" has no partition {handle.partition}')
         return handle
 
@@ -414,7 +425,7 @@ class DelayProducer:
         """Registers for the reply first, then writes: a reply may come before `write` returns."""
         answers = self._answers
         if answers is None:
-            return _future(write(), lambda at: made(at, None))
+            return future_of(write(), lambda at: made(at, None))
         request = answers.expect()
         try:
             sent = write()
@@ -422,7 +433,7 @@ class DelayProducer:
             answers.failed(request)
             raise
         sent.add_errback(lambda _: answers.failed(request))
-        return _future(sent, lambda at: made(at, answers.written(request, _source(at))))
+        return future_of(sent, lambda at: made(at, answers.written(request, _source(at))))
 
 
 def has_due_time(headers: Iterable[NonNullHeader]) -> bool:
@@ -436,7 +447,7 @@ def has_due_time(headers: Iterable[NonNullHeader]) -> bool:
     return given or not _ROUTED.isdisjoint(requests)
 
 
-def _future(sent: FutureRecordMetadata, made: Callable[[Any], T]) -> Future[T]:
+def future_of(sent: FutureRecordMetadata, made: Callable[[Any], T]) -> Future[T]:
     """Makes a future with the result of `made` once Kafka has acknowledged the record."""
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()  # a cancelled future would raise in Kafka's thread

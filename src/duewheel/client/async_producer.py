@@ -1,0 +1,167 @@
+"""`AsyncDelayProducer`: the methods of `DelayProducer`, to be awaited.
+
+    async with AsyncDelayProducer("orders.delayed", bootstrap_servers="localhost:9092") as producer:
+        timer = await producer.schedule("orders", b"pay your order", key=b"order-42", delay="15m")
+        await producer.cancel(timer.handle)
+
+It contains a DelayProducer, so arguments, checks, headers, results and errors are the same. Nothing
+that may block runs in the loop:
+
+- One thread of the producer's own makes the calls, in the order in which the loop begins them. It
+  hands a record to kafka-python and takes the next one: it waits for no acknowledgement, so
+  thousands of calls can be open. kafka-python's thread completes them.
+- A direct `send` may be the first to its topic. The loop's executor then waits for the topic's
+  metadata: a topic that is missing delays only the sends to it.
+- `flush` waits in the loop's executor, and so does `close` in the producer's thread.
+
+A cancelled task loses its result only: a record that was handed over stays written. One that still
+waits for the thread is not written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from kafka.errors import IllegalStateError
+
+from duewheel.client.due_time import NonNullHeader
+from duewheel.client.producer import DelayProducer, future_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _awaited(
+    method: Callable[Concatenate[DelayProducer, P], Future[T]],
+) -> Callable[Concatenate[AsyncDelayProducer, P], Coroutine[Any, Any, T]]:
+    """Makes a method that returns a future one that is awaited."""
+
+    @functools.wraps(method)
+    async def call(self: AsyncDelayProducer, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        producer = self._opened()
+        handed = self._hand_over(lambda: method(producer, *args, **kwargs))
+        return await asyncio.wrap_future(await handed)
+
+    return call
+
+
+class AsyncDelayProducer:
+    """See the module's head. Belongs to the loop that has started it; not thread-safe.
+
+    `await start()` and `await close()`, or `async with`. Each `schedule`, `cancel`, `reschedule`
+    and `send` ends once Kafka has acknowledged the record; `asyncio.gather` or a task group sends
+    many at once. The replies to cancels are `await cancel.answer_async()`.
+
+    Errors are those of DelayProducer. A producer that is not started, or is closed, raises
+    `kafka.errors.IllegalStateError`, as kafka-python's does.
+    """
+
+    def __init__(self, timer_topic: str, **options: Any) -> None:
+        """Connects nothing.
+
+        Args:
+            timer_topic: one of the topics in duewheel's `timer.topics`.
+            options: as those of DelayProducer: `levels_ms`, `max_delay`, `reply_topic`, and those
+                of `kafka.KafkaProducer`.
+        """
+        self.timer_topic = timer_topic
+        self._open = functools.partial(DelayProducer, timer_topic, **options)
+        self._calls = ThreadPoolExecutor(1, f"duewheel {timer_topic}")
+        self._started = False
+        self._producer: DelayProducer | None = None
+        self._described: set[str] = set()  # topics whose metadata kafka-python has
+        self._order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # of direct sends
+
+    schedule = _awaited(DelayProducer.schedule)
+    cancel = _awaited(DelayProducer.cancel)
+    reschedule = _awaited(DelayProducer.reschedule)
+
+    async def start(self) -> Self:
+        """Connects, as the constructor of DelayProducer. May be called once.
+
+        Raises:
+            ConfigError, KafkaUnavailable: as the constructor of DelayProducer.
+        """
+        if self._started:
+            raise IllegalStateError("the producer was started before: make another one")
+        self._started = True
+        opening = self._calls.submit(self._open)
+        try:
+            self._producer = await asyncio.wrap_future(opening)
+        except BaseException:
+            opening.add_done_callback(_close_opened)  # it may still connect
+            self._calls.shutdown(wait=False)
+            raise
+        return self
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Iterable[NonNullHeader] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Any:
+        """Sends as `DelayProducer.send`.
+
+        Returns:
+            kafka-python's RecordMetadata, once Kafka has acknowledged the record.
+        """
+        producer, given = self._opened(), list(headers or ())
+        where = self.timer_topic if producer.delays(topic, given) else topic
+
+        def write() -> Future[Any]:
+            sent = producer.send(topic, value, key, given, partition, timestamp_ms)
+            return future_of(sent, lambda at: at)
+
+        async with self._order[where]:  # fair, so that no send overtakes one that waits
+            if where not in self._described:
+                await asyncio.to_thread(producer.partitions_for, where)
+                self._described.add(where)
+            self._opened()  # it may have been closed meanwhile
+            handed = self._hand_over(write)
+        return await asyncio.wrap_future(await handed)
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Waits until the record of every call so far is acknowledged or has failed."""
+        producer = self._opened()
+        await self._hand_over(lambda: None)  # the calls before it have handed theirs over
+        await asyncio.to_thread(producer.flush, timeout_s)
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Flushes, and disconnects. Goes to its end even if the task that awaits it is cancelled.
+
+        Calls whose record was handed over get their results.
+        """
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            closing = self._hand_over(functools.partial(producer.close, timeout_s))
+            self._calls.shutdown(wait=False)  # after what was submitted
+            await asyncio.shield(closing)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _opened(self) -> DelayProducer:
+        if self._producer is None:
+            raise IllegalStateError("the producer is not started, or is closed")
+        return self._producer
+
+    def _hand_over(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Makes a call in the producer's thread, after those that were made before."""
+        return asyncio.get_running_loop().run_in_executor(self._calls, call)
+
+
+def _close_opened(opening: Future[DelayProducer]) -> None:
+    """Closes a producer that nobody will use."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
