@@ -30,7 +30,7 @@ from pydantic.fields import FieldInfo
 from duewheel.audit import metrics as audit_metrics
 from duewheel.cli import main as cli
 from duewheel.cli.examples import EXAMPLES
-from duewheel.config import keys_and_bounds, values
+from duewheel.config import keys_and_defaults, values
 from duewheel.config.durations import format_duration_ms, parse_duration_ms
 from duewheel.config.settings import Settings
 from duewheel.osutil import metrics_server
@@ -58,7 +58,7 @@ KINDS: tuple[tuple[Any, str], ...] = (
     (values.Options, "table"),
     (values.TopicName, "name"),
     (values.TopicPattern, "pattern"),
-    (keys_and_bounds.DriverMemory, "heap: `512m`, `2g`"),
+    (keys_and_defaults.DriverMemory, "heap: `512m`, `2g`"),
     (dict, "table"),
     (Path, "path"),
     (bool, "`true` or `false`"),
@@ -76,8 +76,8 @@ def settings() -> Iterator[str]:
             yield from [f"## [{name}]\n", f"{field.description}\n"]
             continue
         yield from _section(name, section)
-        if section is keys_and_bounds.TimerSection:
-            yield from _section('timer.topic."<name>"', keys_and_bounds.TimerTopic)
+        if section is keys_and_defaults.TimerSection:
+            yield from _section('timer.topic."<name>"', keys_and_defaults.TimerTopic)
 
 
 def _section(name: str, section: type[BaseModel]) -> Iterator[str]:

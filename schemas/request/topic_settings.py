@@ -8,7 +8,7 @@
                 cancels the timers whose id is its key
     target      the target of messages that name none
     targets     patterns of the targets that messages may name beside it; none: all of them are
-                open. No configuration leaves it out (config/keys_and_bounds.py)
+                open. No configuration leaves it out (config/keys_and_defaults.py)
     delay_ms    the delay of messages without a requested time
     max_delay_ms  the longest delay of its messages, where that is less than that of all
     past_due    the outcome of a message that is due at its record's timestamp or before: "fire"

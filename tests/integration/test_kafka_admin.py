@@ -15,7 +15,7 @@ from tests.harness import topics
 from tests.harness.launcher import wait_until
 from tests.harness.shared_broker import SharedBroker
 
-from duewheel.config.keys_and_bounds import KafkaSection, TimerSection
+from duewheel.config.keys_and_defaults import KafkaSection, TimerSection
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.admin import KafkaAdmin

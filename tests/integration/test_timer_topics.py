@@ -21,7 +21,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.topics_read import TopicSet
 from duewheel.clock import SystemClock
-from duewheel.config.keys_and_bounds import (
+from duewheel.config.keys_and_defaults import (
     AppSection,
     IngestSection,
     KafkaSection,

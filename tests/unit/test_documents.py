@@ -14,7 +14,7 @@ from click import Group, Option
 from pydantic import BaseModel
 
 from duewheel.cli.main import cli
-from duewheel.config.keys_and_bounds import TimerTopic
+from duewheel.config.keys_and_defaults import TimerTopic
 from duewheel.config.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]

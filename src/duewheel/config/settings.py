@@ -4,7 +4,7 @@ Precedence, rising: defaults, the file (`--config`, else DUEWHEEL_CONFIG, else .
 exists), environment (DUEWHEEL_<SECTION>__<KEY>), flags. No value is clamped: an unknown key, an
 impossible value and a contradiction are refused, and one error lists all of them.
 
-Keys, kinds and bounds are in keys_and_bounds.py and values.py; what several keys must satisfy
+Keys, kinds and bounds are in keys_and_defaults.py and values.py; what several keys must satisfy
 together, in contradictions.py. Durations: "24h", "1h30m"; keys that end in `_ms` also take a bare
 number. Sizes: "16MiB" or bytes. Lists: TOML lists, or separated by commas. The tables
 [kafka.client] and [spark] are passed through; from the environment they come key by key or as one
@@ -30,7 +30,7 @@ from pydantic_settings import (
 )
 
 from duewheel.config.contradictions import contradictions
-from duewheel.config.keys_and_bounds import (
+from duewheel.config.keys_and_defaults import (
     AppSection,
     AuditSection,
     DequeueSection,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from duewheel.config.keys_and_bounds import TimerSection, TimerTopic
+from duewheel.config.keys_and_defaults import TimerSection, TimerTopic
 from duewheel.schemas.request.topic_settings import CANCEL, FIRE, KEY, NATIVE
 
 if TYPE_CHECKING:

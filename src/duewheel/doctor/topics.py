@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX, ROOM_BYTES, beyond_room
-from duewheel.config.keys_and_bounds import TimerSection
+from duewheel.config.keys_and_defaults import TimerSection
 from duewheel.doctor.cluster import Cluster, Topic
 from duewheel.doctor.findings import Diagnosis, Severity, diagnose
 from duewheel.errors import DuewheelError

@@ -14,7 +14,7 @@ from ipaddress import ip_address
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from duewheel.config.keys_and_bounds import ServeSection
+from duewheel.config.keys_and_defaults import ServeSection
 from duewheel.serve.problems import RETRY_AFTER_S, Refused
 
 BODY_S = 30.0  # in which a body must arrive

@@ -11,7 +11,7 @@ import structlog
 import uvicorn
 
 from duewheel.clock import SystemClock
-from duewheel.config.keys_and_bounds import ServeSection
+from duewheel.config.keys_and_defaults import ServeSection
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.serve.access import Access

@@ -9,7 +9,7 @@ import pytest
 
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.topics_read import FILE_NAME, TopicSet
-from duewheel.config.keys_and_bounds import StorageSection, TimerSection
+from duewheel.config.keys_and_defaults import StorageSection, TimerSection
 from duewheel.config.settings import Settings
 from duewheel.ops.status import status
 from duewheel.wheel.storage.data_directory import DataDirectory

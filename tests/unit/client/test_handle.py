@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from duewheel.cli.messages import answered
 from duewheel.client import Timer
 from duewheel.client.handle import RecallHandle, id_bytes
-from duewheel.config.keys_and_bounds import TimerSection as Timer_
+from duewheel.config.keys_and_defaults import TimerSection as Timer_
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.ops.changes import NamedTimer

@@ -16,7 +16,7 @@ from tests.harness.source_table import read_records
 
 from duewheel import factory
 from duewheel.cli.main import cli
-from duewheel.config.keys_and_bounds import TimerTopic
+from duewheel.config.keys_and_defaults import TimerTopic
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError
 from duewheel.schemas.request.parser import parse

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duewheel.config.keys_and_bounds import TimerSection
+from duewheel.config.keys_and_defaults import TimerSection
 from duewheel.config.settings import Settings
 from duewheel.kafka.topic_requirements import compare, dead_letter_plan, timer_topic_plans
 

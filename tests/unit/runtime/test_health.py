@@ -15,7 +15,7 @@ from duewheel.checkpoints.live_fields import Lag
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import SystemClock
-from duewheel.config.keys_and_bounds import StorageSection
+from duewheel.config.keys_and_defaults import StorageSection
 from duewheel.config.settings import load
 from duewheel.config.sources import SingleSettings
 from duewheel.runtime import health
