@@ -40,7 +40,7 @@ from duewheel.wheel.storage.byte_layouts import (
     pack_reserved,
     with_level,
 )
-from duewheel.wheel.storage.hour_segments import HourFiles
+from duewheel.wheel.storage.hour_files import HourFiles
 from duewheel.wheel.storage.message_store import MessageStore, StoredMessages
 from duewheel.wheel.storage.record_builder import seal, stored_messages
 from duewheel.wheel.storage.timer_log import Records

@@ -23,7 +23,7 @@ from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.storage.byte_layouts import CANCELLATION, row_checks
-from duewheel.wheel.storage.hour_segments import HourFiles
+from duewheel.wheel.storage.hour_files import HourFiles
 
 FOLDER = "cancelled"
 

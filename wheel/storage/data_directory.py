@@ -35,7 +35,7 @@ from duewheel.wheel.storage.byte_layouts import MAGIC_ABANDONED
 from duewheel.wheel.storage.cancel_log import CancelLog
 from duewheel.wheel.storage.cancelled_records import CancelledRecords
 from duewheel.wheel.storage.creation import with_files
-from duewheel.wheel.storage.hour_segments import HourFiles
+from duewheel.wheel.storage.hour_files import HourFiles
 from duewheel.wheel.storage.message_store import MessageStore, split_by_limits
 from duewheel.wheel.storage.runs import OnProgress, Runs
 from duewheel.wheel.storage.timelines import TIMELINES

@@ -24,7 +24,7 @@ from duewheel.schemas import columns
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.columns import Column
 from duewheel.wheel.storage.byte_layouts import PREFIX, PREFIX_BYTES, as_appended
-from duewheel.wheel.storage.hour_segments import HourFiles
+from duewheel.wheel.storage.hour_files import HourFiles
 from duewheel.wheel.storage.timer_log import Records
 
 FOLDER = "messages"

@@ -44,7 +44,7 @@ from duewheel.wheel.storage.byte_layouts import (
     link_at,
     slots_in,
 )
-from duewheel.wheel.storage.hour_segments import HourFiles
+from duewheel.wheel.storage.hour_files import HourFiles
 from duewheel.wheel.storage.runs import Runs, SlotRuns
 from duewheel.wheel.storage.timer_wheel import Entries
 
