@@ -86,7 +86,15 @@ def slot_of(due_ms: int | Int64, precision_ms: int) -> int | Int64:
     return -(-due_ms // precision_ms)
 
 
-def closable_slot(now_ms: int, precision_ms: int) -> int:
+@overload
+def closable_slot(now_ms: int, precision_ms: int) -> int: ...
+
+
+@overload
+def closable_slot(now_ms: Int64, precision_ms: int) -> Int64: ...
+
+
+def closable_slot(now_ms: int | Int64, precision_ms: int) -> int | Int64:
     """Computes the last slot that may be closed at `now_ms`: floor(now / precision)."""
     return now_ms // precision_ms
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ from duewheel.ops.stats import files_identity, open_directory, stats_of
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.inspect.rolled_due_times import rolled_due_times
+from duewheel.wheel.slots import closable_slot
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 SAMPLE_MAX = 20_000  # due times of rolled timers: a read each
@@ -128,7 +128,7 @@ class PendingView:
         ranges = usual_ranges(self._settings, now_ms) if wanted is None else [wanted]
         with self._lock:
             directory, timers = self._current()
-            bounds = [_NO_SLOT, now_ms // precision_ms, _LAST_SLOT]
+            bounds = [_NO_SLOT, closable_slot(now_ms, precision_ms), _LAST_SLOT]
             counts, rolls = timers.between(bounds)
             sample = self._sampled(directory, int(rolls.sum()))
             shown = [_shown(timers, each, precision_ms, sample) for each in ranges]
@@ -175,7 +175,7 @@ def _shown(
     timers: PendingTimers, wanted: TimeRange, precision_ms: int, sample: _Sample
 ) -> dict[str, Any]:
     bounds_ms = wanted.bounds_ms
-    counts, rolls = timers.between(_slots(bounds_ms, precision_ms))
+    counts, rolls = timers.between(closable_slot(bounds_ms, precision_ms).tolist())
     rolled = np.histogram(sample.due_ms, bounds_ms)[0] * sample.weight
     return {
         "name": wanted.name,
@@ -183,8 +183,3 @@ def _shown(
         "width_ms": wanted.width_ms,
         "counts": (counts - rolls + np.rint(rolled).astype(np.int64)).tolist(),
     }
-
-
-def _slots(bounds_ms: Int64, precision_ms: int) -> Sequence[int]:
-    slots: list[int] = (bounds_ms // precision_ms).tolist()
-    return slots
