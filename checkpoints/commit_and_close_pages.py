@@ -6,6 +6,10 @@
     close    {"lower", "c_before", "floor", "c"}
 
 Marks, and c, are {topic: {partition: offset}}. A mark is the next offset to take.
+
+State.write_commit and write_close (state_file.py) write them, as pages of checksummed_pages.py: in
+step 5 of wheel/append/engine.py, in step 1 of wheel/dequeue/loop.py; else only in a recovery, in a
+standby, and after an accepted loss.
 """
 
 from __future__ import annotations

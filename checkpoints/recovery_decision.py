@@ -1,8 +1,9 @@
 """Decides at a start which files are kept; one path serves every case, from a kill to a lost disk.
 
 Dequeue compares Kafka's progress with the local files, decides, and writes the *recovery record*. A
-starting ingest waits for the record of the running dequeue, and applies it
-(wheel/recovery/rebuild.py) before Spark starts.
+starting ingest waits for the record of the running dequeue, and applies it before Spark starts
+(wheel/recovery/rebuild.py, which also decides from which offsets Kafka is read again if no file is
+kept: `first_marks`).
 
     intact      all files are whole, after a kill or a clean stop: no recovery
     new         the first start of a shard

@@ -1,5 +1,8 @@
 """Slots beyond the ring: their rows are committed to log and messages, and linked later.
 
+Such slots come from a broker that stamps ahead, or a delivery that lags by a lap; a timer due
+beyond the roll window rolls instead (wheel/roll_rule.py).
+
 `state.linked` is the last slot with an entry in the wheel. A commit links its rows up to there, and
 leaves the others in their hours' files. A linker links these once the ring reaches them, a range of
 slots (linked, end] at a time, with end ≤ `Timeline.reach(lower)` and lower of the close page:

@@ -1,15 +1,16 @@
-"""The settings: one TOML file, the environment, flags; checked once, frozen, handed in.
+"""Loads the settings; each key's text, kind and default are in keys_and_defaults.py.
+
+Sources: one TOML file, the environment, flags; checked once, frozen, handed in.
 
 Precedence, rising: defaults, the file (`--config`, else DUEWHEEL_CONFIG, else ./duewheel.toml if it
 exists), environment (DUEWHEEL_<SECTION>__<KEY>), flags. No value is clamped: an unknown key, an
 impossible value and a contradiction are refused, and one error lists all of them.
 
-Keys, kinds and bounds are in keys_and_defaults.py and values.py; what several keys must satisfy
-together, in contradictions.py. Durations: "24h", "1h30m"; keys that end in `_ms` also take a bare
-number. Sizes: "16MiB" or bytes. Lists: TOML lists, or separated by commas. The tables
-[kafka.client] and [spark] are passed through; from the environment they come key by key or as one
-JSON object, as [timer.topic] does. What looks like a secret in them is held as SecretStr and never
-shown.
+The kinds themselves are in values.py; what several keys must satisfy together, in
+contradictions.py. Durations: "24h", "1h30m"; keys that end in `_ms` also take a bare number. Sizes:
+"16MiB" or bytes. Lists: TOML lists, or separated by commas. The tables [kafka.client] and [spark]
+are passed through; from the environment they come key by key or as one JSON object, as
+[timer.topic] does. What looks like a secret in them is held as SecretStr and never shown.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
 """Decides which rows go to their target, which are parked, and which become dead letters.
 
-    never publishable                 dead letter (unpublishable_rows.py), also of a deleted topic
-                                      (target_metadata.py)
-    its partition takes no writes     parked: a copy waits in its timer topic (requeue.py). If that
-                                      refuses the copy: dead letter, which can be replayed; waiting
-                                      for the target would delay every other row
-    in excess of its slot             spread: parked until a later slot (slot_overflow.py)
+    never publishable                 dead letter (unpublishable_rows.py)
+    refused by the broker when sent   smaller batches; alone in its batch: dead letter. Any other
+                                      error of one partition: it takes no writes for now
+                                      (note_refusal in target_metadata.py)
+    its partition takes no writes     parked: a copy waits in its timer topic
+                                      (wheel/dequeue/requeue.py). If that refuses the copy: dead
+                                      letter, which can be replayed; waiting for the target would
+                                      delay every other row
+    in excess of its slot             spread: parked until a later slot (wheel/slot_overflow.py)
     dead letter, while its topic      waits as a copy in its timer topic
     takes no writes
 

@@ -8,6 +8,9 @@ and the probe of a supervisor, which would then restart the process.
   come; however slowly one comes. It also ends if its client reads nothing of a response for IDLE_S.
 - Beyond CONNECTIONS_MAX the connection ends that has waited longest for its client. There is such a
   connection: gate.py bounds those that do not wait for their clients, REQUESTS_MAX, to fewer.
+
+Sizes are bounded elsewhere: of a request's head in server.py (HEADER_BYTES_MAX), of its body in
+gate.py.
 """
 
 from __future__ import annotations
