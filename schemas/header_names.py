@@ -46,6 +46,20 @@ ANSWER_REQUEST = "request"  # "cancel" or "reschedule"
 ERROR_CODE = "TIMER_ERROR_CODE"  # one word, for programs
 ERROR = "TIMER_ERROR"  # a sentence, for people
 
+# Added by the client's RetryLater. For the service they are a message's own headers.
+RETRY_ATTEMPT = "RETRY_ATTEMPT"  # of a retry: 2, 3, …; of a dead letter: the attempts it has had
+RETRY_FIRST = "RETRY_FIRST"  # topic-partition@offset of the message when it was new
+RETRY_DEADLINE_MS = "RETRY_DEADLINE_MS"  # no attempt begins later, epoch ms
+RETRY_HISTORY = "RETRY_HISTORY"  # the failed attempts, a JSON array
+RETRY_REASON = "RETRY_REASON"  # these three on dead letters only
+RETRY_ERROR = "RETRY_ERROR"  # class of the last error
+RETRY_ERROR_TEXT = "RETRY_ERROR_TEXT"
+RETRY = frozenset(
+    {
+        *(RETRY_ATTEMPT, RETRY_FIRST, RETRY_DEADLINE_MS, RETRY_HISTORY),
+        *(RETRY_REASON, RETRY_ERROR, RETRY_ERROR_TEXT),
+    }
+)
 
 DELIVERED = (SOURCE, DUE_MS, TIMER_ID, ROLL_TIMES)
 """What a delivery has beside the message's own headers."""

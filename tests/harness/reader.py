@@ -19,9 +19,9 @@ _GIVE_UP_S = 90.0
 
 @contextmanager
 def consumer(servers: str, **settings: Any) -> Iterator[KafkaConsumer]:
-    """One of no group that sees committed records only, from the beginning on."""
-    committed = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
-    made = KafkaConsumer(bootstrap_servers=servers, group_id=None, **committed | settings)
+    """One of no group that sees committed records only, from the beginning on, by default."""
+    usual = {"isolation_level": "read_committed", "auto_offset_reset": "earliest", "group_id": None}
+    made = KafkaConsumer(bootstrap_servers=servers, **usual | settings)
     try:
         yield made
     finally:

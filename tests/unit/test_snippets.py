@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,9 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import click
+import kafka
 import pytest
+from kafka import KafkaConsumer, KafkaProducer
 
 from duewheel.cli.main import cli
 from duewheel.client import producer
@@ -200,6 +202,9 @@ class Acknowledged:
     def add_errback(self, callback: Callable[..., object]) -> None:
         pass
 
+    def get(self, timeout: float) -> Self:
+        return self
+
 
 class QuickKafka:
     """Stands for KafkaProducer: each record is written at once.
@@ -212,6 +217,7 @@ class QuickKafka:
 
     def __init__(self, *, bootstrap_servers: str, **options: Any) -> None:
         assert re.fullmatch(r"[\w.-]+:\d+", bootstrap_servers)
+        self.config = KafkaProducer.DEFAULT_CONFIG | options
 
     def send(
         self,
@@ -219,7 +225,7 @@ class QuickKafka:
         value: Any,
         key: Any,
         headers: list[tuple[str, bytes]],
-        partition: int | None,
+        partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Acknowledged:
         self.written.append((topic, [name for name, _ in headers]))
@@ -229,6 +235,36 @@ class QuickKafka:
         return {0, 1, 2, 3}
 
     def close(self, timeout: float | None = None) -> None:
+        pass
+
+
+class QuickTransactions(QuickKafka):
+    """Stands for KafkaProducer with a transactional id."""
+
+    def init_transactions(self) -> None:
+        pass
+
+    begin_transaction = abort_transaction = commit_transaction = init_transactions
+
+    def send_offsets_to_transaction(self, offsets: object, group: object) -> None:
+        pass
+
+
+class QuickConsumer:
+    """Stands for KafkaConsumer: it has one record, which is no JSON."""
+
+    def __init__(self, topic: str, *, bootstrap_servers: str, **options: Any) -> None:
+        self.config = KafkaConsumer.DEFAULT_CONFIG | options
+        self._topic = topic
+
+    def __iter__(self) -> Iterator[Any]:
+        place = {"topic": self._topic, "partition": 0, "offset": 0}
+        yield SimpleNamespace(**place, key=None, value=b"oops", headers=[])
+
+    def commit(self) -> None:
+        pass
+
+    def group_metadata(self) -> None:
         pass
 
 
@@ -268,10 +304,12 @@ class QuickMessages:
 def test_programs_run(snippet: Snippet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QuickKafka, "written", [], raising=False)
     monkeypatch.setattr(producer, "KafkaProducer", QuickKafka)
+    monkeypatch.setattr(kafka, "KafkaProducer", QuickTransactions)
+    monkeypatch.setattr(kafka, "KafkaConsumer", QuickConsumer)
     monkeypatch.setattr(producer, "AnswerReader", QuickAnswers)
     monkeypatch.setattr(producer, "MessageReader", QuickMessages)
     exec(compile(snippet.text, str(snippet), "exec"), {"__name__": "__main__"})
     for topic, headers in QuickKafka.written:
         timed = producer.has_due_time([(name, b"1") for name in headers])
-        assert topic == ("orders.delayed" if timed else "orders")
+        assert topic in ({"orders.delayed"} if timed else {"orders", "orders.failed"})
     assert QuickKafka.written

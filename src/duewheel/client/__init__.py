@@ -1,8 +1,10 @@
-"""What producers import: a Kafka producer that can also say when, and its futures."""
+"""What producers import: a Kafka producer that can also say when, its futures, and retries."""
 
 from duewheel.client.async_producer import AsyncDelayProducer
 from duewheel.client.futures import Cancel, Rescheduled, Timer
 from duewheel.client.producer import SAME, DelayProducer
+from duewheel.client.retry_later import Retry, RetryEnd, RetryLater
+from duewheel.client.retry_policy import RetryPolicy
 from duewheel.schemas.header_names import Answer
 
 __all__ = [
@@ -12,5 +14,9 @@ __all__ = [
     "Cancel",
     "DelayProducer",
     "Rescheduled",
+    "Retry",
+    "RetryEnd",
+    "RetryLater",
+    "RetryPolicy",
     "Timer",
 ]
