@@ -21,6 +21,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -147,8 +148,21 @@ class Epochs:
         return of_row
 
     def extended_by(self, values: Mapping[str, Any], since: Marks) -> Epochs:
-        """Returns these epochs and another one with the newest keys, from these offsets on."""
-        return replace(self, epochs=(*self.epochs, Epoch(values, since, self.newest.copy_keys)))
+        """Returns these epochs and another one with the newest keys, from these offsets on; but not
+        from before the keys were drawn: a copy from there, signed by a former key, would count as
+        forged.
+        """
+        keys, drawn_at = self.newest.copy_keys, self._newest_keys_since()
+        since = {p: max(offset, drawn_at.get(p, 0)) for p, offset in since.items()}
+        return replace(self, epochs=(*self.epochs, Epoch(values, since, keys)))
+
+    def _newest_keys_since(self) -> Marks:
+        """Returns where the first epoch with the newest keys begins; nothing: all have them."""
+        drawn_at: Marks = {}
+        for before, epoch in pairwise(self.epochs):
+            if before.copy_keys != epoch.copy_keys:
+                drawn_at = epoch.since
+        return drawn_at
 
     def drawing_key(self, draw: Callable[[int], int]) -> Epochs:
         """Returns these epochs, the keys of copies in the newest one rotated.

@@ -108,9 +108,12 @@ def plan(
             "progress counts in slots of that length. Restore it, or let everything that is "
             "pending run out and start over: another app.id, an empty data directory"
         )
-    since = taken_until(progress, local)
+    since: Marks = taken_until(progress, local)
     lowest = first_marks(wheel, progress, offsets_at)
-    wanted_epochs = old.extended_by(values, since) if changes else old
+    wanted_epochs = old
+    if changes:
+        wanted_epochs = old.extended_by(values, since)
+        since = wanted_epochs.newest.since
     if rotation is not None:
         _require_none_held(progress)
         ends = rotation.ends(since)

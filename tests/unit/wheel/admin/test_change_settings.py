@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -81,6 +82,25 @@ def test_a_new_key_holds_from_the_ends_of_the_partitions(world: RecoveryWorld) -
     assert [dict(each.since) for each in epochs.epochs[1:]] == [taken, {P: ends[P], Q: ends[Q]}]
     assert planned.changes and planned.since == epochs.newest.since
     assert epochs.epochs[1].values == OTHER.slot_values(world.wheel)
+    assert world.start() == "intact"
+    world.finish()
+
+
+@pytest.mark.parametrize("rotations", [1, 2])
+def test_changed_settings_do_not_reach_below_a_new_key(
+    world: RecoveryWorld, rotations: int
+) -> None:
+    """A copy there is signed by a former key: under the new one alone it would count as forged."""
+    caught_up(world)
+    taken = dict(State.open(world.path).commit().marks)
+    ends = {P: taken[P] + 5, Q: taken[Q]}
+    keys = itertools.count()
+    for _ in range(rotations):
+        reconfigure(world, world.config, rotation=Rotation(lambda _: next(keys), lambda _: ends))
+    planned = reconfigure(world, OTHER)
+    assert planned.since == planned.progress.epochs.newest.since == ends
+    again = reconfigure(world, world.config, rotation=Rotation(lambda _: 9, lambda _: taken))
+    assert [dict(each.since) for each in again.progress.epochs.epochs[-2:]] == [ends, ends]
     assert world.start() == "intact"
     world.finish()
 
