@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka.errors import IllegalStateError, KafkaError
+from kafka.errors import IllegalStateError, KafkaError, KafkaTimeoutError
 from tests.harness import launcher
+from tests.harness.launcher import wait_until
 from tests.harness.reader import everything_in, read_topic
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import SparklessShard
@@ -321,6 +323,44 @@ def test_an_async_cancel_has_its_answer(
     with DelayProducer(topics.timers, bootstrap_servers=topics.servers) as dequeue:
         assert asyncio.run(run(dequeue)) == "cancelled"
     assert [r.value for r in topics.records(topics.timers)] == [b"pay", b"pay", b""]
+
+
+def test_a_topic_that_is_missing_delays_no_other_call(topics: ClientTopics) -> None:
+    async def run() -> None:
+        async with AsyncDelayProducer(
+            topics.timers, bootstrap_servers=topics.servers, max_block_ms=2_000
+        ) as producer:
+            missing = [
+                asyncio.create_task(producer.send(f"{topics.orders}.missing", b""))
+                for _ in range(2)
+            ]
+            await asyncio.sleep(0)
+            await producer.schedule(topics.orders, b"", delay="1h")
+            await producer.send(topics.orders, b"")
+            assert not any(task.done() for task in missing)
+            missing[1].cancel()
+            with pytest.raises(KafkaTimeoutError):
+                await missing[0]
+
+    asyncio.run(run())
+
+
+def test_a_start_that_is_cancelled_leaves_nothing(topics: ClientTopics) -> None:
+    before = set(threading.enumerate())
+
+    async def run() -> None:
+        producer = AsyncDelayProducer(topics.timers, bootstrap_servers=topics.servers)
+        starting = asyncio.create_task(producer.start())
+        await asyncio.sleep(0.001)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        with pytest.raises(IllegalStateError):
+            await producer.start()
+        await producer.close()
+
+    asyncio.run(run())
+    wait_until(lambda: set(threading.enumerate()) <= before, "a thread has stayed", ANSWER_S)
 
 
 def test_a_cancelled_task_and_a_close_lose_no_record(topics: ClientTopics) -> None:
