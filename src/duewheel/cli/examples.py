@@ -51,6 +51,21 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "duewheel reschedule --handle AQAAAAIAAAAAAAAR --delay 1h",
         "duewheel reschedule --id r-42 --key order-42 --delay 1h --topic orders --value pay",
     ),
+    "import etf1": (
+        "duewheel import etf1 --from-topic schedules --dry-run",
+        "duewheel import etf1 --from-topic schedules --timer-topic orders.delayed",
+    ),
+    "import karafka": (
+        "duewheel import karafka --from-topic scheduled_messages --dry-run",
+        "duewheel import karafka --from-topic scheduled_messages --skip-refused --output json",
+    ),
+    "import postgres": (
+        "duewheel import postgres --dsn service=shop --query 'SELECT * FROM waiting_jobs'",
+    ),
+    "import redis": (
+        "duewheel import redis --key delayed --topic orders --dry-run",
+        "duewheel import redis --key delayed --topic-field queue --key-field order --unit ms",
+    ),
     "reconfigure": ("duewheel reconfigure --dry-run",),
     "reshard": ("duewheel reshard --to 4 --dry-run",),
     "recover": ("duewheel recover --dry-run",),

@@ -18,6 +18,7 @@ from duewheel.cli import developing, inspecting, messages, operating, processes,
 from duewheel.cli.command_groups import GroupedCommands
 from duewheel.cli.config_check import config
 from duewheel.cli.dead_letters import dlq
+from duewheel.cli.importing import import_group
 from duewheel.cli.topics import topic
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.runtime import exit_reason
@@ -57,7 +58,7 @@ for command in (  # in the order of the reference (docs/commands.md)
     *(inspecting.status, inspecting.health, inspecting.stats),
     *(timers.list_timers, timers.show_timers, processes.serve),
     *(inspecting.check, inspecting.doctor, inspecting.audit, config),
-    *(messages.send, messages.cancel, messages.reschedule),
+    *(messages.send, messages.cancel, messages.reschedule, import_group),
     *(operating.reconfigure, operating.reshard),
     *(inspecting.recover, operating.promote, dlq),
     *(developing.demo, developing.dev_broker, topic),

@@ -26,8 +26,10 @@ _INSTANTS = frozenset(
     [
         "delivered_ms",
         "due_ms",
+        "earliest_due_ms",
         "floor_ms",
         "lag_asked_ms",
+        "latest_due_ms",
         "next_due_ms",
         "next_try_ms",
         "oldest_ms",

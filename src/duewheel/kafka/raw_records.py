@@ -18,10 +18,14 @@ from duewheel.schemas.batches import OffsetRanges
 from duewheel.schemas.wire.batch_reader import BatchBody, CorruptBatch, committed_batches
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.record_reader import read_batches
+from duewheel.schemas.wire.single_record import Header
 
 # Of records, not compressed, that are in memory together; a single batch may have more. A part may
 # decompress to a hundred times its bytes: as one group it could exceed the memory of a task.
 GROUP_BYTES = 16 << 20
+
+Row = tuple[int, int, bytes | None, bytes | None, tuple[Header, ...]]
+"""Offset, timestamp in ms, key, value and headers of a record."""
 
 
 def committed_records(
@@ -49,6 +53,25 @@ def committed_records(
                 yield from _within_bounds(group, part, bounds)
                 group, group_bytes = [], 0
     yield from _within_bounds(group, part, bounds)
+
+
+def rows_of(records: KafkaRecords) -> Iterator[Row]:
+    """The records one by one. A header's name that is no UTF-8 has surrogates for its bytes."""
+    names = (
+        (name or b"").decode(errors="surrogateescape")
+        for name in records.headers.names.column().to_pylist()
+    )
+    headers = list(zip(names, records.headers.values.column().to_pylist(), strict=True))
+    firsts = records.headers.firsts.tolist()
+    rows = zip(
+        records.offset.tolist(),
+        records.timestamp_ms.tolist(),
+        records.key.column().to_pylist(),
+        records.value.column().to_pylist(),
+        strict=True,
+    )
+    for row, of_record in enumerate(rows):
+        yield *of_record, tuple(headers[firsts[row] : firsts[row + 1]])
 
 
 def _committed_batches(fetched: Fetched, number: int, until: int) -> Iterator[BatchBody]:

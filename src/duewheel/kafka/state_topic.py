@@ -2,7 +2,8 @@
 
 Each shard has a partition of its own, the one of its index: an open transaction holds back the
 stable offset of every partition that it has written to, and would hide another shard's records. A
-partition also receives the transactions of `reshard`; the first one those of `dlq replay`, too.
+partition also receives the transactions of `reshard`; the first one those of `dlq replay` and
+`import`, too.
 
 Order matters. The end offset is read, open transactions included, after the caller's
 `init_transactions` has returned: so every record of this shard that may be committed lies below it.

@@ -18,11 +18,10 @@ from duewheel.kafka.bounded_reader import BEGINNING, Bound
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.raw_reader import RawReader
-from duewheel.kafka.raw_records import committed_records
+from duewheel.kafka.raw_records import committed_records, rows_of
 from duewheel.kafka.state_topic import newest_of, place_of
 from duewheel.ops.stats import octets_shown
 from duewheel.schemas.dead_letters import DeadLetter
-from duewheel.schemas.wire.kafka_records import KafkaRecords
 
 _DEADLINE_S = 30.0
 _FETCH_BYTES = 1 << 20
@@ -84,7 +83,7 @@ class DeadLetterReader:
         most = self._chunk_records
         for part in self._records.read(ranges, _FETCH_BYTES):
             records = committed_records(part, ranges)
-            letters = [letter for some in records for letter in _letters(some, partition)]
+            letters = [DeadLetter(partition, *row) for some in records for row in rows_of(some)]
             while len(letters) > most:
                 yield letters[:most], letters[most - 1].offset + 1
                 letters = letters[most:]
@@ -113,24 +112,6 @@ def dead_letter_reader(
         with closing(RawReader(client, [topic])) as records:
             topic_id = str(topic_ids[topic])
             yield DeadLetterReader(client, topic_id, settings, admin, records, chunk_records)
-
-
-def _letters(records: KafkaRecords, partition: int) -> Iterator[DeadLetter]:
-    names = (
-        (name or b"").decode(errors="surrogateescape")
-        for name in records.headers.names.column().to_pylist()
-    )
-    headers = list(zip(names, records.headers.values.column().to_pylist(), strict=True))
-    firsts = records.headers.firsts.tolist()
-    rows = zip(
-        records.offset.tolist(),
-        records.timestamp_ms.tolist(),
-        records.key.column().to_pylist(),
-        records.value.column().to_pylist(),
-        strict=True,
-    )
-    for row, of_record in enumerate(rows):
-        yield DeadLetter(partition, *of_record, tuple(headers[firsts[row] : firsts[row + 1]]))
 
 
 def list_letters(

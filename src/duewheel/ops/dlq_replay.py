@@ -2,11 +2,9 @@
 
 A replay reads the dead-letter topic up to its end at the start, one bounded chunk at a time. One
 Kafka transaction per chunk holds the messages and the position (dlq_replay_position.py), so a dead
-letter is replayed once, whatever is killed and however often the command runs.
-
-Two concurrent replays share a transactional id: the one that opens its producer last fences the
-other, and a run opens its producer again after each refusal. So the position is read after every
-open, and is valid only as long as that producer.
+letter is replayed once, whatever is killed and however often the command runs
+(positioned_writes.py). Two concurrent replays share a transactional id, and a run opens its
+producer again after each refusal.
 
 The same transaction writes a letter that cannot be replayed now (no such topic, too large …) to the
 end of the dead-letter topic again, with the present reason. The same run does not read it.
@@ -25,27 +23,21 @@ import structlog
 
 from duewheel import factory
 from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
-from duewheel.clock import Clock, SystemClock
+from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt
 from duewheel.kafka import shard_settings
-from duewheel.kafka.clients import close, open_admin
-from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.state_topic import place_of
-from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
-from duewheel.kafka.transactional_producer import TransactionalProducer, preparation_deadline
 from duewheel.kafka.unpublishable_rows import reason_text
 from duewheel.ops.dlq_list import CHUNK_RECORDS, DeadLetterReader, dead_letter_reader
+from duewheel.ops.positioned_writes import REFUSALS_MAX, PositionedWriter
 from duewheel.osutil.terminal import progress_bar
-from duewheel.schemas.batches import NO_KEY, NO_PARTITION, TopicPartition
+from duewheel.schemas.batches import NO_KEY, NO_PARTITION
 from duewheel.schemas.columns import binary
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
 from duewheel.schemas.hashing import key_hashes
-from duewheel.schemas.wire.record_batch import HEADER_BYTES, Batch
-from duewheel.schemas.wire.single_record import Header, encode, single
+from duewheel.schemas.wire.record_batch import HEADER_BYTES
+from duewheel.schemas.wire.single_record import Header, encode
 from duewheel.wheel.encoded import Reason, Target
-
-_REFUSALS_MAX = 100  # per chunk; each one halves the batches or finds a bad record
 
 log = structlog.get_logger(__name__)
 
@@ -74,6 +66,10 @@ class _Record:
     partition: int
     headers: Sequence[Header]
     refusal: Refusal | None = None
+
+    @property
+    def name(self) -> bytes:
+        return _name(self.letter)
 
     def encode(self, place: int) -> bytes:
         return encode(place, self.letter.key, self.letter.value, self.headers)
@@ -106,7 +102,7 @@ def replay(
     """
     with ExitStack() as stack:
         reader = stack.enter_context(dead_letter_reader(settings, chunk_records))
-        run = _Replay(settings, selection, reader, SystemClock(), dry_run=dry_run)
+        run = _Replay(settings, selection, reader, dry_run=dry_run)
         stack.callback(run.close)
         return run.run()
 
@@ -119,33 +115,31 @@ class _Replay:
         settings: Settings,
         selection: Selection,
         reader: DeadLetterReader,
-        clock: Clock,
         *,
         dry_run: bool,
     ) -> None:
         self._settings, self._selection = settings, selection
-        self._reader, self._clock, self._dry_run = reader, clock, dry_run
-        self._client = reader.client
-        self._limits = shard_settings.publisher_limits(settings)
+        self._reader, self._dry_run = reader, dry_run
         self._contract = factory.contract(settings)
         self._refusals: dict[tuple[str | None, str], Refusal | None] = {}
-        self._catalog = TargetCatalog(self._client, self._limits)
         self._sticky = random.randrange(
             1 << 31
         )  # modulo their number: the partition without key and request
-        self._producer = TransactionalProducer(
-            self._client, f"{settings.app.id}.dlq-replay", self._limits
+        self._writer = PositionedWriter(
+            reader.client,
+            f"{settings.app.id}.dlq-replay",
+            settings.state_topic,
+            shard_settings.publisher_limits(settings),
+            SystemClock(),
         )
         self._position = ReplayPosition.decode(None, reader.topic_id)
         self._left = selection.limit
         self._topics: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
-        self._admin = open_admin(self._client, self._deadline())
 
     def close(self) -> None:
         """Closes the clients. The next run, or its time-out, aborts an open transaction."""
-        self._producer.stop()
-        close(self._admin)
+        self._writer.close()
 
     def run(self) -> dict[str, Any]:
         self._require_real_topic()
@@ -172,7 +166,7 @@ class _Replay:
         refusal = self._why_no_target(None, topic)
         if refusal is not None:
             raise ConfigError(f"--to-topic: nothing can be replayed to {refusal.error}")
-        if self._catalog.resolve(self._admin, [topic], self._deadline())[topic].refusal:
+        if self._writer.resolve([topic])[topic].refusal:
             raise ConfigError(f"--to-topic {topic}: no such topic, or no right to write to it")
 
     def _why_no_target(self, timer_topic: str | None, topic: str) -> Refusal | None:
@@ -187,8 +181,7 @@ class _Replay:
     def _take_over(self) -> ReplayPosition:
         """Fences every other replay, then returns the position."""
         if not self._dry_run:
-            # First: it ends an earlier run's open transaction, which may hide the position.
-            self._producer.open([self._settings.state_topic], self._deadline())
+            self._writer.open()
         return self._reader.position()
 
     def _run(self) -> None:
@@ -218,19 +211,21 @@ class _Replay:
             partition: of the dead-letter topic; theirs.
             reached: the offset below which `partition` has no other dead letters.
         """
-        for _ in range(_REFUSALS_MAX):
-            if not self._producer.is_open and not self._dry_run:
+        for _ in range(REFUSALS_MAX):
+            if not self._writer.is_open and not self._dry_run:
                 self._position = self._take_over()
             wanted, end = self._wanted(letters, reached)
             self._position.move(partition, end, self._selection.code)
             if not wanted:
                 return  # the next transaction commits the position
             targets, records = self._plan(wanted)
-            if self._dry_run or self._transact(records, targets):
+            if self._dry_run or self._writer.write(
+                "replay", records, targets, KEY, self._position.encode()
+            ):
                 self._count(records)
                 return
-            self._producer.stop()
-        raise PublishDoubt(f"Kafka keeps refusing records after {_REFUSALS_MAX} attempts")
+            self._writer.stop()
+        raise PublishDoubt(f"Kafka keeps refusing records after {REFUSALS_MAX} attempts")
 
     def _wanted(self, letters: list[DeadLetter], reached: int) -> tuple[list[DeadLetter], int]:
         """Selects letters that are not replayed yet, and the offset below which none remains."""
@@ -257,11 +252,7 @@ class _Replay:
             for letter in letters
         ]
         topics = {out.topic for out in outgoing if isinstance(out, Outgoing)}
-        targets = self._catalog.resolve(
-            self._admin,
-            [self._settings.dead_letter_topic, *sorted(topics)],
-            preparation_deadline(self._limits.start_deadline_s, len(topics)),
-        )
+        targets = self._writer.resolve([self._settings.dead_letter_topic, *sorted(topics)])
         hashes = key_hashes(binary(letter.key for letter in letters)).tolist()
         records = [
             self._record(letter, out, targets, key_hash)
@@ -298,7 +289,7 @@ class _Replay:
                 reason = Reason.KEY_REQUIRED
             elif HEADER_BYTES + len(record.encode(0)) > target.batch_bytes_max:
                 reason = Reason.RECORD_TOO_LARGE
-            elif _name(letter) in self._catalog.refused:
+            elif _name(letter) in self._writer.catalog.refused:
                 reason = Reason.RECORD_REFUSED
             else:
                 return None
@@ -315,73 +306,12 @@ class _Replay:
             return _Record(letter, topic, letter.partition, letter.headers, refusal)
         return record
 
-    def _transact(self, records: list[_Record], targets: Mapping[str, Target]) -> bool:
-        """Returns whether the transaction is committed; False after a refusal: try again."""
-        topics = {record.topic for record in records}
-        seconds = self._limits.publish_deadline_s
-        batches, sent = self._batches(records, targets)
-        state = place_of(self._settings.state_topic, 0)
-        batches.append((state, single(KEY, self._position.encode())))
-        try:
-            self._producer.warm_metadata(topics, preparation_deadline(seconds, len(topics)))
-            outcomes = self._producer.transact("replay", batches, self._clock.now_ms())
-        except Exception as error:  # noqa: BLE001 - kafka-python raises what it likes
-            raise PublishDoubt(
-                f"replay: {self._client.explain(error)}: run it again, nothing is doubled"
-            ) from None
-        errors = [outcome.error for outcome in outcomes if outcome.error is not None]
-        is_noted = [
-            self._catalog.note_refusal(batch, outcome.error)
-            for batch, outcome in zip(sent, outcomes, strict=False)  # the position is last
-            if outcome.failed_itself and outcome.error is not None
-        ]
-        if errors and not any(is_noted):
-            raise PublishDoubt(f"Kafka refuses: {self._client.explain(errors[0])}")
-        return not errors
-
-    def _batches(
-        self, records: list[_Record], targets: Mapping[str, Target]
-    ) -> tuple[list[tuple[TopicPartition, Batch]], list[SentBatch]]:
-        groups: dict[TopicPartition, list[_Record]] = {}
-        for record in records:
-            groups.setdefault((record.topic, record.partition), []).append(record)
-        batches, sent = [], []
-        for place, group in groups.items():
-            topic, number = place
-            bytes_max = self._catalog.batch_bytes(topic, targets[topic])
-            for part in _cut(group, bytes_max - HEADER_BYTES):
-                body = b"".join(record.encode(n) for n, record in enumerate(part))
-                batches.append((place, Batch(memoryview(body), len(part))))
-                alone = _name(part[0].letter) if len(part) == 1 else None
-                size = HEADER_BYTES + len(body)
-                sent.append(SentBatch(topic, number, size, alone))
-        return batches, sent
-
     def _count(self, records: list[_Record]) -> None:
         if self._left is not None:
             self._left -= len(records)
         self._topics.update(record.topic for record in records if record.refusal is None)
         self._refused.update(record.refusal.code for record in records if record.refusal)
 
-    # ---- clients ---------------------------------------------------------------------------
-
-    def _deadline(self) -> Deadline:
-        return Deadline(self._limits.start_deadline_s)
-
 
 def _name(letter: DeadLetter) -> bytes:
     return b"%d@%d" % (letter.partition, letter.offset)
-
-
-def _cut(records: list[_Record], bytes_max: int) -> list[list[_Record]]:
-    """Splits records into batches that fit; a record above the limit gets a batch of its own."""
-    parts: list[list[_Record]] = []
-    left = -1
-    for record in records:
-        size = len(record.encode(len(parts[-1]) if parts else 0))
-        if size > left:
-            parts.append([])
-            left = bytes_max
-        parts[-1].append(record)
-        left -= size
-    return parts

@@ -1,0 +1,1 @@
+"""`duewheel import`: writes what waits in another delay service as timers, once."""
