@@ -33,7 +33,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
     "optional-dependencies"
 ]
-LANGUAGES = {"toml", "python", "sh", "json", ""}  # "": drawings
+CLIENTS = {"java": "java/Reminder.java", "go": "go/main.go", "js": "node/reminder.js"}
+LANGUAGES = {"toml", "python", "sh", "json", *CLIENTS, ""}  # "": drawings
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,13 @@ def of(language: str) -> Callable[..., Any]:
 def test_each_is_in_a_language_that_is_tried() -> None:
     assert {snippet.language for snippet in ALL} <= LANGUAGES
     assert len(ALL) > 30
+
+
+@pytest.mark.parametrize("language", CLIENTS)
+def test_programs_in_other_languages_are_those_that_run(language: str) -> None:
+    """integration/test_foreign_clients.py runs the files."""
+    (snippet,) = (snippet for snippet in ALL if snippet.language == language)
+    assert snippet.text == (ROOT / "docs" / "clients" / CLIENTS[language]).read_text("utf-8")
 
 
 # ---- settings -----------------------------------------------------------------------------------
@@ -151,7 +159,18 @@ def exists(words: list[str]) -> None:
     else:
         known = {".", "cat", "curl", "echo", "eval", "export"}
         known |= {"kafka-console-producer.sh", "kafka-python"}
-        known |= {"docker", "helm", "install", "python3", "systemctl", "useradd"}
+        known |= {
+            "docker",
+            "go",
+            "helm",
+            "java",
+            "node",
+            "npm",
+            "install",
+            "python3",
+            "systemctl",
+            "useradd",
+        }
         assert program in known, f"what is {program}?"
 
 
