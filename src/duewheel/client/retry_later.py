@@ -205,9 +205,9 @@ class RetryLater:
         failure = Failure.of(attempts.attempt, now_ms, error, self._describe)
         after = attempts.after(failure, deadline_ms)
         if attempts.attempt >= self._policy.attempts:
-            return self._end(record, after, failure, RetryEnd.ATTEMPTS)
+            return self._end(record, error, after, failure, RetryEnd.ATTEMPTS)
         if deadline_ms is not None and now_ms + wait_ms > deadline_ms:
-            return self._end(record, after, failure, RetryEnd.DEADLINE)
+            return self._end(record, error, after, failure, RetryEnd.DEADLINE)
         target = record.topic if self._target is None else self._target
         request = request_headers.timer_headers(
             *(target, DueTime.of(delay=timedelta(milliseconds=wait_ms)), self._timer_topic),
@@ -220,6 +220,7 @@ class RetryLater:
         log.warning(
             "attempt %d of %s has failed with %s: the next one is due in %d ms",
             *(attempts.attempt, attempts.first, failure.error, wait_ms),
+            exc_info=error,
         )
         return Retry(attempts.attempt, wait_ms, None)
 
@@ -232,9 +233,11 @@ class RetryLater:
         attempts = Attempts.of(record)
         failure = Failure.of(attempts.attempt, self._clock.now_ms(), error, self._describe)
         after = attempts.after(failure, attempts.deadline_ms)
-        return self._end(record, after, failure, RetryEnd.REFUSED)
+        return self._end(record, error, after, failure, RetryEnd.REFUSED)
 
-    def _end(self, record: Any, after: Attempts, failure: Failure, end: RetryEnd) -> Retry:
+    def _end(
+        self, record: Any, error: Exception, after: Attempts, failure: Failure, end: RetryEnd
+    ) -> Retry:
         added = [
             *after.headers(failure.attempt),
             (RETRY_REASON, end.encode()),
@@ -245,6 +248,7 @@ class RetryLater:
         log.error(
             "attempt %d of %s has failed with %s: it is a dead letter (%s)",
             *(failure.attempt, after.first, failure.error, end),
+            exc_info=error,
         )
         return Retry(failure.attempt, None, end)
 
