@@ -372,32 +372,7 @@ def _require_not_older(progress: Progress, local: Local) -> None:
     )
 
 
-# ---- an unfinished recovery ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Recovering:
-    """The part of a recovery that is left before the shard delivers again.
-
-    Attributes:
-        generation: number of the newest recovery that was decided on.
-        files_whole: whether ingest has made the files whole, or they were not damaged.
-        missing: how many offsets are still to be read again, by partition.
-    """
-
-    generation: int
-    files_whole: bool
-    missing: Marks
-
-
-def recovering(state: State) -> Recovering | None:
-    """Returns the recovery that stops dequeue from closing and delivering, if any."""
-    if state.needs_recovery:
-        return Recovering(state.generation, files_whole=False, missing={})
-    close = state.close()
-    marks = state.commit().marks  # after C: marks only rise
-    missing = close.missing(marks) if close else {}
-    return Recovering(state.generation, files_whole=True, missing=missing) if missing else None
+# ---- the decision for ingest ---------------------------------------------------------------------
 
 
 def dequeue_has_decided(state: State, directory: Path) -> RecoveryRecord | None:

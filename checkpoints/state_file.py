@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 import mmap
 import struct
-import uuid
 import zlib
 from enum import IntEnum
 from pathlib import Path
@@ -78,6 +77,8 @@ class State:
         cls, directory: Path, precision_ms: int, slots: int, fs: FileSystem = HOST_FS
     ) -> State:
         """Makes the state file of a new data directory; it appears whole or not at all."""
+        import uuid  # not at the top: `duewheel health` makes none, and its import takes 8 ms
+
         identity = {
             "format": FORMAT,
             "uuid": str(uuid.UUID(int=fs.random_bits(128), version=4)),
@@ -248,7 +249,7 @@ class State:
         self.sync()
 
     def _boot_words(self) -> tuple[int, int]:
-        high, low = struct.unpack(">qq", uuid.UUID(self.boot_id).bytes)
+        high, low = struct.unpack(">qq", bytes.fromhex(self.boot_id.replace("-", "")))
         return high, low
 
     @property

@@ -15,9 +15,9 @@ from typing import Any
 
 from duewheel.checkpoints.file_lock import lock_is_held
 from duewheel.checkpoints.live_fields import PROMOTION_MS
-from duewheel.checkpoints.recovery_decision import recovering
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
+from duewheel.checkpoints.unfinished_recovery import recovering
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, RecoveryPending

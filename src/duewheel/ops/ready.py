@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from duewheel.checkpoints.recovery_decision import recovering
 from duewheel.config.settings import Settings
 from duewheel.errors import NoDataDirectory, RecoveryPending
 from duewheel.ops.stats import Unreadable, files_identity, open_state
@@ -18,9 +17,6 @@ def not_ready_reasons(settings: Settings, now_ms: int) -> dict[str, str]:
     except Unreadable as error:
         return {"unreadable": str(error)}
     except RecoveryPending:
-        pass  # reported below
+        pass  # a reason of `not_ready`
     with open_state(settings) as state:
-        reasons = not_ready(state, ReadyBounds.of(settings), now_ms)
-        if state.needs_recovery or (not state.standby and recovering(state) is not None):
-            reasons["recovering"] = "files are recovered, or messages are read again"
-        return reasons
+        return not_ready(state, ReadyBounds.of(settings), now_ms)

@@ -14,10 +14,10 @@ from typing import Any
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.held_copies import copies
-from duewheel.checkpoints.recovery_decision import recovering
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.topics_read import TopicSet
+from duewheel.checkpoints.unfinished_recovery import recovering
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.ops.limits import bounds

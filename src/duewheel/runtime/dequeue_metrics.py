@@ -9,8 +9,8 @@ from contextlib import suppress
 import structlog
 from prometheus_client.core import Metric
 
-from duewheel.checkpoints.recovery_decision import recovering
 from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.unfinished_recovery import recovering
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile
 from duewheel.osutil.metrics_server import TopicLabels, counter, counters, gauge, gauges, histogram

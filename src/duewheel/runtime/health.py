@@ -1,8 +1,8 @@
 """`duewheel health`: whether the shard is ready, at a cost that allows a check every few seconds.
 
-The answer is that of `status`. It comes from the heartbeats in the data directory, so it needs no
-Kafka. Without flags the command reads two settings by itself (config/sources.py), and imports
-neither pydantic nor numpy: `__main__` calls it before the command line is loaded.
+The answer is that of `status` and `/readyz`. It comes from the file `state` of the data directory,
+so it needs no Kafka. Without flags the command reads two settings by itself (config/sources.py),
+and imports neither pydantic nor numpy: `__main__` calls it before the command line is loaded.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from duewheel.checkpoints.live_snapshot import LiveSnapshot
+from duewheel.checkpoints.fs import READING_FS
+from duewheel.checkpoints.state_file import State
 from duewheel.clock import SystemClock
 from duewheel.config.sources import SingleSettings
 from duewheel.errors import ConfigError, DuewheelError
@@ -32,10 +33,12 @@ def report(data_dir: Path, bounds: ReadyBounds) -> int:
     """Prints `ready`, or a line for each reason why not; returns the exit code.
 
     Raises:
-        ConfigError: there is no data directory.
+        ConfigError: there is no data directory, or another version made it.
+        CorruptFile: its file `state` is damaged.
     """
     try:
-        reasons = not_ready(LiveSnapshot(data_dir), bounds, SystemClock().now_ms())
+        with State.open(data_dir, READING_FS) as state:
+            reasons = not_ready(state, bounds, SystemClock().now_ms())
     except FileNotFoundError as error:
         raise ConfigError(
             f"there is no data directory {data_dir}: `duewheel init` or `duewheel run` creates it"

@@ -31,9 +31,10 @@ from duewheel.audit.history import AuditHistory
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.ownership import require_same_shard
-from duewheel.checkpoints.recovery_decision import RecoveryRecord, dequeue_has_decided, recovering
+from duewheel.checkpoints.recovery_decision import RecoveryRecord, dequeue_has_decided
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
+from duewheel.checkpoints.unfinished_recovery import recovering
 from duewheel.clock import Clock, Interval
 from duewheel.config.settings import Settings
 from duewheel.errors import CorruptFile, DuewheelError, RecoveryPending, RecoveryRefused

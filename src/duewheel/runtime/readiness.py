@@ -1,6 +1,7 @@
 """Decides whether a shard does its work (`ready` in `status`), and if not, why.
 
-Any process can decide it from the data directory alone: each process writes its heartbeat there,
+`status`, `health`, `/readyz` of `duewheel serve` and the metrics have the same answer. Any process
+can decide it from the data directory alone: each process writes its heartbeat there,
 dequeue also the lag of ingest (lag_watch.py), and `run` the state of both (run_file.py). A silent
 process makes the shard not ready; a process that is paused by request does not.
 
@@ -15,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from duewheel.checkpoints.file_lock import holder_of
 from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.unfinished_recovery import recovering
 from duewheel.runtime import run_file
 
 if TYPE_CHECKING:  # pydantic would cost more than all else here
-    from duewheel.checkpoints.live_snapshot import LiveSnapshot
     from duewheel.checkpoints.state_file import State
     from duewheel.config.settings import Settings
 
@@ -33,6 +34,7 @@ REASONS = (
     "dequeue_silent",
     "ingest_failing",
     "dequeue_failing",
+    "recovering",
     "ends_unknown",
     "ingest_lag",
     "batch_stuck",
@@ -72,7 +74,7 @@ class ReadyBounds:
         )
 
 
-def process_state(state: State | LiveSnapshot, name: str) -> tuple[int | None, str]:
+def process_state(state: State, name: str) -> tuple[int | None, str]:
     """Process id and state: `starting` until its first heartbeat, `paused` while it is idle by
     request.
     """
@@ -85,7 +87,7 @@ def process_state(state: State | LiveSnapshot, name: str) -> tuple[int | None, s
     return holder, "paused" if state.live.paused(role) else "running"
 
 
-def not_ready(state: State | LiveSnapshot, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
+def not_ready(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
     """Why the shard is not ready, by REASONS; empty if it is.
 
     Args:
@@ -109,10 +111,20 @@ def not_ready(state: State | LiveSnapshot, bounds: ReadyBounds, now_ms: int) -> 
             found[f"{name}_failing"] = (
                 f"{name} ended with {known.last_exit_code}: {known.last_reason}; {then}"
             )
-    return found | _late(state, bounds, now_ms)
+    return found | _recovery(state) | _late(state, bounds, now_ms)
 
 
-def _late(state: State | LiveSnapshot, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
+def _recovery(state: State) -> dict[str, str]:
+    left = recovering(state)
+    # A standby delivers nothing, whatever it still has to read.
+    if left is None or (state.standby and left.files_whole):
+        return {}
+    count = sum(left.missing.values())
+    text = f"{count} offsets are read again" if left.files_whole else "files are made whole"
+    return {"recovering": f"{text}; nothing is delivered until then"}
+
+
+def _late(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
     found, lag = {}, state.live.lag
     if now_ms - lag.polled_ms > bounds.silence_ms:
         since = f"for {_s(now_ms - lag.polled_ms)}" if lag.polled_ms else "yet"
@@ -134,7 +146,7 @@ def _late(state: State | LiveSnapshot, bounds: ReadyBounds, now_ms: int) -> dict
     return found
 
 
-def behind_now_ms(state: State | LiveSnapshot, now_ms: int) -> int:
+def behind_now_ms(state: State, now_ms: int) -> int:
     """How far delivery is behind, in ms: as dequeue last reported it, plus the time since then."""
     beat = state.live.heartbeat(Role.DEQUEUE)
     return beat.detail + max(0, now_ms - beat.at_ms) if beat.at_ms else 0

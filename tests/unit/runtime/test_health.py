@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from duewheel.checkpoints.commit_and_close_pages import Close, Commit
 from duewheel.checkpoints.file_lock import FileLock
 from duewheel.checkpoints.live_fields import Lag
 from duewheel.checkpoints.role import Role
-from duewheel.checkpoints.state_file import State
+from duewheel.checkpoints.state_file import Damage, State
 from duewheel.clock import SystemClock
 from duewheel.config.keys_and_defaults import StorageSection
 from duewheel.config.settings import load
 from duewheel.config.sources import SingleSettings
+from duewheel.ops.ready import not_ready_reasons
 from duewheel.runtime import health
 from duewheel.runtime.readiness import ReadyBounds
 
@@ -32,7 +34,8 @@ def data_dir(clean_surroundings: None, tmp_path: Path) -> Iterator[Path]:
     path.mkdir()
     locks = [FileLock(path / role.lock_name) for role in Role]
     now_ms = SystemClock().now_ms()
-    with State.create(path, 50, 1_000) as state:
+    wheel = load(None, {"timer": {"topics": "timers"}}).wheel
+    with State.create(path, wheel.precision_ms, wheel.slots) as state:
         for role, lock in zip(Role, locks, strict=True):
             assert lock.try_acquire()
             state.live.beat(role, os.getpid(), now_ms, 0)
@@ -49,6 +52,33 @@ def test_a_ready_shard(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> No
         state.live.beat(Role.DEQUEUE, os.getpid(), SystemClock().now_ms(), 60_000)
     assert health.main() == 1
     assert capsys.readouterr().out.startswith("dequeue_behind: ")
+
+
+def test_the_probe_and_the_command_have_one_answer_in_a_recovery(
+    data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = load(None, {"timer": {"topics": "timers"}})
+
+    def answers() -> list[str]:
+        code = health.main()
+        lines = capsys.readouterr().out.splitlines()
+        reasons = not_ready_reasons(settings, SystemClock().now_ms())
+        assert lines == ([f"{name}: {text}" for name, text in reasons.items()] or ["ready"])
+        assert code == int(bool(reasons))
+        return list(reasons.values())
+
+    assert answers() == []
+    with State.open(data_dir) as state:
+        state.note_damage(Damage.CACHE_LOST)
+        assert answers() == ["files are made whole; nothing is delivered until then"]
+        state.set_recovered(state.generation)
+        state.write_close(Close(0, {}, 9, {("timers", 0): 5}))
+        assert answers() == ["5 offsets are read again; nothing is delivered until then"]
+        state.set_standby(on=True)
+        assert answers() == []
+        state.set_standby(on=False)
+        state.write_commit(Commit(1, {("timers", 0): 5}, {}, 5))
+        assert answers() == []
 
 
 @pytest.mark.usefixtures("clean_surroundings")

@@ -23,7 +23,8 @@ const NOT_READY = {
   ingest_lag: "Ingest is behind: timers that were written are not listed here yet.",
   batch_stuck: "Ingest is stuck in a batch: timers that were written are not listed here yet.",
   dequeue_behind: "Deliveries are late.",
-  recovering: "The files are being recovered: nothing is delivered until that ends.",
+  recovering:
+    "The files are being recovered, or messages are read from Kafka again: nothing is delivered until that ends.",
   unreadable: "The files of the shard cannot be read here: what is pending is unknown.",
   no_data_directory: "The shard has no files yet: the first start of its processes makes them.",
 };
@@ -35,13 +36,6 @@ export function conditionsOf(status) {
   const add = (name, kind, text) => found.push({ name, kind, text });
   if (status.role === "standby") {
     add("standby", "plain", "This is a standby: it delivers nothing while its owner does.");
-  }
-  if (status.recovering && !status.not_ready.recovering) {
-    add(
-      "recovering",
-      "bad",
-      "Messages are read from Kafka again: nothing is delivered until they are complete.",
-    );
   }
   if (dequeue.state === "paused") {
     add("dequeue_paused", "warn", "Dequeue is paused: due timers wait for a resume.");

@@ -14,9 +14,9 @@ from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.recovery_world import RecoveryWorld, half_delivered
 
 from duewheel.checkpoints.commit_and_close_pages import Commit
-from duewheel.checkpoints.recovery_decision import recovering
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
+from duewheel.checkpoints.unfinished_recovery import recovering
 from duewheel.errors import RecoveryPending
 from duewheel.testing import TIMER_TOPIC
 from duewheel.wheel.storage.byte_layouts import ENTRY, MAGIC_ABANDONED, RECORD, RECORD_BYTES
