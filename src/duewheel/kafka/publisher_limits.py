@@ -28,8 +28,8 @@ class PublisherLimits:
         unavailable_target_age_s: the same for a topic with a partition that takes no writes.
         quiet_s: how long a partition may leave a batch unanswered while others are answered;
             noticed after one to two times that.
-        verdict_s: how long a partition that failed is not tried: after the first failure, and at
-            most.
+        verdict_s: how long a partition that failed is not tried, from the next commit on: after
+            the first failure, and at most.
     """
 
     start_deadline_s: float = 30.0

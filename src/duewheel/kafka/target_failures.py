@@ -4,9 +4,11 @@ Two sources:
 
     metadata    no leader, or fewer replicas in sync than `min.insync.replicas`, until metadata
                 says otherwise
-    failures    a transaction failed because of the partition while others were acknowledged. For
-                some seconds its rows are parked, then one transaction tries it. Each further
-                failure doubles that time, because a trial delays all other rows
+    failures    a transaction failed because of the partition while others were acknowledged. Its
+                rows are parked until a transaction is committed, and some seconds more; then one
+                tries it. Each further failure doubles that time, because a trial delays all other
+                rows. It begins with the commit: a start of the publisher may take longer, and the
+                rows that have waited would be delayed by the next trial, too
 
 `route` decides the outcome of the rows (park_or_dead_letter.py). Each change is logged once,
 however many rows it affects.
@@ -14,6 +16,7 @@ however many rows it affects.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -40,11 +43,13 @@ class TargetFailures:
     ) -> None:
         """
         Args:
-            verdict_s: for how long a partition is not tried: after the first failure, and at most.
+            verdict_s: how long a partition is not tried: after the first failure, and at most; 0:
+                a failure has no consequence.
             now_s: a monotonic clock, in seconds.
         """
         self._verdict_s = verdict_s
         self._failures: TtlCache[TopicPartition, int] = TtlCache(now_s=now_s)  # in a row
+        self._fresh: set[TopicPartition] = set()  # have failed since the last commit
         self._failed: dict[str, set[int]] = {}  # keys of `_failures`, by topic; replaced as a whole
         self._logged: dict[str, frozenset[int]] = {}
 
@@ -57,16 +62,19 @@ class TargetFailures:
     def failed(self, partition: TopicPartition, why: str) -> None:
         """A transaction failed because of this partition."""
         times = (self._failures.get_stale(partition) or 0) + 1
-        first_s, longest_s = self._verdict_s
-        verdict_s = min(first_s * 2.0 ** min(times - 1, 10), longest_s)
-        self._failures.put(partition, times, verdict_s)
+        self._failures.put(partition, times, math.inf if self._verdict_of(times) else 0)
+        self._fresh.add(partition)
         self._sort_failed()
         self._log_change(
             partition[0], self._logged.get(partition[0], frozenset()) | {partition[1]}, why
         )
 
     def succeeded(self, partitions: Iterable[TopicPartition]) -> None:
-        """A transaction with rows for these partitions was committed."""
+        """A transaction with rows for these partitions was committed; perhaps for none."""
+        for partition in self._fresh:
+            if times := self._failures.get_stale(partition):
+                self._failures.put(partition, times, self._verdict_of(times))
+        self._fresh.clear()
         if not self._logged:
             return
         for topic, number in set(partitions):
@@ -74,6 +82,10 @@ class TargetFailures:
                 self._failures.pop((topic, number))
                 self._sort_failed()
             self._log_change(topic, self._logged.get(topic, frozenset()) - {number})
+
+    def _verdict_of(self, times: int) -> float:
+        first_s, longest_s = self._verdict_s
+        return min(first_s * 2.0 ** min(times - 1, 10), longest_s)
 
     def on_metadata(self, topic: str, target: Target) -> None:
         """Log what metadata has changed. A partition on trial stays unavailable until a commit."""

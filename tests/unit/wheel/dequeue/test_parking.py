@@ -322,6 +322,9 @@ def test_verdicts_last_longer_each_time_and_end_with_a_success() -> None:
     lasted: list[float] = []
     for _ in range(6):
         failures.failed(("a", 2), "no answer")
+        clock.sleep(300)
+        assert failures.with_failures("a", target).unavailable == {2}, "others have not left yet"
+        failures.succeeded([])
         begun_ms = clock.boottime_ms()
         while failures.with_failures("a", target).unavailable:
             assert failures.with_failures("a", target).unavailable == {2}
@@ -331,6 +334,7 @@ def test_verdicts_last_longer_each_time_and_end_with_a_success() -> None:
     assert lasted == [5, 10, 20, 40, 60, 60]
     failures.succeeded([("a", 2)])
     failures.failed(("a", 2), "no answer")
+    failures.succeeded([("b", 0)])
     clock.sleep(5)
     assert failures.with_failures("a", target) == target
 
