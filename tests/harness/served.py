@@ -69,11 +69,13 @@ class RecordingProducer:
         )
 
     def cancel(self, *args: Any, **named: Any) -> Future[Cancel]:
-        cancel = Cancel("7", "timers", 0, 71, self._reply())
+        reply = self._reply() if named["reply"] else None
+        cancel = Cancel("7", "timers", 0, 71, reply)
         return self._acknowledged("cancel", args, named, cancel)
 
     def reschedule(self, *args: Any, **named: Any) -> Future[Rescheduled]:
-        new = Rescheduled("7", "timers", 0, 72, NOW_MS, self._reply())
+        reply = self._reply() if named["reply"] else None
+        new = Rescheduled("7", "timers", 0, 72, NOW_MS, reply)
         return self._acknowledged("reschedule", args, named, new)
 
     def close(self, _: float | None = None) -> None:

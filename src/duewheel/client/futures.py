@@ -63,7 +63,8 @@ class _Answered:
         - `unknown`: the partition has no such timer, or no longer has a record of it.
 
         Raises:
-            ConfigError: the producer was made without a reply topic.
+            ConfigError: the producer was made without a reply topic, or the request without
+                `reply`.
             TimeoutError: no reply yet.
             KafkaUnavailable: the reply topic could not be read, so a reply may have been missed.
         """
@@ -77,7 +78,10 @@ class _Answered:
 
     def _expected(self) -> Future[Answer]:
         if self.reply is None:
-            raise ConfigError("there are no replies: the producer was made without reply_topic")
+            raise ConfigError(
+                "there are no replies: the producer was made without reply_topic, or the request "
+                "with reply=False"
+            )
         return self.reply
 
 

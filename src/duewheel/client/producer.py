@@ -180,6 +180,7 @@ class DelayProducer:
         partition: int | None = None,
         timer_topic: str | None = None,
         headers: Iterable[NonNullHeader] = (),
+        reply: bool = True,
     ) -> Future[Cancel]:
         """Cancels pending timers: one by its handle, or those of an id in one partition.
 
@@ -193,6 +194,8 @@ class DelayProducer:
             key, partition: of the timers; `Timer.partition` serves, too.
             timer_topic: by default the producer's. A handle of another one is refused.
             headers: your own headers, which the reply repeats.
+            reply: False: no reply is awaited, so the reply topic is not read, and there is no
+                `answer`.
 
         Returns:
             The cancel, once Kafka has acknowledged it; its `answer` is the outcome.
@@ -217,7 +220,8 @@ class DelayProducer:
         ]
         return self._ask(
             lambda: self._producer.send(topic, RawBytes(), key, request, number),
-            lambda at, reply: Cancel(timer_id, at.topic, at.partition, at.offset, reply),
+            lambda at, answer: Cancel(timer_id, at.topic, at.partition, at.offset, answer),
+            reply=reply,
         )
 
     def reschedule(
@@ -234,6 +238,7 @@ class DelayProducer:
         headers: Iterable[NonNullHeader] = (),
         partition: int | None = None,
         timer_topic: str | None = None,
+        reply: bool = True,
     ) -> Future[Rescheduled]:
         """Replaces timers by a new one: cancels them as `cancel` does, and schedules the new one.
 
@@ -241,7 +246,7 @@ class DelayProducer:
         late; `answer` has that outcome.
 
         Args:
-            timer, timer_topic: as for `cancel`.
+            timer, timer_topic, reply: as for `cancel`.
             deliver_at, delay, level, window: the due time, as for `schedule`; a delay counts from
                 now.
             topic, value, key, headers, partition: the message, as for `schedule`. With a handle
@@ -279,7 +284,8 @@ class DelayProducer:
         ]
         return self._ask(
             lambda: self._producer.send(timer_topic, value, key, request, number),
-            lambda at, reply: Rescheduled(*self._timer(timer_id, when, at), reply),
+            lambda at, answer: Rescheduled(*self._timer(timer_id, when, at), answer),
+            reply=reply,
         )
 
     def send(
@@ -421,9 +427,11 @@ class DelayProducer:
         self,
         write: Callable[[], FutureRecordMetadata],
         made: Callable[[Any, Future[Answer] | None], T],
+        *,
+        reply: bool,
     ) -> Future[T]:
         """Registers for the reply first, then writes: a reply may come before `write` returns."""
-        answers = self._answers
+        answers = self._answers if reply else None
         if answers is None:
             return future_of(write(), lambda at: made(at, None))
         request = answers.expect()

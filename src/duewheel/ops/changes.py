@@ -234,7 +234,9 @@ def cancel(
         Unacknowledged: the cancel may or may not have been written.
     """
     with producer_of(settings, timer.topic(settings), wait_s, producers) as producer:
-        request = producer.cancel(timer.name, key=timer.key, partition=timer.partition)
+        request = producer.cancel(
+            timer.name, key=timer.key, partition=timer.partition, reply=wait_s is not None
+        )
         written, answer = answered(request, wait_s, waits_on)
     return {**_place(written), "answer": answer}
 
@@ -278,6 +280,7 @@ def reschedule(
             value=SAME if value is None else value,
             key=timer.key,
             headers=headers,
+            reply=wait_s is not None,
             **when,
         )
         written, answer = answered(request, wait_s, waits_on)

@@ -178,6 +178,7 @@ def _replace(
             headers=headers,
             partition=partition,
             timer_topic=topic,
+            reply=wait_s is not None,
             **when,
         )
         return rescheduled(*answered(request, wait_s))
@@ -220,12 +221,13 @@ def _cancel(
     topics = [RecallHandle.decode(handle).timer_topic for handle in handles]
     requests: list[Future[Cancel]] = []
     written: list[Cancel] = []
+    awaits = wait_s is not None
     try:
         with producer_of(settings, topics[0], wait_s, producers) as producer:
             for first in range(0, len(handles), REQUESTS_AT_ONCE):
                 part = slice(first, first + REQUESTS_AT_ONCE)
                 for handle, topic in zip(handles[part], topics[part], strict=True):
-                    requests.append(producer.cancel(handle, timer_topic=topic))
+                    requests.append(producer.cancel(handle, timer_topic=topic, reply=awaits))
                 written += _acknowledged(requests[first:])
             answers = _answers(written, wait_s)
     except DuewheelError as error:

@@ -41,7 +41,9 @@ WAIT_MAX_S = 30
 
 router = APIRouter(prefix="/v1", tags=["changes"])
 
-Wait = Annotated[float, Query(ge=0, le=WAIT_MAX_S, description="seconds for the reply")]
+Wait = Annotated[
+    float, Query(ge=0, le=WAIT_MAX_S, description="seconds for the reply; 0: none is awaited")
+]
 CONFLICT: dict[int | str, dict[str, Any]] = {
     409: {"model": ProblemDetails, "description": "the timer's state does not permit it"}
 }
@@ -62,7 +64,7 @@ async def cancel_timer(
 ) -> Answered:
     """Cancels one timer. 202: it is written and takes effect, and its reply is still to come."""
     named, producers = NamedTimer(handle), service.producers
-    call = partial(changes.cancel, service.settings, named, wait, producers=producers)
+    call = partial(changes.cancel, service.settings, named, wait or None, producers=producers)
     result = await _logged(service, request, call)
     return Answered.model_validate(_accepted(result, response))
 
@@ -86,7 +88,7 @@ async def reschedule_timer(
     """
     settings, producers = service.settings, service.producers
     call = partial(
-        pending_changes.reschedule_pending, settings, handle, wait, producers, **due.when
+        pending_changes.reschedule_pending, settings, handle, wait or None, producers, **due.when
     )
     return _replaced(await _logged(service, request, call, reads=True), response)
 
@@ -101,7 +103,7 @@ async def fire_timer(
 ) -> RescheduledTimer:
     """Makes a pending timer due now; 409 if it leaves within seconds by itself."""
     settings, now_ms = service.settings, service.clock.now_ms()
-    call = partial(pending_changes.fire, settings, handle, wait, now_ms, service.producers)
+    call = partial(pending_changes.fire, settings, handle, wait or None, now_ms, service.producers)
     return _replaced(await _logged(service, request, call, reads=True), response)
 
 
@@ -127,7 +129,7 @@ async def cancel_timers(
         pending_changes.cancel_all,
         service.settings,
         wanted,
-        wait,
+        wait or None,
         service.producers,
         at_most=bulk.at_most,
         dry_run=bulk.dry_run,

@@ -117,10 +117,30 @@ def test_a_timer_is_cancelled(client: TestClient, producer: RecordingProducer) -
     handle = timers(client, limit=1)[0]["handle"]
     response = client.delete(f"/v1/timers/{handle}")
     assert (response.status_code, response.json()["answer"]) == (200, "cancelled")
-    assert producer.calls == [("cancel", (handle,), {"key": None, "partition": None})]
+    assert producer.calls == [
+        ("cancel", (handle,), {"key": None, "partition": None, "reply": True})
+    ]
     producer.answer = None
-    response = client.delete(f"/v1/timers/{handle}", params={"wait": 0})
+    response = client.delete(f"/v1/timers/{handle}", params={"wait": 0.01})
     assert (response.status_code, response.json()["answer"]) == (202, None)
+
+
+def test_without_a_wait_the_reply_topic_is_not_read(
+    client: TestClient, producer: RecordingProducer
+) -> None:
+    """Where it cannot be read, a call that awaits a reply takes 30 s to say so."""
+    handle = timers(client, limit=100)[-1]["handle"]
+    none = {"wait": 0}
+    for call in (
+        client.delete(f"/v1/timers/{handle}", params=none),
+        client.post(f"/v1/timers/{handle}/fire", params=none),
+        client.post(f"/v1/timers/{handle}/reschedule", json={"delay": "1h"}, params=none),
+    ):
+        assert (call.status_code, call.json()["answer"]) == (202, None)
+    body = {"filter": {"topic": "orders"}, "dry_run": False}
+    result = client.post("/v1/cancel", json=body, params=none).json()
+    assert (result["written"], result["answers"]) == (COUNT, {})
+    assert [named["reply"] for _, _, named in producer.calls] == [False] * (3 + COUNT)
 
 
 def test_a_timer_keeps_its_message(client: TestClient, producer: RecordingProducer) -> None:
@@ -138,6 +158,7 @@ def test_a_timer_keeps_its_message(client: TestClient, producer: RecordingProduc
         "headers": [("h", b"\xff\0")] * (offset % 3),
         "partition": offset % 4 if offset % 5 == 0 else None,
         "timer_topic": "timers",
+        "reply": True,
         "delay": "2h",
         "deliver_at": None,
         "level": None,
