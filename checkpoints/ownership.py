@@ -1,7 +1,9 @@
 """Decides whether a data directory may own the progress of a shard; each refusal has its remedy.
 
     sealed      the shard is not sealed: no directory may own one while partitions are reassigned
-    shard       the progress has the shard's index, and the number of shards, of the configuration
+    shard       the progress has the shard's index, and the number of shards, of the configuration;
+                the mirror, if it can be read, has the index, too, which the process checks before
+                it starts: a start would discard the files of another shard
     settings    the settings that decide when a timer is due are those of its newest epoch
     owner       this directory wrote the progress; or the progress has no owner, the operator has
                 given --take-over, or the owner has been silent for so long that a standby, an empty
@@ -18,6 +20,7 @@ This module changes nothing. recovery_decision.py decides which local files are 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from duewheel.checkpoints.progress import NOBODY, Progress
@@ -54,6 +57,26 @@ def require_same_shard(progress: Progress, *, shard: int, shards: int) -> None:
         raise RecoveryRefused(
             f"the progress was written as shard {progress.shard} of {progress.shards}, the "
             f"configuration says {shard} of {shards}: `duewheel reshard` changes their number"
+        )
+
+
+def require_own_files(local: Local, shard: int, path: Path) -> None:
+    """Refuses the files of another shard, whatever the operator has given: that shard is perhaps
+    to be started again. Those of its standby are a copy, which a start may discard.
+
+    Args:
+        local: the directory.
+        shard: index of the configuration.
+        path: of the directory.
+
+    Raises:
+        RecoveryRefused: with both shards.
+    """
+    if local.mirror is not None and local.mirror.shard != shard and not local.standby:
+        raise RecoveryRefused(
+            f"{path} has the files of shard {local.mirror.shard}, the configuration says shard "
+            f"{shard}: set shard.index or storage.data_dir to those that belong together, or "
+            "start with an empty directory"
         )
 
 

@@ -24,7 +24,7 @@ import structlog
 from duewheel import factory
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.file_lock import lock_is_held
-from duewheel.checkpoints.ownership import require_same_settings
+from duewheel.checkpoints.ownership import require_own_files, require_same_settings
 from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.recovery_decision import Decision, Keep, Local, decide, is_own
 from duewheel.checkpoints.role import Role
@@ -105,6 +105,7 @@ def _read_state(settings: Settings) -> tuple[Progress | None, Local]:
         publisher = factory.publisher(settings, factory.StoppableClock(stopping))
         progress = publisher.peek()
     local = survey(settings.storage.data_dir, settings.wheel)
+    require_own_files(local, settings.shard.index, settings.storage.data_dir)
     if progress is None:
         return local.mirror, local
     # A running dequeue has committed more since; its copy is never ahead of Kafka.

@@ -17,7 +17,7 @@ from functools import partial
 import structlog
 
 from duewheel import factory
-from duewheel.checkpoints.ownership import require_not_sealed
+from duewheel.checkpoints.ownership import require_not_sealed, require_own_files
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import read_local_state
 from duewheel.checkpoints.role import Role
@@ -56,6 +56,7 @@ def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = 
 
     Raises:
         ConfigError: a topic is not as it must be.
+        RecoveryRefused: the directory is another shard's.
         DuewheelError: see `Dequeue.start` and `Dequeue.tick`.
     """
     share_one_heap()
@@ -67,6 +68,8 @@ def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = 
         config = factory.dequeue_config(settings)
         dequeue = Dequeue(directory, publisher, clock, config, stopping.is_set)
         try:
+            local = read_local_state(directory.state, directory.path)
+            require_own_files(local, settings.shard.index, directory.path)
             with LagWatch(settings, clock), ignore_kafka_errors_after_stop(stopping):
                 topics = _TopicCheck(settings, directory, clock)
                 if standby:

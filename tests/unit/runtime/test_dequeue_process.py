@@ -1,17 +1,27 @@
-"""A dequeue process in an empty directory, while the shard's owner may be alive."""
+"""A dequeue process in an empty directory, while the shard's owner may be alive; and in that of
+another shard.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from tests.harness.config_file import write_config
+from tests.harness.launcher import run
+from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.timer_rows import P0
 
 from duewheel import factory
-from duewheel.errors import OwnerAlive
+from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.config.settings import load
+from duewheel.errors import OwnerAlive, RecoveryRefused
 from duewheel.runtime.dequeue_process import once_the_owner_is_silent
+from duewheel.testing import TimerRow
 
 
 class QuickClock(factory.StoppableClock):
@@ -64,3 +74,18 @@ def test_it_waits_in_the_process_and_says_until_when(
     for line in lines:
         assert line["event"] == "waiting for the shard's owner to be silent"
         assert "3 s old" in line["reason"] and line["until"].endswith("+00:00")
+
+
+@pytest.mark.parametrize("options", [["dequeue", "--take-over"], ["dequeue", "--standby"]])
+def test_the_files_of_another_shard_are_refused(tmp_path: Path, options: list[str]) -> None:
+    """A start would discard all timers in them. It is refused before Kafka is asked."""
+    config = write_config(tmp_path, "127.0.0.1:1", "app", shard={"index": 1, "count": 2})
+    settings = load(config)
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
+    world.append(TimerRow(0, 1, NOW_MS + 60_000))
+    world.stop()
+    before = RecoveryRecord.read(settings.storage.data_dir)
+    ended = run(config, *options)
+    assert ended.returncode == RecoveryRefused.exit_code, ended.stderr
+    assert "has the files of shard 0, the configuration says shard 1:" in ended.stderr
+    assert RecoveryRecord.read(settings.storage.data_dir) == before
