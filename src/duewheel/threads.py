@@ -1,7 +1,8 @@
 """Background threads whose errors are never lost.
 
-duewheel's own threads are `Worker`s; the pools of `doctor` and of the jars' download, which end
-with one call, hand their errors to the caller. An error of a worker's work is logged with its stack
+duewheel's own threads are `Worker`s, daemons, for which the end of a process does not wait; the
+pools of `doctor` and of the jars' download, which end with one call, hand their errors to the
+caller. An error of a worker's work is logged with its stack
 and counted (metric `thread_failures`). Then either the thread ends, and `require_alive` raises the
 error in the loop that depends on it, or the work is restarted after a pause. `watch_libraries` logs
 and counts errors of threads that libraries start.
@@ -14,12 +15,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TypeVar
 
 from duewheel.errors import DuewheelError
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -95,6 +98,15 @@ def beside(name: str, call: Callable[[], T]) -> Future[T]:
 
     Worker(name, run).start()
     return future
+
+
+def each_beside(name: str, call: Callable[[S], T], items: Sequence[S], at_a_time: int) -> list[T]:
+    """Call it for each item, some at a time, in threads of their own; returns the results."""
+    results: list[T] = []
+    for first in range(0, len(items), at_a_time):
+        part = [beside(name, partial(call, item)) for item in items[first : first + at_a_time]]
+        results += [each.result() for each in part]
+    return results
 
 
 def watch_libraries() -> None:

@@ -301,7 +301,7 @@ class QuickAnswers:
         reply.set_result(Answer.CANCELLED)
         return reply
 
-    def close(self) -> None:
+    def close(self, timeout_s: float | None = None) -> None:
         pass
 
 

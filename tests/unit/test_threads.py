@@ -22,8 +22,6 @@ POOLS = {
     "dev/jars.py",
     "runtime/dequeue_process.py",
     "doctor/brokers.py",
-    "kafka/bootstrap.py",
-    "kafka/login.py",
     "serve/service.py",
 }
 

@@ -332,11 +332,17 @@ class DelayProducer:
         self._producer.flush(timeout_s)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flushes, and disconnects."""
-        self._producer.close(timeout_s)
-        if self._answers is not None:
-            self._answers.close()
-        self._messages.close()
+        """Flushes, and disconnects.
+
+        Raises:
+            KafkaTimeoutError: some records are not acknowledged within the time.
+        """
+        try:
+            self._producer.close(timeout_s)
+        finally:
+            if self._answers is not None:
+                self._answers.close(timeout_s)
+            self._messages.close()
 
     def __enter__(self) -> Self:
         return self

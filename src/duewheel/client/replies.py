@@ -136,13 +136,13 @@ class AnswerReader:
         with self._changed:
             self._forget(number)
 
-    def close(self) -> None:
-        """Stop reading. Open requests fail."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Stop reading. Open requests fail. Waits `timeout_s` for the thread, `_STOP_S` at most."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         if self._thread is not None:
-            self._thread.join(_STOP_S)
+            self._thread.join(_STOP_S if timeout_s is None else min(timeout_s, _STOP_S))
         self._fail(DuewheelError("the producer was closed before the answer came"))
 
     # ---- under the lock ------------------------------------------------------------------------

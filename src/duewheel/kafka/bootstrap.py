@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from duewheel.config.settings import Settings
@@ -17,6 +16,7 @@ from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.clients import LOGIN_S, ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.login import refusal
+from duewheel.threads import each_beside
 
 _AT_A_TIME = 16
 _CONNECT_S = 3.0
@@ -30,8 +30,9 @@ def refusals(settings: Settings, seconds: float) -> list[tuple[str, str]]:
     if settings.kafka.client.get("proxy_url") or settings.kafka.client.get("socks5_proxy"):
         return []
     servers = settings.kafka.bootstrap_servers
-    with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        return list(pool.map(lambda server: (server, _refusal(server, seconds)), servers))
+    return each_beside(
+        "connect", lambda server: (server, _refusal(server, seconds)), servers, _AT_A_TIME
+    )
 
 
 def require_connection(settings: Settings) -> None:

@@ -14,7 +14,6 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +27,7 @@ from kafka.errors import (
 from kafka.net.compat import KafkaNetClient
 
 from duewheel.kafka.deadline import Deadline, DeadlineExceeded, within
+from duewheel.threads import each_beside
 
 _AT_A_TIME = 16
 _OFFERED = (0, UnsupportedSaslMechanismError.errno)  # of a handshake: both list the mechanisms
@@ -64,8 +64,9 @@ def attempts(settings: Settings, deadline: Deadline) -> list[LoginAttempt]:
     """
     given = settings.get("bootstrap_servers", "localhost")
     servers = given.split(",") if isinstance(given, str) else list(given)
-    with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        return list(pool.map(lambda server: _Login(settings, server, deadline).attempt(), servers))
+    return each_beside(
+        "login", lambda server: _Login(settings, server, deadline).attempt(), servers, _AT_A_TIME
+    )
 
 
 def refusal(made: Sequence[LoginAttempt]) -> str:

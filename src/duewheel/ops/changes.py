@@ -5,9 +5,10 @@ for `duewheel serve`, which keeps its producers.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, NotRequired, TypedDict, TypeVar, Unpack
 
@@ -31,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 Written = TypeVar("Written", Cancel, Rescheduled)
 
+CLOSE_S = 1.0
 ACKNOWLEDGED_S = 15.0  # the longest wait for Kafka to acknowledge a record
 REQUESTS_AT_ONCE = 1_000  # records that wait for their acknowledgement
 
@@ -145,11 +147,19 @@ class KeptProducers:
         failed.close(1)
 
     def close(self) -> None:
-        """Flushes for a second at most, and disconnects."""
-        with self._lock:
+        """Flushes for CLOSE_S at most in all, and disconnects. What lasts longer, such as opening a
+        producer, ends with the process: all threads are daemons.
+        """
+        end_s = time.monotonic() + CLOSE_S
+        if not self._lock.acquire(timeout=CLOSE_S):
+            return
+        try:
             for producer in self._by_topic.values():
-                producer.close(1)
+                with suppress(KafkaError):
+                    producer.close(max(0.0, end_s - time.monotonic()))
             self._by_topic.clear()
+        finally:
+            self._lock.release()
 
 
 def _opened(settings: Settings, timer_topic: str, reply_topic: str | None) -> DelayProducer:

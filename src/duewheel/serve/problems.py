@@ -36,6 +36,10 @@ MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = "5"
 
 
+class Stopping(DuewheelError):
+    """The server stops, and has written nothing for this request."""
+
+
 class Problem(JSONResponse):
     """Problem details as a response."""
 
@@ -92,6 +96,7 @@ _ERRORS: tuple[tuple[type[DuewheelError], HTTPStatus, str], ...] = (
     (KafkaUnavailable, HTTPStatus.SERVICE_UNAVAILABLE, "kafka_unavailable"),
     (Unreadable, HTTPStatus.SERVICE_UNAVAILABLE, "unreadable"),
     (PublishDoubt, HTTPStatus.SERVICE_UNAVAILABLE, "kafka_unavailable"),
+    (Stopping, HTTPStatus.SERVICE_UNAVAILABLE, "stopping"),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 from collections.abc import Iterator
@@ -17,20 +18,32 @@ from duewheel.errors import ConfigError
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
 from duewheel.serve.connections import IDLE_S, Connection
+from duewheel.serve.service import Service
 
 log = structlog.get_logger(__name__)
 
 HEADER_BYTES_MAX = 16 << 10  # request line and headers
-STOP_S = 5
+# A stop ends within 5 s: the calls of Kafka have CALLS_S, then all responses the rest of STOP_S;
+# the producers are closed within a second (ops/changes.py).
+CALLS_S = 2.0
+STOP_S = 3
 
 
 class _Server(uvicorn.Server):
-    """A server that ends like duewheel's other processes: with exit code 0 after a signal.
+    """A server that ends like duewheel's other processes: soon, with exit code 0 after a signal.
 
-    uvicorn's own raises the signal again once it has stopped.
+    uvicorn's own raises the signal again once it has stopped, and waits for every thread.
     """
 
     should_exit: bool  # its loop reads this ten times a second
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().call_later(CALLS_S, self._service.end_waits)
+        await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -80,7 +93,7 @@ def run_serve(settings: Settings) -> None:
             changes="off" if access.change is None else "with a token",
             reads="open" if access.read is None else "with a token",
         )
-        _Server(config).run(sockets=[listener])
+        _Server(config, app.state.service).run(sockets=[listener])
     log.info("stopped")
 
 
