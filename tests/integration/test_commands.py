@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaProducer
 from tests.harness.config_file import write_config
-from tests.harness.launcher import objects, run
+from tests.harness.launcher import launch, objects, run
 from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints.live_fields import Lag
@@ -82,7 +82,13 @@ def test_a_first_message_needs_no_tools_of_kafka(
         at_ms = SystemClock().now_ms() - 60_000
         headers = [("TIMER_DUE_MS", b"%d" % (at_ms - 1_500))]
         producer.send(target, b"pay", b"order-42", headers, 0, at_ms).get(60)
-    (row,) = objects(config, "topic", "read", target, "--follow", "--limit", "1")[1]
+    earlier = objects(config, "topic", "read", target, "--follow", "--from", "0", "--limit", "1")
+    (row,) = earlier[1]
     assert (row["key"], row["value"], row["late_ms"]) == ("order-42", "pay", 1_500)
-    text = run(config, "topic", "read", target).stdout
+    follower = launch(config, "topic", "read", target, "--follow", "--limit", "1")
+    with closing(KafkaProducer(bootstrap_servers=broker.bootstrap_servers)) as producer:
+        while not follower.wait(0.2):
+            producer.send(target, b"later")
+    assert config.with_name("topic.log").read_text().endswith("later\n")
+    text = run(config, "topic", "read", target, "--limit", "1").stdout
     assert text.split("  ")[1:] == ["0@0", "1s late", "key order-42", "pay\n"]

@@ -35,7 +35,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "doctor": ("duewheel doctor", "duewheel doctor --output json"),
     "audit": ("duewheel audit --from last", "duewheel audit --topic orders.delayed"),
     "topic create": ("duewheel topic create orders",),
-    "topic read": ("duewheel topic read orders --follow",),
+    "topic read": ("duewheel topic read orders", "duewheel topic read orders --follow"),
     "config check": ("duewheel config check --config duewheel.toml",),
     "send": (
         "duewheel send --topic orders --value 'pay your order' --key order-42 --delay 15m",

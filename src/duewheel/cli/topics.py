@@ -65,20 +65,35 @@ def create(settings: Settings, names: tuple[str, ...], partitions: int | None, o
 @click.argument("name")
 @click.option("--follow", is_flag=True, help="wait for more, until Ctrl-C or --limit")
 @click.option("--limit", type=click.IntRange(1), help="how many at most")
-@click.option("--from", "since", default="0", help="an offset, or ISO-8601 with a zone")
+@click.option(
+    "--from",
+    "since",
+    help="an offset, or ISO-8601 with a zone; by default 0, and with --follow the topic's end",
+)
 @with_output
 @with_settings(needs_kafka=True)
 def read(
-    settings: Settings, name: str, *, follow: bool, limit: int | None, since: str, output: str
+    settings: Settings,
+    name: str,
+    *,
+    follow: bool,
+    limit: int | None,
+    since: str | None,
+    output: str,
 ) -> None:
     """Show the committed records of a topic: what has arrived, and how late.
 
+    All that it has, or with --follow those that arrive from now on; `--follow --from 0` shows both.
+
     It stores no position and joins no group. Text has one line for each record, JSON all headers.
     """
-    from duewheel.kafka.bounded_reader import Bound
+    from duewheel.kafka.bounded_reader import BEGINNING, Bound
     from duewheel.ops.topic_read import records_of
 
-    rows = records_of(settings, name, Bound.parse("--from", since), follow=follow)
+    bound = None if since is None else Bound.parse("--from", since)
+    if bound is None and not follow:
+        bound = BEGINNING
+    rows = records_of(settings, name, bound, follow=follow)
     for row in islice(rows, limit):
         click.echo(json.dumps(row) if output == "json" else _line(row))
         sys.stdout.flush()

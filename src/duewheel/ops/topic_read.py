@@ -19,14 +19,14 @@ _AGAIN_S = 0.2  # between two looks for new records
 
 
 def records_of(
-    settings: Settings, topic: str, since: Bound, *, follow: bool
+    settings: Settings, topic: str, since: Bound | None, *, follow: bool
 ) -> Iterator[dict[str, Any]]:
     """Yields committed records; those read at once are in the order of their timestamps.
 
     Args:
         settings: of the cluster.
         topic: any topic that this user may read.
-        since: the first record of each partition.
+        since: the first record of each partition; None: its present end.
         follow: go on at the present end, for ever.
 
     Raises:
@@ -38,8 +38,10 @@ def records_of(
         if topic not in admin.describe_partitions([topic]):
             raise ConfigError(f"Kafka at {settings.kafka.servers} has no topic {topic!r}")
         starts, ends = admin.log_start_offsets([topic]), admin.stable_offsets([topic])
-        firsts = since.offsets(ends, lambda time_ms: admin.offsets_at([topic], time_ms))
-        at = {place: max(starts[place], first) for place, first in firsts.items()}
+        at = ends
+        if since is not None:
+            firsts = since.offsets(ends, lambda time_ms: admin.offsets_at([topic], time_ms))
+            at = {place: max(starts[place], first) for place, first in firsts.items()}
         with BoundedReader(client, _CHUNK_RECORDS) as reader:
             while True:
                 bounds = {place: (first, ends[place]) for place, first in at.items()}
