@@ -8,7 +8,8 @@ finds its rows, 52 bytes a timer; only the page's own messages are read. The nex
 move no other timer to another page.
 
 A log record has the target's and the id's hash, but no key: a search by key reads the messages of
-all timers that its other filters select, until the caller stops it.
+all timers that its other filters select, until the caller stops it. A search for one offset reads
+the prefixes of these, and then one message.
 
 Memory: two blocks of the log's columns, 16 bytes for each of CANDIDATES_MAX rows, and 8 MiB of
 messages.
@@ -115,6 +116,7 @@ class Filter:
         level: only timers that requested this delay level.
         timer_id: only timers with this id, given or default.
         key: only timers with this key.
+        first_offset: only timers whose first copy has this offset in its partition.
     """
 
     topic: str | None = None
@@ -124,11 +126,12 @@ class Filter:
     level: int | None = None
     timer_id: bytes | None = None
     key: bytes | None = None
+    first_offset: int | None = None
 
     @property
     def needs_messages(self) -> bool:
         """Whether the log alone cannot tell which timers it selects."""
-        return self.key is not None
+        return self.key is not None or self.first_offset is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +299,12 @@ def _timers(
     """Reads the timers at these positions, and drops those that `wanted` does not select."""
     records = directory.log.view(hour, int(position.max()) + RECORD_BYTES)
     records = records[position // RECORD_BYTES]
+    if wanted.first_offset is not None:
+        prefixes = directory.messages.prefixes(hour, records)
+        named = np.flatnonzero(prefixes["origin_offset"] == wanted.first_offset)
+        if not len(named):
+            return
+        records, slot, position = records[named], slot[named], position[named]
     messages = directory.messages.read(hour, records)
     rows = _rows_with_key(messages, wanted.key)
     if not len(rows):

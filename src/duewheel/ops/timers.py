@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from duewheel.client.handle import RecallHandle
@@ -18,6 +18,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import InvalidTimer
 from duewheel.ops.stats import octets_shown, opened, selection, timer_row
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks, list_pending
+from duewheel.wheel.slots import slot_of
 
 PAGE_S = 0.5
 SHOWN_MAX = 100  # timers of one id
@@ -105,8 +106,16 @@ def pending_by_handle(settings: Settings, handle: str) -> PendingTimer | None:
             f'the recall handle names "{named.timer_topic}", which is no timer topic'
         )
     with opened(settings) as directory:
-        timers = list_pending(directory, selection(settings, timer_id=named.id), sys.maxsize)
-        return next((timer for timer in timers if timer.source == named.place), None)
+        by_id = selection(settings, timer_id=named.id)
+        by_offset = replace(by_id, first_offset=named.offset)
+        slot = slot_of(named.due_ms, settings.timer.precision_ms)
+        # Most are in the slot of their due time: others of their id, perhaps all timers, need not
+        # be searched.
+        for wanted in (replace(by_offset, first_slot=slot, last_slot=slot), by_offset):
+            for timer in list_pending(directory, wanted, sys.maxsize):
+                if timer.source == named.place:
+                    return timer
+        return None
 
 
 def handle_of(timer: PendingTimer) -> str | None:

@@ -18,6 +18,8 @@ from duewheel.ops import timers
 from duewheel.ops.stats import opened, selection
 from duewheel.testing import TimerRow
 from duewheel.wheel.inspect.listing import PendingTimer, list_pending
+from duewheel.wheel.storage.message_store import MessageStore, StoredMessages
+from duewheel.wheel.storage.timer_log import Records
 
 COUNT = 60
 
@@ -134,3 +136,29 @@ def test_a_reader_cannot_change_the_files(shard: Settings) -> None:
 def test_without_a_data_directory(settings: Settings) -> None:
     with pytest.raises(ConfigError, match="there is no data directory"):
         timers.page_of(settings, selection(settings), 1)
+
+
+def test_a_handle_reads_one_message_among_all_of_its_id(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0, P1: 0})
+    far_ms = NOW_MS + 2 * settings.wheel.window_ms
+    for partition in (0, 1):
+        rows = [TimerRow(partition, n, NOW_MS + 5_000, timer_id=b"a") for n in range(300)]
+        world.append(*rows, TimerRow(partition, 300, far_ms, timer_id=b"a"))
+    world.stop()
+    read: list[int] = []
+    read_all = MessageStore.read
+
+    def counted(store: MessageStore, hour: int, records: Records) -> StoredMessages:
+        read.append(len(records))
+        return read_all(store, hour, records)
+
+    monkeypatch.setattr(MessageStore, "read", counted)
+    for partition, offset, due_ms in ((1, 7, NOW_MS + 5_000), (0, 299, NOW_MS), (1, 300, far_ms)):
+        read.clear()
+        handle = RecallHandle("timers", partition, offset, due_ms, "a").encode()
+        row = timers.by_handle(settings, handle, body=False)
+        assert row is not None
+        assert row["source"] == f"timers-{partition}@{offset}"
+        assert sum(read) <= 2, "one in each partition has this offset"
