@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import cache
 from typing import Any
 
 import structlog
@@ -19,7 +20,7 @@ from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.kafka.shard_settings import publisher_limits, transactional_id
 from duewheel.kafka.state_topic import KafkaProgressReader, place_of
 from duewheel.osutil.terminal import bar_of_bytes
-from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.acceptance_rules import Rules, compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract
 from duewheel.wheel.dequeue.prefetch import ReadAheadConfig
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -61,18 +62,24 @@ def start_directory(settings: Settings, role: Role) -> DataDirectory:
 def contract(settings: Settings) -> Contract:
     """The rules for messages."""
     timer = settings.timer
-    parameters = {
-        "max_delay_ms": as_millis(timer.max_delay),
-        "forbidden_targets": sorted({*timer.topics, *settings.service_topics.values()}),
-        "timer_topics": settings.timer_topics.regex,
-    }
+    forbidden = sorted({*timer.topics, *settings.service_topics.values()})
     return Contract(
         levels_ms=timer.levels_ms,
         topics=timer.contracts,
         dead_letter_topic=settings.dead_letter_topic,
-        rules=compile_suite(load_suite(), parameters),
+        rules=_rules(as_millis(timer.max_delay), tuple(forbidden), settings.timer_topics.regex),
         default=timer.default_contract,
     )
+
+
+@cache  # `serve` and `send --file` check each new timer
+def _rules(max_delay_ms: int, forbidden_targets: tuple[str, ...], timer_topics: str) -> Rules:
+    parameters = {
+        "max_delay_ms": max_delay_ms,
+        "forbidden_targets": list(forbidden_targets),
+        "timer_topics": timer_topics,
+    }
+    return compile_suite(load_suite(), parameters)
 
 
 def slot_values(settings: Settings) -> dict[str, Any]:
