@@ -12,7 +12,9 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from tests.harness.launcher import wait_until
 
+from duewheel.config.keys_and_defaults import ServeSection
 from duewheel.serve.connections import Connection
+from duewheel.serve.server import listening
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LARGE = 16 << 20  # more than the sockets of both sides hold
@@ -119,3 +121,12 @@ def _read(client: socket.socket) -> bytes:
         return client.recv(1 << 20)
     except ConnectionError:
         return b""
+
+
+def test_a_response_does_not_wait_for_an_acknowledgement() -> None:
+    """The head and the body are two packets: the second would wait 40 ms for the first."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(listening(ServeSection(port=0)))
+        stack.enter_context(socket.create_connection(listener.getsockname()))
+        accepted = stack.enter_context(listener.accept()[0])
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
