@@ -19,6 +19,7 @@ from duewheel.threads import LIBRARY, Worker, failures
 PACKAGE = Path(duewheel.__file__).parent
 # Of these the result of every call is asked for, and so every error is raised.
 POOLS = {
+    "client/async_producer.py",
     "dev/jars.py",
     "runtime/dequeue_process.py",
     "doctor/brokers.py",
@@ -59,7 +60,7 @@ def test_every_thread_of_the_product_is_a_worker() -> None:
     assert len({path.resolve() for path in paths}) > 100, "the package was not found"
     found = {str(path.relative_to(PACKAGE)): started(path) for path in paths}
     found.pop("threads.py")
-    awaited = {"ThreadPoolExecutor", "to_thread"}
+    awaited = {"ThreadPoolExecutor", "run_in_executor", "to_thread"}
     pools = {name for name, ways in found.items() if ways and ways <= awaited}
     assert pools <= POOLS
     assert {name: ways for name, ways in found.items() if ways and name not in pools} == {}
