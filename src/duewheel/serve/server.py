@@ -15,6 +15,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.keys_and_defaults import ServeSection
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
+from duewheel.osutil.host_share import do_without_pandas
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
 from duewheel.serve.connections import IDLE_S, Connection
@@ -65,6 +66,7 @@ def run_serve(settings: Settings) -> None:
     Raises:
         ConfigError: a token cannot be read, or the address cannot be listened on.
     """
+    do_without_pandas()  # the first list would import it
     serve = settings.serve
     access = Access.load(serve)
     app = make_app(settings, SystemClock(), access)
