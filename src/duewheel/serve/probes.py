@@ -12,7 +12,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from duewheel.ops.ready import not_ready_reasons
+from duewheel.ops.readyz import not_ready_reasons
 from duewheel.serve.models import ProblemDetails, Readiness
 from duewheel.serve.problems import Refused
 from duewheel.serve.service import Shared
