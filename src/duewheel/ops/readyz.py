@@ -1,4 +1,6 @@
-"""Why a shard is not ready, also if it has no files yet: for the probe of `duewheel serve`."""
+"""The answer of `/readyz`: `ready` of `status` (runtime/readiness.py), also if the shard has no files
+yet, or none that can be read.
+"""
 
 from __future__ import annotations
 
