@@ -1,6 +1,4 @@
-"""The answer of `/readyz`: `ready` of `status` (runtime/readiness.py), also if the shard has no files
-yet, or none that can be read.
-"""
+"""The answer of `/readyz`: `ready` of `status` (runtime/readiness.py), also without files."""
 
 from __future__ import annotations
 
