@@ -21,7 +21,7 @@ GROUPS = {
         "audit",
         "config",
     ),
-    "Send and change timers": ("send", "cancel", "reschedule", "import"),
+    "Send and change timers": ("send", "cancel", "reschedule", "schedule", "recur", "import"),
     "Change a shard": ("reconfigure", "reshard"),
     "Recover": ("recover", "promote", "dlq"),
     "Try it": ("demo", "dev-broker", "topic"),

@@ -51,6 +51,16 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "duewheel reschedule --handle AQAAAAIAAAAAAAAR --delay 1h",
         "duewheel reschedule --id r-42 --key order-42 --delay 1h --topic orders --value pay",
     ),
+    "schedule set": (
+        "duewheel schedule set report --cron '0 8 * * *' --zone Europe/Berlin --target a --value b",
+        "duewheel schedule set poll --every 90s --target orders --value poll --missed one",
+    ),
+    "schedule list": ("duewheel schedule list --output json",),
+    "schedule next": ("duewheel schedule next report",),
+    "schedule pause": ("duewheel schedule pause report",),
+    "schedule resume": ("duewheel schedule resume report",),
+    "schedule stop": ("duewheel schedule stop report",),
+    "recur": ("duewheel recur",),
     "import etf1": (
         "duewheel import etf1 --from-topic schedules --dry-run",
         "duewheel import etf1 --from-topic schedules --timer-topic orders.delayed",

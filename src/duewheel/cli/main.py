@@ -14,7 +14,7 @@ import sys
 import click
 
 from duewheel import __version__
-from duewheel.cli import developing, inspecting, messages, operating, processes, timers
+from duewheel.cli import developing, inspecting, messages, operating, processes, schedules, timers
 from duewheel.cli.command_groups import GroupedCommands
 from duewheel.cli.config_check import config
 from duewheel.cli.dead_letters import dlq
@@ -58,7 +58,9 @@ for command in (  # in the order of the reference (docs/commands.md)
     *(inspecting.status, inspecting.health, inspecting.stats),
     *(timers.list_timers, timers.show_timers, processes.serve),
     *(inspecting.check, inspecting.doctor, inspecting.audit, config),
-    *(messages.send, messages.cancel, messages.reschedule, import_group),
+    *(messages.send, messages.cancel, messages.reschedule),
+    *(schedules.schedule, schedules.recur),
+    import_group,
     *(operating.reconfigure, operating.reshard),
     *(inspecting.recover, operating.promote, dlq),
     *(developing.demo, developing.dev_broker, topic),

@@ -97,7 +97,7 @@ def send(
         settings,
         value=_encoded(value),
         key=_encoded(key),
-        headers=[_header(text) for text in headers],
+        headers=[as_header(text) for text in headers],
         **options,
     )
     show(sent, output)
@@ -172,7 +172,7 @@ def reschedule(
         while_starting(settings, options),
         topic=topic,
         value=_encoded(value),
-        headers=[_header(text) for text in headers],
+        headers=[as_header(text) for text in headers],
         deliver_at=deliver_at,
         delay=delay,
         level=level,
@@ -246,7 +246,12 @@ def _encoded(text: str | None) -> bytes | None:
     return None if text is None else text.encode()
 
 
-def _header(text: str) -> tuple[str, bytes]:
+def as_header(text: str) -> tuple[str, bytes]:
+    """Parses name=value.
+
+    Raises:
+        ConfigError: it has another form.
+    """
     name, given, value = text.partition("=")
     if not given:
         raise ConfigError(f"--header {text}: write it as name=value")

@@ -121,11 +121,13 @@ class Settings(BaseSettings):
     @property
     def service_topics(self) -> dict[str, str]:
         """Own topics of duewheel beside the timer topics, by key of the setting; never targets."""
-        reply_topic = self.timer.reply_topic
-        return {
+        topics = {
             "timer.dead_letter_topic": self.dead_letter_topic,
             "timer.state_topic": self.state_topic,
-        } | ({} if reply_topic is None else {"timer.reply_topic": reply_topic})
+            "timer.reply_topic": self.timer.reply_topic,
+            "timer.schedules_topic": self.timer.schedules_topic,
+        }
+        return {key: topic for key, topic in topics.items() if topic is not None}
 
     @property
     def timer_topics(self) -> TimerTopics:

@@ -34,7 +34,18 @@ def topic_problems(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "timer.state_topic", "is the dead-letter topic: the state topic is compacted"
     if timer.reply_topic in {settings.dead_letter_topic, settings.state_topic}:
         yield "timer.reply_topic", "is the dead-letter or the state topic: replies need their own"
+    yield from _schedules_problems(settings)
     yield from _mapping_problems(settings)
+
+
+def _schedules_problems(settings: Settings) -> Iterator[tuple[str, str]]:
+    schedules = settings.timer.schedules_topic
+    if schedules is None:
+        return
+    if settings.timer.reply_topic is None:
+        yield "timer.schedules_topic", "needs timer.reply_topic: a change awaits replies to cancels"
+    if list(settings.service_topics.values()).count(schedules) > 1:
+        yield "timer.schedules_topic", "is another topic of duewheel's own"
 
 
 def _mapping_problems(settings: Settings) -> Iterator[tuple[str, str]]:

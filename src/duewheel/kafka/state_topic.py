@@ -102,12 +102,17 @@ def newest_record(
 
 
 def newest_of(
-    settings: ClientSettings, place: TopicPartition, key: bytes, deadline: Deadline
+    settings: ClientSettings,
+    place: TopicPartition,
+    key: bytes,
+    deadline: Deadline,
+    *,
+    past_open: bool = True,
 ) -> StateRecord | None:
     """As `newest_record`, with a client of its own."""
     admin = open_admin(settings, deadline)
     try:
-        return newest_record(settings, admin, place, key, deadline)
+        return newest_record(settings, admin, place, key, deadline, past_open=past_open)
     finally:
         close(admin)
 

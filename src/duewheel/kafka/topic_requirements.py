@@ -10,6 +10,7 @@
                     the uncompacted part small; with others some starts and commands take longer
     reply topic     optional; must take as large messages as the dead-letter topic: a reply has the
                     headers of its request; retention of a day
+    schedules       optional; one partition, else as the state topic
 
 Missing topics are created with these settings; existing ones are only compared. An advisory setting
 only costs time, and never keeps a process from starting: some hosted brokers fix the segment size.
@@ -171,6 +172,8 @@ def service_plans(
     plans = [dead_letter_plan(settings, timer_configs), state_plan(settings)]
     if settings.timer.reply_topic is not None:
         plans.append(reply_plan(settings.timer.reply_topic, timer_configs))
+    if settings.timer.schedules_topic is not None:
+        plans.append(schedules_plan(settings.timer.schedules_topic))
     return plans
 
 
@@ -241,6 +244,23 @@ def state_plan(settings: Settings) -> TopicPlan:
                 ">=",
                 RECORD_BYTES_MAX + FRAME_BYTES,
             ),
+            _plain(),
+        ),
+    )
+
+
+def schedules_plan(schedules_topic: str) -> TopicPlan:
+    """Makes the requirements on the topic of recurring schedules."""
+    return TopicPlan(
+        schedules_topic,
+        1,
+        False,
+        (
+            Requirement("cleanup.policy", "compact", "deletion drops schedules"),
+            Requirement("message.timestamp.type", "LogAppendTime", "a schedule begins then"),
+            _small("segment.bytes", str(_STATE_SEGMENT_BYTES), _STATE_SEGMENT_BYTES),
+            _small("segment.ms", str(_STATE_SEGMENT_MS), _STATE_SEGMENT_MS),
+            _small("min.cleanable.dirty.ratio", "0.1", 0.5),
             _plain(),
         ),
     )

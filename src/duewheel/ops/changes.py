@@ -95,7 +95,7 @@ class NamedTimer:
                 settings.
         """
         if self.handle is None or self.timer_topic is not None:
-            return _timer_topic(settings, self.timer_topic)
+            return timer_topic_of(settings, self.timer_topic)
         topic = RecallHandle.decode(self.handle).timer_topic
         if topic not in settings.timer_topics:
             raise ConfigError(f'the recall handle names "{topic}", which is no timer topic')
@@ -202,7 +202,7 @@ def prepared(
     """
     when = due_time(settings, timer["deliver_at"], timer["delay"], timer["level"])
     topic, key, value = timer["topic"], timer["key"], timer["value"]
-    to, due = _timer_topic(settings, timer["timer_topic"]), DueTime.of(**when)
+    to, due = timer_topic_of(settings, timer["timer_topic"]), DueTime.of(**when)
     more: dict[str, Any] = {
         "headers": timer["headers"],
         "id": timer["timer_id"],
@@ -297,7 +297,12 @@ def reschedule(
     return rescheduled(written, answer)
 
 
-def _timer_topic(settings: Settings, given: str | None) -> str:
+def timer_topic_of(settings: Settings, given: str | None) -> str:
+    """The timer topic that a caller names; by default the first.
+
+    Raises:
+        ConfigError: there is none, or no such one.
+    """
     if given is None and not settings.timer.topics:
         raise ConfigError("timer.topics names none: give --timer-topic")
     if given is not None and given not in settings.timer_topics:

@@ -1,0 +1,191 @@
+"""The commands of recurring schedules: `recur`, their process, and the group `schedule`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import click
+
+from duewheel.cli import times
+from duewheel.cli.examples import CommandGroup, CommandWithExamples
+from duewheel.cli.messages import as_header
+from duewheel.cli.options import Command, one_of, show, with_output, with_settings
+from duewheel.config.durations import format_duration_ms, parse_duration_ms
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
+
+_WAIT_S = 10.0
+
+
+@click.command(cls=CommandWithExamples)
+@with_settings("recur")
+def recur(settings: Settings) -> None:
+    """Write the firings of recurring schedules.
+
+    One process for all shards of an application. A second one stands by, and takes over once the
+    first is silent for `shard.take_over_after`. Needs `timer.schedules_topic`.
+    """
+    from duewheel.recurring.process import run_recur
+
+    run_recur(settings)
+
+
+@click.group(cls=CommandGroup)
+def schedule() -> None:
+    """Set, list, pause and stop recurring schedules."""
+
+
+def _with_name(command: Command) -> Command:
+    command = click.option("--no-wait", is_flag=True, help="do not wait for the scheduler")(command)
+    return click.argument("name")(command)
+
+
+@schedule.command("set")
+@_with_name
+@click.option("--cron", help="five fields, or six with seconds first: '0 8 * * MON-FRI'")
+@click.option("--zone", help="of --cron, such as Europe/Berlin; by default UTC")
+@click.option("--every", help="instead of --cron: an interval of elapsed time, such as 15m")
+@click.option("--target", required=True, help="the topic of the messages")
+@click.option("--value", required=True, help="the message, as text")
+@click.option("--key", help="the message's key")
+@click.option("--header", "headers", multiple=True, help="name=value; may be repeated")
+@click.option(
+    "--missed",
+    type=one_of("skip", "one", "all"),
+    default="skip",
+    help="which instants fire late after a stop of the scheduler: none, the latest, all",
+)
+@click.option("--timer-topic", help="by default the first of timer.topics")
+@with_output
+@with_settings(needs_kafka=True)
+def set_(
+    settings: Settings,
+    name: str,
+    *,
+    cron: str | None,
+    zone: str | None,
+    every: str | None,
+    target: str,
+    value: str,
+    key: str | None,
+    headers: tuple[str, ...],
+    missed: Any,
+    timer_topic: str | None,
+    no_wait: bool,
+    output: str,
+) -> int:
+    """Set a schedule, or replace the one of this name. It begins now.
+
+    Exit code 1: no scheduler has applied it within 10 s; it is written, and will be.
+    """
+    from duewheel.ops.schedules import ScheduledMessage, Times, put
+
+    if zone is not None and cron is None:
+        raise ConfigError("--zone belongs to --cron: an interval is elapsed time")
+    at = Times(cron, zone or "UTC", _interval_ms(every), missed)
+    sent = ScheduledMessage(
+        target,
+        value.encode(),
+        None if key is None else key.encode(),
+        tuple(as_header(text) for text in headers),
+        timer_topic,
+    )
+    return _applied(put(settings, name, at, sent, _wait_s(no_wait)), output, no_wait=no_wait)
+
+
+@schedule.command("list")
+@with_output
+@with_settings(needs_kafka=True)
+def list_(settings: Settings, output: str) -> None:
+    """List all schedules."""
+    from duewheel.ops.schedules import rows
+
+    for row in rows(settings):
+        click.echo(json.dumps(row) if output == "json" else _line(row))
+
+
+@schedule.command("next")
+@click.argument("name")
+@with_output
+@with_settings(needs_kafka=True)
+def next_(settings: Settings, name: str, output: str) -> None:
+    """Show the next ten instants of a schedule, in UTC and in its zone."""
+    from duewheel.ops.schedules import next_instants, schedule_of
+
+    zone = ZoneInfo(schedule_of(settings, name).zone)
+    for instant_ms in next_instants(settings, name):
+        local = datetime.fromtimestamp(instant_ms / 1000, zone).isoformat(timespec="seconds")
+        row = {"due_ms": instant_ms, "local": local}
+        text = f"{times.instant(instant_ms)}  {local}"
+        click.echo(json.dumps(row) if output == "json" else text)
+
+
+def _change(name: str, text: str, change: Callable[[Settings, str, float], dict[str, Any]]) -> None:
+    """Adds a command that changes one schedule."""
+
+    @schedule.command(name, help=text)
+    @_with_name
+    @with_output
+    @with_settings(needs_kafka=True)
+    def command(settings: Settings, name: str, *, no_wait: bool, output: str) -> int:
+        return _applied(change(settings, name, _wait_s(no_wait)), output, no_wait=no_wait)
+
+
+def _pause(settings: Settings, name: str, wait_s: float) -> dict[str, Any]:
+    from duewheel.ops.schedules import pause
+
+    return pause(settings, name, wait_s, on=True)
+
+
+def _resume(settings: Settings, name: str, wait_s: float) -> dict[str, Any]:
+    from duewheel.ops.schedules import pause
+
+    return pause(settings, name, wait_s, on=False)
+
+
+def _stop(settings: Settings, name: str, wait_s: float) -> dict[str, Any]:
+    from duewheel.ops.schedules import stop
+
+    return stop(settings, name, wait_s)
+
+
+_change("pause", "Pause a schedule: no instant fires until `resume`.", _pause)
+_change("resume", "End the pause of a schedule: the instants from now on fire.", _resume)
+_change("stop", "End a schedule for good.", _stop)
+
+
+def _interval_ms(every: str | None) -> int | None:
+    if every is None:
+        return None
+    try:
+        return parse_duration_ms(every)
+    except ValueError as error:
+        raise ConfigError(f"--every: {error}") from error
+
+
+def _wait_s(no_wait: bool) -> float:
+    return 0.0 if no_wait else _WAIT_S
+
+
+def _applied(row: dict[str, Any], output: str, *, no_wait: bool) -> int:
+    show(row, output)
+    if row["applied"] or no_wait:
+        return 0
+    text = "written, but not applied yet: does `duewheel recur` run, do ingest and dequeue?"
+    click.echo(f"duewheel: {text}", err=True)
+    return 1
+
+
+def _line(row: dict[str, Any]) -> str:
+    if row["state"] == "unreadable":
+        return f"{row['name']}  unreadable"
+    every = row["every_ms"]
+    when = f"{row['cron']} {row['zone']}" if every is None else f"every {format_duration_ms(every)}"
+    upcoming = "" if row["next_due_ms"] is None else f"next {times.instant(row['next_due_ms'])}"
+    applied = "" if row["applied"] else "not applied yet"
+    parts = (row["name"], row["state"], when, f"to {row['target']}", upcoming, applied)
+    return "  ".join(filter(None, parts))

@@ -1,0 +1,242 @@
+"""Recurring schedules for the commands: set, pause, resume and stop them, list them, and what is
+next. A change is a record in the schedules topic; the scheduler (duewheel/recurring) applies it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from duewheel.client.due_time import DueTime
+from duewheel.client.request_headers import timer_headers
+from duewheel.clock import SystemClock
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
+from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.state_topic import place_of
+from duewheel.kafka.topic_follower import KeyedRecord, TopicFollower
+from duewheel.ops.acceptance import require_accepted
+from duewheel.ops.changes import ACKNOWLEDGED_S, producer_of, timer_topic_of
+from duewheel.recurring.kafka_store import read_table, schedules_topic
+from duewheel.recurring.schedule import SCHEDULE_PREFIX, Missed, Schedule, require_name
+from duewheel.recurring.scheduler import Table
+from duewheel.schemas.request.topic_settings import FIRE
+
+NEXT = 10
+_READ_S = 30.0
+_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledMessage:
+    """What a schedule sends."""
+
+    target: str
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    timer_topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When a schedule fires: a cron expression with its zone, or an interval."""
+
+    cron: str | None = None
+    zone: str = "UTC"
+    interval_ms: int | None = None
+    missed: Missed = "skip"
+
+
+def put(
+    settings: Settings, name: str, times: Times, message: ScheduledMessage, wait_s: float
+) -> dict[str, Any]:
+    """Sets a schedule, or replaces the one of this name; it begins now.
+
+    Args:
+        settings: of the application.
+        name: of the schedule.
+        times, message: of it.
+        wait_s: how long to wait for the scheduler to apply it; 0: not at all.
+
+    Returns:
+        As `rows`, with `applied`.
+
+    Raises:
+        ConfigError: it can never fire, or its firings would become dead letters.
+        KafkaUnavailable, Unacknowledged: as `ops.changes.send`.
+    """
+    clock = SystemClock()
+    topic = timer_topic_of(settings, message.timer_topic)
+    schedule = Schedule(
+        name=name,
+        revision=secrets.token_hex(4),
+        timer_topic=topic,
+        target=message.target,
+        cron=times.cron,
+        zone=times.zone,
+        interval_ms=times.interval_ms,
+        start_ms=clock.now_ms() + (times.interval_ms or 0),
+        key=message.key,
+        value=message.value,
+        headers=message.headers,
+        missed=times.missed,
+    )
+    upcoming = next(schedule.instants().after(clock.now_ms()), None)
+    if upcoming is None:
+        raise ConfigError(f'"{times.cron}" has no instant in the next 50 years')
+    contract = settings.timer.contracts.get(topic, settings.timer.default_contract)
+    if contract.past_due != FIRE:
+        raise ConfigError(f"{topic} refuses what is past due (past_due), such as a late firing")
+    request = timer_headers(
+        schedule.target,
+        DueTime.of(clock.now_ms() + 1),
+        topic,
+        headers=schedule.headers,
+        id=schedule.timer_id(upcoming),
+    )
+    require_accepted(settings, topic, schedule.key, schedule.value, request)
+    return _written(settings, name, lambda _: schedule, wait_s)
+
+
+def pause(settings: Settings, name: str, wait_s: float, *, on: bool) -> dict[str, Any]:
+    """Pauses a schedule, or resumes it. Arguments, result and errors are those of `put`."""
+
+    def changed(present: Schedule | None) -> Schedule:
+        if present is None:
+            raise ConfigError(f"there is no schedule {name!r}")
+        return replace(present, paused=on, revision=secrets.token_hex(4))
+
+    return _written(settings, name, changed, wait_s)
+
+
+def stop(settings: Settings, name: str, wait_s: float) -> dict[str, Any]:
+    """Ends a schedule for good. Arguments, result and errors are those of `put`."""
+
+    def deleted(present: Schedule | None) -> None:
+        if present is None:
+            raise ConfigError(f"there is no schedule {name!r}")
+
+    return _written(settings, name, deleted, wait_s)
+
+
+def rows(settings: Settings) -> Iterator[dict[str, Any]]:
+    """All schedules by name.
+
+    Yields:
+        name, state (active, paused, unreadable), cron, zone, every_ms, target, timer_topic, missed,
+        last_ms (the last instant that is written or missed), next_due_ms, applied.
+    """
+    with _records(settings) as records:
+        table = records.table()
+    now_ms = SystemClock().now_ms()
+    for name in sorted(table.schedules):
+        yield _row(table, name, now_ms)
+
+
+def next_instants(settings: Settings, name: str, count: int = NEXT) -> list[int]:
+    """The next instants of a schedule, pauses aside, in epoch ms; and its zone.
+
+    Raises:
+        ConfigError: there is no such schedule.
+    """
+    return list(itertools.islice(schedule_of(settings, name).instants().after(_now_ms()), count))
+
+
+def schedule_of(settings: Settings, name: str) -> Schedule:
+    """A schedule.
+
+    Raises:
+        ConfigError: there is none of this name, or it cannot be read.
+    """
+    require_name(name)
+    with _records(settings) as records:
+        schedule = records.table().schedules.get(name)
+    if schedule is None:
+        raise ConfigError(f"there is no schedule {name!r}")
+    return schedule
+
+
+def _now_ms() -> int:
+    return SystemClock().now_ms()
+
+
+@dataclass
+class _Records:
+    """The records of the schedules topic, read up to its end."""
+
+    follower: TopicFollower
+    records: dict[bytes, KeyedRecord] = field(default_factory=dict)
+
+    def table(self) -> Table:
+        """The present records."""
+        return read_table(self.records.values())
+
+    def take(self, records: list[KeyedRecord]) -> None:
+        self.records |= {record.key: record for record in records}
+
+
+@contextmanager
+def _records(settings: Settings) -> Iterator[_Records]:
+    client = ClientSettings(settings.kafka.client_options("consumer"))
+    deadline = Deadline(_READ_S)
+    place = place_of(schedules_topic(settings), 0)
+    with closing(TopicFollower(client, place, deadline)) as follower:
+        records = _Records(follower)
+        records.take(follower.read_to_end(deadline))
+        yield records
+
+
+def _written(
+    settings: Settings,
+    name: str,
+    change: Callable[[Schedule | None], Schedule | None],
+    wait_s: float,
+) -> dict[str, Any]:
+    """Writes a change, and waits until the scheduler has applied it."""
+    require_name(name)
+    topic = schedules_topic(settings)
+    with _records(settings) as records:
+        schedule = change(records.table().schedules.get(name))
+        value = None if schedule is None else schedule.encode()
+        with producer_of(settings, timer_topic_of(settings, None)) as producer:
+            sent = producer.send(topic, value, SCHEDULE_PREFIX + name.encode())
+            sent.get(timeout=ACKNOWLEDGED_S)
+        end_s = time.monotonic() + wait_s
+        while True:
+            records.take(records.follower.poll(Deadline(_READ_S)))
+            position = records.table().positions.get(name)
+            applied = (position and position.revision) == (schedule and schedule.revision)
+            if applied or time.monotonic() >= end_s:
+                break
+            time.sleep(_PAUSE_S)
+        if schedule is None:
+            return {"name": name, "state": "stopped", "applied": applied}
+        table = records.table()
+        table = replace(table, schedules={**table.schedules, name: schedule})
+        return _row(table, name, _now_ms())
+
+
+def _row(table: Table, name: str, now_ms: int) -> dict[str, Any]:
+    schedule, position = table.schedules[name], table.positions.get(name)
+    if schedule is None:
+        return {"name": name, "state": "unreadable"}
+    upcoming = None if schedule.paused else next(schedule.instants().after(now_ms), None)
+    return {
+        "name": name,
+        "state": "paused" if schedule.paused else "active",
+        "cron": schedule.cron,
+        "zone": None if schedule.cron is None else schedule.zone,
+        "every_ms": schedule.interval_ms,
+        "target": schedule.target,
+        "timer_topic": schedule.timer_topic,
+        "missed": schedule.missed,
+        "next_due_ms": upcoming,
+        "applied": position is not None and position.revision == schedule.revision,
+    }

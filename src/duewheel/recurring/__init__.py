@@ -1,0 +1,1 @@
+"""Recurring schedules: cron expressions and intervals whose firings are ordinary timers."""

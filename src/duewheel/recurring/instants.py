@@ -1,0 +1,159 @@
+"""The instants of a recurring schedule: a cron expression in a time zone, or an interval.
+
+An interval counts elapsed time from its start; no zone affects it.
+
+cronsim finds the next wall time that matches a cron expression; this module makes instants of wall
+times. cronsim can do that, too, but where clocks move by half an hour, or at midnight, it leaves
+out instants. Two kinds of expression, as in Debian's cron:
+
+    fixed     neither minute nor hour begins with `*`: a job at some time of the day. Each wall time
+              fires once: one that exists twice at its first instant, one that does not exist at the
+              end of the gap.
+    elapsed   the others, such as `*/15 * * * *`: a job at a steady pace. Each instant whose wall
+              time matches fires: twice in an hour that exists twice, not at all in a gap.
+
+All times are whole seconds since the epoch; schedules have milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
+from typing import Protocol
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+from duewheel.errors import ConfigError
+
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - wall times have no zone
+_STEP_S = 6 * 3600  # no zone changes its offset twice within this
+_SECOND = timedelta(seconds=1)
+
+
+class Instants(Protocol):
+    """When a schedule fires."""
+
+    def after(self, instant_ms: int) -> Iterator[int]:
+        """All later instants in their order, in epoch ms."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """An interval.
+
+    >>> list(itertools.islice(Every(60_000, start_ms=5).after(60_005), 2))
+    [120005, 180005]
+
+    Attributes:
+        interval_ms: of elapsed time.
+        start_ms: the instants are this and whole intervals; there is none before it.
+    """
+
+    interval_ms: int
+    start_ms: int
+
+    def after(self, instant_ms: int) -> Iterator[int]:
+        """See Instants."""
+        number = max(0, (instant_ms - self.start_ms) // self.interval_ms + 1)
+        while True:
+            yield self.start_ms + number * self.interval_ms
+            number += 1
+
+
+class Cron:
+    """A cron expression of five fields, or of six with the seconds first.
+
+    >>> berlin = Cron("30 2 * * *", "Europe/Berlin")
+    >>> next(berlin.after(1_806_195_600_000)) == 1_806_282_000_000  # 2027-03-28: there is no 02:30
+    True
+    """
+
+    def __init__(self, expression: str, zone: str) -> None:
+        """Parses them.
+
+        Raises:
+            ConfigError: one of them does not parse; or it has no instant in 50 years.
+        """
+        try:
+            self._zone = ZoneInfo(zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise ConfigError(f'"{zone}" is no time zone: give such as Europe/Berlin') from error
+        self._expression = expression
+        fields = expression.split()
+        minute, hour = fields[-5:-3] if len(fields) in {5, 6} else ("", "")
+        self._is_fixed = not (minute.startswith("*") or hour.startswith("*"))
+        try:
+            next(self._walls(datetime(2027, 1, 1)), None)  # noqa: DTZ001
+        except CronSimError as error:
+            raise ConfigError(f'"{expression}" is no cron expression: {error}') from error
+
+    def after(self, instant_ms: int) -> Iterator[int]:
+        """See Instants."""
+        instants = self._fixed if self._is_fixed else self._elapsed
+        return (second * 1000 for second in instants(instant_ms // 1000))
+
+    def _walls(self, wall: datetime) -> Iterator[datetime]:
+        """The later wall times that match."""
+        return CronSim(self._expression, wall)
+
+    def _fixed(self, after: int) -> Iterator[int]:
+        for wall in self._walls(_wall(after, offset(self._zone, after))):
+            first, second = (
+                _instant(wall, wall.replace(tzinfo=self._zone, fold=fold).utcoffset())
+                for fold in (0, 1)
+            )
+            # In a gap the offset before it gives the later instant.
+            instant = first if first <= second else _change(self._zone, second, first) or first
+            if instant > after:
+                yield instant
+                after = instant
+
+    def _elapsed(self, after: int) -> Iterator[int]:
+        while True:
+            now = offset(self._zone, after)
+            at, changed = after, None
+            for wall in self._walls(_wall(after, now)):
+                instant = _instant(wall, now)
+                changed = _change(self._zone, at, instant)
+                if changed is not None:
+                    break
+                yield instant
+                at = instant
+            if changed is None:
+                return  # no wall time matches any more
+            # From here on with the new offset, the moment of the change included.
+            now = offset(self._zone, changed)
+            if next(self._walls(_wall(changed - 1, now)), None) == _wall(changed, now):
+                yield changed
+            after = changed
+
+
+def offset(zone: tzinfo, second: int) -> timedelta:
+    """The offset of a zone from UTC at an instant."""
+    return datetime.fromtimestamp(second, zone).utcoffset() or timedelta()
+
+
+def _wall(second: int, at: timedelta) -> datetime:
+    return _EPOCH + timedelta(seconds=second) + at
+
+
+def _instant(wall: datetime, at: timedelta | None) -> int:
+    return (wall - _EPOCH - (at or timedelta())) // _SECOND
+
+
+def _change(zone: tzinfo, after: int, until: int) -> int | None:
+    """The first instant in (after, until] with another offset than `after`; None: there is none."""
+    before = offset(zone, after)
+    low = after
+    while low < until:
+        high = min(low + _STEP_S, until)
+        if offset(zone, high) != before:
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (low, middle) if offset(zone, middle) != before else (middle, high)
+            return high
+        low = high
+    return None

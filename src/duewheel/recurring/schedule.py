@@ -1,0 +1,202 @@
+"""A recurring schedule, and the position of its firings: the two kinds of records of the schedules
+topic, JSON under the keys `schedule/NAME` and `position/NAME`.
+
+Commands write schedules. The scheduler writes positions, each in the transaction that writes the
+firings that it counts. A schedule begins again with each change: a change has a `revision` of its
+own, and instants before it do not count.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode, b64encode
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, cast, get_args
+
+from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name
+from duewheel.errors import ConfigError
+from duewheel.recurring.instants import Cron, Every, Instants
+
+Missed = Literal["skip", "one", "all"]
+
+SCHEDULE_PREFIX = b"schedule/"
+POSITION_PREFIX = b"position/"
+INTERVAL_MS_MIN = 1_000
+VALUE_BYTES_MAX = 256 * 1024
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What fires, and when.
+
+    Attributes:
+        name: of a-z A-Z 0-9 . _ -.
+        revision: random, of this change.
+        cron, zone: the expression and its time zone; or
+        interval_ms, start_ms: elapsed time, and the instant of its first firing.
+        timer_topic: which takes the firings.
+        target, key, value, headers: the message.
+        missed: which instants fire that were not written in time: none, the latest one, or all.
+        paused: no instant fires.
+        since_ms: instants after this fire: when the broker took the record. Not part of its value.
+    """
+
+    name: str
+    revision: str
+    timer_topic: str
+    target: str
+    cron: str | None = None
+    zone: str = "UTC"
+    interval_ms: int | None = None
+    start_ms: int = 0
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    missed: Missed = "skip"
+    paused: bool = False
+    since_ms: int = field(default=0, compare=False)
+
+    def __post_init__(self) -> None:
+        """Checks all that can be known without Kafka.
+
+        Raises:
+            ConfigError: with the reason.
+        """
+        require_name(self.name)
+        if (self.cron is None) == (self.interval_ms is None):
+            raise ConfigError("give either a cron expression or an interval")
+        if self.interval_ms is not None and self.interval_ms < INTERVAL_MS_MIN:
+            raise ConfigError(f"an interval of {self.interval_ms} ms is below a second")
+        if self.missed not in get_args(Missed):
+            raise ConfigError(f'missed = "{self.missed}" is none of {", ".join(get_args(Missed))}')
+        if len(self.value or b"") > VALUE_BYTES_MAX:
+            raise ConfigError(f"the value has more than {VALUE_BYTES_MAX >> 10} KiB")
+        self.instants()
+
+    def instants(self) -> Instants:
+        """When it fires, pauses aside.
+
+        Raises:
+            ConfigError: the expression or the zone does not parse.
+        """
+        if self.interval_ms is not None:
+            return Every(self.interval_ms, self.start_ms)
+        return Cron(self.cron or "", self.zone)
+
+    def timer_id(self, instant_ms: int) -> str:
+        """The id of a firing. It has the revision: a cancel of an earlier revision's firing, sent
+        late by an instance that was replaced, must not match.
+        """
+        return firing_id(self.name, instant_ms, self.revision)
+
+    def encode(self) -> bytes:
+        """The record's value."""
+        shown: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        del shown["name"], shown["since_ms"]
+        for each in ("key", "value"):
+            shown[each] = _to_text(shown[each])
+        shown["headers"] = [[header, _to_text(value)] for header, value in self.headers]
+        return json.dumps(shown).encode()
+
+    @classmethod
+    def decode(cls, schedule: str, value: bytes, since_ms: int) -> Schedule:
+        """Reads a record.
+
+        Raises:
+            ConfigError: another version or program has written it.
+        """
+        try:
+            found = json.loads(value)
+            return cls(
+                name=schedule,
+                revision=name(found["revision"]),
+                timer_topic=name(found["timer_topic"]),
+                target=name(found["target"]),
+                cron=None if found["cron"] is None else name(found["cron"]),
+                zone=name(found["zone"]),
+                interval_ms=None if found["interval_ms"] is None else integer(found["interval_ms"]),
+                start_ms=integer(found["start_ms"]),
+                key=_from_text(found["key"]),
+                value=_from_text(found["value"]),
+                headers=tuple((name(h), _from_text(v) or b"") for h, v in found["headers"]),
+                missed=cast("Missed", name(found["missed"])),
+                paused=found["paused"] is True,
+                since_ms=since_ms,
+            )
+        except MISSHAPEN as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"the schedule {schedule} cannot be read: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class FiringPosition:
+    """Which instants of a schedule are written. Each is written once.
+
+    Attributes:
+        revision: of the schedule.
+        timer_topic: which has the firings ahead.
+        done_ms: the last instant that has left, is due, or does not fire.
+        ahead: later ones that are written: instant, and partition of the timer topic.
+    """
+
+    revision: str
+    timer_topic: str
+    done_ms: int
+    ahead: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def written_ms(self) -> int:
+        """No instant up to this is written any more."""
+        return self.ahead[-1][0] if self.ahead else self.done_ms
+
+    def encode(self) -> bytes:
+        """The record's value."""
+        return json.dumps({each.name: getattr(self, each.name) for each in fields(self)}).encode()
+
+    @classmethod
+    def decode(cls, schedule: str, value: bytes) -> FiringPosition:
+        """Reads a record.
+
+        Raises:
+            ConfigError: another version or program has written it.
+        """
+        try:
+            found = json.loads(value)
+            return cls(
+                name(found["revision"]),
+                name(found["timer_topic"]),
+                integer(found["done_ms"]),
+                tuple((integer(at), integer(partition)) for at, partition in found["ahead"]),
+            )
+        except MISSHAPEN as error:
+            raise ConfigError(f"the position of {schedule} cannot be read: {error!r}") from error
+
+
+def firing_id(schedule: str, instant_ms: int, revision: str) -> str:
+    """The timer id of a firing.
+
+    >>> firing_id("daily-report", 1_800_000_000_000, "5f0c")
+    'daily-report@1800000000000.5f0c'
+    """
+    return f"{schedule}@{instant_ms}.{revision}"
+
+
+def require_name(text: str) -> None:
+    """Refuses what is no name of a schedule.
+
+    Raises:
+        ConfigError: with the rule.
+    """
+    if not _NAME.fullmatch(text):
+        raise ConfigError(f"{text!r} is no name: 1 to 200 of a-z A-Z 0-9 . _ -")
+
+
+def _to_text(value: bytes | None) -> str | None:
+    return None if value is None else b64encode(value).decode()
+
+
+def _from_text(text: str | None) -> bytes | None:
+    return None if text is None else b64decode(text, validate=True)

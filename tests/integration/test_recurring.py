@@ -1,0 +1,171 @@
+"""Recurring schedules on a real broker: the process `duewheel recur`, killed, beside a shard."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.harness.config_file import write_config
+from tests.harness.launcher import events, launch, tail, wait_until
+from tests.harness.reader import read_topic
+from tests.harness.shared_broker import SharedBroker
+from tests.harness.sparkless_shard import SparklessShard
+
+from duewheel.cli.schedules import schedule
+from duewheel.config.settings import load
+from duewheel.errors import ConfigError
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.ops import schedules
+from duewheel.ops.schedules import ScheduledMessage, Times
+
+pytestmark = pytest.mark.kafka
+
+SECOND_MS = 1_000
+WITHIN_S = 30.0
+
+
+@pytest.fixture
+def config(broker: SharedBroker, tmp_path: Path, unique_name: Callable[[str], str]) -> Path:
+    app = unique_name("app")[-40:].lstrip("-")
+    timer = {"reply_topic": f"{app}.replies", "schedules_topic": f"{app}.schedules"}
+    shard = {"take_over_after": "1500ms"}
+    log = {"format": "json"}
+    servers = broker.bootstrap_servers
+    return write_config(tmp_path, servers, app, timer=timer, shard=shard, log=log)
+
+
+class Pumped:
+    """A shard whose ingest and dequeue work in a thread."""
+
+    def __init__(self, config: Path) -> None:
+        self.shard = SparklessShard(load(config), 1)
+        self._ending = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._pump, daemon=True)
+        self._thread.start()
+
+    def _pump(self) -> None:
+        try:
+            while not self._ending.is_set():
+                self.shard.pump()
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def delivered(self) -> list[Any]:
+        assert self._failure is None
+        return read_topic(self.shard.servers, self.shard.target)
+
+    def close(self) -> None:
+        self._ending.set()
+        self._thread.join()
+        self.shard.close()
+
+
+@pytest.fixture
+def pumped(config: Path) -> Iterator[Pumped]:
+    with closing(Pumped(config)) as made:
+        yield made
+
+
+def due(records: list[Any]) -> list[int]:
+    """The instants of firings, in the order in which they left in each partition."""
+    return [int(dict(record.headers)["TIMER_DUE_MS"]) for record in records]
+
+
+def settled(row: dict[str, Any]) -> dict[str, Any]:
+    """A change that the scheduler has applied."""
+    assert row["applied"], row
+    return row
+
+
+def test_each_instant_leaves_once_though_the_scheduler_is_killed(
+    config: Path, pumped: Pumped
+) -> None:
+    kills(config, pumped, 1)
+
+
+@pytest.mark.crash_matrix
+def test_many_kills(config: Path, pumped: Pumped) -> None:
+    kills(config, pumped, 15)
+
+
+def kills(config: Path, pumped: Pumped, number: int) -> None:
+    """A firing each second; the scheduler is killed so often, and a standby takes over. Then a
+    pause at the last moment, a resume, a stop.
+    """
+    settings, log = load(config), config.with_name("recur.log")
+    running = [launch(config, "recur"), launch(config, "recur")]
+    message = ScheduledMessage(pumped.shard.target, b"tick", b"k", (("a", b"b"),))
+    times = Times(interval_ms=SECOND_MS, missed="all")
+    row = settled(schedules.put(settings, "tick", times, message, WITHIN_S))
+    assert row["state"] == "active" and row["every_ms"] == SECOND_MS
+    for kill in range(number):
+        wait_until(lambda: len(events(log, "schedules opened")) == kill + 1, lambda: tail(log))  # noqa: B023
+        opened = events(log, "schedules opened")[-1]
+        owner = next(each for each in running if each.pid == opened["pid"])
+        wait_until(lambda: len(pumped.delivered()) >= 2, lambda: tail(log))
+        assert owner.end(signal.SIGKILL, WITHIN_S)
+        running.remove(owner)
+        if kill + 1 < number:
+            running.append(launch(config, "recur"))
+    wait_until(lambda: len(events(log, "schedules opened")) == number + 1, lambda: tail(log))
+    # The firings ahead of a change are cancelled, or have left; not both.
+    assert settled(schedules.pause(settings, "tick", WITHIN_S, on=True))["state"] == "paused"
+    paused = pumped.delivered()
+    assert settled(schedules.pause(settings, "tick", WITHIN_S, on=False))["state"] == "active"
+    wait_until(lambda: len(pumped.delivered()) >= len(paused) + 2, lambda: tail(log))
+    settled(schedules.stop(settings, "tick", WITHIN_S))
+    assert list(schedules.rows(settings)) == []
+    records = pumped.delivered()
+    instants = due(records)
+    assert len(set(instants)) == len(instants)
+    assert all(record.timestamp >= at for record, at in zip(records, instants, strict=True))
+    assert {(record.key, record.value) for record in records} == {(b"k", b"tick")}
+    assert all(("a", b"b") in record.headers for record in records)
+    before = sorted(due(paused))
+    assert before == list(range(before[0], before[-1] + 1, SECOND_MS))
+    assert pumped.shard.letters() == []
+    for each in running:
+        assert each.end(signal.SIGTERM, WITHIN_S) and each.exit_code == 0
+
+
+def test_what_is_refused_and_shown(config: Path) -> None:
+    settings = load(config)
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        admin.init_topics(settings)
+    message = ScheduledMessage("orders", b"v")
+    for wrong, reason in (
+        (Times("0 8 * * *", "Nowhere/City"), "is no time zone"),
+        (Times("0 8 31 2 *"), "no cron expression"),
+        (Times(), "either a cron expression or an interval"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            schedules.put(settings, "a", wrong, message, 0)
+    with pytest.raises(ConfigError, match="is the timer topic itself"):
+        schedules.put(
+            settings, "a", Times("* * * * *"), ScheduledMessage(settings.timer.topics[0], b""), 0
+        )
+    with pytest.raises(ConfigError, match="there is no schedule"):
+        schedules.pause(settings, "nobody", 0, on=True)
+    row = schedules.put(settings, "night", Times("30 2 * * *", "Europe/Berlin"), message, 0)
+    assert not row["applied"]
+    shown = command(config, "list").output
+    assert "night  active  30 2 * * * Europe/Berlin  to orders" in shown
+    assert "not applied yet" in shown
+    lines = command(config, "next", "night").output.splitlines()
+    assert len(lines) == 10 and all("T02:30:00+0" in each for each in lines)
+    done = command(config, "set", "b", "--every", "90", "--target", "orders", "--value", "v")
+    assert isinstance(done.exception, ConfigError) and "is no duration" in str(done.exception)
+    assert command(config, "stop", "night", "--no-wait").exit_code == 0
+    assert command(config, "list").output == ""
+
+
+def command(config: Path, *words: str) -> Result:
+    return CliRunner().invoke(schedule, [*words, "--config", str(config)])

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from duewheel.errors import ConfigError
+from duewheel.recurring.schedule import FiringPosition, Schedule
+
+PLAIN = Schedule("report", "r1", "timers", "orders", cron="0 8 * * 1-5", zone="Europe/Berlin")
+FULL = Schedule(
+    name="poll",
+    revision="r2",
+    timer_topic="timers",
+    target="orders",
+    interval_ms=90_000,
+    start_ms=7,
+    key=b"\xff",
+    value=b"\x00body",
+    headers=(("a", b"1"), ("a", b"")),
+    missed="all",
+    paused=True,
+)
+
+
+@pytest.mark.parametrize("schedule", [PLAIN, FULL], ids=lambda s: s.name)
+def test_a_record_is_read_as_it_was_written(schedule: Schedule) -> None:
+    found = Schedule.decode(schedule.name, schedule.encode(), since_ms=5)
+    assert found == schedule and found.since_ms == 5
+
+
+def test_a_position_is_read_as_it_was_written() -> None:
+    position = FiringPosition("r1", "timers", 5, ((7, 0), (9, 3)))
+    assert FiringPosition.decode("report", position.encode()) == position
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"name": "a b"}, "no name"),
+        ({"name": ""}, "no name"),
+        ({"cron": None}, "either"),
+        ({"interval_ms": 5_000}, "either"),
+        ({"cron": None, "interval_ms": 999}, "below a second"),
+        ({"cron": "0 25 * * *"}, "no cron expression"),
+        ({"cron": "0 8 * *"}, "no cron expression"),
+        ({"cron": ""}, "no cron expression"),
+        ({"zone": "Europe/Nowhere"}, "no time zone"),
+        ({"zone": "../etc/passwd"}, "no time zone"),
+        ({"zone": ""}, "no time zone"),
+        ({"missed": "some"}, "none of"),
+        ({"value": b"x" * (256 * 1024 + 1)}, "256 KiB"),
+    ],
+    ids=str,
+)
+def test_what_is_refused(change: dict[str, object], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        replace(PLAIN, **change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"[]", b"{}", b"\xff", PLAIN.encode().replace(b'"paused"', b'"paus"')], ids=repr
+)
+def test_a_foreign_record_is_refused(value: bytes) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Schedule.decode("report", value, 0)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        FiringPosition.decode("report", value)
