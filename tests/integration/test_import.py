@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from kafka.errors import KafkaError
 from tests.harness.config_file import write_config
-from tests.harness.launcher import objects, run
+from tests.harness.launcher import line, objects, run
 from tests.harness.reader import read_topic
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import Message, SparklessShard, until
@@ -205,6 +206,30 @@ def test_an_import_that_ends_in_the_middle_loses_and_doubles_nothing(
     assert counts(imported(shard)) == rest
     keys = [record.key for record in read_topic(shard.servers, shard.timers)]
     assert keys == [row[0] for row in rows]
+
+
+@pytest.mark.crash_matrix
+def test_killed_again_and_again_it_writes_each_schedule_once(
+    config: Path, shard: SparklessShard
+) -> None:
+    later, topic = now_s() + 3_600, source_of(shard)
+    rows = [etf1(shard, b"%d" % number, b"v", later) for number in range(40_000)]
+    for first in range(0, len(rows), 4_000):
+        shard.send(topic, first // 4_000 % 2, *rows[first : first + 4_000])
+    command = line(config, "import", "etf1", "--from-topic", topic)
+    with shard.admin() as admin:
+        for more in (1, 1_500, 3_000, 4_500, 6_000):
+            end = sum(admin.end_offsets([shard.timers]).values()) + more
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL) as child:
+                while sum(admin.end_offsets([shard.timers]).values()) < end:
+                    assert child.poll() is None, "it ends before it is killed"
+                child.kill()
+    (verdict,) = objects(config, "import", "etf1", "--from-topic", topic)[1]
+    assert verdict["complete"]
+    assert 0 < verdict["already_done"] < len(rows)
+    assert verdict["already_done"] + verdict["read"] == len(rows)
+    keys = [int(record.key) for record in read_topic(shard.servers, shard.timers)]
+    assert sorted(keys) == list(range(len(rows)))
 
 
 def test_a_record_that_the_timer_topic_does_not_take_is_refused(shard: SparklessShard) -> None:

@@ -89,9 +89,9 @@ def test_rows_of_postgres(config: Path, shard: SparklessShard, dsn: str) -> None
             "'k' || id AS key FROM jobs WHERE body::text LIKE '%n%';"
         )
 
-        def imported(**choice: Any) -> dict[str, Any]:
+        def imported() -> dict[str, Any]:
             with postgres_source(dsn, query, "jobs", shard.timers) as source:
-                return import_timers(shard.settings, source, Choice(shard.timers, **choice))
+                return import_timers(shard.settings, source, Choice(shard.timers))
 
         words = ("import", "postgres", "--dsn", dsn, "--query", query, "--name", "jobs")
         exit_code, (verdict,) = objects(config, *words, "--dry-run", "--skip-refused")
@@ -100,10 +100,10 @@ def test_rows_of_postgres(config: Path, shard: SparklessShard, dsn: str) -> None
         assert verdict["refused_first"][0]["place"] == f"jobs@{BAD}"
         assert read_topic(shard.servers, shard.timers) == []
 
-        assert judged(imported(name="jobs")) == (False, 0, 1_000, 1_000)
+        assert judged(imported()) == (False, 0, 1_000, 1_000)
         connection.execute(f"DELETE FROM jobs WHERE id = {BAD}")
-        assert judged(imported(name="jobs")) == (True, 1_000, ROWS - 1_001, ROWS - 1_001)
-        assert judged(imported(name="jobs")) == (True, ROWS - 1, 0, 0)
+        assert judged(imported()) == (True, 1_000, ROWS - 1_001, ROWS - 1_001)
+        assert judged(imported()) == (True, ROWS - 1, 0, 0)
 
         taken = read_topic(shard.servers, shard.timers)
         assert len({record.key for record in taken}) == len(taken) == ROWS - 1
@@ -112,14 +112,14 @@ def test_rows_of_postgres(config: Path, shard: SparklessShard, dsn: str) -> None
         assert dict(one.headers)["UNIQ_KEY"] == b"job-7"
 
         connection.execute("INSERT INTO jobs SELECT 0, due_at, topic, body FROM jobs LIMIT 1")
-        assert imported(name="jobs")["missed"] == 1
+        assert imported()["missed"] == 1
 
 
 def test_a_query_that_cannot_be_imported(shard: SparklessShard, dsn: str) -> None:
     def refused(reason: str, query: str) -> None:
         with (
             pytest.raises(ConfigError, match=reason),
-            postgres_source(dsn, query, None, shard.timers) as source,
+            postgres_source(dsn, query, "jobs", shard.timers) as source,
         ):
             import_timers(shard.settings, source, Choice(shard.timers))
 

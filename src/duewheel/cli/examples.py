@@ -70,7 +70,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "duewheel import karafka --from-topic scheduled_messages --skip-refused --output json",
     ),
     "import postgres": (
-        "duewheel import postgres --dsn service=shop --query 'SELECT * FROM waiting_jobs'",
+        "duewheel import postgres --name jobs --query 'SELECT * FROM waiting_jobs' --dry-run",
     ),
     "import redis": (
         "duewheel import redis --key delayed --topic orders --dry-run",

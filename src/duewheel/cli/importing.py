@@ -26,48 +26,50 @@ def import_group() -> None:
 
 
 def _with_choice(command: Command) -> Command:
-    """Adds the options that all sources share."""
+    """Adds the options that all sources share, but for --name."""
     for option in (
         click.option("--skip-refused", is_flag=True, help="leave out what ingest would reject"),
         click.option("--dry-run", is_flag=True, help="read and judge all of it, write nothing"),
-        click.option("--name", help="of this import, which has a position of its own"),
         click.option("--timer-topic", help="by default the first of timer.topics"),
     ):
         command = option(command)
     return command
 
 
+_with_name = click.option("--name", help="of this import; by default that of the source")
 _with_topic = click.option("--from-topic", required=True, help="the topic with the schedules")
 
 
 @import_group.command("etf1")
 @_with_topic
+@_with_name
 @_with_choice
 @with_output
 @with_settings(needs_kafka=True)
 def import_etf1(settings: Settings, from_topic: str, output: str, **choice: Any) -> int:
     """Import a topic of etf1/kafka-message-scheduler.
 
-    The timer topic needs headers = "etf1". By default the import has the name of the source topic.
+    The timer topic needs headers = "etf1".
     """
     return _from_topic(settings, "etf1", from_topic, output, choice)
 
 
 @import_group.command("karafka")
 @_with_topic
+@_with_name
 @_with_choice
 @with_output
 @with_settings(needs_kafka=True)
 def import_karafka(settings: Settings, from_topic: str, output: str, **choice: Any) -> int:
     """Import a topic of Karafka's scheduled messages.
 
-    The timer topic needs headers = "karafka". By default the import has the name of the source
-    topic.
+    The timer topic needs headers = "karafka".
     """
     return _from_topic(settings, "karafka", from_topic, output, choice)
 
 
 @import_group.command("postgres")
+@click.option("--name", required=True, help="of this import, which has a position of its own")
 @click.option("--dsn", default="", help="of libpq; by default its variables PGHOST, PGDATABASE …")
 @click.option("--query", required=True, help="a SELECT of position, due, topic, value (key, id)")
 @_with_choice
@@ -78,7 +80,7 @@ def import_postgres(settings: Settings, dsn: str, query: str, output: str, **opt
 
     Its columns, named with AS, are position (unique, not null: rows are read in its order), due (a
     timestamp with time zone, or epoch milliseconds), topic (the target), value, and perhaps key and
-    id. By default the import has the name of the database.
+    id. Another query under the same name continues at the position, if its rows are the same.
     """
     from duewheel.ops.imports.importer import import_timers
     from duewheel.ops.imports.postgres import postgres_source
@@ -97,14 +99,14 @@ def import_postgres(settings: Settings, dsn: str, query: str, output: str, **opt
 @click.option("--key-field", help="that with the message's key; by default there is none")
 @click.option("--value-field", help="that with the message; by default the whole member")
 @click.option("--id-field", help="that with the timer's id; by default a hash of the member")
+@_with_name
 @_with_choice
 @with_output
 @with_settings(needs_kafka=True, extra="import")
 def import_redis(settings: Settings, url: str, key: str, output: str, **options: Any) -> int:
     """Import a sorted set of Redis.
 
-    A member is the message, or a JSON object with fields for it. By default the import has the name
-    of the set.
+    A member is the message, or a JSON object with fields for it.
     """
     from duewheel.ops.imports.importer import import_timers
     from duewheel.ops.imports.redis_set import MemberFields, redis_set_source

@@ -25,7 +25,6 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt
 from duewheel.kafka import shard_settings
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.state_topic import newest_of, place_of
 from duewheel.ops.imports.source import Entry, ImportSource, SourceChunk
 from duewheel.ops.positioned_writes import REFUSALS_MAX, PositionedWriter
@@ -38,7 +37,6 @@ from duewheel.schemas.wire.single_record import encode
 from duewheel.wheel.encoded import Reason, Target
 
 _SHOWN_MAX = 10  # refused entries in the verdict, with their reasons
-_DEADLINE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +198,8 @@ class _Import:
         if not self._choice.dry_run:
             self._writer.open()
         place = place_of(self._settings.state_topic, 0)
-        record = newest_of(self._client, place, key_of(self._name), Deadline(_DEADLINE_S))
+        # A killed run's open transaction may hide the position from a dry run until its time-out.
+        record = newest_of(self._client, place, key_of(self._name), self._writer.deadline())
         value = None if record is None else record.value
         return ImportPosition.decode(value, self._name, self._source.identity)
 

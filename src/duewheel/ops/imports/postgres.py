@@ -135,15 +135,13 @@ def _octets(value: object) -> bytes | None:
 
 
 @contextmanager
-def postgres_source(
-    dsn: str, query: str, name: str | None, timer_topic: str
-) -> Iterator[PostgresSource]:
+def postgres_source(dsn: str, query: str, name: str, timer_topic: str) -> Iterator[PostgresSource]:
     """Opens a source; closes its connection at the end of the with block.
 
     Args:
         dsn: of libpq; what it leaves out comes from libpq's variables and files.
         query: a SELECT with the columns of a message.
-        name: of the import; None: that of the database.
+        name: of the import.
         timer_topic: to which the timers will be written.
 
     Raises:
@@ -160,14 +158,10 @@ def postgres_source(
             (database, cluster) = connection.execute(
                 "SELECT current_database(), system_identifier::text FROM pg_control_system()"
             ).fetchall()[0]
-            identity = {
-                "service": "postgres",
-                "cluster": cluster,
-                "database": database,
-                "query": query,
-            }
+            # Not the query: one that is corrected after a refusal continues.
+            identity = {"service": "postgres", "cluster": cluster, "database": database}
             yield PostgresSource(
-                name=name or database,
+                name=name,
                 identity=identity,
                 _connection=connection,
                 _query=query.replace("%", "%%"),
