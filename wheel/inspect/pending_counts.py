@@ -164,8 +164,8 @@ class PendingTimers:
             if counts is None or (hour == current and not counts.detailed):
                 counts = _HourCounts(hour, self._precision_ms, detailed=hour == current)
             for _, slot, records in directory.blocks(hour, counts.log_bytes, log_bytes):
-                counts.topics.add(directory, records)
-                counts.add(slot, counts.topics.kinds(records), _is_roll(records))
+                kind = counts.topics.add(directory, records)
+                counts.add(slot, kind, _is_roll(records))
             counts.log_bytes = log_bytes
             counts.drop(snapshot.delivered_slot)
             self._hours[hour] = counts
@@ -226,32 +226,40 @@ class _Topics:
         self._names = [OTHER]
         self._hashes, self._numbers = np.empty(0, np.int64), np.empty(0, np.int64)  # rising hashes
 
-    def add(self, directory: DataDirectory, records: Records) -> None:
-        """Numbers the new topics in these records, as long as there is room.
+    def add(self, directory: DataDirectory, records: Records) -> Int64:
+        """Numbers the new topics in these records, as long as there is room; returns `kinds`.
 
         Raises:
             CorruptFile: the messages end before a name.
         """
+        hashes = records["topic_hash"].astype(np.int64)
+        topic = self._numbers_of(hashes)
+        rows = np.flatnonzero(topic == 0)
         room = TOPICS_MAX + 1 - len(self._names)
-        hashes, first = np.unique(records["topic_hash"].astype(np.int64), return_index=True)
-        new = np.flatnonzero(~np.isin(hashes, self._hashes))[:room]
-        if not len(new):
-            return
-        numbers = np.arange(len(self._names), len(self._names) + len(new))
-        store = directory.messages
-        self._names += [store.target(self._hour, records[row]) for row in first[new].tolist()]
-        hashes = np.append(self._hashes, hashes[new])
-        order = np.argsort(hashes)
-        self._hashes, self._numbers = hashes[order], np.append(self._numbers, numbers)[order]
+        if len(rows) and room:
+            new, first = np.unique(hashes[rows], return_index=True)
+            self._add(directory, new[:room], records[rows[first[:room]]])
+            topic[rows] = self._numbers_of(hashes[rows])
+        return _kinds(records, topic)
 
     def kinds(self, records: Records) -> Int64:
         """Combines level and topic of records to one number."""
-        topic, hashes = np.zeros(len(records), np.int64), records["topic_hash"].astype(np.int64)
-        if len(self._hashes):
-            place = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
-            topic = np.where(self._hashes[place] == hashes, self._numbers[place], 0)
-        kinds: Int64 = (level_of(records["magic"]).astype(np.int64) << _TOPIC_BITS) | topic
-        return kinds
+        return _kinds(records, self._numbers_of(records["topic_hash"].astype(np.int64)))
+
+    def _add(self, directory: DataDirectory, hashes: Int64, records: Records) -> None:
+        """Numbers these topics, of each of which there is a record."""
+        numbers = np.arange(len(self._names), len(self._names) + len(hashes))
+        self._names += [directory.messages.target(self._hour, record) for record in records]
+        known = np.append(self._hashes, hashes)
+        order = np.argsort(known)
+        self._hashes, self._numbers = known[order], np.append(self._numbers, numbers)[order]
+
+    def _numbers_of(self, hashes: Int64) -> Int64:
+        """Returns the number of each topic; 0 of those without one."""
+        if not len(self._hashes):
+            return np.zeros(len(hashes), np.int64)
+        place = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
+        return np.where(self._hashes[place] == hashes, self._numbers[place], 0)
 
     def name(self, kind: int) -> str:
         """Returns the topic of a kind."""
@@ -288,8 +296,11 @@ class _HourCounts:
         """Counts more records."""
         place = slot - self._first
         for counts, places in ((self._per_slot, place), (self.rolls, place[is_roll])):
-            used, more = np.unique(places, return_counts=True)
-            counts[used] += more.astype(np.int32)
+            if len(places) >= len(counts):  # most pages have counts then, and a sort takes longer
+                counts += np.bincount(places, minlength=len(counts)).astype(np.int32)
+            else:
+                used, more = np.unique(places, return_counts=True)
+                counts[used] += more.astype(np.int32)
         self.kinds.update(_counts(kind))
         if not self.detailed:
             np.minimum.at(self._first_of_level, kind >> _TOPIC_BITS, place)
@@ -371,6 +382,11 @@ class _HourCounts:
         return int(left.max())
 
 
+def _kinds(records: Records, topic: Int64) -> Int64:
+    kinds: Int64 = (level_of(records["magic"]).astype(np.int64) << _TOPIC_BITS) | topic
+    return kinds
+
+
 def _kind(keys: Int64) -> Int64:
     kinds: Int64 = keys & ((1 << _KIND_BITS) - 1)
     return kinds
@@ -383,6 +399,8 @@ def _is_roll(records: Records) -> Bool:
 
 def _counts(numbers: Int64, weights: Int64 | None = None) -> dict[int, int]:
     """Counts each number, or sums its weights."""
+    if weights is None and len(numbers) and numbers.min() == numbers.max():
+        return {int(numbers[0]): len(numbers)}  # without a sort: one topic, one level
     if weights is None:
         values, sums = np.unique(numbers, return_counts=True)
     else:
