@@ -9,7 +9,7 @@ now ≥ s·p: never early, late by less than p. For p = 50 ms:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from duewheel.errors import ConfigError
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # the supervisor, which reads the settings, needs no numpy
     from duewheel.schemas.arrays import Int64
 
 EARLIEST_SLOT = -(2**62)  # the requested slot of a rejected row: it leaves as soon as possible
+LATEST_SLOT = 2**62  # behind every slot that a record can have
 HOUR_MS = 3_600_000
 DELAY_MS_MAX = 2**30  # |delay| of a record stays below, so that it fits into 4 bytes
 _RING_STEPS = 32  # the reach moves by 1/32 of the ring at a time
@@ -42,7 +43,7 @@ class WheelConfig:
     slots: int = 2_097_152
     window_ms: int = 24 * HOUR_MS
     margin_ms: int = HOUR_MS
-    timeline: str = "wheel"
+    timeline: Literal["wheel", "rocksdb"] = "wheel"
 
     def __post_init__(self) -> None:
         span_ms = self.slots * self.precision_ms

@@ -11,7 +11,7 @@ from typing import Literal
 
 from duewheel.errors import ConfigError
 
-Extra = Literal["dequeue", "service", "audit", "serve", "import"]
+Extra = Literal["dequeue", "service", "audit", "serve", "import", "rocksdb"]
 
 LIBRARIES: dict[Extra, frozenset[str]] = {
     "dequeue": frozenset(
@@ -35,6 +35,7 @@ LIBRARIES: dict[Extra, frozenset[str]] = {
     "service": frozenset({"py4j", "pyspark"}),
     "audit": frozenset({"great_expectations", "pandas"}),
     "serve": frozenset({"fastapi", "starlette", "uvicorn"}),
+    "rocksdb": frozenset({"rocksdict"}),
     "import": frozenset({"psycopg", "redis"}),
 }
 """The modules that each extra adds. All but the first include "dequeue"."""
@@ -44,6 +45,7 @@ _INSTALL: dict[Extra, str] = {
     "service": "pip install 'duewheel[service]'",
     "audit": "pip install 'duewheel[audit]'",
     "serve": "pip install 'duewheel[serve]'",
+    "rocksdb": "pip install 'duewheel[rocksdb]'",
     "import": "pip install 'duewheel[import]'",
 }
 

@@ -450,7 +450,7 @@ class LocalShard:
         self.dequeue: Dequeue | None = None
         self.offsets_at: OffsetsAt = lambda _: {}
         self.cancel_limits = CancelLimits()
-        self._wheel = wheel
+        self.wheel = wheel
         self._publisher = publisher
         self._clock = clock
         self.config = config
@@ -467,7 +467,7 @@ class LocalShard:
     ) -> Dequeue:
         """Start the loop; `starts` are the first offsets of a shard that never had any progress."""
         directory = self._directories[Role.DEQUEUE] = DataDirectory.start(
-            self.path, self._wheel, Role.DEQUEUE, fs=self._fs
+            self.path, self.wheel, Role.DEQUEUE, fs=self._fs
         )
         self.dequeue = Dequeue(
             directory,
@@ -485,7 +485,7 @@ class LocalShard:
     def start_ingest(self, topic_ids: Mapping[str, str] | None = None) -> Engine:
         """Starts the engine, after applying the decision of dequeue's last start."""
         directory = self._directories[Role.INGEST] = DataDirectory.start(
-            self.path, self._wheel, Role.INGEST, fs=self._fs
+            self.path, self.wheel, Role.INGEST, fs=self._fs
         )
         record = RecoveryRecord.read(self.path)
         assert record is not None, "dequeue must have started here once"

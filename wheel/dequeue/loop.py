@@ -54,7 +54,7 @@ from duewheel.wheel.recovery.startup import Started
 from duewheel.wheel.slots import closable_slot
 from duewheel.wheel.storage import garbage_collection
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
-from duewheel.wheel.storage.far_slots import Linker, rows_beyond
+from duewheel.wheel.storage.far_slots import Linker
 
 log = structlog.get_logger(__name__)
 
@@ -206,7 +206,7 @@ class Loop:
             if self.position.close.missing(commit.marks):
                 return
             pending = self._directory.timeline.count(r, state.linked)
-            pending += rows_beyond(self._directory, commit, max(r, state.linked))
+            pending += self._directory.count(commit, max(r, state.linked))
             self._replies.note_closing(commit)
         self._commits.delivered_rows = commit.placed - pending
         self._bounds.read(r, self._commits.committed.partitions)

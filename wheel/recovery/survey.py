@@ -16,7 +16,7 @@ from duewheel.errors import CorruptFile
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.cross_file_damage import has_all_files
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.timelines import TIMELINES
+from duewheel.wheel.storage.timelines import damage_without, timeline_class
 
 
 def survey(path: Path, config: WheelConfig, fs: FileSystem = HOST_FS) -> Local:
@@ -42,8 +42,8 @@ def survey(path: Path, config: WheelConfig, fs: FileSystem = HOST_FS) -> Local:
 def _damage(path: Path, config: WheelConfig, state: State, fs: FileSystem) -> Damage:
     if not state.starts:
         return Damage.NONE
-    if not TIMELINES[config.timeline].exists(path, config, fs):
-        return Damage.FILES_LOST
+    if not timeline_class(config.timeline).exists(path, config, fs):
+        return damage_without(path)
     directory = DataDirectory(path, config, fs)
     try:
         # Timeline before page: a batch that is committed in between would seem to be a lost page.

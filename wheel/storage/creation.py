@@ -29,7 +29,7 @@ from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.runs import OnProgress
-from duewheel.wheel.storage.timelines import TIMELINES
+from duewheel.wheel.storage.timelines import FILES, damage_without, remove_timelines, timeline_class
 from duewheel.wheel.storage.timer_log import TimerLog
 
 WHEEL_LOCK = "wheel.lock"
@@ -86,7 +86,7 @@ def _make_timeline(
     progress: OnProgress,
 ) -> None:
     """Runs 2. and 3. of the module's head, unless another process has done so meanwhile."""
-    timeline = TIMELINES[config.timeline]
+    timeline = timeline_class(config.timeline)
     if timeline.exists(path, config, fs):
         return
     new = timeline.create(path, config, progress, fs)
@@ -100,7 +100,7 @@ def _newest_batch(path: Path, config: WheelConfig, fs: FileSystem) -> int:
     try:
         with State.open(path, fs) as state:
             log = TimerLog(path, fs)
-            with closing(TIMELINES[config.timeline](path, config, state, log, fs)) as timeline:
+            with closing(timeline_class(config.timeline)(path, config, state, log, fs)) as timeline:
                 return timeline.newest_batch(state.commit().batch)
     except (FileNotFoundError, CorruptFile):
         return 0
@@ -122,16 +122,27 @@ def _has_timeline(path: Path, config: WheelConfig, fs: FileSystem) -> bool:
         state = _new_state(path, config, fs)
     with state:
         state.require(config.precision_ms, config.slots)
-        exists = TIMELINES[config.timeline].exists(path, config, fs)
+        exists = timeline_class(config.timeline).exists(path, config, fs)
         if not exists and state.starts:
-            log.error("the timeline is missing or cut", kind=config.timeline, path=str(path))
-            state.note_damage(Damage.FILES_LOST)
+            _note_missing(path, config, state)
+        if exists:
+            # Otherwise a later start could find an old timeline of its kind.
+            remove_timelines(path, [kind for kind in FILES if kind != config.timeline], fs)
         return exists
 
 
+def _note_missing(path: Path, config: WheelConfig, state: State) -> None:
+    """Records that there is no sound timeline of this kind."""
+    damage = damage_without(path)
+    if damage is Damage.FILES_LOST:
+        log.error("the timeline is missing", kind=config.timeline, path=str(path))
+    else:
+        log.warning("the timeline is another one, or damaged: a new one is built", path=str(path))
+    state.note_damage(damage)
+
+
 def _new_state(path: Path, config: WheelConfig, fs: FileSystem) -> State:
-    for timeline in TIMELINES.values():
-        timeline.remove(path, fs)
+    remove_timelines(path, FILES, fs)
     return State.create(path, config.precision_ms, config.slots, fs)
 
 

@@ -29,7 +29,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.schemas.arrays import Int64
-from duewheel.wheel.slots import WheelConfig, hour_of
+from duewheel.wheel.slots import LATEST_SLOT, WheelConfig, hour_of
 from duewheel.wheel.storage import log_scan
 from duewheel.wheel.storage.byte_layouts import MAGIC_ABANDONED
 from duewheel.wheel.storage.cancel_log import CancelLog
@@ -38,7 +38,7 @@ from duewheel.wheel.storage.creation import with_files
 from duewheel.wheel.storage.hour_files import HourFiles
 from duewheel.wheel.storage.message_store import MessageStore, split_by_limits
 from duewheel.wheel.storage.runs import OnProgress, Runs
-from duewheel.wheel.storage.timelines import TIMELINES
+from duewheel.wheel.storage.timelines import timeline_class
 from duewheel.wheel.storage.timer_log import Records, TimerLog
 from duewheel.wheel.storage.topic_numbers import TopicNames
 
@@ -56,7 +56,7 @@ class DataDirectory:
     """
 
     state_class, log_class = State, TimerLog
-    timelines = TIMELINES
+    timeline_class = staticmethod(timeline_class)
 
     def __init__(self, path: Path, config: WheelConfig, fs: FileSystem = HOST_FS) -> None:
         """Opens the files of an existing directory, and makes none. Alone, without `start`, this is
@@ -73,7 +73,7 @@ class DataDirectory:
         self.state = self.state_class.open(path, fs)
         self.state.require(config.precision_ms, config.slots)
         self.log = self.log_class(path, fs)
-        self.timeline = self.timelines[config.timeline](path, config, self.state, self.log, fs)
+        self.timeline = self.timeline_class(config.timeline)(path, config, self.state, self.log, fs)
         self.messages = MessageStore(path, fs)
         self.cancelled = CancelledRecords(path, fs)
         self.cancels = CancelLog(path, fs)
@@ -139,6 +139,8 @@ class DataDirectory:
         directory._make_missing()
         directory._note_damage(newest_batch)
         directory.state.begin()
+        if role is Role.INGEST:
+            directory.timeline.hold()
         if role is Role.DEQUEUE:
             # Before the first heartbeat: ingest must not apply the recovery record of an
             # earlier start.
@@ -200,6 +202,12 @@ class DataDirectory:
     def blocks(self, hour: int, start: int, end: int) -> Iterator[tuple[Int64, Int64, Records]]:
         """Reads a part of an hour's log, as log_scan.py."""
         return log_scan.blocks(self.log, self.config.precision_ms, hour, start, end)
+
+    def count(self, commit: Commit, after: int) -> int:
+        """Counts the rows of the commit in slots later than `after`, in the logs."""
+        return log_scan.count_between(
+            self.log, self.config.precision_ms, commit, after, LATEST_SLOT
+        )
 
     @contextmanager
     def locked(self) -> Iterator[Commit]:

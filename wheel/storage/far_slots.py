@@ -171,14 +171,3 @@ class _SlotRange:
             np.full(len(used), NO_POSITION),
             self._num[used],
         )
-
-
-def rows_beyond(directory: DataDirectory, commit: Commit, after: int) -> int:
-    """Counts the rows of the commit in slots later than `after`, in the logs."""
-    first = hour_of(after + 1, directory.config.precision_ms)
-    return sum(
-        int((slot > after).sum())
-        for hour, lengths in commit.hours.items()
-        if hour >= first
-        for _, slot, _ in directory.blocks(hour, 0, lengths.log_bytes)
-    )

@@ -1,4 +1,4 @@
-"""Reads a part of an hour's log in blocks of bounded size, without a lock."""
+"""Reads a part of an hour's log in blocks of bounded size, without a lock; counts rows by slot."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.schemas.arrays import Int64
+from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.byte_layouts import MAGIC_ABANDONED, RECORD_BYTES, slots_in
 from duewheel.wheel.storage.timer_log import Records, TimerLog
 
@@ -33,3 +35,18 @@ def blocks(
         if len(alive) < len(records):
             records = records[alive]
         yield (first + alive) * RECORD_BYTES, slots_in(records, precision_ms), records
+
+
+def count_between(log: TimerLog, precision_ms: int, commit: Commit, after: int, until: int) -> int:
+    """Counts the rows of the commit in the slots after < s ≤ until.
+
+    Raises:
+        CorruptFile: a log is shorter than the commit says.
+    """
+    first, last = hour_of(after + 1, precision_ms), hour_of(until, precision_ms)
+    return sum(
+        int(((slot > after) & (slot <= until)).sum())
+        for hour, lengths in commit.hours.items()
+        if first <= hour <= last
+        for _, slot, _ in blocks(log, precision_ms, hour, 0, lengths.log_bytes)
+    )

@@ -14,7 +14,7 @@ it lacks is damage. There are two:
     rocksdb    a key for each run, ordered by slot                      rocksdb_timeline.py
 
 A third one is a subclass of `Timeline` and one of `Verifier`, and a line in timelines.py; the tests
-in tests/unit/wheel/storage/test_timelines.py say what both must do.
+in tests/unit/wheel/storage/test_timelines.py say what all must do.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Timeline(ABC):
     def __init__(
         self, path: Path, config: WheelConfig, state: State, log: TimerLog, fs: FileSystem
     ) -> None:
-        """Opens its files to read; the first change opens them to write.
+        """Opens its files to read.
 
         Args:
             path: the data directory.
@@ -77,10 +77,10 @@ class Timeline(ABC):
             DiskFull: the file system has too little room.
         """
 
-    @classmethod
-    @abstractmethod
-    def remove(cls, path: Path, fs: FileSystem) -> None:
-        """Removes the files of a timeline of this kind, if there are any. Under engine.lock."""
+    def hold(self) -> None:  # noqa: B027 - most timelines have nothing to do
+        """Opens the files to write for as long as this object lives. Called by ingest's start,
+        under engine.lock.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -74,11 +74,6 @@ class WheelTimeline(Timeline):
         """As Timeline; gigabytes take minutes."""
         return TimerWheel.create(path / FILE_NAME, config.ring, progress, fs)
 
-    @classmethod
-    def remove(cls, path: Path, fs: FileSystem) -> None:
-        """As Timeline."""
-        fs.remove(path / FILE_NAME)
-
     def close(self) -> None:
         """As Timeline: the map is closed with its last view."""
 

@@ -176,6 +176,9 @@ class TimerSection(Section):
     """A regular expression for whole names: topics that match are timer topics, too."""
     precision_ms: Annotated[Millis, Field(ge=1)] = 50
     """The length of a slot."""
+    timeline: Literal["wheel", "rocksdb"] = "wheel"
+    """What finds the timers of a slot: RIP-43's wheel, or RocksDB (docs/timelines.md), which needs
+    the extra `rocksdb`. A start with another one builds it from the logs, or from Kafka."""
     slots: Annotated[int, Field(ge=1)] = 2_097_152
     """Half of the wheel's entries; `roll_window` + `margin` must fit into as many slots."""
     roll_window: Duration = timedelta(hours=24)

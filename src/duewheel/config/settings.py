@@ -149,6 +149,7 @@ class Settings(BaseSettings):
             slots=timer.slots,
             window_ms=as_millis(timer.roll_window),
             margin_ms=as_millis(timer.margin),
+            timeline=timer.timeline,
         )
 
     def source(self, key: str) -> str:
