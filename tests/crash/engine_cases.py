@@ -13,6 +13,7 @@ from random import Random
 
 from tests.crash.cancel_verdict import Asked, Came, judge
 from tests.harness.file_systems import Unsynced
+from tests.harness.timelines import KIND
 from tests.harness.timer_rows import ends_of
 
 from duewheel.checkpoints.role import Role
@@ -71,7 +72,7 @@ class Server:
             "path": str(case.path),
             "journal": str(case.journal),
             "now_ms": case.now_ms,
-            "wheel": [PRECISION_MS, SLOTS, SLOTS * PRECISION_MS, 0],
+            "wheel": [PRECISION_MS, SLOTS, SLOTS * PRECISION_MS, 0, KIND],
             "dequeue": {
                 "shard": 0,
                 "shards": 1,

@@ -3,7 +3,8 @@
 Started once as a script; for every line of JSON on stdin it forks a child that does the work, and
 answers with a line: how the child ended, and how many stores it had made. What counts as a store:
 a write to a file, a cut, a rename, an unlinking, an assignment to a mapped page or to the wheel's
-entries; those that can be half done are killed twice, before them and in the middle.
+entries, a write to RocksDB; those that can be half done are killed twice, before them and in the
+middle.
 """
 
 from __future__ import annotations
@@ -146,6 +147,11 @@ def count_stores() -> None:
 
     make_wheel = TimerWheel.__init__
     TimerWheel.__init__ = killing_wheel  # type: ignore[method-assign]
+    if os.environ.get("DUEWHEEL_TIMER__TIMELINE") == "rocksdb":
+        from duewheel.wheel.storage.rocksdb_timeline import RocksdbTimeline
+
+        for name in ("append", "clear", "forget_below"):
+            setattr(RocksdbTimeline, name, counted(getattr(RocksdbTimeline, name)))
     TimerLog.mark_cancelled = counted(TimerLog.mark_cancelled)  # type: ignore[method-assign]
     for name in LIVE_STORES:
         setattr(State, name, counted(getattr(State, name)))

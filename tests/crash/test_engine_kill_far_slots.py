@@ -16,11 +16,14 @@ from tests.crash.engine_cases import (
     append_step,
 )
 from tests.crash.kill_cases import cases, each_store
+from tests.harness.timelines import wheel_only
 
 from duewheel.testing import (
     TimerRow,
 )
 from duewheel.wheel.storage.full_check import check
+
+pytestmark = wheel_only
 
 
 def far_timers(template: Case) -> tuple[list[TimerRow], list[TimerRow]]:

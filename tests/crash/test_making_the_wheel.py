@@ -10,12 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.harness.timelines import wheel_only
 
 from duewheel.checkpoints.role import Role
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.byte_layouts import ENTRY_BYTES
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.timer_wheel import FILE_NAME
+
+pytestmark = wheel_only
 
 CHILD = Path(__file__).with_name("wheel_child.py")
 SLOTS = 1 << 18

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+from tests.harness.timelines import FILE
+
 from duewheel.checkpoints.live_fields import FILE_NAME as STATE
 from duewheel.checkpoints.state_file import PAGE_BYTES
 
@@ -17,8 +19,11 @@ def spoil(directory: Path, rng: Random) -> str:
     """Spoil one file; says how, "" if there is nothing to spoil."""
     folders = [path for name in ("timerlog", "messages") for path in (directory / name).glob("*")]
     hours = sorted(path for path in folders if path.is_file() and path.stat().st_size)
+    timeline = directory / FILE
+    parts = sorted(timeline.rglob("*")) if timeline.is_dir() else [timeline]
     named = [
-        directory / name for name in ("timerwheel", "topics", "durable", "mirror", STATE, STATE)
+        *[path for path in parts if path.name != "LOCK"][:1],
+        *(directory / name for name in ("topics", "durable", "mirror", STATE, STATE)),
     ]
     files = [path for path in [*hours, *named] if path.is_file()]
     if not files:

@@ -31,6 +31,7 @@ from duewheel.checkpoints.commit_and_close_pages import Close
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.wheel.storage.runs import Runs
+from duewheel.wheel.storage.timeline import Timeline
 
 DISK_FULL, BAD_DISK = errno.ENOSPC, errno.EIO
 
@@ -56,6 +57,7 @@ class Actor:
         name: "ingest" or "dequeue".
         dead: it may make no more stores.
         fds: its open descriptors below the folder, and their paths.
+        timelines: its opened ones.
         plan: what happens in its present step, and before which store.
         stores: how many it has made in this step, by kind.
     """
@@ -63,6 +65,7 @@ class Actor:
     name: str
     dead: bool = False
     fds: dict[int, Path] = field(default_factory=dict)
+    timelines: list[Timeline] = field(default_factory=list)
     plan: Plan = field(default_factory=dict)
     stores: Counter[str] = field(default_factory=Counter)
 

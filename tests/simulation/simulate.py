@@ -156,9 +156,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=300)
     parser.add_argument("--first", default="0", help='a number, or "random"')
     parser.add_argument("--resharding", action="store_true", help="only seeds that may reshard")
+    parser.add_argument("--timeline", choices=["wheel", "rocksdb"], default="wheel")
     parser.add_argument("--verbose", action="store_true", help="print the schedule of one seed")
     parser.add_argument("--until-violation", action="store_true", help="end at the first one")
     args = parser.parse_args()
+    os.environ["DUEWHEEL_TIMER__TIMELINE"] = args.timeline  # of all processes: harness/timelines.py
     begun_s = time.monotonic()
     first = random.randrange(RANDOM_BELOW) if args.first == "random" else int(args.first)
     memory = MEMORY if MEMORY.is_dir() else None

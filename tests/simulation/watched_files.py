@@ -21,6 +21,7 @@ from tests.simulation.seam import Actor, Seam
 
 from duewheel.checkpoints.fs import Bytes, FileSystem
 from duewheel.schemas.arrays import Bool
+from duewheel.wheel.storage.timeline import Timeline
 
 
 class WatchedMap(mmap.mmap):
@@ -57,6 +58,11 @@ class WatchedFileSystem(FileSystem):
         """Called before a store: see Seam.store."""
         if self._actor is not None:
             self.seam.store(self._actor, kind, half, fails=fails)
+
+    def opened(self, timeline: Timeline) -> None:
+        """A timeline with descriptors of its own, which close when the process ends."""
+        if self._actor is not None:
+            self._actor.timelines.append(timeline)
 
     def some_of(self, count: int) -> Bool:
         """Which of so many rows are stored by a process that dies meanwhile."""

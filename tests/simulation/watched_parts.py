@@ -23,6 +23,7 @@ from duewheel.wheel.append.cancel_lookup import CancelLimits, Candidates
 from duewheel.wheel.append.cancel_resolver import CancelResolver
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.append.placement import CatchUp, PlacedRows, Policy, Standby
+from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.runs import Runs
 from duewheel.wheel.storage.timeline import Timeline
@@ -81,11 +82,43 @@ class _WatchedLog(TimerLog):
         super().mark_cancelled(hour, log_bytes, positions, alone=alone)
 
 
+def _rocksdb() -> type[Timeline]:
+    """RocksDB's writes are atomic: each is one store. What a process has opened, a kill closes."""
+    from duewheel.wheel.storage.rocksdb_timeline import RocksdbTimeline
+
+    class _WatchedRocksdb(RocksdbTimeline):
+        def __init__(
+            self, path: Path, config: WheelConfig, state: State, log: TimerLog, fs: FileSystem
+        ) -> None:
+            super().__init__(path, config, state, log, fs)
+            self._watched = _watched(fs)
+            self._watched.opened(self)
+
+        def append(self, runs: Runs, batch: int) -> None:
+            self._watched.seam.applied(self._path, runs)
+            self._watched.store("wheel", fails=False)
+            super().append(runs, batch)
+
+        def clear(self, batch: int) -> None:
+            self._watched.store("wheel", fails=False)
+            super().clear(batch)
+
+        def forget_below(self, slot: int) -> None:
+            self._watched.store("wheel", fails=False)
+            super().forget_below(slot)
+
+    return _WatchedRocksdb
+
+
+def _timeline_class(kind: str) -> type[Timeline]:
+    return _WatchedTimeline if kind == "wheel" else _rocksdb()
+
+
 class WatchedDirectory(DataDirectory):
     """Of one process; its file system is a watched one."""
 
     state_class, log_class = _WatchedState, _WatchedLog
-    timelines: Mapping[str, type[Timeline]] = {"wheel": _WatchedTimeline}
+    timeline_class = staticmethod(_timeline_class)
 
 
 class _WatchedResolver(CancelResolver):

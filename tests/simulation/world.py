@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.harness.timelines import FILE
 from tests.simulation.floors import FloorWatch
 from tests.simulation.host import Host, Setup
 from tests.simulation.processes import Ingest, Process, Shop, Standby
@@ -236,6 +237,9 @@ class World:
             with suppress(OSError):
                 os.close(fd)
         actor.fds.clear()
+        for timeline in actor.timelines:
+            timeline.close()
+        actor.timelines.clear()
 
     def is_busy(self, actor: Actor) -> bool:
         """Whether this comes in the step of one of its processes."""
@@ -537,7 +541,7 @@ class World:
             self._check(self.root / self.standby.name)
 
     def _check(self, path: Path) -> None:
-        if not self.host.whole or not (path / "timerwheel").exists():
+        if not self.host.whole or not (path / FILE).exists():
             return
         state = State.open(path)
         if state.starts and not state.needs_recovery:  # a first start may be half made

@@ -13,7 +13,9 @@ import pytest
 from tests.harness.killed import Killed, die
 from tests.harness.reconfiguring import OTHER, caught_up, reconfigure, use
 from tests.harness.recovery_world import RecoveryWorld
+from tests.harness.timelines import KIND
 
+from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.held_copies import Held
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
@@ -23,6 +25,7 @@ from duewheel.testing import TIMER_TOPIC, TimerRow
 from duewheel.wheel.admin.change_settings import Rotation, plan
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.timelines import remove_timelines
 
 P: TopicPartition = (TIMER_TOPIC, 0)
 Q: TopicPartition = (TIMER_TOPIC, 1)
@@ -249,7 +252,7 @@ def has_lost_power(world: RecoveryWorld) -> None:
 
 
 def has_lost_a_file(world: RecoveryWorld) -> None:
-    (world.path / "timerwheel").unlink()
+    remove_timelines(world.path, [KIND], HOST_FS)
 
 
 @pytest.mark.parametrize(

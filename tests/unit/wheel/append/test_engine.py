@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tests.harness.local_world import NOW_MS, PRECISION_MS, SLOT, LocalWorld, ring, timer
 from tests.harness.manual_host import ManualHost
+from tests.harness.timelines import wheel_of, wheel_only
 from tests.harness.timer_rows import P0, P1
-from tests.harness.wheels import wheel_of
 
 from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
@@ -91,8 +91,12 @@ def test_rows_of_slots_closed_meanwhile_join_those_of_the_earliest_open_one(
     world.clock.meanwhile = close
     rows = (timer(0, 0, 2), timer(0, 1, 3), timer(0, 2, 1), timer(0, 3, 4), timer(0, 4, 3))
     assert world.append(*rows) == Appended(5)
-    entries = wheel_of(world.shard.directory(Role.INGEST)).range(SLOT, SLOT + world.wheel.ring)
-    assert [(int(e["time"]) - SLOT, int(e["num"])) for e in entries] == [(3, 4), (4, 1)]
+    timeline = world.shard.directory(Role.INGEST).timeline
+    runs, _ = timeline.runs(SLOT, SLOT + world.wheel.ring, 100)
+    assert [(slot - SLOT, n) for slot, n in zip(runs.slot, runs.count, strict=True)] == [
+        (3, 4),
+        (4, 1),
+    ]
     log = (world.shard.path / "timerlog" / hour_name(NOW_MS // 3_600_000)).read_bytes()
     abandoned = np.frombuffer(log, RECORD)["magic"] == MAGIC_ABANDONED
     assert abandoned.tolist() == [True] * 4 + [False] * 5
@@ -217,6 +221,7 @@ def test_a_lost_topic_name_is_not_given_to_another_topic(make_world: MakeWorld) 
         world.shard.start_ingest()
 
 
+@wheel_only
 def test_an_entry_is_missed_until_a_later_lap_has_taken_it(make_world: MakeWorld) -> None:
     world = make_world(slots=8)
     world.append(timer(0, 0, 1))
@@ -258,6 +263,7 @@ def test_whoever_takes_the_lock_next_finishes_a_killed_batch(
     assert check(world.shard.path, world.wheel).findings == []
 
 
+@wheel_only
 @pytest.mark.parametrize("field", ["prev_pos", "write_time", "offset_py", "reserved"])
 def test_a_damaged_batch_is_not_linked_again(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, field: str
@@ -321,6 +327,7 @@ def test_the_engine_needs_a_floor(tmp_path: Path) -> None:
     directory.close()
 
 
+@wheel_only
 def test_what_a_slot_holds_is_checked_over_all_pieces_of_its_log(make_world: MakeWorld) -> None:
     world = make_world()
     for offset in range(0, 9, 3):

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 from tests.harness.local_world import NOW_MS, PRECISION_MS, SLOT, LocalWorld, ring, timer
+from tests.harness.timelines import wheel_of, wheel_only
 from tests.harness.timer_rows import P0, P1
-from tests.harness.wheels import wheel_of
 
 from duewheel.checkpoints.commit_and_close_pages import Close
 from duewheel.checkpoints.fs import FileSystem
@@ -135,6 +135,7 @@ def test_a_full_disk_keeps_the_mirror_of_before(make_world: MakeWorld) -> None:
     assert mirrored(world) == (2, 2)
 
 
+@wheel_only
 def test_an_entry_that_names_another_slot_s_record_is_damage(make_world: MakeWorld) -> None:
     world = make_world()
     world.append(timer(0, 0, 1), timer(0, 1, 9))
@@ -306,7 +307,9 @@ def test_no_more_records_of_a_slot_are_read_at_once_than_asked_for(make_world: M
     """What is read is held in memory, whatever becomes of it."""
     world = make_world()
     world.append(*(timer(0, offset, 1) for offset in range(7)))
-    scan = SlotScan(world.shard.directory(Role.DEQUEUE), SLOT, SLOT + 1)
+    directory = world.shard.directory(Role.DEQUEUE)
+    directory.timeline.refresh()  # as each closing does
+    scan = SlotScan(directory, SLOT, SLOT + 1)
     chunks = iter(lambda: scan.next_chunk(3, 1 << 20), None)
     assert [len(chunk.records) for chunk in chunks] == [3, 3, 1]
 

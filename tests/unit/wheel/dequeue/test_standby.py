@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from tests.harness.local_world import PRECISION_MS
 from tests.harness.reconfiguring import OTHER, reconfigure
 from tests.harness.recovery_world import RecoveryWorld
 from tests.harness.standbys import Standby, half_way, marks_of, world
+from tests.harness.timelines import spoil_timeline
 
 from duewheel.checkpoints.progress import NOBODY
 from duewheel.checkpoints.recovery_decision import close_at
@@ -115,8 +115,7 @@ def test_a_standby_that_has_lost_power_keeps_its_checkpoint(
     checkpoints.close()
     world.at_slot(12, ticks=3)
     standby.kill()
-    wheel = standby.path / "timerwheel"
-    wheel.write_bytes(Random(1).randbytes(wheel.stat().st_size))
+    spoil_timeline(standby.path)
     world.boot = str(uuid.uuid4())
     standby.follow()
     assert standby.case() == ("power lost", "durable")

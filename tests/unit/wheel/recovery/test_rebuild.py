@@ -14,8 +14,9 @@ import pytest
 from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.recovery_world import PARTITIONS, RecoveryWorld, half_delivered
 from tests.harness.state_pages import COMMIT
+from tests.harness.timelines import FILE, KIND, spoil_timeline, timeline
 
-from duewheel.checkpoints.fs import FileSystem
+from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
@@ -24,7 +25,7 @@ from duewheel.testing import TIMER_TOPIC, LocalShard
 from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.timer_wheel import TimerWheel
+from duewheel.wheel.storage.timelines import remove_timelines
 
 MakeWorld = Callable[..., RecoveryWorld]
 
@@ -98,8 +99,7 @@ def test_after_a_loss_of_power_the_durable_checkpoint_is_kept(make_world: MakeWo
         for path in (world.path / folder).iterdir():
             with path.open("ab") as file:
                 file.write(Random(1).randbytes(1000))
-    wheel = world.path / "timerwheel"
-    wheel.write_bytes(Random(2).randbytes(wheel.stat().st_size))
+    spoil_timeline(world.path)
     with (world.path / "topics").open("ab") as file:
         file.write(b"\0\0\0\n\0\0\n")
     world.boot = str(uuid.uuid4())
@@ -180,12 +180,12 @@ def test_an_assertion_about_kept_files_leads_to_reading_again(
         raise AssertionError("damage that no check refuses")
 
     with monkeypatch.context() as patched:
-        patched.setattr(TimerWheel, "link", unsound)
+        patched.setattr(timeline(), "link", unsound)
         assert world.start() == "power lost"
     world.finish()
 
 
-@pytest.mark.parametrize("lost", ["timerwheel", "timerlog", "messages", "topics", "state"])
+@pytest.mark.parametrize("lost", [FILE, "timerlog", "messages", "topics", "state"])
 def test_a_lost_file_leads_to_reading_again(make_world: MakeWorld, lost: str) -> None:
     world = make_world()
     half_delivered(world)
@@ -269,8 +269,8 @@ def test_a_recovery_that_was_killed_is_done_again(
 
     owners: dict[str, object] = {
         "remove": FileSystem,
-        "clear": TimerWheel,
-        "link": TimerWheel,
+        "clear": timeline(),
+        "link": timeline(),
         "write_commit": State,
         "set_recovered": State,
     }
@@ -395,7 +395,7 @@ def test_damage_in_the_middle_of_a_recovery_leads_to_another(make_world: MakeWor
     world.publisher.silent_ms = 61_000
     world.start()
     world.shard.kill(Role.INGEST)
-    (world.path / "timerwheel").unlink()
+    remove_timelines(world.path, [KIND], HOST_FS)
     with pytest.raises(RecoveryPending):
         world.shard.start_ingest()
     world.shard.kill(Role.INGEST)

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from hypothesis import given
 from tests.harness.manual_host import ManualHost
+from tests.harness.timelines import KIND, spoil_timeline
 
 from duewheel.checkpoints.commit_and_close_pages import NO_COMMIT, Close, Commit
 from duewheel.checkpoints.config_epochs import Epochs
@@ -41,6 +42,7 @@ from duewheel.wheel.recovery.startup import first_progress, start
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.cross_file_damage import survey_files
 from duewheel.wheel.storage.data_directory import DataDirectory, declare_stopped
+from duewheel.wheel.storage.timelines import remove_timelines
 
 P: TopicPartition = ("timers", 0)
 Q: TopicPartition = ("timers", 1)
@@ -137,7 +139,11 @@ def test_a_lost_wheel_is_damage_and_a_lost_state_a_new_directory(tmp_path: Path)
     directory = DataDirectory.start(tmp_path, WHEEL, Role.INGEST)
     assert directory.state.damage is Damage.NONE
     directory.close()
-    (tmp_path / "timerwheel").write_bytes(b"cut")
+    spoil_timeline(tmp_path)
+    directory = DataDirectory.start(tmp_path, WHEEL, Role.INGEST)
+    assert directory.state.damage is Damage.CACHE_LOST
+    directory.close()
+    remove_timelines(tmp_path, [KIND], HOST_FS)
     directory = DataDirectory.start(tmp_path, WHEEL, Role.INGEST)
     assert directory.state.damage is Damage.FILES_LOST
     directory.close()

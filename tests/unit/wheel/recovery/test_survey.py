@@ -12,6 +12,7 @@ from tests.harness.killed import Killed, die
 from tests.harness.local_world import fated
 from tests.harness.recovery_world import RecoveryWorld, half_delivered
 from tests.harness.state_pages import COMMIT, damage_newest_commit
+from tests.harness.timelines import FILE
 
 from duewheel.checkpoints.recovery_decision import RecoveryRecord, decide
 from duewheel.checkpoints.state_file import State
@@ -22,6 +23,8 @@ def tree(path: Path) -> dict[str, tuple[float, bytes]]:
     found = {}
     for root, folders, names in os.walk(path):
         for name in [*folders, *names]:
+            if name == "rocksdict-config.json":
+                continue  # the library writes it at each opening, with the same content
             entry = Path(root) / name
             content = b"" if entry.is_dir() else entry.read_bytes()
             found[str(entry)] = (entry.stat().st_mtime, content)
@@ -54,7 +57,7 @@ def spoil(path: Path, fault: str) -> None:
         "pages",
         "commit page",
         "state",
-        "timerwheel",
+        FILE,
         "timerlog",
         "messages",
         "topics",

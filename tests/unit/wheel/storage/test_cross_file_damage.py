@@ -12,6 +12,7 @@ import pytest
 from tests.harness.killed import Killed, die
 from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.recovery_world import RecoveryWorld, half_delivered
+from tests.harness.timelines import timeline, wheel_only
 
 from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.checkpoints.role import Role
@@ -21,7 +22,6 @@ from duewheel.errors import RecoveryPending
 from duewheel.testing import TIMER_TOPIC
 from duewheel.wheel.storage.byte_layouts import ENTRY, MAGIC_ABANDONED, RECORD, RECORD_BYTES
 from duewheel.wheel.storage.full_check import check
-from duewheel.wheel.storage.timer_wheel import TimerWheel
 
 SLOT = NOW_MS // PRECISION_MS + 9
 RING = 8192
@@ -104,6 +104,7 @@ FIELDS = [
 ]
 
 
+@wheel_only
 @pytest.mark.parametrize(("field", "value"), FIELDS)
 def test_a_damaged_entry_is_not_passed_over(world: RecoveryWorld, field: str, value: int) -> None:
     entry_of(world)[field] = value
@@ -112,6 +113,7 @@ def test_a_damaged_entry_is_not_passed_over(world: RecoveryWorld, field: str, va
     recovers(world)
 
 
+@wheel_only
 def test_a_wheel_of_zeros_is_not_an_empty_one(world: RecoveryWorld) -> None:
     path = world.path / "timerwheel"
     with path.open("r+b") as file:
@@ -152,7 +154,7 @@ def test_a_half_done_batch_that_is_damaged_is_not_redone(
 
     world.write(0, 20, 20)
     with monkeypatch.context() as patched:
-        patched.setattr(TimerWheel, "apply", die)
+        patched.setattr(timeline(), "append", die)
         with pytest.raises(Killed):
             world.ingest()
     world.kill()
@@ -166,6 +168,7 @@ def test_a_half_done_batch_that_is_damaged_is_not_redone(
 ENDS = [("last_pos", -RECORD_BYTES), ("last_pos", RECORD_BYTES + 1), ("last_pos", 2**40)]
 
 
+@wheel_only
 @pytest.mark.parametrize(("field", "value"), [row for row in FIELDS if row[0] == "time"] + ENDS)
 def test_ingest_does_not_place_over_a_damaged_entry(
     world: RecoveryWorld, field: str, value: int
@@ -226,6 +229,7 @@ def test_what_a_recovery_still_lacks_is_shown(world: RecoveryWorld) -> None:
     world.finish()
 
 
+@wheel_only
 def test_an_earlier_lap_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = RecoveryWorld(tmp_path, monkeypatch)
     world.write(0, *range(1, 20))

@@ -10,6 +10,7 @@ from tests.harness.cancel_world import CancelWorld
 from tests.harness.killed import Killed
 from tests.harness.local_world import PRECISION_MS, SLOT, LocalWorld, ring, timer
 from tests.harness.manual_host import ManualHost
+from tests.harness.timelines import wheel_only
 from tests.harness.timer_rows import P0, P1
 
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
@@ -28,6 +29,8 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check
 from duewheel.wheel.storage.runs import Runs
 from duewheel.wheel.storage.timer_wheel import TimerWheel
+
+pytestmark = wheel_only
 
 HOUR = 3_600_000 // PRECISION_MS  # slots
 YEARS = 10 * 365 * 24 * HOUR

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.harness.killed import Killed
+from tests.harness.timelines import wheel_only
 
 from duewheel.errors import CorruptFile
 from duewheel.wheel.storage.byte_layouts import NO_POSITION
 from duewheel.wheel.storage.runs import Runs
 from duewheel.wheel.storage.timer_wheel import TimerWheel
+
+pytestmark = wheel_only
 
 RING = 16
 END = np.full(3, 1 << 20)  # of a log that has whatever the wheel leads to

@@ -1,0 +1,179 @@
+"""What every timeline must do: the same steps for each kind, seen by its writer and by a reader."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.harness.killed import Killed, die
+from tests.harness.local_world import NOW_MS, PRECISION_MS, SLOT, LocalWorld
+from tests.harness.recovery_world import RecoveryWorld, half_delivered
+
+from duewheel.checkpoints.role import Role
+from duewheel.errors import Locked
+from duewheel.testing import TimerRow
+from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
+from duewheel.wheel.storage.full_check import check
+from duewheel.wheel.storage.runs import Runs
+from duewheel.wheel.storage.timeline import Timeline
+from duewheel.wheel.storage.timelines import FILES, Kind, timeline_class
+
+ALL = 1 << 40
+KINDS = sorted(FILES)
+
+
+@pytest.fixture(params=KINDS)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> LocalWorld:
+    config = WheelConfig(PRECISION_MS, 4096, 40_000, margin_ms=0, timeline=request.param)
+    return LocalWorld(tmp_path, config)
+
+
+def append(world: LocalWorld, *slots: int) -> None:
+    """A batch with a timer in each slot, counted from the start."""
+    world.put(*(slot * PRECISION_MS for slot in slots))
+
+
+def of(world: LocalWorld, role: Role) -> Timeline:
+    timeline = world.shard.directory(role).timeline
+    timeline.refresh()
+    return timeline
+
+
+def found(
+    timeline: Timeline, after: int, until: int, records_max: int = ALL
+) -> tuple[list[tuple[int, int, int]], int]:
+    """Slot, first record and length of each run, and the last slot that they cover."""
+    runs, end = timeline.runs(SLOT + after, SLOT + until, records_max)
+    first = runs.first_pos // RECORD_BYTES
+    rows = zip((runs.slot - SLOT).tolist(), first.tolist(), runs.count.tolist(), strict=True)
+    return list(rows), end - SLOT
+
+
+@pytest.mark.parametrize("role", Role)
+def test_runs_come_by_slot_and_then_as_they_were_appended(world: LocalWorld, role: Role) -> None:
+    append(world, 7, 3, 7, 900)
+    append(world, 7, 5)
+    append(world, 3)
+    timeline = of(world, role)
+    whole = [(3, 0, 1), (3, 6, 1), (5, 4, 1), (7, 1, 2), (7, 5, 1)]
+    assert found(timeline, 0, 100) == (whole, 100)
+    assert found(timeline, 3, 6) == ([(5, 4, 1)], 6)
+    assert found(timeline, 7, 100) == ([], 100)
+    assert timeline.is_empty(SLOT + 7, SLOT + 899)
+    assert not timeline.is_empty(SLOT + 7, SLOT + 900)
+    assert timeline.count(SLOT + 3, SLOT + 900) == 5
+    assert timeline.newest_batch(3) == 4  # the start has made an empty one
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize(
+    ("records_max", "slots", "end"), [(1, 1, 4), (5, 1, 4), (6, 2, 8), (9, 3, 9)]
+)
+def test_as_many_whole_slots_as_fit_but_one_at_least(
+    world: LocalWorld, role: Role, records_max: int, slots: int, end: int
+) -> None:
+    for _ in range(5):
+        append(world, 2)
+    append(world, 5, 9, 9)
+    rows, covered = found(of(world, role), 0, 9, records_max)
+    assert [slot for slot, *_ in rows] == [2, 2, 2, 2, 2, 5, 9][: 4 + slots]
+    assert covered == end
+
+
+def test_a_slot_with_more_runs_than_are_read_at_a_time_is_whole(tmp_path: Path) -> None:
+    """Of RocksDB; in the wheel a chain has its end."""
+    config = WheelConfig(PRECISION_MS, 4096, 40_000, margin_ms=0, timeline="rocksdb")
+    world = LocalWorld(tmp_path, config)
+    append(world, 2, 3)
+    timeline = world.shard.directory(Role.INGEST).timeline
+    count = 10_000
+    first = np.arange(1, count + 1) * RECORD_BYTES
+    ones = np.ones(count, np.int64)
+    timeline.append(Runs(ones * (SLOT + 2), first, first, ones, ones), 2)
+    rows, covered = found(timeline, 0, 9, records_max=10)
+    assert (len(rows), covered) == (count + 1, 2)
+
+
+def test_a_batch_that_comes_twice_is_there_once(world: LocalWorld) -> None:
+    append(world, 2, 2, 5)
+    directory = world.shard.directory(Role.INGEST)
+    hour, lengths = next(iter(directory.state.commit().hours.items()))
+    records = directory.log.read(hour, 0, lengths.log_bytes)
+    directory.link(directory.log.runs(hour, records, 0, PRECISION_MS), 1)
+    for role in Role:
+        assert found(of(world, role), 0, 9) == ([(2, 0, 2), (5, 2, 1)], 9)
+    assert check(world.path, world.wheel).findings == []
+
+
+def test_a_cleared_timeline_lacks_what_the_log_has(world: LocalWorld) -> None:
+    append(world, 2, 2, 5)
+    of(world, Role.INGEST).clear(1)
+    for role in Role:
+        assert found(of(world, role), 0, 9) == ([], 9)
+    assert {each.code for each in check(world.path, world.wheel).findings} & {
+        "entry_lost",
+        "run_lost",
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_batch_is_finished_by_dequeue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    """As long as no ingest is there: one process writes."""
+    config = WheelConfig(PRECISION_MS, 4096, 40_000, margin_ms=0, timeline=kind)
+    world = LocalWorld(tmp_path, config)
+    append(world, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(timeline_class(kind), "append", die)
+        with pytest.raises(Killed):
+            append(world, 1, 2)
+    if kind == "rocksdb":
+        with pytest.raises(Locked):
+            world.at_slot(1)
+    world.shard.kill(Role.INGEST)
+    world.at_slot(2)
+    assert world.sources() == ["timers-0@0", "timers-0@1", "timers-0@2"]
+    world.shard.start_ingest()
+    append(world, 3)
+    world.at_slot(3)
+    assert len(world.sources()) == 4
+    assert check(world.path, world.wheel).findings == []
+
+
+def take(world: LocalWorld, kind: Kind) -> None:
+    """Its processes have this timeline from their next start on."""
+    world.wheel = world.shard.wheel = replace(world.wheel, timeline=kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_kind_is_built_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    """From the logs that were synced, or from Kafka; there and back."""
+    world = RecoveryWorld(tmp_path, monkeypatch)
+    world.stop()
+    take(world, kind)
+    world.start()
+    half_delivered(world)
+    for other in [each for each in KINDS if each != kind] + [kind]:
+        world.checkpoint()
+        world.stop()
+        take(world, other)
+        assert world.start() == "power lost"
+        assert [name for name in FILES.values() if (world.path / name).exists()] == [FILES[other]]
+        world.write(1, 40)
+        world.ingest()
+    world.finish()
+
+
+def test_the_first_timer_of_an_hour_is_far(world: LocalWorld) -> None:
+    """Beyond the wheel's ring, within RocksDB's reach: it leaves at its time."""
+    world.append(TimerRow(0, 0, NOW_MS + 30_000 * PRECISION_MS))
+    world.at_slot(29_999)
+    assert world.sources() == []
+    world.at_slot(30_000)
+    assert world.sources() == ["timers-0@0"]
