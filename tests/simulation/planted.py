@@ -189,9 +189,9 @@ PLANTED = {
         "2",
         "an uncommitted batch moves the marks: they are written before its rows are placed",
         "wheel/append/engine.py",
-        "            self._directory.link(staged_rows.runs, commit.batch)\n",
+        "            self._directory.append_runs(staged_rows.runs, commit.batch)\n",
         "            self._directory.state.mark_applied()\n"
-        "            self._directory.link(staged_rows.runs, commit.batch)\n",
+        "            self._directory.append_runs(staged_rows.runs, commit.batch)\n",
         seed=38,
     ),
     "doubt": Planted(

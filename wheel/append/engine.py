@@ -178,7 +178,7 @@ class Engine:
             commit = staged.commit(marks, len(rows.batch), self._topic_ids)
             self._directory.state.write_commit(commit)
             # 6. Redo repeats these three.
-            self._directory.link(staged_rows.runs, commit.batch)
+            self._directory.append_runs(staged_rows.runs, commit.batch)
             self._mark_cancelled(commit, cancelled)
             self._directory.state.mark_applied()
         return Appended(len(rows.batch), ahead)

@@ -1,1 +1,1 @@
-"""Decides at a start which files are kept, and rebuilds the rest."""
+"""Carries out the decision of a start (checkpoints/recovery_decision.py): rebuilds what is not kept."""

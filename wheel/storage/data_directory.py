@@ -244,12 +244,12 @@ class DataDirectory:
                 start, precision_ms = lengths.batch_from, self.config.precision_ms
                 batch.append(self.log.runs(hour, records, start, precision_ms))
         for runs in batch:
-            self.link(runs, commit.batch)
+            self.append_runs(runs, commit.batch)
         for hour, lengths in commit.hours.items():
             self.mark_cancelled(hour, lengths, lengths.cancelled_from)
         self.state.mark_applied()
 
-    def link(self, runs: Runs, batch: int) -> None:
+    def append_runs(self, runs: Runs, batch: int) -> None:
         """Adds a batch's runs to the timeline, in slots up to its reach. Called under engine.lock.
 
         It skips delivered slots: a later lap of the wheel may have their entries.

@@ -1,9 +1,11 @@
 """The seam of the timelines: which records leave in which slot.
 
-    append/engine        a batch's runs ──► append      under engine.lock, behind the commit page
-    dequeue/slot_scan    closed slots   ──► runs        in delivery order
-    recovery/rebuild     kept logs      ──► clear, link
-    storage/full_check   a snapshot     ──► Verifier    against the logs, hour by hour
+    append/staged_batch     a new run      ──► predecessors
+    storage/data_directory  a batch's runs ──► append      under engine.lock, behind the commit page
+    storage/far_slots       far runs       ──► link        once they come within reach
+    dequeue/slot_scan       closed slots   ──► runs        in delivery order
+    recovery/rebuild        kept logs      ──► clear, link
+    storage/full_check      a snapshot     ──► Verifier    against the logs, hour by hour
 
 Everything else is the logs' and common to all timelines: the records with their ids, levels and
 marks of cancelled timers, the messages, the commit page and its lengths. So a timeline is derived:

@@ -44,8 +44,8 @@ class Instants(Protocol):
 class Every:
     """An interval.
 
-    >>> list(itertools.islice(Every(60_000, start_ms=5).after(60_005), 2))
-    [120005, 180005]
+    >>> next(Every(60_000, start_ms=5).after(60_005))
+    120005
 
     Attributes:
         interval_ms: of elapsed time.
@@ -67,8 +67,8 @@ class Cron:
     """A cron expression of five fields, or of six with the seconds first.
 
     >>> berlin = Cron("30 2 * * *", "Europe/Berlin")
-    >>> next(berlin.after(1_806_195_600_000)) == 1_806_282_000_000  # 2027-03-28: there is no 02:30
-    True
+    >>> next(berlin.after(1_806_192_000_000))  # 2027-03-28, 01:00; there is no 02:30: at 03:00
+    1806195600000
     """
 
     def __init__(self, expression: str, zone: str) -> None:

@@ -102,7 +102,7 @@ def test_a_batch_that_comes_twice_is_there_once(world: LocalWorld) -> None:
     directory = world.shard.directory(Role.INGEST)
     hour, lengths = next(iter(directory.state.commit().hours.items()))
     records = directory.log.read(hour, 0, lengths.log_bytes)
-    directory.link(directory.log.runs(hour, records, 0, PRECISION_MS), 1)
+    directory.append_runs(directory.log.runs(hour, records, 0, PRECISION_MS), 1)
     for role in Role:
         assert found(of(world, role), 0, 9) == ([(2, 0, 2), (5, 2, 1)], 9)
     assert check(world.path, world.wheel).findings == []
