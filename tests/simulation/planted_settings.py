@@ -65,9 +65,17 @@ SETTINGS = {
         "1",
         "changed settings drop the keys of copies: copies count unsigned",
         "checkpoints/config_epochs.py",
-        "Epoch(values, since, self.newest.copy_keys)",
+        "Epoch(values, since, keys)",
         "Epoch(values, since)",
         seed=50,
+    ),
+    "key-reaches-back": Planted(
+        "1",
+        "changed settings begin before the newest key: copies of the former one count as forged",
+        "checkpoints/config_epochs.py",
+        "since = {p: max(offset, drawn_at.get(p, 0)) for p, offset in since.items()}\n",
+        "pass\n",
+        seed=2211221566,
     ),
     "key-of-one-shard": Planted(
         "1",

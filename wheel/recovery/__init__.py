@@ -1,1 +1,1 @@
-"""Carries out the decision of a start (checkpoints/recovery_decision.py): rebuilds what is not kept."""
+"""Carries out a start's decision (checkpoints/recovery_decision.py): rebuilds what is not kept."""
