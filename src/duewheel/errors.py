@@ -3,6 +3,7 @@
 DuewheelError                     1  findings, or any error without a code of its own
 ├── ConfigError                   2  usage or configuration: correct it and start again
 │   ├── NoDataDirectory           2  no start of this shard has made its files on this host yet
+│   ├── NoSuchSchedule            2  no recurring schedule has this name
 │   └── InvalidTimer              2  a program requests an impossible timer: correct the call
 ├── KafkaUnavailable              3  no answer from Kafka in time: check address, network, broker
 │   └── Unacknowledged            3  records may or may not be written: look before another try
@@ -42,6 +43,10 @@ class ConfigError(DuewheelError):
 
 class NoDataDirectory(ConfigError):
     """The shard has no data directory yet."""
+
+
+class NoSuchSchedule(ConfigError):
+    """No recurring schedule has this name."""
 
 
 class InvalidTimer(ConfigError, ValueError):

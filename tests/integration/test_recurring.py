@@ -11,18 +11,23 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from fastapi.testclient import TestClient
 from tests.harness.config_file import write_config
 from tests.harness.launcher import events, launch, tail, wait_until
 from tests.harness.reader import read_topic
+from tests.harness.served import LOCAL, TOKEN, bearer
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import SparklessShard
 
 from duewheel.cli.schedules import schedule
+from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.ops import schedules
 from duewheel.ops.schedules import ScheduledMessage, Times
+from duewheel.serve.access import Access
+from duewheel.serve.app import make_app
 
 pytestmark = pytest.mark.kafka
 
@@ -169,3 +174,28 @@ def test_what_is_refused_and_shown(config: Path) -> None:
 
 def command(config: Path, *words: str) -> Result:
     return CliRunner().invoke(schedule, [*words, "--config", str(config)])
+
+
+def test_the_same_by_http(config: Path) -> None:
+    """Without a scheduler: each change is accepted, and not in effect."""
+    settings = load(config)
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        admin.init_topics(settings)
+    app = make_app(settings, SystemClock(), Access(TOKEN.encode()))
+    path, now = "/v1/schedules/poll", {"wait": 0}
+    with TestClient(app, base_url=LOCAL, headers=bearer(TOKEN)) as client:
+        assert client.get("/v1/schedules").json() == {"schedules": []}
+        new = {"every": "90s", "target": "orders", "value_base64": "/w==", "missed": "all"}
+        made = client.put(path, json=new, params=now)
+        assert (made.status_code, made.json()["state"]) == (202, "active")
+        (row,) = client.get("/v1/schedules").json()["schedules"]
+        assert (row["every_ms"], row["missed"], row["applied"]) == (90_000, "all", False)
+        upcoming = client.get(f"{path}/next").json()["due_ms"]
+        assert len(upcoming) == 10 and upcoming[1] - upcoming[0] == 90_000
+        assert client.post(f"{path}/pause", params=now).json()["state"] == "paused"
+        assert client.post(f"{path}/resume", params=now).json()["state"] == "active"
+        wrong = client.put(path, json={**new, "cron": "* * * * *"}, params=now)
+        assert (wrong.status_code, wrong.json()["code"]) == (422, "invalid_request")
+        assert client.delete(path, params=now).json()["state"] == "stopped"
+        missing = client.post(f"{path}/pause", params=now)
+        assert (missing.status_code, missing.json()["code"]) == (404, "no_such_schedule")

@@ -71,7 +71,7 @@ class NewTimer(DueTimeFields):
             "topic": self.topic,
             "value": octets("value", self.value, self.value_base64),
             "key": octets("key", self.key, self.key_base64),
-            "headers": [(header.name, _octets_of(header)) for header in self.headers],
+            "headers": [(header.name, octets_of(header)) for header in self.headers],
             "window": self.window,
             "timer_id": self.id,
             "partition": self.partition,
@@ -79,7 +79,12 @@ class NewTimer(DueTimeFields):
         }
 
 
-def _octets_of(header: MessageHeader) -> bytes:
+def octets_of(header: MessageHeader) -> bytes:
+    """Returns the value of a header.
+
+    Raises:
+        InvalidTimer: it has none, or two.
+    """
     value = octets(f"header {header.name}", header.value, header.value_base64)
     if value is None:
         raise InvalidTimer(f"the header {header.name} has no value")

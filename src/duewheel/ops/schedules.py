@@ -16,7 +16,8 @@ from duewheel.client.due_time import DueTime
 from duewheel.client.request_headers import timer_headers
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError
+from duewheel.errors import ConfigError, NoSuchSchedule
+from duewheel.kafka.bootstrap import require_connection
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.state_topic import place_of
@@ -110,7 +111,7 @@ def pause(settings: Settings, name: str, wait_s: float, *, on: bool) -> dict[str
 
     def changed(present: Schedule | None) -> Schedule:
         if present is None:
-            raise ConfigError(f"there is no schedule {name!r}")
+            raise NoSuchSchedule(f"there is no schedule {name!r}")
         return replace(present, paused=on, revision=secrets.token_hex(4))
 
     return _written(settings, name, changed, wait_s)
@@ -121,7 +122,7 @@ def stop(settings: Settings, name: str, wait_s: float) -> dict[str, Any]:
 
     def deleted(present: Schedule | None) -> None:
         if present is None:
-            raise ConfigError(f"there is no schedule {name!r}")
+            raise NoSuchSchedule(f"there is no schedule {name!r}")
 
     return _written(settings, name, deleted, wait_s)
 
@@ -144,7 +145,7 @@ def next_instants(settings: Settings, name: str, count: int = NEXT) -> list[int]
     """The next instants of a schedule, pauses aside, in epoch ms; and its zone.
 
     Raises:
-        ConfigError: there is no such schedule.
+        NoSuchSchedule: there is none of this name.
     """
     return list(itertools.islice(schedule_of(settings, name).instants().after(_now_ms()), count))
 
@@ -153,13 +154,13 @@ def schedule_of(settings: Settings, name: str) -> Schedule:
     """A schedule.
 
     Raises:
-        ConfigError: there is none of this name, or it cannot be read.
+        NoSuchSchedule: there is none of this name, or it cannot be read.
     """
     require_name(name)
     with _records(settings) as records:
         schedule = records.table().schedules.get(name)
     if schedule is None:
-        raise ConfigError(f"there is no schedule {name!r}")
+        raise NoSuchSchedule(f"there is no schedule {name!r}")
     return schedule
 
 
@@ -184,9 +185,10 @@ class _Records:
 
 @contextmanager
 def _records(settings: Settings) -> Iterator[_Records]:
+    place = place_of(schedules_topic(settings), 0)
+    require_connection(settings)
     client = ClientSettings(settings.kafka.client_options("consumer"))
     deadline = Deadline(_READ_S)
-    place = place_of(schedules_topic(settings), 0)
     with closing(TopicFollower(client, place, deadline)) as follower:
         records = _Records(follower)
         records.take(follower.read_to_end(deadline))

@@ -236,3 +236,40 @@ class Replayed(BaseModel):
     replayed: int
     topics: dict[str, int]
     refused: dict[str, int] = Field(description="dead letters again, by code")
+
+
+class ChangedSchedule(BaseModel):
+    """A schedule after a change."""
+
+    name: str
+    state: Literal["active", "paused", "stopped"]
+    next_due_ms: int | None = Field(None, description="its next instant; null: paused, or none")
+    applied: bool = Field(description="false: the change is written, and not in effect yet")
+
+
+class ScheduleSummary(BaseModel):
+    """A recurring schedule, without its message."""
+
+    name: str
+    state: Literal["active", "paused", "unreadable"]
+    cron: str | None = None
+    zone: str | None = Field(None, description="of `cron`")
+    every_ms: int | None = None
+    target: str | None = None
+    timer_topic: str | None = None
+    missed: Literal["skip", "one", "all"] | None = None
+    next_due_ms: int | None = Field(None, description="its next instant; null: paused, or none")
+    applied: bool = Field(False, description="false: its newest change is not in effect yet")
+
+
+class ScheduleList(BaseModel):
+    """All recurring schedules."""
+
+    schedules: list[ScheduleSummary]
+
+
+class NextInstants(BaseModel):
+    """The next instants of a schedule."""
+
+    name: str
+    due_ms: list[int]

@@ -23,6 +23,7 @@ from duewheel.errors import (
     DuewheelError,
     KafkaUnavailable,
     NoDataDirectory,
+    NoSuchSchedule,
     PublishDoubt,
     RecoveryPending,
     Unacknowledged,
@@ -90,6 +91,7 @@ class Refused(Exception):
 _ERRORS: tuple[tuple[type[DuewheelError], HTTPStatus, str], ...] = (
     (NoDataDirectory, HTTPStatus.SERVICE_UNAVAILABLE, "no_data_directory"),
     (Unchangeable, HTTPStatus.CONFLICT, "conflict"),
+    (NoSuchSchedule, HTTPStatus.NOT_FOUND, "no_such_schedule"),
     (ConfigError, HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request"),
     (RecoveryPending, HTTPStatus.SERVICE_UNAVAILABLE, "recovering"),
     (Unacknowledged, HTTPStatus.GATEWAY_TIMEOUT, "unacknowledged"),
