@@ -41,7 +41,7 @@ from duewheel.schemas.wire.single_record import Header, encode, single
 from duewheel.threads import beside
 
 OWNER_KEY = b"owner"
-BEAT_MS = 2_000
+_BEATS = 5  # while another instance would wait
 _REPLIES_S = 60.0  # then the cancels are sent again
 _BATCH_BYTES = 512 * 1024
 
@@ -68,6 +68,7 @@ class KafkaStore:
             self._client, f"{settings.app.id}.recur", self._limits, clock.stopping
         )
         self._own = secrets.token_hex(8)
+        self._silence_ms = as_millis(settings.shard.take_over_after)
         self._follower: TopicFollower | None = None
         self._lock = threading.Lock()  # guards the next one
         self._cancelling: DelayProducer | None = None
@@ -96,7 +97,7 @@ class KafkaStore:
 
     def changes(self) -> Iterator[tuple[str, Schedule | None, bool]]:
         """See Store. Writes the heartbeat, too."""
-        if self._clock.boottime_ms() - self._beat_ms >= BEAT_MS:
+        if self._clock.boottime_ms() - self._beat_ms >= self._silence_ms // _BEATS:
             self.write([])
         assert self._follower is not None, "call `open` first"
         for record in self._follower.poll(self._deadline()):
@@ -214,15 +215,16 @@ class KafkaStore:
             return self._cancelling
 
     def _await_silence(self) -> None:
-        silence_ms = as_millis(self._settings.shard.take_over_after)
         announced = False
-        while (left_ms := self._owner_left_ms(silence_ms)) > 0:
+        while (left_ms := self._owner_left_ms()) > 0:
             if not announced:
-                log.info("another scheduler is alive: standing by", take_over_after_ms=silence_ms)
+                log.info(
+                    "another scheduler is alive: standing by", take_over_after_ms=self._silence_ms
+                )
                 announced = True
             self._clock.sleep(left_ms / 1000)
 
-    def _owner_left_ms(self, silence_ms: int) -> int:
+    def _owner_left_ms(self) -> int:
         """How long another instance has to be silent still; 0: there is none."""
         if self._clock.stopping.is_set():
             raise PublishDoubt("stopped while another scheduler was alive")
@@ -232,7 +234,7 @@ class KafkaStore:
         if found is None or not found.value or json.loads(found.value).get("owner") == self._own:
             return 0
         now_ms = broker_now_ms(self._client, self._place, deadline)
-        return max(0, found.timestamp_ms + silence_ms - now_ms)
+        return max(0, found.timestamp_ms + self._silence_ms - now_ms)
 
     def _require_topic(self) -> None:
         with KafkaAdmin(self._admin_options(), stopping=self._clock.stopping) as admin:
