@@ -149,7 +149,7 @@ POINTS = {
     "dequeue.close_page_half": half_page(inside=f"{STATE}.write_close"),
     "dequeue.floor_set": after(f"{STATE}.write_close"),
     # dequeue 2.: records found, messages read
-    "dequeue.records_found": after("duewheel.wheel.storage.timer_log:TimerLog.walk"),
+    "dequeue.records_found": after("duewheel.wheel.dequeue.slot_scan:SlotScan.next_chunk"),
     "dequeue.messages_read": after(READ),
     # dequeue 3.: the transaction
     "dequeue.begun": after(f"{PRODUCER}.begin_transaction", since=(READ,)),

@@ -18,6 +18,7 @@ from kafka.admin import ConfigResource
 from tests.harness.launcher import DEADLINE_S
 from tests.harness.random_timers import PARTITIONS, Headers
 from tests.harness.shared_broker import SharedBroker
+from tests.harness.timelines import KIND
 from tests.harness.topics import alter
 from tests.harness.whole_shard import CLOCK, WholeShard, judge, schedule
 
@@ -417,7 +418,8 @@ def test_rows_stamped_days_ahead_hold_back_no_other(served: WholeShard) -> None:
     far = 20 * len(FAR_MS)
     shard.wait(lambda: bool(shard.status()["pending"] == before + far))
     stats = shard.command("stats", "--output", "json")
-    assert (stats["pending"], stats["beyond_ring"]) == (before + far, far)
+    beyond = far if KIND == "wheel" else 0  # every slot is within RocksDB's reach
+    assert (stats["pending"], stats["beyond_ring"]) == (before + far, beyond)
     listed = shard.command("list", "--limit", "100").splitlines()
     assert sum("far" in line or shard.timers in line for line in listed) >= far
     shard.wait(lambda: shard.scrape("dequeue").get("pending_beyond_ring") == far)

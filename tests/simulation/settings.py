@@ -10,6 +10,7 @@ from tests.simulation.timers import TARGETS, TOPIC, Copy, Timer
 
 from duewheel.checkpoints.config_epochs import Epoch
 from duewheel.checkpoints.progress import Progress, shard_of
+from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.slots import WheelConfig
 
 MAPPING = "mapping"
@@ -40,8 +41,8 @@ class Settings:
         newest, shard = progress.epochs.newest, progress.shard
         before, self._newest[shard] = self._newest.get(shard, newest), newest
         self._shards = progress.shards
-        first = _first_as_newest(progress)
         for name in progress.partitions:
+            first = _first_as_newest(progress, name)
             known = self._epochs.setdefault(name[1], list(progress.epochs.epochs))
             begins = known[-1].since.get(name, 0), first.since.get(name, 0)
             if known[-1].changes(first.values) or begins[0] != begins[1]:
@@ -77,11 +78,16 @@ class Settings:
         raise AssertionError("the first epoch begins with the topic")
 
 
-def _first_as_newest(progress: Progress) -> Epoch:
-    """The first epoch with the settings of the newest one: a key of copies that was drawn since
-    does not matter here.
+def _first_as_newest(progress: Progress, name: TopicPartition) -> Epoch:
+    """A partition's first epoch with the settings of the newest one: a key of copies that was drawn
+    since does not matter here, nor an epoch of another shard's without a row of this partition.
     """
     *older, first = progress.epochs.epochs
-    while older and not older[-1].changes(first.values):
-        first = older.pop()
+    for epoch in reversed(older):
+        is_empty = epoch.since.get(name, 0) >= first.since.get(name, 0)
+        if is_empty and epoch.changes(first.values):
+            continue
+        if epoch.changes(first.values):
+            break
+        first = epoch
     return first

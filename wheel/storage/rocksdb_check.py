@@ -19,17 +19,20 @@ _RECORDS_MAX = np.iinfo(np.int64).max
 class RocksdbVerifier(Verifier):
     """The runs of a database that does not change meanwhile."""
 
-    def __init__(self, timeline: Timeline, name: str, lower: int, config: WheelConfig) -> None:
+    def __init__(
+        self, timeline: Timeline, name: str, lower: int, linked: int, config: WheelConfig
+    ) -> None:
         """
         Args:
             timeline: the database.
             name: of its folder, below the data directory.
-            lower: as `Timeline.verifier`.
+            lower, linked: as `Timeline.verifier`.
             config: the geometry.
         """
         self.timeline = timeline
         self.name = name
         self.lower = lower
+        self.linked = linked
         self.config = config
 
     def newest_batch(self, near: int) -> int:
@@ -55,7 +58,7 @@ class _Hour(HourVerifier):
 
     def follow(self, runs: Runs, log_name: str) -> Iterator[Finding]:
         """As HourVerifier: no run leads back."""
-        runs = runs.where(runs.slot > self._of.lower)
+        runs = runs.where((runs.slot > self._of.lower) & (runs.slot <= self._of.linked))
         self._rows.append(np.stack([runs.slot, runs.first_pos, runs.count], 1))
         bad = runs.prev_pos != NO_POSITION
         yield from findings_at(log_name, runs.first_pos, bad, "chain", "the run leads back")

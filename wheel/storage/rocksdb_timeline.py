@@ -254,7 +254,7 @@ class RocksdbTimeline(Timeline):
 
     def verifier(self, lower: int, linked: int, *, alone: bool = False) -> RocksdbVerifier:
         """As Timeline: nobody refreshes this object during the check."""
-        return RocksdbVerifier(self, f"{FOLDER}/{self._number:010}", lower, self._config)
+        return RocksdbVerifier(self, f"{FOLDER}/{self._number:010}", lower, linked, self._config)
 
     def _scan(
         self, after: int, until: int, keys_max: int = _KEYS_AT_ONCE
