@@ -5,11 +5,11 @@
     key    0xff…, "batch": the newest batch, which its runs come with in one atomic write
 
 It lies beside the logs, which have everything else of a record. There is no ring and no chain:
-every slot is within reach, and the log's prev_pos stays NO_POSITION.
+every slot is within reach, and the log's prev_pos stays NO_POSITION; records of the wheel's time
+keep theirs, which nothing here reads.
 
-    rocksdb/<number>/      the database; the highest number counts. A rebuild makes the next one and
-                           removes the others: a damaged one is never written to
-    rocksdb.readers/<pid>  the messages of RocksDB in a reading process; ingest empties it
+rocksdb_files.py    the databases of a data directory: made, opened, named
+rocksdb_check.py    a database, compared with the log
 
 One process writes: ingest, for life; or, while there is no ingest, dequeue for the moment in which
 it appends an interrupted batch, under engine.lock. All others read: what was there when they
@@ -22,33 +22,21 @@ Cost: 0.3 µs for each run that is written, the same for each that is read; 1 to
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 
 import numpy as np
-from rocksdict import (
-    AccessType,
-    BlockBasedOptions,
-    Cache,
-    DbClosedError,
-    DBCompressionType,
-    Options,
-    Rdict,
-    ReadOptions,
-    WriteBatch,
-)
+from rocksdict import DbClosedError, Rdict, ReadOptions, WriteBatch
 
 from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.state_file import State
-from duewheel.errors import CorruptFile, Locked, RecoveryPending
+from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.slots import LATEST_SLOT, WheelConfig
+from duewheel.wheel.storage import rocksdb_files
 from duewheel.wheel.storage.byte_layouts import NO_POSITION
 from duewheel.wheel.storage.log_scan import count_between
 from duewheel.wheel.storage.rocksdb_check import RocksdbVerifier
@@ -56,16 +44,11 @@ from duewheel.wheel.storage.runs import OnProgress, Runs, SlotRuns
 from duewheel.wheel.storage.timeline import Timeline
 from duewheel.wheel.storage.timer_log import TimerLog
 
-FOLDER = "rocksdb"
-READERS = "rocksdb.readers"
-
 _KEY_BYTES = 16
 _COUNT_BYTES = 4
 _NEWEST_BATCH = b"\xff" * 8 + b"batch"
 _FIRST, _END = bytes(_KEY_BYTES), b"\xff" * 8
 _KEYS_AT_ONCE = 1 << 12
-_MIB = 1 << 20
-_CACHE_MIB, _BUFFER_MIB, _LOG_MIB = 32, 16, 64
 
 
 class RocksdbTimeline(Timeline):
@@ -91,9 +74,9 @@ class RocksdbTimeline(Timeline):
         self._fs = fs
         self._writes = False
         self._forgotten = 0  # the runs of slots below it are dropped
-        self._number = _newest(path)
+        self._number = rocksdb_files.newest(path)
         self._messages: Path | None = None  # of a secondary
-        self._db = _still(path, self._number)
+        self._db = rocksdb_files.as_it_is(path, self._number)
 
     # ---- its files -------------------------------------------------------------------------
 
@@ -101,7 +84,7 @@ class RocksdbTimeline(Timeline):
     def exists(cls, path: Path, config: WheelConfig, fs: FileSystem) -> bool:
         """As Timeline: opens it."""
         try:
-            _still(path, _newest(path)).close()
+            rocksdb_files.as_it_is(path, rocksdb_files.newest(path)).close()
         except CorruptFile:
             return False
         return True
@@ -109,36 +92,27 @@ class RocksdbTimeline(Timeline):
     @classmethod
     def create(
         cls, path: Path, config: WheelConfig, progress: OnProgress, fs: FileSystem
-    ) -> NewRocksdb:
+    ) -> rocksdb_files.NewRocksdb:
         """As Timeline."""
-        return NewRocksdb(path, fs)
+        return rocksdb_files.NewRocksdb(path, fs)
 
     def hold(self) -> None:
         """As Timeline: opens it to write, for life."""
         self._close_database()
-        for other in _numbers(self._path):
+        for other in rocksdb_files.numbers(self._path):
             if other != self._number:
-                self._fs.remove_tree(_database(self._path, other))
-        self._db = self._opened_to_write()
+                self._fs.remove_tree(rocksdb_files.database(self._path, other))
+        self._db = rocksdb_files.opened_to_write(self._path, self._number)
         self._writes = True
-        shutil.rmtree(self._path / READERS, ignore_errors=True)
+        shutil.rmtree(self._path / rocksdb_files.READERS, ignore_errors=True)
 
     def close(self) -> None:
         """As Timeline."""
         self._close_database()
 
     def _open_to_read(self) -> None:
-        self._number = _newest(self._path)
-        self._db, self._messages = _secondary(self._path, self._number)
-
-    def _opened_to_write(self) -> Rdict:
-        path = _database(self._path, self._number)
-        try:
-            return Rdict(str(path), _options())
-        except Exception as error:
-            if "lock hold" in str(error) or "LOCK" in str(error):
-                raise Locked(f"{path}: another process writes there") from error
-            raise CorruptFile(path, 0, str(error)) from error
+        self._number = rocksdb_files.newest(self._path)
+        self._db, self._messages = rocksdb_files.secondary(self._path, self._number)
 
     def _close_database(self) -> None:
         with suppress(DbClosedError):
@@ -176,13 +150,13 @@ class RocksdbTimeline(Timeline):
         assert self._writes, "only ingest recovers"
         self._close_database()
         old, self._number = self._number, self._number + 1
-        _made(_database(self._path, self._number), self._fs)
-        self._db = self._opened_to_write()
+        rocksdb_files.make(rocksdb_files.database(self._path, self._number), self._fs)
+        self._db = rocksdb_files.opened_to_write(self._path, self._number)
         self._forgotten = 0
         empty = WriteBatch(raw_mode=True)
         empty.put(_NEWEST_BATCH, batch.to_bytes(8, "big"))
         self._write(empty)
-        self._fs.remove_tree(_database(self._path, old))
+        self._fs.remove_tree(rocksdb_files.database(self._path, old))
 
     def forget_below(self, slot: int) -> None:
         """As Timeline."""
@@ -197,8 +171,8 @@ class RocksdbTimeline(Timeline):
             _checked_write(self._db, batch, self._path)
             return
         self._close_database()
-        self._number = _newest(self._path)
-        writer = self._opened_to_write()
+        self._number = rocksdb_files.newest(self._path)
+        writer = rocksdb_files.opened_to_write(self._path, self._number)
         try:
             _checked_write(writer, batch, self._path)
         finally:
@@ -211,7 +185,7 @@ class RocksdbTimeline(Timeline):
         """As Timeline; after a rebuild by another process, in the new database."""
         if self._writes:
             return
-        if self._messages is None or not _database(self._path, self._number).exists():
+        if self._messages is None or not rocksdb_files.database(self._path, self._number).exists():
             self._close_database()
             self._open_to_read()
             return
@@ -254,7 +228,8 @@ class RocksdbTimeline(Timeline):
 
     def verifier(self, lower: int, linked: int, *, alone: bool = False) -> RocksdbVerifier:
         """As Timeline: nobody refreshes this object during the check."""
-        return RocksdbVerifier(self, f"{FOLDER}/{self._number:010}", lower, linked, self._config)
+        name = f"{rocksdb_files.FOLDER}/{self._number:010}"
+        return RocksdbVerifier(self, name, lower, linked, self._config)
 
     def _scan(
         self, after: int, until: int, keys_max: int = _KEYS_AT_ONCE
@@ -287,96 +262,9 @@ class RocksdbTimeline(Timeline):
         except (GeneratorExit, CorruptFile):
             raise
         except Exception as error:
-            raise CorruptFile(_database(self._path, self._number), 0, str(error)) from error
-
-
-class NewRocksdb:
-    """An empty database under a temporary name."""
-
-    def __init__(self, path: Path, fs: FileSystem) -> None:
-        """
-        Args:
-            path: the data directory.
-            fs: where it lies.
-        """
-        self._path = path
-        self._fs = fs
-        self._made = path / f"{FOLDER}.new"
-        fs.remove_tree(self._made)
-        _made(self._made / f"{0:010}", fs)
-        fs.sync_tree(self._made)
-
-    def put_in_place(self) -> None:
-        """Renames it, durably; what has its name is damaged."""
-        self._fs.remove_tree(self._path / FOLDER)
-        self._fs.replace(self._made, self._path / FOLDER)
-        self._fs.sync_directory(self._path)
-
-    def close(self) -> None:
-        """Removes it, if it is not in place."""
-        self._fs.remove_tree(self._made)
-
-
-@cache
-def _block_cache() -> Cache:
-    """Returns the cache of all databases of this process."""
-    return Cache(_CACHE_MIB * _MIB)
-
-
-def _options() -> Options:
-    """Bounds memory and disk: 32 MiB of blocks and 32 MiB of buffers, for all pending timers."""
-    blocks = BlockBasedOptions()
-    blocks.set_block_cache(_block_cache())
-    blocks.set_block_size(16 << 10)
-    blocks.set_cache_index_and_filter_blocks(True)
-    options = Options(raw_mode=True)
-    options.set_block_based_table_factory(blocks)
-    options.set_compression_type(DBCompressionType.lz4())
-    options.set_write_buffer_size(_BUFFER_MIB * _MIB)
-    options.set_max_write_buffer_number(2)
-    options.set_max_total_wal_size(_LOG_MIB * _MIB)
-    options.set_max_background_jobs(2)
-    options.set_keep_log_file_num(2)
-    options.set_max_log_file_size(_MIB)
-    options.create_if_missing(False)
-    return options
-
-
-def _made(path: Path, fs: FileSystem) -> None:
-    """Makes an empty database."""
-    fs.remove_tree(path)
-    fs.make_directory(path)
-    options = _options()
-    options.create_if_missing(True)
-    Rdict(str(path), options).close()
-
-
-def _still(path: Path, number: int) -> Rdict:
-    """Opens a database as it is now, to read; makes no file.
-
-    Raises:
-        CorruptFile: it is missing or damaged.
-    """
-    database = _database(path, number)
-    try:
-        return Rdict(str(database), _options(), access_type=AccessType.read_only(False))
-    except Exception as error:
-        raise CorruptFile(database, 0, str(error)) from error
-
-
-def _secondary(path: Path, number: int) -> tuple[Rdict, Path]:
-    """Opens a database to follow it; returns it, and the folder of its messages.
-
-    Raises:
-        CorruptFile: it is missing or damaged.
-    """
-    database, messages = _database(path, number), _folder_of_reader(path)
-    access = AccessType.secondary(str(messages))
-    try:
-        return Rdict(str(database), _options(), access_type=access), messages
-    except Exception as error:
-        shutil.rmtree(messages, ignore_errors=True)
-        raise CorruptFile(database, 0, str(error)) from error
+            raise CorruptFile(
+                rocksdb_files.database(self._path, self._number), 0, str(error)
+            ) from error
 
 
 def _checked_write(db: Rdict, batch: WriteBatch, path: Path) -> None:
@@ -384,33 +272,7 @@ def _checked_write(db: Rdict, batch: WriteBatch, path: Path) -> None:
         db.write(batch)
     except Exception as error:
         # The commit page is written: the next start appends the batch again.
-        raise RecoveryPending(f"{path / FOLDER} takes no write: {error}") from error
-
-
-def _folder_of_reader(path: Path) -> Path:
-    """Makes a folder for a secondary: in the data directory, or where this user may write."""
-    with suppress(OSError):
-        (path / READERS).mkdir(mode=0o700, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=path / READERS))
-    return Path(tempfile.mkdtemp(prefix="duewheel-rocksdb-"))
-
-
-def _numbers(path: Path) -> list[int]:
-    try:
-        return sorted(int(each.name) for each in (path / FOLDER).iterdir() if each.name.isdecimal())
-    except FileNotFoundError:
-        return []
-
-
-def _newest(path: Path) -> int:
-    numbers = _numbers(path)
-    if not numbers:
-        raise CorruptFile(path / FOLDER, 0, "there is no database")
-    return numbers[-1]
-
-
-def _database(path: Path, number: int) -> Path:
-    return path / FOLDER / f"{number:010}"
+        raise RecoveryPending(f"{path / rocksdb_files.FOLDER} takes no write: {error}") from error
 
 
 def _key(slot: int) -> bytes:
