@@ -8,7 +8,6 @@ import numpy as np
 
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.slots import WheelConfig, first_slot_of_hour, last_slot_of_hour
-from duewheel.wheel.storage.byte_layouts import NO_POSITION
 from duewheel.wheel.storage.findings import Finding, findings_at
 from duewheel.wheel.storage.runs import Runs
 from duewheel.wheel.storage.timeline import HourVerifier, Timeline, Verifier
@@ -57,11 +56,11 @@ class _Hour(HourVerifier):
         self._rows: list[Int64] = [np.empty((0, 3), np.int64)]  # slot, position, records
 
     def follow(self, runs: Runs, log_name: str) -> Iterator[Finding]:
-        """As HourVerifier: no run leads back."""
+        """As HourVerifier. Runs of the wheel's time have a chain, which leads back."""
         runs = runs.where((runs.slot > self._of.lower) & (runs.slot <= self._of.linked))
         self._rows.append(np.stack([runs.slot, runs.first_pos, runs.count], 1))
-        bad = runs.prev_pos != NO_POSITION
-        yield from findings_at(log_name, runs.first_pos, bad, "chain", "the run leads back")
+        bad = runs.prev_pos >= runs.first_pos
+        yield from findings_at(log_name, runs.first_pos, bad, "chain", "the run leads ahead")
 
     def end(self) -> Iterator[Finding]:
         """As HourVerifier."""

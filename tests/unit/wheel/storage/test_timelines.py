@@ -170,6 +170,30 @@ def test_another_kind_is_built_at_the_next_start(
     world.finish()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_chains_are_no_obstacle_for_rocksdb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    """It is built from logs whose slots have several runs; the wheel needs their chains."""
+    (other,) = (each for each in KINDS if each != kind)
+    world = RecoveryWorld(tmp_path, monkeypatch)
+    world.stop()
+    take(world, other)
+    world.start()
+    for _ in range(3):
+        world.write(0, 40, 40)
+        world.ingest()
+    marks = dict(world.engine.marks)
+    world.checkpoint()
+    world.stop()
+    take(world, kind)
+    assert world.start() == "power lost"
+    assert (dict(world.engine.marks) == marks) == (kind == "rocksdb")
+    world.ingest()
+    assert check(world.path, world.wheel).findings == []
+    world.finish()
+
+
 def test_the_first_timer_of_an_hour_is_far(world: LocalWorld) -> None:
     """Beyond the wheel's ring, within RocksDB's reach: it leaves at its time."""
     world.append(TimerRow(0, 0, NOW_MS + 30_000 * PRECISION_MS))
