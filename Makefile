@@ -1,7 +1,7 @@
 # Everything here needs make, sh and a Python from 3.11 up; `make help` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-rocksdb crash-matrix simulate simulate-nightly model simulate-day simulate-years soak fuzz bench bench-full bench-report reference docs sbom chart screenshots test-page lint lock clean
+.PHONY: help setup setup-dev demo test test-rocksdb crash-matrix simulate simulate-nightly model simulate-day simulate-years soak fuzz bench bench-full bench-timelines bench-report reference docs sbom chart screenshots test-page lint lock clean
 
 # A folder called `wheel` lies here: never let Python put the current folder on its path.
 export PYTHONSAFEPATH = 1
@@ -72,7 +72,10 @@ bench: setup-dev  ## beside RocketMQ on this machine, minutes; OUT=file gets a J
 bench-full: setup-dev  ## the same, larger, with more workloads: 45 minutes; OUT=file ARGS="--only spike"
 	@$(BIN)/python tests/bench/bench.py $(OUT) --full $(ARGS)
 
-bench-report: setup-dev  ## docs/benchmarks.md from the recorded runs; RECORD=file adds a run first
+bench-timelines: setup-dev  ## the wheel beside RocksDB, without Kafka, 10 minutes; OUT=file ARGS=--full
+	@$(BIN)/python tests/bench/timelines.py $(OUT) $(ARGS)
+
+bench-report: setup-dev  ## docs/benchmarks.md and timelines.md from the recorded runs; RECORD=file adds a run first
 	@$(BIN)/python tests/bench/report.py $(if $(RECORD),--record $(RECORD))
 
 reference: setup-dev  ## what docs/ says of settings, metrics and commands, from the code

@@ -22,6 +22,7 @@ RocketMQ comes as Maven artifacts: `mvn` and a JDK from 17 on must be there. The
     rocketmq/               load and consumer in Java
     report.py               docs/benchmarks.md: tables.py and plots.py of measured.py, by svg.py
     engine.py, cancels.py   parts of duewheel alone, in `--full`
+    timelines.py            by itself: both timelines, by timeline_steps.py; timeline_page.py
     cancel_phases.py        by hand: what a cancel waits for until it is answered
 """
 

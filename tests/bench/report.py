@@ -1,4 +1,4 @@
-"""`make bench-report`: docs/benchmarks.md and its plots, from the recorded runs.
+"""`make bench-report`: docs/benchmarks.md, a section of docs/timelines.md, and their plots.
 
     report.py                    writes them from docs/benchmarks.jsonl
     report.py --record FILE      adds the figures of a run (`make bench OUT=FILE`) to it first
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # The last place to look for modules: a folder called `wheel` lies there.
 sys.path.append(str(ROOT))
 
-from tests.bench import tables  # noqa: E402
+from tests.bench import tables, timeline_page  # noqa: E402
 from tests.bench.figures import read  # noqa: E402
 from tests.bench.measured import OURS, Measured  # noqa: E402
 from tests.bench.plots import plots  # noqa: E402
@@ -27,6 +27,7 @@ from tests.bench.session import WARM_PER_S, WARM_S, WARM_TIMERS  # noqa: E402
 
 RECORDED = ROOT / "docs" / "benchmarks.jsonl"
 PAGE = ROOT / "docs" / "benchmarks.md"
+TIMELINES = ROOT / "docs" / "timelines.md"
 
 
 TEXT = """\
@@ -132,6 +133,14 @@ shorter, the more scattered is what a slot needs. The files are in the page cach
 """
 
 
+def recorded() -> tuple[Measured, Measured]:
+    """What docs/benchmarks.md shows, and what docs/timelines.md shows."""
+    figures = read(RECORDED)
+    timelines = [each for each in figures if each.workload.startswith(timeline_page.PREFIX)]
+    others = [each for each in figures if not each.workload.startswith(timeline_page.PREFIX)]
+    return Measured.of(others), Measured.of(timelines)
+
+
 def page(measured: Measured) -> str:
     text = TEXT.format(
         machine=machine(measured),
@@ -208,10 +217,11 @@ def main() -> None:
     args = parser.parse_args()
     if args.record:
         record(args.record)
-    measured = Measured.of(read(RECORDED))
+    measured, timelines = recorded()
     PAGE.write_text(page(measured), "utf-8")
     for name, plot in plots(measured).items():
         PAGE.with_name(name).write_text(plot, "utf-8")
+    timeline_page.write(TIMELINES, timelines, machine(timelines))
 
 
 if __name__ == "__main__":

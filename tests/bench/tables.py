@@ -26,7 +26,7 @@ SHOWN_ELSEWHERE = (*PER_PROCESS, "lost", "repeated", "early", "lateness p90", "l
 SINGLE = ("restart", "rolls", "half cancelled", "cancels", "lost files")
 
 
-def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -46,7 +46,7 @@ def table(measured: Measured) -> str:
                 verdict = "met" if axis.target.met(ours, better) else "missed"
         ratio = f"{better:.2g}×" if better is not None else "–"
         rows.append([axis.label, *shown, ratio, target, verdict])
-    return _markdown(["", PEER, OURS, "ratio", "target", ""], rows)
+    return markdown(["", PEER, OURS, "ratio", "target", ""], rows)
 
 
 def correctness(measured: Measured) -> str:
@@ -58,7 +58,7 @@ def correctness(measured: Measured) -> str:
             found = [w[name][what] for w in measured.figures.values() if what in w.get(name, {})]
             counts.append(number(sum(sum(figure.runs) for figure in found)) if found else "–")
         rows.append([name, *counts])
-    return _markdown(["", "lost", "repeated", "early"], rows)
+    return markdown(["", "lost", "repeated", "early"], rows)
 
 
 def by_part(measured: Measured, prefix: str) -> str:
@@ -74,7 +74,7 @@ def by_part(measured: Measured, prefix: str) -> str:
             if parts:
                 unit = next(f.unit for m, f in metrics.items() if m.startswith(prefix))
                 rows.append([workload, name, f"{', '.join(parts)} ({unit})"])
-    return _markdown(["workload", "system", ""], rows)
+    return markdown(["workload", "system", ""], rows)
 
 
 def latenesses(measured: Measured) -> str:
@@ -84,7 +84,7 @@ def latenesses(measured: Measured) -> str:
             for name, metrics in systems.items():
                 values = [number(metrics[f"lateness {q}"].value) for q in QUANTILES]
                 rows.append([workload, name, *values])
-    return _markdown(["", "system", "p50", "p90", "p99", "p99.9", "max, ms"], rows)
+    return markdown(["", "system", "p50", "p90", "p99", "p99.9", "max, ms"], rows)
 
 
 def _value(metric: str) -> Column:
@@ -120,7 +120,7 @@ def by_size(measured: Measured, prefix: str, columns: Mapping[str, Column]) -> s
         values = [column(system, metrics) for column in columns.values()]
         shown = [number(v) if v is not None else "–" for v in values]
         rows.append([number(size), system, *shown])
-    return _markdown([prefix.rstrip(": "), "system", *columns], rows) if rows else ""
+    return markdown([prefix.rstrip(": "), "system", *columns], rows) if rows else ""
 
 
 def single(measured: Measured) -> str:
@@ -132,7 +132,7 @@ def single(measured: Measured) -> str:
         for metric, figure in metrics.items()
         if not metric.startswith(SHOWN_ELSEWHERE)
     ]
-    return _markdown(["workload", "metric", "system", ""], rows) if rows else ""
+    return markdown(["workload", "metric", "system", ""], rows) if rows else ""
 
 
 def engine(measured: Measured) -> str:
@@ -144,4 +144,4 @@ def engine(measured: Measured) -> str:
             rates.setdefault(found[1], {})[found[2]] = number(rate)
     lengths = list(dict.fromkeys(length for stage in rates.values() for length in stage))
     rows = [[name, *(of.get(length, "–") for length in lengths)] for name, of in rates.items()]
-    return _markdown(["records/s, runs of", *lengths], rows) if rows else ""
+    return markdown(["records/s, runs of", *lengths], rows) if rows else ""

@@ -4,8 +4,8 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.bench import report, svg, tables
-from tests.bench.figures import Figure, read
+from tests.bench import report, svg, tables, timeline_page
+from tests.bench.figures import Figure
 from tests.bench.measured import AXES, OUR_PARTS, PEER_PARTS, Axis, Measured, Target
 from tests.bench.plots import plots
 
@@ -24,11 +24,16 @@ def a_figure(
 
 
 def test_the_page_and_its_plots_are_what_the_command_makes_of_the_recorded_runs() -> None:
-    measured = Measured.of(read(report.RECORDED))
+    measured, timelines = report.recorded()
     assert report.PAGE.read_text("utf-8") == report.page(measured), "make bench-report"
+    found = report.TIMELINES.read_text("utf-8")
+    section = timeline_page.section(timelines, report.machine(timelines))
+    assert found == timeline_page.replaced(found, section), "make bench-report"
     made = plots(measured)
     assert {path.name for path in report.PAGE.parent.glob("benchmarks-*.svg")} == set(made)
-    for name, plot in made.items():
+    of_timelines = timeline_page.plots(timelines)
+    assert {path.name for path in report.PAGE.parent.glob("timelines-*.svg")} == set(of_timelines)
+    for name, plot in {**made, **of_timelines}.items():
         assert Path(report.PAGE.with_name(name)).read_text("utf-8") == plot
 
 
