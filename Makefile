@@ -33,8 +33,7 @@ test: setup-dev  ## all tests, on a real Kafka and Spark
 test-rocksdb: export DUEWHEEL_TIMER__TIMELINE = rocksdb
 test-rocksdb: setup-dev  ## the tests of the engine and of whole shards, on the other timeline
 	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder \
-		tests/unit/wheel tests/property tests/crash/test_engine_kill.py tests/simulation/test_seeds.py \
-		tests/crash/test_engine_kill_cancels.py tests/crash/test_fault_points.py \
+		tests/unit/wheel tests/property tests/simulation/test_seeds.py \
 		tests/integration/test_end_to_end.py tests/integration/test_ingest.py
 
 crash-matrix: setup-dev  ## kill -9 at every named fault point, losses, a wrong clock, and all that takes minutes
