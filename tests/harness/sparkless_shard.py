@@ -97,10 +97,12 @@ class SparklessShard:
         """Take what is new in the timer topic, deliver what is due."""
         marks = self._engine.marks
         first = {number: offset for (_, number), offset in marks.items()}
-        records = read_topic(self.servers, self.timers, first)
+        # First the ends, and no record behind them: others may write at this moment.
         with self.admin() as admin:
-            ends = admin.end_offsets([self.timers])
-        found = read_records(as_table(records))
+            ends = admin.stable_offsets([self.timers])
+        records = read_topic(self.servers, self.timers, first)
+        new = [record for record in records if record.offset < ends[self.timers, record.partition]]
+        found = read_records(as_table(new))
         if contract is not None:
             batch = parse(found, contract)
         else:
