@@ -71,7 +71,9 @@ def test_what_a_killed_maker_leaves_is_overwritten(tmp_path: Path, at_mib: int) 
 def test_of_two_processes_one_makes_it_and_both_start(tmp_path: Path) -> None:
     both = [started(tmp_path, role.name) for role in Role]
     lines = [line for process in both for line in printed(process)]
-    assert sorted(lines) == ["makes", "started", "started"]
+    # "held": the other one looked for a wheel at this moment, for which it takes engine.lock.
+    assert sorted(set(lines) - {"held"}) == ["makes", "started"]
+    assert (lines.count("makes"), lines.count("started")) == (1, 2)
     require_empty_wheel(tmp_path)
 
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,7 +34,13 @@ def postgres() -> Iterator[str]:
             capture_output=True,
         )
         options = ["-c", "listen_addresses=", "-c", "fsync=off", "-k", str(folder)]
-        with _running([*user, server, "-D", str(data), *options], folder / ".s.PGSQL.5432"):
+        # Its socket is there before it takes connections.
+        asked = [program("pg_isready") or "pg_isready", "-q", "-h", str(folder)]
+
+        def is_ready() -> bool:
+            return subprocess.run(asked, check=False).returncode == 0
+
+        with _running([*user, server, "-D", str(data), *options], is_ready):
             yield f"host={folder} user=postgres dbname=postgres"
 
 
@@ -46,7 +52,7 @@ def redis() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="redis-") as name:
         socket = Path(name) / "socket"
         options = ["--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", name]
-        with _running([server, *options], socket):
+        with _running([server, *options], socket.exists):
             yield f"unix://{socket}"
 
 
@@ -61,10 +67,10 @@ def _other_user(folder: Path) -> list[str]:
 
 
 @contextmanager
-def _running(command: Sequence[str], socket: Path) -> Iterator[None]:
+def _running(command: Sequence[str], is_ready: Callable[[], bool]) -> Iterator[None]:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
         try:
-            wait_until(socket.exists, f"{command[0]} does not start")
+            wait_until(is_ready, f"{command[0]} does not start")
             yield
         finally:
             child.terminate()

@@ -68,7 +68,7 @@ FAR_SLOTS = {
         "2",
         "an interrupted batch goes into the database of before a rebuild",
         "wheel/storage/rocksdb_timeline.py",
-        "        self._number = _newest(self._path)\n        writer =",
+        "        self._number = rocksdb_files.newest(self._path)\n        writer =",
         "        writer =",
         test="unit/wheel/storage/test_timelines.py::test_a_killed_batch_is_finished_by_dequeue",
     ),

@@ -33,7 +33,7 @@ def test_the_numbers_are_those_of_the_code() -> None:
 
 
 def test_the_pinned_libraries_are_those_of_the_package() -> None:
-    pinned = re.findall(r"^\| (kafka-python|pyspark) (\d[\d.]+\d) \|", PAGE, re.MULTILINE)
+    pinned = re.findall(r"^\| (kafka-python|pyspark|rocksdict) (\d[\d.]+\d) \|", PAGE, re.MULTILINE)
     exact = re.findall(r"^([\w-]+)==([\d.]+)", "\n".join(requires("duewheel") or []), re.MULTILINE)
     assert sorted(pinned) == sorted(exact)
 

@@ -2,7 +2,8 @@
 
     rocksdb/<number>/      a database; the highest number counts. A rebuild makes the next one and
                            removes the others: a damaged one is never written to
-    rocksdb.readers/<pid>  the messages of RocksDB in a reading process; ingest empties it
+    rocksdb.readers/<pid>  the messages of RocksDB in a reading process; ingest empties it. Nothing
+                           reads them, so no crash test need see when they come and go
 
 A database is opened to write by one process; to read as it is now; or to follow it, as RocksDB's
 secondary. `path` is that of the data directory.
@@ -11,7 +12,6 @@ secondary. `path` is that of the data directory.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from contextlib import suppress
 from functools import cache
@@ -26,7 +26,7 @@ from rocksdict import (
     Rdict,
 )
 
-from duewheel.checkpoints.fs import FileSystem
+from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.errors import CorruptFile, Locked
 
 FOLDER = "rocksdb"
@@ -137,14 +137,14 @@ def secondary(path: Path, number: int) -> tuple[Rdict, Path]:
     try:
         return Rdict(str(found), _options(), access_type=access), messages
     except Exception as error:
-        shutil.rmtree(messages, ignore_errors=True)
+        HOST_FS.remove_tree(messages)
         raise CorruptFile(found, 0, str(error)) from error
 
 
 def _folder_of_reader(path: Path) -> Path:
     """Makes a folder for a secondary: in the data directory, or where this user may write."""
     with suppress(OSError):
-        (path / READERS).mkdir(mode=0o700, exist_ok=True)
+        HOST_FS.make_folder(path / READERS)
         return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=path / READERS))
     return Path(tempfile.mkdtemp(prefix="duewheel-rocksdb-"))
 

@@ -22,7 +22,6 @@ Cost: 0.3 µs for each run that is written, the same for each that is read; 1 to
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -104,7 +103,7 @@ class RocksdbTimeline(Timeline):
                 self._fs.remove_tree(rocksdb_files.database(self._path, other))
         self._db = rocksdb_files.opened_to_write(self._path, self._number)
         self._writes = True
-        shutil.rmtree(self._path / rocksdb_files.READERS, ignore_errors=True)
+        HOST_FS.remove_tree(self._path / rocksdb_files.READERS)
 
     def close(self) -> None:
         """As Timeline."""
@@ -118,7 +117,7 @@ class RocksdbTimeline(Timeline):
         with suppress(DbClosedError):
             self._db.close()
         if self._messages is not None:
-            shutil.rmtree(self._messages, ignore_errors=True)
+            HOST_FS.remove_tree(self._messages)
             self._messages = None
 
     # ---- writing ---------------------------------------------------------------------------
