@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kafka import TopicPartition
+from kafka.errors import KafkaError
 from tests.harness.launcher import wait_until
 from tests.harness.reader import read_topic
 from tests.harness.source_table import as_table, read_records
@@ -133,6 +134,25 @@ class SparklessShard:
         """Of a replay: how many went out, and the refusals by code."""
         result = self.replay(dry_run=dry_run, **selection)
         return result["replayed"], result["refused"]
+
+
+def failing_third(*, committed: bool) -> Callable[..., Any]:
+    """A `transact` whose third transaction fails, before or after it is committed."""
+    calls = 0
+
+    def fails_once(producer: Any, batches: Any, now_ms: int, deadline: Deadline, *_: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls != 3:
+            return transact(producer, batches, now_ms, deadline)
+        if committed:
+            transact(producer, batches, now_ms, deadline)
+        else:
+            producer.begin_transaction()
+            internals.await_outcomes(internals.enqueue(producer, batches, now_ms), deadline)
+        raise KafkaError("the connection is gone")
+
+    return fails_once
 
 
 def until(shard: SparklessShard, reached: Callable[[], bool]) -> None:

@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka.errors import KafkaError
 from tests.harness.launcher import objects, run
 from tests.harness.reader import read_topic
-from tests.harness.sparkless_shard import Message, SparklessShard, until
+from tests.harness.sparkless_shard import Message, SparklessShard, failing_third, until
 from tests.harness.topics import alter
 
 from duewheel import factory
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, PublishDoubt
-from duewheel.kafka import producer_internals as internals
 from duewheel.kafka import transactional_producer
 from duewheel.kafka.bounded_reader import Bound
 from duewheel.kafka.deadline import Deadline
@@ -289,21 +287,7 @@ def test_a_replay_that_ends_in_the_middle_loses_and_doubles_nothing(
     shard: SparklessShard, monkeypatch: pytest.MonkeyPatch, *, committed: bool
 ) -> None:
     numbered(shard, 45)
-    calls = 0
-
-    def fails_once(producer: Any, batches: Any, now_ms: int, deadline: Deadline, *_: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls != 3:
-            return transact(producer, batches, now_ms, deadline)
-        if committed:
-            transact(producer, batches, now_ms, deadline)
-        else:
-            producer.begin_transaction()
-            internals.await_outcomes(internals.enqueue(producer, batches, now_ms), deadline)
-        raise KafkaError("the connection is gone")
-
-    monkeypatch.setattr(transactional_producer, "transact", fails_once)
+    monkeypatch.setattr(transactional_producer, "transact", failing_third(committed=committed))
     with pytest.raises(PublishDoubt, match="nothing is doubled"):
         shard.replay(to_topic=shard.target, chunk_records=10)
     before = values(shard, shard.target)

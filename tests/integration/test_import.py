@@ -9,21 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka.errors import KafkaError
 from tests.harness.config_file import write_config
 from tests.harness.launcher import line, objects, run
 from tests.harness.reader import read_topic
 from tests.harness.shared_broker import SharedBroker
-from tests.harness.sparkless_shard import Message, SparklessShard, until
+from tests.harness.sparkless_shard import Message, SparklessShard, failing_third, until
 from tests.harness.topics import alter
 
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, PublishDoubt
-from duewheel.kafka import producer_internals as internals
 from duewheel.kafka import transactional_producer
-from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.transactional_producer import transact
 from duewheel.ops.imports.importer import Choice, import_timers
 from duewheel.ops.imports.kafka_topic import Service, kafka_topic_source
 from duewheel.schemas.wire.single_record import Header
@@ -184,21 +180,7 @@ def test_an_import_that_ends_in_the_middle_loses_and_doubles_nothing(
     later = now_s() + 3_600
     rows = [etf1(shard, b"%d" % number, b"v", later) for number in range(9)]
     shard.send(source_of(shard), 0, *rows)
-    calls = 0
-
-    def fails_once(producer: Any, batches: Any, now_ms: int, deadline: Deadline, *_: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls != 3:
-            return transact(producer, batches, now_ms, deadline)
-        if committed:
-            transact(producer, batches, now_ms, deadline)
-        else:
-            producer.begin_transaction()
-            internals.await_outcomes(internals.enqueue(producer, batches, now_ms), deadline)
-        raise KafkaError("the connection is gone")
-
-    monkeypatch.setattr(transactional_producer, "transact", fails_once)
+    monkeypatch.setattr(transactional_producer, "transact", failing_third(committed=committed))
     with pytest.raises(PublishDoubt, match=r"4 timers were written before.*nothing is doubled"):
         imported(shard)
     before = 6 if committed else 4
