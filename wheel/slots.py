@@ -20,6 +20,7 @@ EARLIEST_SLOT = -(2**62)  # the requested slot of a rejected row: it leaves as s
 LATEST_SLOT = 2**62  # behind every slot that a record can have
 HOUR_MS = 3_600_000
 DELAY_MS_MAX = 2**30  # |delay| of a record stays below, so that it fits into 4 bytes
+TimelineKind = Literal["wheel", "rocksdb"]  # of wheel/storage/timelines.py
 _RING_STEPS = 32  # the reach moves by 1/32 of the ring at a time
 
 
@@ -43,7 +44,7 @@ class WheelConfig:
     slots: int = 2_097_152
     window_ms: int = 24 * HOUR_MS
     margin_ms: int = HOUR_MS
-    timeline: Literal["wheel", "rocksdb"] = "wheel"
+    timeline: TimelineKind = "wheel"
 
     def __post_init__(self) -> None:
         span_ms = self.slots * self.precision_ms

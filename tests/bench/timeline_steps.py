@@ -44,9 +44,14 @@ from duewheel.testing import LocalShard, ManualClock  # noqa: E402
 from duewheel.wheel.dequeue.decode import decode_chunk  # noqa: E402
 from duewheel.wheel.dequeue.slot_scan import ScannedChunk, SlotScan  # noqa: E402
 from duewheel.wheel.inspect.pending_counts import PendingTimers  # noqa: E402
-from duewheel.wheel.slots import HOUR_MS, closable_slot, slot_of  # noqa: E402
+from duewheel.wheel.slots import (  # noqa: E402
+    HOUR_MS,
+    TimelineKind,
+    closable_slot,
+    slot_of,
+)
 from duewheel.wheel.storage.data_directory import DataDirectory  # noqa: E402
-from duewheel.wheel.storage.timelines import FILES, Kind  # noqa: E402
+from duewheel.wheel.storage.timelines import FILES  # noqa: E402
 
 SPAN_MS = 12 * HOUR_MS
 BACK_OFFS_MS = (10_000, 60_000, 600_000, HOUR_MS, 6 * HOUR_MS)
@@ -66,7 +71,7 @@ class FilledShard:
     """
 
     folder: Path
-    kind: Kind
+    kind: TimelineKind
     pending: int
 
     def __post_init__(self) -> None:
@@ -326,7 +331,7 @@ STEPS: dict[str, Callable[[FilledShard], None]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("step", choices=STEPS)
-    parser.add_argument("kind", choices=get_args(Kind))
+    parser.add_argument("kind", choices=get_args(TimelineKind))
     parser.add_argument("pending", type=int)
     parser.add_argument("folder", type=Path)
     args = parser.parse_args()

@@ -8,14 +8,16 @@ from random import Random
 
 import pytest
 
-from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.slots import TimelineKind, WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.timeline import Timeline
-from duewheel.wheel.storage.timelines import FILES, Kind, timeline_class
+from duewheel.wheel.storage.timelines import FILES, timeline_class
 from duewheel.wheel.storage.timer_wheel import TimerWheel
 from duewheel.wheel.storage.wheel_timeline import WheelTimeline
 
-KIND: Kind = "rocksdb" if os.environ.get("DUEWHEEL_TIMER__TIMELINE") == "rocksdb" else "wheel"
+KIND: TimelineKind = (
+    "rocksdb" if os.environ.get("DUEWHEEL_TIMER__TIMELINE") == "rocksdb" else "wheel"
+)
 """`make test-rocksdb` sets the variable, which a process reads as a setting."""
 FILE = FILES[KIND]
 

@@ -132,7 +132,7 @@ def _has_timeline(path: Path, config: WheelConfig, fs: FileSystem) -> bool:
 
 
 def _note_missing(path: Path, config: WheelConfig, state: State) -> None:
-    """Records that there is no sound timeline of this kind."""
+    """Records damage: the configured timeline is missing, or cannot be read."""
     damage = damage_without(path)
     if damage is Damage.FILES_LOST:
         log.error("the timeline is missing", kind=config.timeline, path=str(path))

@@ -1,23 +1,22 @@
-"""The timelines that there are, by the name in the setting `timer.timeline`."""
+"""Maps the setting `timer.timeline` to the class and the files of a timeline."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal
 
 from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.state_file import Damage
+from duewheel.wheel.slots import TimelineKind
+from duewheel.wheel.storage import timer_wheel
 from duewheel.wheel.storage.timeline import Timeline
 from duewheel.wheel.storage.wheel_timeline import WheelTimeline
 
-Kind = Literal["wheel", "rocksdb"]
-
 # Of each kind: its file or folder in the data directory.
-FILES: Mapping[Kind, str] = {"wheel": "timerwheel", "rocksdb": "rocksdb"}
+FILES: Mapping[TimelineKind, str] = {"wheel": timer_wheel.FILE_NAME, "rocksdb": "rocksdb"}
 
 
-def timeline_class(kind: Kind) -> type[Timeline]:
+def timeline_class(kind: TimelineKind) -> type[Timeline]:
     """Returns the class of a kind."""
     if kind == "wheel":
         return WheelTimeline
@@ -35,7 +34,7 @@ def damage_without(path: Path) -> Damage:
     return Damage.CACHE_LOST if is_left else Damage.FILES_LOST
 
 
-def remove_timelines(path: Path, kinds: Iterable[Kind], fs: FileSystem) -> None:
+def remove_timelines(path: Path, kinds: Iterable[TimelineKind], fs: FileSystem) -> None:
     """Removes the timelines of these kinds from the data directory at `path`. Under engine.lock."""
     for kind in kinds:
         found = path / FILES[kind]

@@ -34,6 +34,7 @@ from duewheel.config.values import (
 from duewheel.schemas.header_names import LEVELS_MS
 from duewheel.schemas.request.topic_settings import CANCEL, DEFAULT, KEY, NATIVE, TopicContract
 from duewheel.schemas.wire.compression import Codec
+from duewheel.wheel.slots import TimelineKind
 
 Port = Annotated[int, Field(ge=0, le=65535)]  # 0: a free one
 
@@ -176,7 +177,7 @@ class TimerSection(Section):
     """A regular expression for whole names: topics that match are timer topics, too."""
     precision_ms: Annotated[Millis, Field(ge=1)] = 50
     """The length of a slot."""
-    timeline: Literal["wheel", "rocksdb"] = "wheel"
+    timeline: TimelineKind = "wheel"
     """What finds the timers of a slot: RIP-43's wheel, or RocksDB (docs/timelines.md), which needs
     the extra `rocksdb`. A start with another one builds it from the logs, or from Kafka."""
     slots: Annotated[int, Field(ge=1)] = 2_097_152

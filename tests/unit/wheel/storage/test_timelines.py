@@ -14,12 +14,12 @@ from tests.harness.recovery_world import RecoveryWorld, half_delivered
 from duewheel.checkpoints.role import Role
 from duewheel.errors import Locked
 from duewheel.testing import TimerRow
-from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.slots import TimelineKind, WheelConfig
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.full_check import check
 from duewheel.wheel.storage.runs import Runs
 from duewheel.wheel.storage.timeline import Timeline
-from duewheel.wheel.storage.timelines import FILES, Kind, timeline_class
+from duewheel.wheel.storage.timelines import FILES, timeline_class
 
 ALL = 1 << 40
 KINDS = sorted(FILES)
@@ -121,7 +121,7 @@ def test_a_cleared_timeline_lacks_what_the_log_has(world: LocalWorld) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_batch_is_finished_by_dequeue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: TimelineKind
 ) -> None:
     """As long as no ingest is there: one process writes."""
     config = WheelConfig(PRECISION_MS, 4096, 40_000, margin_ms=0, timeline=kind)
@@ -144,14 +144,14 @@ def test_a_killed_batch_is_finished_by_dequeue(
     assert check(world.path, world.wheel).findings == []
 
 
-def take(world: LocalWorld, kind: Kind) -> None:
+def take(world: LocalWorld, kind: TimelineKind) -> None:
     """Its processes have this timeline from their next start on."""
     world.wheel = world.shard.wheel = replace(world.wheel, timeline=kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_kind_is_built_at_the_next_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: TimelineKind
 ) -> None:
     """From the logs that were synced, or from Kafka; there and back."""
     world = RecoveryWorld(tmp_path, monkeypatch)
@@ -172,7 +172,7 @@ def test_another_kind_is_built_at_the_next_start(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_chains_are_no_obstacle_for_rocksdb(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: TimelineKind
 ) -> None:
     """It is built from logs whose slots have several runs; the wheel needs their chains."""
     (other,) = (each for each in KINDS if each != kind)
