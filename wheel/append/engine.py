@@ -173,6 +173,7 @@ class Engine:
             if policy.must_move(floor):
                 staged_rows = staged.move_closed(rows, written, floor)
             self.close_expired_files()
+            garbage_collection.forget_expired_runs(self._directory)
             cancelled = self._cancels.resolve(cancels, rows.batch, candidates, staged, staged_rows)
             # 5. A kill from here on leaves the whole batch.
             commit = staged.commit(marks, len(rows.batch), self._topic_ids)

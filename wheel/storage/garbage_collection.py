@@ -26,7 +26,7 @@ from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.progress import Progress
 from duewheel.errors import CorruptFile
-from duewheel.wheel.slots import hour_of
+from duewheel.wheel.slots import first_slot_of_hour, hour_of
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
 
 log = structlog.get_logger(__name__)
@@ -97,3 +97,13 @@ def close_expired_files(directory: DataDirectory) -> None:
     directory.messages.files.forget_below(live.gc_hour)
     directory.cancelled.files.forget_below(live.gc_hour)
     directory.cancels.forget_below(live.gc_cancels)
+
+
+def forget_expired_runs(directory: DataDirectory) -> None:
+    """Drops the runs of expired hours from the timeline. Under engine.lock.
+
+    Args:
+        directory: started as INGEST.
+    """
+    first = first_slot_of_hour(directory.state.live.gc_hour, directory.config.precision_ms)
+    directory.timeline.forget_below(first)

@@ -14,7 +14,7 @@ from tests.harness.recovery_world import RecoveryWorld, half_delivered
 from duewheel.checkpoints.role import Role
 from duewheel.errors import Locked
 from duewheel.testing import TimerRow
-from duewheel.wheel.slots import TimelineKind, WheelConfig
+from duewheel.wheel.slots import HOUR_MS, TimelineKind, WheelConfig, hour_of
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.full_check import check
 from duewheel.wheel.storage.runs import Runs
@@ -201,3 +201,17 @@ def test_the_first_timer_of_an_hour_is_far(world: LocalWorld) -> None:
     assert world.sources() == []
     world.at_slot(30_000)
     assert world.sources() == ["timers-0@0"]
+
+
+def test_rocksdb_drops_the_runs_of_expired_hours(tmp_path: Path) -> None:
+    """The wheel's ring is used again; a database would grow with all that ever was delivered."""
+    config = WheelConfig(PRECISION_MS, 4096, 40_000, margin_ms=0, timeline="rocksdb")
+    world = LocalWorld(tmp_path, config)
+    append(world, 2, 3)
+    world.at_slot(9)
+    world.state.live.set_gc_hour(hour_of(SLOT, PRECISION_MS) + 1)
+    next_hour = HOUR_MS // PRECISION_MS
+    append(world, next_hour + 1)
+    for role in Role:
+        assert found(of(world, role), 0, next_hour - 1)[0] == []
+        assert not of(world, role).is_empty(SLOT + next_hour, SLOT + next_hour + 1)
