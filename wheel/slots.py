@@ -20,7 +20,7 @@ EARLIEST_SLOT = -(2**62)  # the requested slot of a rejected row: it leaves as s
 LATEST_SLOT = 2**62  # behind every slot that a record can have
 HOUR_MS = 3_600_000
 DELAY_MS_MAX = 2**30  # |delay| of a record stays below, so that it fits into 4 bytes
-TimelineKind = Literal["wheel", "rocksdb"]  # of wheel/storage/timelines.py
+TimelineKind = Literal["wheel", "rocksdb"]  # of wheel/storage/timelines/kinds.py
 _RING_STEPS = 32  # the reach moves by 1/32 of the ring at a time
 
 
@@ -34,7 +34,7 @@ class WheelConfig:
         window_ms: the roll window of new settings epochs; each row has that of its own epoch
             (checkpoints/config_epochs.py).
         margin_ms: the most by which a record's timestamp may differ from this host's clock.
-        timeline: the kind (wheel/storage/timelines.py).
+        timeline: the kind (wheel/storage/timelines/kinds.py).
 
     Raises:
         ConfigError: the numbers contradict each other.

@@ -10,7 +10,7 @@ from tests.bench import svg
 from tests.bench.measured import Measured, Metrics, number
 from tests.bench.tables import markdown
 
-from duewheel.wheel.storage.timelines import FILES
+from duewheel.wheel.storage.timelines.kinds import FILES
 
 BEGIN, END = "## Measured\n", "\n## Which\n"
 

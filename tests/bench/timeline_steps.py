@@ -51,7 +51,7 @@ from duewheel.wheel.slots import (  # noqa: E402
     slot_of,
 )
 from duewheel.wheel.storage.data_directory import DataDirectory  # noqa: E402
-from duewheel.wheel.storage.timelines import FILES  # noqa: E402
+from duewheel.wheel.storage.timelines.kinds import FILES  # noqa: E402
 
 SPAN_MS = 12 * HOUR_MS
 BACK_OFFS_MS = (10_000, 60_000, 600_000, HOUR_MS, 6 * HOUR_MS)

@@ -31,7 +31,7 @@ from tests.bench.bench import attempt, machine, save  # noqa: E402
 from tests.bench.figures import Recorder  # noqa: E402
 from tests.bench.plans import Sizes  # noqa: E402
 
-from duewheel.wheel.storage.timelines import FILES  # noqa: E402
+from duewheel.wheel.storage.timelines.kinds import FILES  # noqa: E402
 
 PENDING, PENDING_FULL = 1_000_000, 10_000_000
 DIRECTORIES = (("spread", "restart", "cancels", "delivery", "recovery"), ("back-offs",))

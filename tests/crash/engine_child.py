@@ -40,8 +40,8 @@ from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, hold_role
+from duewheel.wheel.storage.timelines.timer_wheel import TimerWheel
 from duewheel.wheel.storage.timer_log import TimerLog
-from duewheel.wheel.storage.timer_wheel import TimerWheel
 
 HOLDER_BYTES = 11  # a lock's holder, which is only told
 LIVE_STORES = (
@@ -148,7 +148,7 @@ def count_stores() -> None:
     make_wheel = TimerWheel.__init__
     TimerWheel.__init__ = killing_wheel  # type: ignore[method-assign]
     if os.environ.get("DUEWHEEL_TIMER__TIMELINE") == "rocksdb":
-        from duewheel.wheel.storage.rocksdb_timeline import RocksdbTimeline
+        from duewheel.wheel.storage.timelines.rocksdb_timeline import RocksdbTimeline
 
         for name in ("append", "clear", "forget_below"):
             setattr(RocksdbTimeline, name, counted(getattr(RocksdbTimeline, name)))

@@ -16,7 +16,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.byte_layouts import ENTRY_BYTES
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.timer_wheel import FILE_NAME
+from duewheel.wheel.storage.timelines.timer_wheel import FILE_NAME
 
 pytestmark = wheel_only
 

@@ -184,7 +184,7 @@ def fill(path: Path, last_batch_unlinked: bool) -> Sample:
     if last_batch_unlinked:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(State, "mark_applied", die)
-            patch.setattr("duewheel.wheel.storage.timer_wheel.TimerWheel.apply", die)
+            patch.setattr("duewheel.wheel.storage.timelines.timer_wheel.TimerWheel.apply", die)
             with pytest.raises(Killed):
                 append(shard, last)
     else:

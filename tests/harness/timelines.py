@@ -10,10 +10,10 @@ import pytest
 
 from duewheel.wheel.slots import TimelineKind, WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.timeline import Timeline
-from duewheel.wheel.storage.timelines import FILES, timeline_class
-from duewheel.wheel.storage.timer_wheel import TimerWheel
-from duewheel.wheel.storage.wheel_timeline import WheelTimeline
+from duewheel.wheel.storage.timelines.kinds import FILES, timeline_class
+from duewheel.wheel.storage.timelines.timeline import Timeline
+from duewheel.wheel.storage.timelines.timer_wheel import TimerWheel
+from duewheel.wheel.storage.timelines.wheel_timeline import WheelTimeline
 
 KIND: TimelineKind = (
     "rocksdb" if os.environ.get("DUEWHEEL_TIMER__TIMELINE") == "rocksdb" else "wheel"

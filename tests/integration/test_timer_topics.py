@@ -19,7 +19,7 @@ from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
-from duewheel.checkpoints.topics_read import TopicSet
+from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.clock import SystemClock
 from duewheel.config.keys_and_defaults import (
     AppSection,

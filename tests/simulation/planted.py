@@ -197,14 +197,14 @@ PLANTED = {
     "doubt": Planted(
         "3",
         "a transaction in doubt is always tried again",
-        "wheel/dequeue/exactly_once.py",
+        "wheel/dequeue/committer.py",
         "if found.encode() == attempted.encode():",
         "if False:",
     ),
     "doubt-committed": Planted(
         "2",
         "a transaction in doubt is always taken for committed",
-        "wheel/dequeue/exactly_once.py",
+        "wheel/dequeue/committer.py",
         "                if self._happened(self._with_held(progress)):\n",
         "                if self._happened(self._with_held(progress)) or True:\n",
     ),
@@ -225,7 +225,7 @@ PLANTED = {
     "apply-twice": Planted(
         "3",
         "a batch that is applied again is linked again",
-        "wheel/storage/timer_wheel.py",
+        "wheel/storage/timelines/timer_wheel.py",
         'todo = ~(named & (entries["magic"] == magic) & (entries["num"] > 0))',
         "todo = named | True",
         test="unit/wheel/storage/test_timer_wheel.py::test_doing_a_batch_again_changes_nothing",
@@ -410,14 +410,14 @@ PLANTED = {
     "not-fenced": Planted(
         "fenced",
         "the former owner does not know that it was followed",
-        "wheel/dequeue/exactly_once.py",
+        "wheel/dequeue/committer.py",
         "        if (seen.owner, seen.incarnation) !=",
         "        if False and (seen.owner, seen.incarnation) !=",
     ),
     "claim-not-awaited": Planted(
         "2",
         "an owner takes its transactional id back at once from the one that takes over",
-        "wheel/dequeue/exactly_once.py",
+        "wheel/dequeue/committer.py",
         "                    self._await_claim()\n",
         "                    pass\n",
         test="unit/wheel/dequeue/test_take_over.py::"

@@ -40,14 +40,14 @@ HELD = {
     "held-forgotten": Planted(
         "held",
         "the next progress does not say what waits",
-        "wheel/dequeue/exactly_once.py",
+        "wheel/dequeue/committer.py",
         "        self._claimed = replace(self._claimed, held=progress.held)\n",
         "",
     ),
     "held-in-doubt": Planted(
         "refused",
         "in doubt it is not known what the publisher has written",
-        "wheel/dequeue/exactly_once.py",
+        "wheel/dequeue/committer.py",
         "self._happened(self._with_held(progress))",
         "self._happened(progress)",
         seed=24,

@@ -48,7 +48,7 @@ LETTERS = {
     "no-back-off": Planted(
         "6",
         "a transaction that fails is tried again at once",
-        "wheel/dequeue/exactly_once.py",
+        "wheel/dequeue/committer.py",
         "                if not displaced:\n                    self._wait()\n",
         "",
         test="unit/wheel/dequeue/test_loop.py::test_each_attempt_waits_longer_than_the_one_before",

@@ -31,7 +31,7 @@ from duewheel.checkpoints.commit_and_close_pages import Close
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.wheel.storage.runs import Runs
-from duewheel.wheel.storage.timeline import Timeline
+from duewheel.wheel.storage.timelines.timeline import Timeline
 
 DISK_FULL, BAD_DISK = errno.ENOSPC, errno.EIO
 

@@ -21,7 +21,7 @@ from tests.simulation.seam import Actor, Seam
 
 from duewheel.checkpoints.fs import Bytes, FileSystem
 from duewheel.schemas.arrays import Bool
-from duewheel.wheel.storage.timeline import Timeline
+from duewheel.wheel.storage.timelines.timeline import Timeline
 
 
 class WatchedMap(mmap.mmap):

@@ -19,17 +19,17 @@ from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
+from duewheel.wheel.append.cancel_files import CancelFiles
 from duewheel.wheel.append.cancel_lookup import CancelLimits, Candidates
-from duewheel.wheel.append.cancel_resolver import CancelResolver
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.append.placement import CatchUp, PlacedRows, Policy, Standby
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.runs import Runs
-from duewheel.wheel.storage.timeline import Timeline
+from duewheel.wheel.storage.timelines.timeline import Timeline
+from duewheel.wheel.storage.timelines.timer_wheel import TimerWheel
+from duewheel.wheel.storage.timelines.wheel_timeline import WheelTimeline
 from duewheel.wheel.storage.timer_log import TimerLog
-from duewheel.wheel.storage.timer_wheel import TimerWheel
-from duewheel.wheel.storage.wheel_timeline import WheelTimeline
 
 
 class _WatchedState(State):
@@ -84,7 +84,7 @@ class _WatchedLog(TimerLog):
 
 def _rocksdb() -> type[Timeline]:
     """RocksDB's writes are atomic: each is one store. What a process has opened, a kill closes."""
-    from duewheel.wheel.storage.rocksdb_timeline import RocksdbTimeline
+    from duewheel.wheel.storage.timelines.rocksdb_timeline import RocksdbTimeline
 
     class _WatchedRocksdb(RocksdbTimeline):
         def __init__(
@@ -121,7 +121,7 @@ class WatchedDirectory(DataDirectory):
     timeline_class = staticmethod(_timeline_class)
 
 
-class _WatchedResolver(CancelResolver):
+class _WatchedResolver(CancelFiles):
     def __init__(self, directory: DataDirectory, limits: CancelLimits) -> None:
         super().__init__(directory, limits)
         self._fs = _watched(directory.fs)

@@ -38,8 +38,8 @@ from duewheel.clock import Clock
 from duewheel.errors import CorruptFile, RecoveryPending, RecoveryRefused
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
+from duewheel.wheel.append.cancel_files import CancelFiles
 from duewheel.wheel.append.cancel_lookup import CancelLimits
-from duewheel.wheel.append.cancel_resolver import CancelResolver
 from duewheel.wheel.append.placement import CatchUp, Owner, PlacedRows, Policy, Standby
 from duewheel.wheel.append.staged_batch import StagedBatch, cut_to_committed
 from duewheel.wheel.roll_rule import requested_slots
@@ -94,7 +94,7 @@ class Engine:
         self._directory = directory
         self._clock = clock
         self._topic_ids = dict(topic_ids or {})
-        self._cancels = CancelResolver(directory, cancel_limits or CancelLimits())
+        self._cancels = CancelFiles(directory, cancel_limits or CancelLimits())
         mirror = directory.state.mirror()
         if directory.state.close() is None or mirror is None:
             raise RecoveryRefused(f"{directory.path}: dequeue must have started here once")

@@ -17,7 +17,7 @@ import structlog
 from duewheel.checkpoints.progress import Progress
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile
-from duewheel.wheel.dequeue.exactly_once import Overtaken
+from duewheel.wheel.dequeue.committer import Overtaken
 from duewheel.wheel.dequeue.loop import Loop
 from duewheel.wheel.dequeue.phase_and_position import Phase
 from duewheel.wheel.dequeue.pipeline import THREADS, Threads

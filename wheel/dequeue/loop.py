@@ -4,8 +4,8 @@
        beside the deliveries, slots that the ring has come to reach are linked (far_slots.py)
     2. the pipeline finds the closed slots' records, reads and encodes their messages, a bounded
        chunk at a time, ahead of the transactions (pipeline.py)
-    3. one transaction per chunk: the messages and the progress (exactly_once.py)
-    4. the progress is mirrored locally (exactly_once.py)
+    3. one transaction per chunk: the messages and the progress (committer.py)
+    4. the progress is mirrored locally (committer.py)
     5. cancels are replied to, in a transaction of its own (cancel_replies.py)
 
 Each turn does what its `Phase` says (phase_and_position.py). lifecycle.py starts and ends the loop.
@@ -43,7 +43,7 @@ from duewheel.clock import Clock, Interval
 from duewheel.schemas.batches import Deliveries
 from duewheel.wheel.dequeue.cancel_replies import CancelReplies
 from duewheel.wheel.dequeue.clock_guard import ClockGuard
-from duewheel.wheel.dequeue.exactly_once import Committer, TooLarge
+from duewheel.wheel.dequeue.committer import Committer, TooLarge
 from duewheel.wheel.dequeue.partition_ends import BoundsKeeper
 from duewheel.wheel.dequeue.phase_and_position import Phase, Position
 from duewheel.wheel.dequeue.pipeline import Pipeline, PreparedChunk, Threads

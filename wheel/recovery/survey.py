@@ -16,7 +16,7 @@ from duewheel.errors import CorruptFile
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.cross_file_damage import has_all_files
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.timelines import damage_without, timeline_class
+from duewheel.wheel.storage.timelines.kinds import damage_without, timeline_class
 
 
 def survey(path: Path, config: WheelConfig, fs: FileSystem = HOST_FS) -> Local:

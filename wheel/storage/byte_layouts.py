@@ -96,6 +96,7 @@ PREFIX = np.dtype(
 )
 RECORD_BYTES = RECORD.itemsize
 ENTRY_BYTES = ENTRY.itemsize
+Entries = npt.NDArray[np.void]  # of dtype ENTRY
 PREFIX_BYTES = PREFIX.itemsize
 assert (RECORD_BYTES, ENTRY_BYTES, PREFIX_BYTES) == (52, 32, 64)
 _LINK = struct.Struct(">4xq32xI4x")  # of a record: prev_pos, and the upper half of reserved

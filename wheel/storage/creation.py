@@ -29,7 +29,12 @@ from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.runs import OnProgress
-from duewheel.wheel.storage.timelines import FILES, damage_without, remove_timelines, timeline_class
+from duewheel.wheel.storage.timelines.kinds import (
+    FILES,
+    damage_without,
+    remove_timelines,
+    timeline_class,
+)
 from duewheel.wheel.storage.timer_log import TimerLog
 
 WHEEL_LOCK = "wheel.lock"

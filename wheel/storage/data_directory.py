@@ -38,7 +38,7 @@ from duewheel.wheel.storage.creation import with_files
 from duewheel.wheel.storage.hour_files import HourFiles
 from duewheel.wheel.storage.message_store import MessageStore, split_by_limits
 from duewheel.wheel.storage.runs import OnProgress, Runs
-from duewheel.wheel.storage.timelines import timeline_class
+from duewheel.wheel.storage.timelines.kinds import timeline_class
 from duewheel.wheel.storage.timer_log import Records, TimerLog
 from duewheel.wheel.storage.topic_numbers import TopicNames
 

@@ -19,7 +19,7 @@ attempt writes them again. Overwritten entries are of slots up to `lower`, all d
 - Dequeue's loop links, or the follower of a standby: ingest may be down for longer than a lap. A
   closed range is delivered up to `linked` only, so no slot is delivered before it is linked.
 - The checksum of a record covers its prev_pos, so ingest needs the slot's last record when it
-  writes: chain_ends.py finds it in the logs.
+  writes: timelines/chain_ends.py finds it in the logs.
 - A damaged record could seem to be of a slot that was linked before. So records are verified before
   their slot closes; after damage all pending rows are read again from Kafka.
 """

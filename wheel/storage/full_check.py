@@ -39,7 +39,7 @@ from duewheel.wheel.storage.byte_layouts import (
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.findings import FINDINGS_MAX, Finding, findings_at
 from duewheel.wheel.storage.runs import Runs
-from duewheel.wheel.storage.timeline import Verifier
+from duewheel.wheel.storage.timelines.timeline import Verifier
 from duewheel.wheel.storage.timer_log import BLOCK_RECORDS, Records, runs_in
 
 

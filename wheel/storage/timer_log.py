@@ -39,6 +39,7 @@ from duewheel.wheel.storage.byte_layouts import (
     NO_POSITION,
     RECORD,
     RECORD_BYTES,
+    Entries,
     cancelled_bytes,
     distance_of,
     link_at,
@@ -46,7 +47,6 @@ from duewheel.wheel.storage.byte_layouts import (
 )
 from duewheel.wheel.storage.hour_files import HourFiles
 from duewheel.wheel.storage.runs import Runs, SlotRuns
-from duewheel.wheel.storage.timer_wheel import Entries
 
 FOLDER = "timerlog"
 

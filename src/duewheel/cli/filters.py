@@ -59,7 +59,7 @@ def selected(settings: Settings, options: Mapping[str, Any], page: str | None = 
         ConfigError: an instant does not parse.
     """
     from duewheel.config.instants import parse_instant
-    from duewheel.ops.stats import selection
+    from duewheel.ops.listed_timers import selection
 
     since, until, key = options["since"], options["until"], options["key"]
     return selection(

@@ -100,9 +100,9 @@ _process = click.argument("process", type=one_of("ingest", "dequeue"))
 @with_settings()
 def pause(settings: Settings, process: Any, output: str) -> None:
     """Pause ingest or dequeue until `resume`, over restarts, too."""
-    from duewheel.ops import stats as inspection
+    from duewheel.ops.pause import set_paused
 
-    show(inspection.pause(settings, process, on=True), output)
+    show(set_paused(settings, process, on=True), output)
 
 
 @click.command(cls=CommandWithExamples)
@@ -111,9 +111,9 @@ def pause(settings: Settings, process: Any, output: str) -> None:
 @with_settings()
 def resume(settings: Settings, process: Any, output: str) -> None:
     """End the pause of ingest or dequeue."""
-    from duewheel.ops import stats as inspection
+    from duewheel.ops.pause import set_paused
 
-    show(inspection.pause(settings, process, on=False), output)
+    show(set_paused(settings, process, on=False), output)
 
 
 @click.command(cls=CommandWithExamples)

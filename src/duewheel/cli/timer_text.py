@@ -13,7 +13,7 @@ def timer_line(row: Mapping[str, Any], now_ms: int) -> str:
     """One pending timer: when it leaves, for which target, and what is special about it.
 
     Args:
-        row: an object of `ops.stats.listed`.
+        row: an object of `ops.listed_timers.listed`.
         now_ms: this host's clock.
     """
     return printable("  ".join(_parts(row, now_ms)))

@@ -38,7 +38,7 @@ def list_timers(
     """
     from duewheel.cli.timer_text import timer_line
     from duewheel.clock import SystemClock
-    from duewheel.ops.stats import listed
+    from duewheel.ops.listed_timers import listed
 
     rows = listed(settings, selected(settings, options, page), limit + 1)
     now_ms, last = SystemClock().now_ms(), ""

@@ -8,8 +8,8 @@ never exists costs little. Users choose the names, so the number of entries is b
 Refused batches show limits that metadata does not. A refused batch of several records is encoded
 again at half the size, until the bad record is alone in its batch; its source is then noted, and it
 becomes a dead letter. Any other error for one partition, with none for the progress, means that the
-partition takes no writes for now (target_failures.py): its rows are parked, or the chunk would fail
-for ever.
+partition takes no writes for now (unavailable_partitions.py): its rows are parked, or the chunk
+would fail for ever.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.kafka.target_failures import TargetFailures
 from duewheel.kafka.ttl_cache import TtlCache
+from duewheel.kafka.unavailable_partitions import UnavailablePartitions
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.schemas.name_patterns import may_name_topic
 from duewheel.wheel.encoded import Reason, Target
@@ -103,7 +103,7 @@ class TargetCatalog:
         """
         self._settings = settings
         self._limits = limits
-        self._failures = TargetFailures(limits.verdict_s)
+        self._failures = UnavailablePartitions(limits.verdict_s)
         self._cache: TtlCache[str, Target] = TtlCache()
         self._smaller: TtlCache[str, int] = TtlCache()  # bytes of a batch
         self._record_limit: TtlCache[str, int] = TtlCache()

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from duewheel.checkpoints.partition_limit import ROOM_BYTES, beyond_room
 from duewheel.checkpoints.recovery_decision import Local
 from duewheel.checkpoints.state_file import State
-from duewheel.checkpoints.topics_read import TopicSet
+from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, CorruptFile
 from duewheel.kafka.admin import KafkaAdmin

@@ -2,7 +2,7 @@
 
 For all that is written exactly once: deliveries with their progress, replays with their position. A
 failed transaction stays open: the caller drops the producer, and the next `open` ends the
-transaction. The caller then reads whether it was committed; wheel/dequeue/exactly_once.py does so
+transaction. The caller then reads whether it was committed; wheel/dequeue/committer.py does so
 for deliveries. One thread per producer.
 """
 

@@ -20,7 +20,7 @@ from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.raw_reader import RawReader
 from duewheel.kafka.raw_records import committed_records, rows_of
 from duewheel.kafka.state_topic import newest_of, place_of
-from duewheel.ops.stats import octets_shown
+from duewheel.ops.listed_timers import octets_shown
 from duewheel.schemas.dead_letters import DeadLetter
 
 _DEADLINE_S = 30.0

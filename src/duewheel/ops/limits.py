@@ -20,7 +20,7 @@ from duewheel.runtime.readiness import ReadyBounds
 from duewheel.streaming.batch_attempt import SPARK_DIR, Attempt
 from duewheel.wheel.admin.change_settings import SKIPPED_MAX
 from duewheel.wheel.dequeue_config import REPLIES_MAX, ROLLS_MAX, SPAN_RECORDS, TOPICS_MAX
-from duewheel.wheel.storage.chain_ends import INDEX_BYTES
+from duewheel.wheel.storage.timelines.chain_ends import INDEX_BYTES
 
 Bound = dict[str, Any]
 FIXED = "fixed"

@@ -29,7 +29,7 @@ from duewheel.ops.changes import (
     producer_of,
     rescheduled,
 )
-from duewheel.ops.stats import opened
+from duewheel.ops.open_files import opened
 from duewheel.ops.timers import handle_of, pending_by_handle, source_of, summary
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks
 

@@ -17,7 +17,8 @@ from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError
-from duewheel.ops.stats import files_identity, open_directory, stats_of
+from duewheel.ops.open_files import files_identity, open_directory
+from duewheel.ops.stats import stats_of
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.inspect.rolled_due_times import rolled_due_times

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from duewheel.config.settings import Settings
 from duewheel.errors import NoDataDirectory, RecoveryPending
-from duewheel.ops.stats import Unreadable, files_identity, open_state
+from duewheel.ops.open_files import Unreadable, files_identity, open_state
 from duewheel.runtime.readiness import ReadyBounds, not_ready
 
 

@@ -16,7 +16,7 @@ from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.held_copies import copies
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
-from duewheel.checkpoints.topics_read import TopicSet
+from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.checkpoints.unfinished_recovery import recovering
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings

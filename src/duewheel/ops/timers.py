@@ -16,7 +16,8 @@ from typing import Any
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import InvalidTimer
-from duewheel.ops.stats import octets_shown, opened, selection, timer_row
+from duewheel.ops.listed_timers import octets_shown, selection, timer_row
+from duewheel.ops.open_files import opened
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks, list_pending
 from duewheel.wheel.slots import slot_of
 

@@ -11,7 +11,7 @@ from duewheel.errors import ConfigError
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.bounded_reader import Bound, BoundedReader
 from duewheel.kafka.clients import ClientSettings
-from duewheel.ops.stats import key_shown
+from duewheel.ops.listed_timers import key_shown
 from duewheel.schemas.header_names import DUE_MS
 
 _CHUNK_RECORDS = 500

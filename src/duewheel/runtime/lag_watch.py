@@ -20,7 +20,7 @@ import structlog
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.live_fields import Lag
 from duewheel.checkpoints.state_file import State
-from duewheel.checkpoints.topics_read import TopicSet
+from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.clock import Clock, Interval
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError

@@ -13,7 +13,7 @@ import structlog
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.state_file import State
-from duewheel.checkpoints.topics_read import TopicSet
+from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.clock import Clock, Interval
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
@@ -153,8 +153,8 @@ class TopicWatch:
                 raise RecoveryPending(f"{', '.join(added)} was added: restarting to read it too")
 
     def _log_changes(self, topic_set: TopicSet) -> None:
-        """When the topics change, log them and write them to their file (topics_read.py), which
-        `status` and the lag watch read. Log each problem every minute.
+        """When the topics change, log them and write them to their file (timer_topics_file.py),
+        which `status` and the lag watch read. Log each problem every minute.
         """
         if topic_set != self._logged:
             topic_set.write(self._state.path.parent)

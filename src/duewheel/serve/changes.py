@@ -17,9 +17,10 @@ import structlog
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from duewheel.errors import DuewheelError
-from duewheel.ops import changes, pending_changes, stats
+from duewheel.ops import changes, listed_timers, pending_changes
 from duewheel.ops.changes import NamedTimer
 from duewheel.ops.new_timer import DueTimeFields, NewTimer, octets
+from duewheel.ops.pause import set_paused
 from duewheel.serve.models import (
     Answered,
     BulkCancel,
@@ -116,7 +117,7 @@ async def cancel_timers(
     `dry_run` is required. If more than `at_most` match, none is cancelled.
     """
     given = bulk.filter
-    wanted = stats.selection(
+    wanted = listed_timers.selection(
         service.settings,
         topic=given.topic,
         level=given.level,
@@ -146,14 +147,14 @@ Process = Annotated[Literal["ingest", "dequeue"], Path()]
 @router.post("/pause/{process}", operation_id="pause")
 async def pause(service: Shared, request: Request, process: Process) -> Paused:
     """Pauses ingest or dequeue, over restarts, too."""
-    call = partial(stats.pause, service.settings, process, on=True)
+    call = partial(set_paused, service.settings, process, on=True)
     return Paused.model_validate(await _logged(service, request, call))
 
 
 @router.post("/resume/{process}", operation_id="resume")
 async def resume(service: Shared, request: Request, process: Process) -> Paused:
     """Ends the pause of ingest or dequeue."""
-    call = partial(stats.pause, service.settings, process, on=False)
+    call = partial(set_paused, service.settings, process, on=False)
     return Paused.model_validate(await _logged(service, request, call))
 
 

@@ -28,8 +28,8 @@ from duewheel.errors import (
     RecoveryPending,
     Unacknowledged,
 )
+from duewheel.ops.open_files import Unreadable
 from duewheel.ops.pending_changes import Unchangeable
-from duewheel.ops.stats import Unreadable
 
 log = structlog.get_logger(__name__)
 

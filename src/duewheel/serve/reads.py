@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Query
 
 from duewheel.config.instants import epoch_ms, parse_instant
 from duewheel.errors import ConfigError
-from duewheel.ops import lateness, stats, status, timers
+from duewheel.ops import lateness, listed_timers, status, timers
 from duewheel.ops.new_timer import octets
 from duewheel.ops.pending_view import BUCKETS_MAX, TimeRange
 from duewheel.serve.models import (
@@ -62,7 +62,7 @@ async def list_timers(
     `from` and `to` select by the instant at which a timer leaves the wheel. A search by key reads
     the messages of all timers that the other filters select: give `from` and `to`, or an `id`.
     """
-    wanted = stats.selection(
+    wanted = listed_timers.selection(
         service.settings,
         topic=topic,
         level=level,

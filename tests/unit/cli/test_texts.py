@@ -16,7 +16,7 @@ from duewheel.cli.options import show, show_row
 from duewheel.cli.status_text import status_lines
 from duewheel.cli.timer_text import timer_line
 from duewheel.config.settings import Settings
-from duewheel.ops import stats
+from duewheel.ops.listed_timers import listed, selection
 from duewheel.ops.status import status
 from duewheel.testing import TimerRow
 
@@ -27,7 +27,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def pending(settings: Settings) -> list[dict[str, Any]]:
-    return list(stats.listed(settings, stats.selection(settings), 100))
+    return list(listed(settings, selection(settings), 100))
 
 
 def test_a_line_of_a_timer(settings: Settings) -> None:

@@ -15,7 +15,10 @@ from duewheel.checkpoints.role import Role
 from duewheel.config.instants import parse_instant
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.ops import stats
+from duewheel.ops import listed_timers, stats
+from duewheel.ops.listed_timers import key_shown
+from duewheel.ops.open_files import opened
+from duewheel.ops.pause import set_paused
 from duewheel.ops.status import status
 from duewheel.testing import ManualClock, TimerRow
 
@@ -37,7 +40,7 @@ def shard(settings: Settings) -> Settings:
 
 
 def listed(settings: Settings, limit: int = 100, **wanted: Any) -> list[dict[str, Any]]:
-    return list(stats.listed(settings, stats.selection(settings, **wanted), limit))
+    return list(listed_timers.listed(settings, listed_timers.selection(settings, **wanted), limit))
 
 
 def test_status_tells_what_the_disk_must_keep_free(shard: Settings) -> None:
@@ -83,12 +86,12 @@ def test_a_time_without_a_zone_is_refused(shard: Settings) -> None:
 
 
 def test_a_pause_is_kept_for_the_next_start(shard: Settings) -> None:
-    assert stats.pause(shard, "dequeue", on=True) == {"process": "dequeue", "paused": True}
+    assert set_paused(shard, "dequeue", on=True) == {"process": "dequeue", "paused": True}
     assert status(shard)["dequeue"]["state"] == "stopped"
-    with stats.opened(shard) as directory:
+    with opened(shard) as directory:
         assert [directory.state.live.paused(role) for role in Role] == [False, True]
-    stats.pause(shard, "dequeue", on=False)
-    with stats.opened(shard) as directory:
+    set_paused(shard, "dequeue", on=False)
+    with opened(shard) as directory:
         assert not directory.state.live.paused(Role.DEQUEUE)
 
 
@@ -109,4 +112,4 @@ def test_without_a_data_directory_there_is_nothing_to_look_into(settings: Settin
 def test_keys_are_text_or_say_that_they_are_not(
     key: bytes | None, shown: dict[str, str | None]
 ) -> None:
-    assert stats.key_shown(key) == shown
+    assert key_shown(key) == shown

@@ -15,7 +15,8 @@ from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.ops import timers
-from duewheel.ops.stats import opened, selection
+from duewheel.ops.listed_timers import selection
+from duewheel.ops.open_files import opened
 from duewheel.testing import TimerRow
 from duewheel.wheel.inspect.listing import PendingTimer, list_pending
 from duewheel.wheel.storage.message_store import MessageStore, StoredMessages

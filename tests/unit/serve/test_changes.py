@@ -23,7 +23,7 @@ from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import KafkaUnavailable
 from duewheel.ops.changes import KeptProducers
-from duewheel.ops.stats import opened
+from duewheel.ops.open_files import opened
 from duewheel.serve.access import Access
 from duewheel.testing import TimerRow
 

@@ -18,7 +18,8 @@ from tests.harness.served import COUNT, fill, served, settings_of
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, CorruptFile
-from duewheel.ops import stats, timers
+from duewheel.ops import timers
+from duewheel.ops.pause import set_paused
 
 
 @pytest.fixture
@@ -154,7 +155,7 @@ def test_a_directory_that_cannot_be_written_is_enough(
         assert client.get(path).status_code == 200, path
     assert "dequeue_not_running" in problem(client.get("/readyz"), 503, "not_ready")["reasons"]
     with pytest.raises(ConfigError, match="cannot be written here"):
-        stats.pause(settings_of(tmp_path), "ingest", on=True)
+        set_paused(settings_of(tmp_path), "ingest", on=True)
 
 
 def test_metrics_count_the_requests(client: TestClient) -> None:

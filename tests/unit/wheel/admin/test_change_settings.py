@@ -25,7 +25,7 @@ from duewheel.testing import TIMER_TOPIC, TimerRow
 from duewheel.wheel.admin.change_settings import Rotation, plan
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.timelines import remove_timelines
+from duewheel.wheel.storage.timelines.kinds import remove_timelines
 
 P: TopicPartition = (TIMER_TOPIC, 0)
 Q: TopicPartition = (TIMER_TOPIC, 1)

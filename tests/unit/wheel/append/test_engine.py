@@ -31,7 +31,7 @@ from duewheel.wheel.storage import data_directory
 from duewheel.wheel.storage.byte_layouts import ENTRY, MAGIC_ABANDONED, RECORD, hour_name
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check
-from duewheel.wheel.storage.timer_wheel import TimerWheel
+from duewheel.wheel.storage.timelines.timer_wheel import TimerWheel
 
 LATER = NOW_MS // 3_600_000 + 5  # an hour in which nothing is due
 

@@ -23,8 +23,8 @@ from tests.simulation.contract_check import decoded
 
 from duewheel.errors import PublishDoubt
 from duewheel.kafka.batch_encoder import encode
-from duewheel.kafka.target_failures import TargetFailures
 from duewheel.kafka.ttl_cache import TtlCache
+from duewheel.kafka.unavailable_partitions import UnavailablePartitions
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
@@ -317,7 +317,7 @@ def test_the_statistics_count_them_by_topic_and_not_as_deliveries() -> None:
 
 def test_verdicts_last_longer_each_time_and_end_with_a_success() -> None:
     clock = ManualClock()
-    failures = TargetFailures(now_s=lambda: clock.boottime_ms() / 1000)
+    failures = UnavailablePartitions(now_s=lambda: clock.boottime_ms() / 1000)
     target = Target(4, 1_000)
     lasted: list[float] = []
     for _ in range(6):
@@ -340,7 +340,7 @@ def test_verdicts_last_longer_each_time_and_end_with_a_success() -> None:
 
 
 def test_failures_are_not_searched_for_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    failures, target = TargetFailures(), Target(4, 1_000)
+    failures, target = UnavailablePartitions(), Target(4, 1_000)
     for topic in ("a", "b"):
         failures.failed((topic, 2), "no answer")
     failures.succeeded([("b", 2), ("c", 1)])
@@ -351,7 +351,7 @@ def test_failures_are_not_searched_for_each_topic(monkeypatch: pytest.MonkeyPatc
 
 
 def test_each_change_is_logged_once() -> None:
-    failures = TargetFailures()
+    failures = UnavailablePartitions()
 
     def look(*unavailable: int) -> list[dict[str, Any]]:
         with structlog.testing.capture_logs() as lines:

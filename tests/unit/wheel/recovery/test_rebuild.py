@@ -25,7 +25,7 @@ from duewheel.testing import TIMER_TOPIC, LocalShard
 from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.timelines import remove_timelines
+from duewheel.wheel.storage.timelines.kinds import remove_timelines
 
 MakeWorld = Callable[..., RecoveryWorld]
 

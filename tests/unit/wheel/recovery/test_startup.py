@@ -42,7 +42,7 @@ from duewheel.wheel.recovery.startup import first_progress, start
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.cross_file_damage import survey_files
 from duewheel.wheel.storage.data_directory import DataDirectory, declare_stopped
-from duewheel.wheel.storage.timelines import remove_timelines
+from duewheel.wheel.storage.timelines.kinds import remove_timelines
 
 P: TopicPartition = ("timers", 0)
 Q: TopicPartition = ("timers", 1)

@@ -24,11 +24,11 @@ from duewheel.wheel.append.placement import slot_order
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.byte_layouts import NO_POSITION, hour_from_name, hour_name
-from duewheel.wheel.storage.chain_ends import ChainEnds
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check
 from duewheel.wheel.storage.runs import Runs
-from duewheel.wheel.storage.timer_wheel import TimerWheel
+from duewheel.wheel.storage.timelines.chain_ends import ChainEnds
+from duewheel.wheel.storage.timelines.timer_wheel import TimerWheel
 
 pytestmark = wheel_only
 

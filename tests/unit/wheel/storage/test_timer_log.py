@@ -18,11 +18,11 @@ from duewheel.wheel.storage.byte_layouts import (
     MAGIC_TIMER,
     NO_POSITION,
     RECORD,
+    Entries,
     distance_of,
     pack_reserved,
 )
 from duewheel.wheel.storage.timer_log import Records, TimerLog, runs_in
-from duewheel.wheel.storage.timer_wheel import Entries
 
 HOUR = 500_000
 PRECISION_MS = 7

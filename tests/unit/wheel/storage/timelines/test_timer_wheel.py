@@ -14,7 +14,7 @@ from tests.harness.timelines import wheel_only
 from duewheel.errors import CorruptFile
 from duewheel.wheel.storage.byte_layouts import NO_POSITION
 from duewheel.wheel.storage.runs import Runs
-from duewheel.wheel.storage.timer_wheel import TimerWheel
+from duewheel.wheel.storage.timelines.timer_wheel import TimerWheel
 
 pytestmark = wheel_only
 

@@ -35,12 +35,12 @@ from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.slots import LATEST_SLOT, WheelConfig
-from duewheel.wheel.storage import rocksdb_files
 from duewheel.wheel.storage.byte_layouts import NO_POSITION
 from duewheel.wheel.storage.log_scan import count_between
-from duewheel.wheel.storage.rocksdb_check import RocksdbVerifier
 from duewheel.wheel.storage.runs import OnProgress, Runs, SlotRuns
-from duewheel.wheel.storage.timeline import Timeline
+from duewheel.wheel.storage.timelines import rocksdb_files
+from duewheel.wheel.storage.timelines.rocksdb_check import RocksdbVerifier
+from duewheel.wheel.storage.timelines.timeline import Timeline
 from duewheel.wheel.storage.timer_log import TimerLog
 
 _KEY_BYTES = 16

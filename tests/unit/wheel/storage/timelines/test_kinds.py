@@ -18,8 +18,8 @@ from duewheel.wheel.slots import HOUR_MS, TimelineKind, WheelConfig, hour_of
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.full_check import check
 from duewheel.wheel.storage.runs import Runs
-from duewheel.wheel.storage.timeline import Timeline
-from duewheel.wheel.storage.timelines import FILES, timeline_class
+from duewheel.wheel.storage.timelines.kinds import FILES, timeline_class
+from duewheel.wheel.storage.timelines.timeline import Timeline
 
 ALL = 1 << 40
 KINDS = sorted(FILES)

@@ -19,12 +19,12 @@ from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.slots import WheelConfig, hour_of
 from duewheel.wheel.storage.byte_layouts import ENTRY_BYTES
-from duewheel.wheel.storage.chain_ends import ChainEnds
 from duewheel.wheel.storage.runs import OnProgress, Runs, SlotRuns
-from duewheel.wheel.storage.timeline import Timeline
+from duewheel.wheel.storage.timelines.chain_ends import ChainEnds
+from duewheel.wheel.storage.timelines.timeline import Timeline
+from duewheel.wheel.storage.timelines.timer_wheel import FILE_NAME, TimerWheel
+from duewheel.wheel.storage.timelines.wheel_check import WheelVerifier
 from duewheel.wheel.storage.timer_log import TimerLog
-from duewheel.wheel.storage.timer_wheel import FILE_NAME, TimerWheel
-from duewheel.wheel.storage.wheel_check import WheelVerifier
 
 
 class WheelTimeline(Timeline):

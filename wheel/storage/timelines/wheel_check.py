@@ -14,12 +14,11 @@ import numpy as np
 
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.slots import WheelConfig, first_slot_of_hour
-from duewheel.wheel.storage import timer_wheel
-from duewheel.wheel.storage.byte_layouts import NO_POSITION
+from duewheel.wheel.storage.byte_layouts import NO_POSITION, Entries
 from duewheel.wheel.storage.findings import Finding, findings_at
 from duewheel.wheel.storage.runs import Runs
-from duewheel.wheel.storage.timeline import HourVerifier, Verifier
-from duewheel.wheel.storage.timer_wheel import Entries
+from duewheel.wheel.storage.timelines import timer_wheel
+from duewheel.wheel.storage.timelines.timeline import HourVerifier, Verifier
 
 
 @dataclass(frozen=True, slots=True)

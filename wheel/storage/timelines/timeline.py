@@ -15,8 +15,8 @@ it lacks is damage. There are two:
     wheel      a ring of slots, each with a chain of runs in the log    wheel_timeline.py
     rocksdb    a key for each run, ordered by slot                      rocksdb_timeline.py
 
-A third one is a subclass of `Timeline` and one of `Verifier`, and a line in timelines.py; the tests
-in tests/unit/wheel/storage/test_timelines.py say what all must do.
+A third one is a subclass of `Timeline` and one of `Verifier`, and a line in kinds.py; the tests
+in tests/unit/wheel/storage/timelines/test_kinds.py say what all must do.
 """
 
 from __future__ import annotations

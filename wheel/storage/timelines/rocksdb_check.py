@@ -10,7 +10,7 @@ from duewheel.schemas.arrays import Int64
 from duewheel.wheel.slots import WheelConfig, first_slot_of_hour, last_slot_of_hour
 from duewheel.wheel.storage.findings import Finding, findings_at
 from duewheel.wheel.storage.runs import Runs
-from duewheel.wheel.storage.timeline import HourVerifier, Timeline, Verifier
+from duewheel.wheel.storage.timelines.timeline import HourVerifier, Timeline, Verifier
 
 _RECORDS_MAX = np.iinfo(np.int64).max
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.state_file import Damage
 from duewheel.wheel.slots import TimelineKind
-from duewheel.wheel.storage import timer_wheel
-from duewheel.wheel.storage.timeline import Timeline
-from duewheel.wheel.storage.wheel_timeline import WheelTimeline
+from duewheel.wheel.storage.timelines import timer_wheel
+from duewheel.wheel.storage.timelines.timeline import Timeline
+from duewheel.wheel.storage.timelines.wheel_timeline import WheelTimeline
 
 # Of each kind: its file or folder in the data directory.
 FILES: Mapping[TimelineKind, str] = {"wheel": timer_wheel.FILE_NAME, "rocksdb": "rocksdb"}
@@ -21,7 +21,7 @@ def timeline_class(kind: TimelineKind) -> type[Timeline]:
     if kind == "wheel":
         return WheelTimeline
     # Not at the top: it needs a library that the wheel does not.
-    from duewheel.wheel.storage.rocksdb_timeline import RocksdbTimeline
+    from duewheel.wheel.storage.timelines.rocksdb_timeline import RocksdbTimeline
 
     return RocksdbTimeline
 

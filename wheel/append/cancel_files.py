@@ -23,7 +23,7 @@ from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 
-class CancelResolver:
+class CancelFiles:
     """Resolves the cancels of one data directory. Not thread-safe: the engine owns it."""
 
     def __init__(self, directory: DataDirectory, limits: CancelLimits) -> None:

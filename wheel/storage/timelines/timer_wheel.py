@@ -30,20 +30,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from duewheel.checkpoints.fs import HOST_FS, FileSystem, NewFile, space
 from duewheel.errors import NO_ROOM, CorruptFile, DiskFull
 from duewheel.schemas.arrays import Int64
-from duewheel.wheel.storage.byte_layouts import ENTRY, ENTRY_BYTES, NO_POSITION, RECORD_BYTES
+from duewheel.wheel.storage.byte_layouts import (
+    ENTRY,
+    ENTRY_BYTES,
+    NO_POSITION,
+    RECORD_BYTES,
+    Entries,
+)
 from duewheel.wheel.storage.runs import OnProgress, Runs
 
 FILE_NAME = "timerwheel"
 
 _BATCHES = 1 << 31  # the number of distinct names; ten batches a second use them up in seven years
 _ENTRIES_AT_ONCE = 1 << 16  # a block of the ring that is copied at a time, 2 MiB
-
-Entries = npt.NDArray[np.void]  # of dtype ENTRY
 
 
 def _no_progress(_done: int, _all: int) -> None:

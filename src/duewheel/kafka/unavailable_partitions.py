@@ -33,7 +33,7 @@ _LOGGED_MAX = 10_000
 log = structlog.get_logger(__name__)
 
 
-class TargetFailures:
+class UnavailablePartitions:
     """Failed partitions. The publisher's thread changes it; any thread may call `with_failures`."""
 
     def __init__(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from duewheel.checkpoints.role import Role
-from duewheel.checkpoints.topics_read import FILE_NAME, TopicSet
+from duewheel.checkpoints.timer_topics_file import FILE_NAME, TopicSet
 from duewheel.config.keys_and_defaults import StorageSection, TimerSection
 from duewheel.config.settings import Settings
 from duewheel.ops.status import status

@@ -1,0 +1,87 @@
+"""Opens a shard's data directory, or its `state` alone, for a command. Takes no lock: the shard's
+processes may run meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from duewheel.checkpoints.fs import READING_FS, FileSystem
+from duewheel.checkpoints.state_file import State
+from duewheel.config.settings import Settings
+from duewheel.errors import (
+    ConfigError,
+    CorruptFile,
+    DuewheelError,
+    NoDataDirectory,
+    RecoveryPending,
+)
+from duewheel.wheel.storage.data_directory import DataDirectory
+
+
+class Unreadable(DuewheelError):
+    """The data directory is damaged, not of these settings, or not for this user."""
+
+
+@contextmanager
+def opened(settings: Settings, fs: FileSystem = READING_FS) -> Iterator[DataDirectory]:
+    """Opens the shard's data directory, in which its processes may run; by default only to read it.
+
+    Raises:
+        NoDataDirectory: it does not exist yet.
+    """
+    directory = open_directory(settings, fs)
+    try:
+        yield directory
+    finally:
+        directory.close()
+
+
+def open_directory(settings: Settings, fs: FileSystem = READING_FS) -> DataDirectory:
+    """Opens the directory as `opened`; the caller closes it.
+
+    Raises:
+        NoDataDirectory: it does not exist yet.
+    """
+    path = settings.storage.data_dir
+    try:
+        return DataDirectory(path, settings.wheel, fs)
+    except FileNotFoundError as error:
+        raise settings.no_data_dir() from error
+
+
+def open_state(settings: Settings) -> State:
+    """Maps the directory's `state` to read it; the caller releases it.
+
+    Raises:
+        NoDataDirectory: it does not exist yet.
+    """
+    path = settings.storage.data_dir
+    try:
+        return State.open(path, READING_FS)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise settings.no_data_dir() from error
+
+
+def files_identity(settings: Settings) -> tuple[str, int, int]:
+    """Returns what changes with the files: the directory's name, its last recovery, and the inode
+    of `state`, as a restored copy has the same name.
+
+    Raises:
+        NoDataDirectory: there is none.
+        Unreadable: it is not of these settings, or not for this user.
+        RecoveryPending: files may be cut at any moment.
+    """
+    try:
+        with open_state(settings) as state:
+            if state.needs_recovery:
+                raise RecoveryPending("the files are being recovered: try again")
+            state.require(settings.wheel.precision_ms, settings.wheel.slots)
+            return state.uuid, state.recovered, state.path.stat().st_ino
+    except FileNotFoundError as error:
+        raise settings.no_data_dir() from error
+    except NoDataDirectory:
+        raise
+    except (ConfigError, CorruptFile, OSError) as error:
+        raise Unreadable(f"{settings.storage.data_dir} cannot be read: {error}") from error

@@ -1,0 +1,32 @@
+"""`duewheel pause` and `resume`: a flag in the shard's `state`, which its processes watch."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any, Literal
+
+from duewheel.checkpoints.fs import HOST_FS
+from duewheel.checkpoints.role import Role
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
+from duewheel.ops.open_files import opened
+
+Process = Literal["ingest", "dequeue"]
+_PROCESSES: dict[Process, Role] = {"ingest": Role.INGEST, "dequeue": Role.DEQUEUE}
+
+
+def set_paused(settings: Settings, process: Process, *, on: bool) -> dict[str, Any]:
+    """Pauses or resumes a process, now and across its restarts.
+
+    Raises:
+        ConfigError: the data directory cannot be written here.
+    """
+    try:
+        with opened(settings, HOST_FS) as directory:
+            directory.state.live.pause(_PROCESSES[process], on=on)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES):
+            raise
+        path = settings.storage.data_dir
+        raise ConfigError(f"{path} cannot be written here, as a pause must: {error}") from error
+    return {"process": process, "paused": on}
