@@ -228,7 +228,7 @@ PLANTED = {
         "wheel/storage/timelines/timer_wheel.py",
         'todo = ~(named & (entries["magic"] == magic) & (entries["num"] > 0))',
         "todo = named | True",
-        test="unit/wheel/storage/test_timer_wheel.py::test_doing_a_batch_again_changes_nothing",
+        test="unit/wheel/storage/timelines/test_timer_wheel.py::test_doing_a_batch_again_changes_nothing",
     ),
     "replay": Planted(
         "3",

@@ -54,7 +54,7 @@ FAR_SLOTS = {
         "wheel/storage/timelines/timer_wheel.py",
         "        fresh = runs.prev_pos == NO_POSITION\n",
         '        fresh = (runs.prev_pos == NO_POSITION) & (entries["time"] != runs.slot)\n',
-        test="unit/wheel/storage/test_timer_wheel.py::test_a_batch_killed_at_any_store_is_finished_by_redo",
+        test="unit/wheel/storage/timelines/test_timer_wheel.py::test_a_batch_killed_at_any_store_is_finished_by_redo",
     ),
     "rocksdb-half-slot": Planted(
         "2",
