@@ -63,8 +63,8 @@ next section are lost. `make bench-timelines OUT=file` measures your machine; `A
 
 Ingest's engine and dequeue's files alone, without Kafka and Spark, in batches of 50,000 timers with
 bodies of 100 bytes. Each step is a process of its own, the kinds take turns, and a value is the
-median of {runs}. Other programs computed on the machine: rates and times say something
-beside each other only, processor time and disk more. Timers with delays over 12 h are mostly alone
+median of {runs}. Where the load before a run is above 2, others computed: its rates
+and times say something beside each other only. Timers with delays over 12 h are mostly alone
 in their slot and batch, so RocksDB has a key for each; those with fixed back-offs share a few runs.
 A slot is found once its records are; RocksDB's part in it is to catch up with ingest (refresh). A
 recovery starts with a damaged timeline, builds it, and verifies it with every log and message.
