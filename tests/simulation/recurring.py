@@ -1,10 +1,12 @@
 """Recurring schedules under kills: the real scheduler over a model of Kafka and of the shard.
 
 The model has what the scheduler relies on: transactions that are fenced, that fail before or after
-their commit, or end with their process; replies to cancels that come late, or never to a killed
-process; and firings that leave at their instant, or later while the shard stands still. Users set,
-pause, resume and stop. `judged` finds a firing that left twice, early or by a revision that was not
-in effect, and one that never left.
+their commit, or stay open behind a killed process; replies to cancels that come late, or never to a
+killed process; and firings that leave at their instant, or later while the shard stands still.
+Users set, pause, resume and stop. `judged` finds a firing that left twice, early or by a revision
+that was not in effect, and one that never left.
+
+firings.py has the same over the shards of the large simulation: a Cluster whose firings are timers.
 """
 
 from __future__ import annotations
@@ -54,19 +56,69 @@ class Cluster:
     positions: dict[str, FiringPosition] = field(default_factory=dict)
     changes: list[tuple[str, Schedule | None, int]] = field(default_factory=list)
     firings: list[Firing] = field(default_factory=list)
+    calm: bool = False
+    open: list[ScheduleCommit] = field(default_factory=list)
     cancels: list[tuple[int, str, int, Future[frozenset[int]], list[int]]] = field(
         default_factory=list
     )
     owner: object = None
     shard_stands_until_ms: int = 0
 
+    def happens(self, probability: float) -> bool:
+        """Whether a misfortune of this probability comes now."""
+        return not self.calm and self.chance.random() < probability
+
+    def drawn(self, name: str, revision: str) -> Schedule:
+        """A schedule as a user may set it."""
+        new = Schedule(name, revision, "timers", "orders", cron=self.chance.choice(CRONS))
+        if self.chance.random() < 0.3:
+            new = replace(new, cron=None, interval_ms=self.chance.choice((1_000, 7_000, 90_000)))
+            new = replace(new, start_ms=self.clock.true_ms)
+        return replace(new, missed=self.chance.choice(MISSED))
+
     def change(self, name: str, schedule: Schedule | None) -> None:
-        now_ms = self.clock.now_ms()
+        now_ms = self.clock.true_ms
         if schedule is None:
             self.schedules.pop(name, None)
         else:
             schedule = self.schedules[name] = replace(schedule, since_ms=now_ms)
         self.changes.append((name, schedule, now_ms))
+
+    def partition(self, schedule: Schedule) -> int:
+        """That of a schedule's firings."""
+        return 0
+
+    def begin(self, written: Collection[ScheduleCommit]) -> None:
+        """A transaction; it is the only open one."""
+        self.open = list(written)
+
+    def finish(self, *, commit: bool) -> None:
+        """It ends."""
+        written, self.open = self.open, []
+        for each in written if commit else []:
+            if each.position is None:
+                self.positions.pop(each.name)
+            else:
+                self.positions[each.name] = each.position
+            self.fired(each)
+
+    def fired(self, each: ScheduleCommit) -> None:
+        """The firings of a step are committed."""
+        for instant_ms, _ in each.firings:
+            assert each.schedule
+            timer, revision = each.schedule.timer_id(instant_ms), each.schedule.revision
+            self.firings.append(Firing(each.name, revision, instant_ms, timer))
+
+    def request(self, cancels: FiringCancels, reply: Future[frozenset[int]]) -> None:
+        """Cancels are written."""
+        if self.happens(0.1):
+            reply.set_exception(PublishDoubt("no reply in time"))
+            return
+        at_ms = self.clock.now_ms() + self.chance.randint(0, 3_000)
+        at_ms = max([at_ms, *(each[0] for each in self.cancels)])
+        rest = [len(cancels.timers)]
+        for instant_ms, _, timer in cancels.timers:
+            self.cancels.append((at_ms, timer, instant_ms, reply, rest))
 
     def move(self) -> None:
         """The shard's work: cancels in their order, at a slot's edge, then what is due."""
@@ -99,6 +151,7 @@ class ModelStore:
 
     def open(self) -> Table:
         self._maybe_killed(0.02)
+        self.cluster.finish(commit=False)
         self.cluster.owner = self
         self.is_open = True
         self.taken = len(self.cluster.changes)
@@ -111,57 +164,48 @@ class ModelStore:
                 yield name, schedule, True
 
     def partition(self, schedule: Schedule) -> int:
-        return 0
+        return self.cluster.partition(schedule)
 
     def write(self, written: Collection[ScheduleCommit]) -> None:
-        chance = self.cluster.chance
+        cluster = self.cluster
         self._maybe_killed(0.02)
-        if self.cluster.owner is not self:
+        if cluster.owner is not self:
             raise Displaced("fenced")
-        fate = chance.random()
-        if fate < 0.03 or not self.is_open:
+        if not self.is_open:
+            raise PublishDoubt("the producer is not open")
+        cluster.begin(written)
+        self._maybe_killed(0.02)  # it stays open
+        if cluster.happens(0.03):
             self.is_open = False
+            cluster.finish(commit=False)
             raise PublishDoubt("not committed")
-        for each in written:
-            if each.position is None:
-                self.cluster.positions.pop(each.name)
-            else:
-                self.cluster.positions[each.name] = each.position
-            for instant_ms, _ in each.firings:
-                assert each.schedule
-                timer = each.schedule.timer_id(instant_ms)
-                revision = each.schedule.revision
-                self.cluster.firings.append(Firing(each.name, revision, instant_ms, timer))
+        cluster.finish(commit=True)
         self._maybe_killed(0.02)
-        if fate > 0.97:
+        if cluster.happens(0.03):
             self.is_open = False  # the producer is dropped
             raise PublishDoubt("committed, without an answer")
 
     def cancel(self, cancels: FiringCancels) -> Future[frozenset[int]]:
         self._maybe_killed(0.05)
         reply: Future[frozenset[int]] = Future()
-        if self.cluster.chance.random() < 0.1:
-            reply.set_exception(PublishDoubt("no reply in time"))
-        else:
-            at_ms = self.cluster.clock.now_ms() + self.cluster.chance.randint(0, 3_000)
-            at_ms = max([at_ms, *(each[0] for each in self.cluster.cancels)])
-            rest = [len(cancels.timers)]
-            for instant_ms, _, timer in cancels.timers:
-                self.cluster.cancels.append((at_ms, timer, instant_ms, reply, rest))
+        self.cluster.request(cancels, reply)
         self._maybe_killed(0.05)
         return reply
 
     def _maybe_killed(self, probability: float) -> None:
-        if self.cluster.chance.random() < probability:
+        if self.cluster.happens(probability):
             raise Killed
 
 
+Spans = dict[str, list[tuple[int, int]]]
+
+
 @dataclass
-class History:
-    """One run.
+class Instances:
+    """The schedulers of one run.
 
     Attributes:
-        cluster: what is left of it.
+        cluster: which they serve.
         covered: for each revision the spans of time in which the scheduler had applied it, and had
             all instants up to a minute ahead written.
     """
@@ -170,20 +214,17 @@ class History:
     live: Scheduler
     is_open: bool = False
     zombies: list[Scheduler] = field(default_factory=list)
-    covered: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    covered: Spans = field(default_factory=dict)
 
-    def misfortune(self, revision: str) -> None:
-        """Sometimes a change, a stop of the scheduler or the shard, or a second scheduler."""
-        chance, clock = self.cluster.chance, self.cluster.clock
-        if chance.random() < 0.03:
-            _user(self.cluster, chance, revision)
-        if chance.random() < 0.005:
-            clock.sleep(chance.choice((5, 70, 200)))  # without a scheduler
-        if chance.random() < 0.003:
-            self.cluster.shard_stands_until_ms = clock.now_ms() + chance.randint(1, 90_000)
-        if chance.random() < 0.01:  # another instance takes over, and this one lives on
-            self.zombies.append(self.live)
-            self.live, self.is_open = _process(self.cluster), False
+    @classmethod
+    def of(cls, cluster: Cluster) -> Instances:
+        """The first process."""
+        return cls(cluster, _process(cluster))
+
+    def take_over(self) -> None:
+        """Another instance takes over, and this one lives on."""
+        self.zombies.append(self.live)
+        self.live, self.is_open = _process(self.cluster), False
 
     def turn(self) -> None:
         """A turn of all instances."""
@@ -204,12 +245,12 @@ class History:
             self.live, self.is_open = _process(self.cluster), False
 
 
-def run(seed: int, minutes: int = 30) -> tuple[Cluster, dict[str, list[tuple[int, int]]]]:
+def run(seed: int, minutes: int = 30) -> tuple[Cluster, Spans]:
     """A history, whose last minutes are quiet."""
     chance = random.Random(seed)
     clock = ManualClock(1_800_000_000_000 + chance.randrange(60_000))
     cluster = Cluster(clock, chance)
-    history = History(cluster, _process(cluster))
+    instances = Instances.of(cluster)
     end_ms = clock.now_ms() + minutes * 60_000
     for number in itertools.count():
         if clock.now_ms() >= end_ms:
@@ -217,32 +258,43 @@ def run(seed: int, minutes: int = 30) -> tuple[Cluster, dict[str, list[tuple[int
         clock.sleep(chance.choice((0.05, 0.3, 1.0, 2.0)))
         cluster.move()
         if clock.now_ms() < end_ms - 5 * 60_000:
-            history.misfortune(f"r{number}")
-        history.turn()
-    return cluster, history.covered
+            _misfortune(instances, f"r{number}")
+        instances.turn()
+    return cluster, instances.covered
+
+
+def _misfortune(instances: Instances, revision: str) -> None:
+    """Sometimes a change, a stop of the scheduler or the shard, or a second scheduler."""
+    cluster, chance, clock = instances.cluster, instances.cluster.chance, instances.cluster.clock
+    if chance.random() < 0.03:
+        user(cluster, revision)
+    if chance.random() < 0.005:
+        clock.sleep(chance.choice((5, 70, 200)))  # without a scheduler
+    if chance.random() < 0.003:
+        cluster.shard_stands_until_ms = clock.now_ms() + chance.randint(1, 90_000)
+    if chance.random() < 0.01:
+        instances.take_over()
 
 
 def _process(cluster: Cluster) -> Scheduler:
     return Scheduler(ModelStore(cluster), cluster.clock)
 
 
-def _user(cluster: Cluster, chance: random.Random, revision: str) -> None:
+def user(cluster: Cluster, revision: str) -> None:
+    """Sets, pauses, resumes or stops a schedule."""
+    chance = cluster.chance
     name = chance.choice(NAMES)
-    present, now_ms = cluster.schedules.get(name), cluster.clock.now_ms()
+    present = cluster.schedules.get(name)
     what = chance.choice(("set", "set", "pause", "resume", "resume", "stop"))
     if what == "set":
-        new = Schedule(name, revision, "timers", "orders", cron=chance.choice(CRONS))
-        if chance.random() < 0.3:
-            new = replace(new, cron=None, interval_ms=chance.choice((1_000, 7_000, 90_000)))
-            new = replace(new, start_ms=now_ms)
-        cluster.change(name, replace(new, missed=chance.choice(MISSED)))
+        cluster.change(name, cluster.drawn(name, revision))
     elif present is not None and what == "stop":
         cluster.change(name, None)
     elif present is not None:
         cluster.change(name, replace(present, revision=revision, paused=what == "pause"))
 
 
-def _cover(cluster: Cluster, live: Scheduler, covered: dict[str, list[tuple[int, int]]]) -> None:
+def _cover(cluster: Cluster, live: Scheduler, covered: Spans) -> None:
     """Note which revisions have all their instants up to a minute ahead written."""
     for name, schedule in cluster.schedules.items():
         position = cluster.positions.get(name)
@@ -259,28 +311,26 @@ def _cover(cluster: Cluster, live: Scheduler, covered: dict[str, list[tuple[int,
                 spans.append((now_ms, now_ms))
 
 
-def judged(cluster: Cluster, covered: dict[str, list[tuple[int, int]]]) -> list[str]:
+def judged(cluster: Cluster, covered: Spans) -> list[str]:
     """What is wrong."""
-    wrong = []
+    effective = effective_of(cluster)
     left = [each for each in cluster.firings if each.state == "left"]
-    twice = Counter((each.name, each.instant_ms) for each in left)
-    wrong += [f"{what} has left {n} times" for what, n in twice.items() if n > 1]
+    wrong = left_wrongly(left, effective)
     wrong += [f"{each} left early" for each in left if each.left_ms < each.instant_ms]
-    effective = _effective(cluster)
-    for each in left:
-        since_ms, until_ms = effective[each.revision]
-        if not since_ms < each.instant_ms:
-            wrong.append(f"{each} lies before its revision")
-        if each.instant_ms > until_ms + AHEAD_MS + STALL_MS:
-            wrong.append(f"{each} lies far behind its revision")
+    wrong += [
+        f"{each} lies far behind its revision"
+        for each in left
+        if each.instant_ms > effective[each.revision][1] + AHEAD_MS + STALL_MS
+    ]
     times = {(each.name, each.instant_ms) for each in left}
     schedules = {s.revision: s for _, s, _ in cluster.changes if s is not None}
+    stopped = _stopped(cluster)
     for revision, spans in covered.items():
         schedule = schedules[revision]
         until_ms = effective[revision][1]
         for begin_ms, end_ms in spans:
-            # What is due shortly before a change may be cancelled with it while the shard lags.
-            behind_ms = min(end_ms, until_ms - 100_000)
+            # A stop cancels all that has not left; the shard may be late.
+            behind_ms = min(end_ms, until_ms - (100_000 if revision in stopped else 0))
             due = itertools.takewhile(
                 lambda at, end_ms=behind_ms: at <= end_ms,  # type: ignore[misc]
                 schedule.instants().after(begin_ms),
@@ -299,7 +349,27 @@ def judged(cluster: Cluster, covered: dict[str, list[tuple[int, int]]]) -> list[
     return wrong
 
 
-def _effective(cluster: Cluster) -> dict[str, tuple[int, int]]:
+def left_wrongly(left: Collection[Firing], effective: dict[str, tuple[int, int]]) -> list[str]:
+    """Instants that have left twice, or do not belong to their revision."""
+    twice = Counter((each.name, each.instant_ms) for each in left)
+    wrong = [f"{what} has left {n} times" for what, n in twice.items() if n > 1]
+    early = (each for each in left if each.instant_ms <= effective[each.revision][0])
+    return wrong + [f"{each} lies before its revision" for each in early]
+
+
+def _stopped(cluster: Cluster) -> set[str]:
+    """The revisions that a stop has ended."""
+    newest: dict[str, Schedule | None] = {}
+    revisions = set()
+    for name, schedule, _ in cluster.changes:
+        former = newest.get(name)
+        if schedule is None and former is not None:
+            revisions.add(former.revision)
+        newest[name] = schedule
+    return revisions
+
+
+def effective_of(cluster: Cluster) -> dict[str, tuple[int, int]]:
     """When each revision was in effect."""
     spans: dict[str, tuple[int, int]] = {}
     present: dict[str, Schedule | None] = {}

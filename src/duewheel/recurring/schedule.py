@@ -140,17 +140,23 @@ class FiringPosition:
         timer_topic: which has the firings ahead.
         done_ms: the last instant that has left, is due, or does not fire.
         ahead: later ones that are written: instant, and partition of the timer topic.
+        fired_ms: the last instant that was due before `ahead`, of whichever revision; None: none.
     """
 
     revision: str
     timer_topic: str
     done_ms: int
     ahead: tuple[tuple[int, int], ...] = ()
+    fired_ms: int | None = None
 
     @property
     def written_ms(self) -> int:
         """No instant up to this is written any more."""
         return self.ahead[-1][0] if self.ahead else self.done_ms
+
+    def fired_by(self, now_ms: int) -> int | None:
+        """The last instant that is due and was written; None: there is none."""
+        return max((at for at, _ in self.ahead if at <= now_ms), default=self.fired_ms)
 
     def encode(self) -> bytes:
         """The record's value."""
@@ -170,6 +176,7 @@ class FiringPosition:
                 name(found["timer_topic"]),
                 integer(found["done_ms"]),
                 tuple((integer(at), integer(partition)) for at, partition in found["ahead"]),
+                None if found.get("fired_ms") is None else integer(found["fired_ms"]),
             )
         except MISSHAPEN as error:
             raise ConfigError(f"the position of {schedule} cannot be read: {error!r}") from error

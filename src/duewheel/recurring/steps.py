@@ -4,10 +4,11 @@ Instants are written up to AHEAD_MS before they are due, so that a restart of th
 none late. An instant is written exactly if it lies behind the position, in the transaction that
 moves the position.
 
-After a change, firings ahead belong to the former revision. They are cancelled first, the latest
-one first, and the replies are awaited: what was cancelled has not left and never will, so the new
-revision may fire at the same instant; what was not counts as fired. As slots close in their order,
-the cancelled ones are the last ones.
+After a change, firings ahead of it belong to the former revision. They are cancelled first, the
+latest one first, and the replies are awaited: what was cancelled has not left and never will, so
+the new revision may fire at the same instant; what was not counts as fired. As slots close in their
+order, the cancelled ones are the last ones. An instant before the change has fired, even if its
+shard is behind and has not delivered it; only a stop cancels that, too.
 """
 
 from __future__ import annotations
@@ -62,10 +63,12 @@ def next_step(
 ) -> FiringCancels | Write | None:
     """Returns what is to be done now; None: nothing yet."""
     if position is not None and (schedule is None or schedule.revision != position.revision):
-        if position.ahead:
+        since_ms = position.done_ms if schedule is None else schedule.since_ms
+        pending = [each for each in position.ahead if each[0] > since_ms]
+        if pending:
             timers = (
                 (at, partition, firing_id(name, at, position.revision))
-                for at, partition in reversed(position.ahead)
+                for at, partition in reversed(pending)
             )
             return FiringCancels(position.timer_topic, tuple(timers))
         if schedule is None:
@@ -80,6 +83,7 @@ def next_step(
     if begun and not firings and done_ms == at.written_ms:
         return None
     left = [each for each in at.ahead if each[0] <= now_ms]
+    at = replace(at, fired_ms=at.fired_by(now_ms))
     return Write(
         replace(at, done_ms=max([at.done_ms, *(ms for ms, _ in left)]), ahead=at.ahead[len(left) :])
         if firings or not begun
@@ -94,7 +98,8 @@ def without(position: FiringPosition, cancelled: Collection[int]) -> FiringPosit
     count as fired.
     """
     fired = [at for at, _ in position.ahead if at not in cancelled]
-    return replace(position, done_ms=max([position.done_ms, *fired]), ahead=())
+    fired_ms = max(fired, default=position.fired_ms)
+    return replace(position, done_ms=max([position.done_ms, *fired]), ahead=(), fired_ms=fired_ms)
 
 
 def wake_ms(schedule: Schedule | None, position: FiringPosition | None) -> int | None:
@@ -107,7 +112,8 @@ def wake_ms(schedule: Schedule | None, position: FiringPosition | None) -> int |
 
 def _begin(schedule: Schedule, former: FiringPosition | None) -> FiringPosition:
     done_ms = max(schedule.since_ms, former.done_ms if former else 0)
-    return FiringPosition(schedule.revision, schedule.timer_topic, done_ms)
+    fired_ms = former.fired_by(schedule.since_ms) if former else None
+    return FiringPosition(schedule.revision, schedule.timer_topic, done_ms, fired_ms=fired_ms)
 
 
 def _due(

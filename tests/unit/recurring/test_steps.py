@@ -42,7 +42,8 @@ def test_a_new_schedule_is_acknowledged_although_nothing_is_due() -> None:
 def test_instants_that_are_due_leave_the_position() -> None:
     at = FiringPosition("r1", "timers", 0, ((1_000, 0), (2_000, 0), (3_000, 0)))
     step = written(SECONDLY, at, 2_500)
-    assert step.position == FiringPosition("r1", "timers", 2_000, ((3_000, 0),))
+    assert step.position == FiringPosition("r1", "timers", 2_000, ((3_000, 0),), 2_000)
+    assert step.position.fired_by(2_999) == 2_000 and step.position.fired_by(3_000) == 3_000
     assert step.firings[0] == 4_000
 
 
@@ -80,11 +81,22 @@ def test_a_change_cancels_first_the_latest_firing_first() -> None:
     assert step == next_step("poll", None, at, 600) == FiringCancels("timers", ids)
 
 
+def test_an_instant_before_the_change_is_not_cancelled_while_its_shard_is_behind() -> None:
+    at = FiringPosition("r1", "timers", 500, ((1_000, 2), (2_000, 3)))
+    changed = replace(HOURLY, revision="r2", since_ms=1_500)
+    step = next_step("report", changed, at, 1_600)
+    assert isinstance(step, FiringCancels) and [ms for ms, *_ in step.timers] == [2_000]
+    later = written(replace(changed, since_ms=2_500), at, 2_600)
+    assert later.position == FiringPosition("r2", "timers", 2_500, fired_ms=2_000)
+    step = next_step("report", None, at, 2_000)
+    assert isinstance(step, FiringCancels) and len(step.timers) == 2, "a stop"
+
+
 def test_what_was_not_cancelled_does_not_fire_again() -> None:
     at = FiringPosition("r1", "timers", 500, ((1_000, 0), (2_000, 0), (3_000, 0)))
     changed = replace(SECONDLY, revision="r2", since_ms=900)
     step = written(changed, without(at, {2_000, 3_000}), 1_100)
-    assert step.position == FiringPosition("r2", "timers", 1_000)
+    assert step.position == FiringPosition("r2", "timers", 1_000, fired_ms=1_000)
     assert step.firings[:2] == (2_000, 3_000)
 
 
