@@ -21,6 +21,8 @@ from duewheel.dev.broker import free_ports
 from duewheel.doctor import apis, examination
 from duewheel.doctor.findings import Diagnosis
 from duewheel.kafka.admin import KafkaAdmin
+from duewheel.ops import schedules
+from duewheel.ops.schedules import ScheduledMessage, Times
 from duewheel.runtime.dequeue_process import init_progress
 
 pytestmark = pytest.mark.kafka
@@ -120,6 +122,36 @@ def test_what_is_set_wrongly_is_found_at_once(
     assert {f.severity for f in unread} == {"warning"}
     assert only(found, "message_size").severity == "warning"
     assert all(f.remedy for f in found if f.severity != "ok")
+
+
+def test_schedules_that_nobody_fires(
+    broker: SharedBroker,
+    tmp_path: Path,
+    unique_name: Callable[[str], str],
+    client: KafkaAdminClient,
+) -> None:
+    name = unique_name("app")[-50:].strip("-")
+    own = {"reply_topic": f"{name}.replies", "schedules_topic": f"{name}.schedules"}
+    small = {"slots": 100_000, "roll_window": "1h", "margin": "5m", "targets": "*"}
+    timer = {"topics": f"{name}.timers", **small, **own}
+    settings = settings_for(tmp_path, broker.bootstrap_servers, name, timer=timer)
+    assert only(examined(settings), "topic_settings", own["schedules_topic"]).severity == "error"
+    init(settings, client)
+    before = examined(settings)
+    assert (
+        only(before, "scheduler").severity == only(before, "schedules_in_effect").severity == "ok"
+    )
+    subjects = [f.subject for f in before if f.code == "transactional_id"]
+    assert f"transactional id {name}.recur" in subjects
+    schedules.put(settings, "daily", Times("0 8 1 1 *"), ScheduledMessage("orders", b"v"), 0)
+    found = examined(settings)
+    assert only(found, "scheduler").found == "no scheduler runs; 1 active schedules"
+    assert only(found, "scheduler").severity == "error"
+    assert "changes of daily are not in effect" in only(found, "schedules_in_effect").found
+    change = ConfigResource("TOPIC", own["schedules_topic"], {"cleanup.policy": "delete"})
+    client.alter_configs([change])
+    wrong = only(examined(settings), "topic_settings", own["schedules_topic"])
+    assert wrong.severity == "error" and "deletion drops schedules" in wrong.found
 
 
 def through(settings: Settings, proxy: FaultProxy) -> Settings:

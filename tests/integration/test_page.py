@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 from selenium.webdriver.common.keys import Keys
 from tests.harness.browser import REASON, Browser, browser_paths, chromium, listening
+from tests.harness.config_file import write_config
+from tests.harness.launcher import events, launch, tail, wait_until
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.served import (
     COUNT,
@@ -19,6 +22,7 @@ from tests.harness.served import (
     fill,
     settings_of,
 )
+from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import SparklessShard
 from tests.harness.timer_rows import P0
 
@@ -26,6 +30,9 @@ from duewheel.checkpoints.state_file import Damage, State
 from duewheel.client import Answer
 from duewheel.clock import Clock, SystemClock
 from duewheel.config.settings import Settings, load
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.ops import schedules
+from duewheel.ops.schedules import ScheduledMessage, Times
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
 from duewheel.serve.service import Service
@@ -288,3 +295,76 @@ def test_a_timer_is_cancelled_in_kafka(page: Browser, config: Path) -> None:
             page.driver.get("about:blank")
     finally:
         shard.close()
+
+
+@pytest.mark.kafka
+def test_a_schedule_is_paused_resumed_and_stopped(
+    page: Browser, broker: SharedBroker, tmp_path: Path, unique_name: Callable[[str], str]
+) -> None:
+    """By keys alone, beside a real scheduler. Nothing fires: no shard runs that would answer."""
+    settings, config = scheduled(broker, tmp_path, unique_name("app")[-40:].lstrip("-"))
+    app = app_of(settings, clock=SystemClock(), change=TOKEN.encode())
+    with listening(app) as address:
+        page.driver.get(f"{address}#schedules")
+        page.wait_text("#view-schedules", "No scheduler runs")
+        page.wait_text("#view-schedules .list", "not in effect yet")
+        recur, log = launch(config, "recur"), config.with_name("recur.log")
+        wait_until(lambda: events(log, "schedules opened"), lambda: tail(log))
+        page.wait(lambda: "not in effect yet" not in refreshed(page), "both are in effect")
+        for width, height, scheme in ((360, 740, "light"), (1400, 900, "dark")):
+            page.resize(width, height, scheme)
+            assert page.run("return document.documentElement.scrollWidth") <= width
+            assert page.unnamed() == []
+        page.press_until(Keys.TAB, "[data-schedule=yearly]")
+        page.keys(Keys.ENTER)
+        page.wait_text("dialog.side .instants", "in Europe/Berlin")
+        assert page.run("return document.activeElement.innerText") == "Pause"
+        page.keys(Keys.ENTER)
+        page.wait_text("dialog.ask", "No instant fires until it is resumed")
+        assert page.run("return document.activeElement.innerText") == "Do nothing"
+        page.press_until(Keys.TAB, "dialog.ask [type=submit]")
+        page.keys(Keys.ENTER)
+        page.wait_text("dialog.ask", "memory only")
+        page.keys(TOKEN, Keys.ENTER)
+        page.wait_text("dialog.side [role=status]", "yearly is paused.")
+        page.wait_text("#view-schedules .list", "paused")
+        assert page.run("return document.activeElement.innerText") == "Resume"
+        page.keys(Keys.ENTER)
+        page.wait_text("dialog.ask", "those of the pause do not")
+        page.keys(Keys.ENTER)
+        page.wait_text("dialog.side [role=status]", "yearly is resumed.")
+        click(page, "Stop for good")
+        page.wait_text("dialog.ask", "cannot be undone")
+        page.run("document.querySelector('dialog.ask [type=submit]').click()")
+        page.wait_text("dialog.side [role=status]", "yearly is stopped.")
+        page.keys(Keys.ESCAPE)
+        page.wait(lambda: "yearly" not in page.text("#view-schedules .list"), "it is no more")
+        assert recur.end(signal.SIGTERM, 30) and recur.exit_code == 0
+        page.wait(lambda: "No scheduler runs" in refreshed(page, "#view-schedules"), "its end")
+        assert all("401" in line or "503" in line for line in page.console())
+        page.driver.get("about:blank")
+
+
+def scheduled(broker: SharedBroker, folder: Path, name: str) -> tuple[Settings, Path]:
+    """An application with two schedules, whose next instants are far."""
+    timer = {"reply_topic": f"{name}.replies", "schedules_topic": f"{name}.schedules"}
+    shard, log = {"take_over_after": "3s"}, {"format": "json"}
+    servers = broker.bootstrap_servers
+    config = write_config(folder, servers, name, timer=timer, shard=shard, log=log)
+    settings = load(config)
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        admin.init_topics(settings)
+    message = ScheduledMessage("orders", b"v")
+    for schedule, times in (
+        ("yearly", Times("0 8 1 1 *", "Europe/Berlin")),
+        ("daily", Times(interval_ms=86_400_000)),
+    ):
+        schedules.put(settings, schedule, times, message, 0)
+    return settings, config
+
+
+def refreshed(page: Browser, part: str = "#view-schedules .list") -> str:
+    """What the view shows after a look."""
+    page.run("document.querySelector('#view-schedules .head button').click()")
+    page.wait_text("#view-schedules .caption", "read at")
+    return page.text(part)

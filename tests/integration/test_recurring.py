@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,7 @@ def kills(config: Path, pumped: Pumped, number: int) -> None:
     times = Times(interval_ms=SECOND_MS, missed="all")
     row = settled(schedules.put(settings, "tick", times, message, WITHIN_S), log)
     assert row["state"] == "active" and row["every_ms"] == SECOND_MS
+    assert schedules.overview(settings).scheduler == "running"
     for kill in range(number):
         wait_until(lambda: len(events(log, "schedules opened")) == kill + 1, lambda: tail(log))  # noqa: B023
         opened = events(log, "schedules opened")[-1]
@@ -126,8 +128,10 @@ def kills(config: Path, pumped: Pumped, number: int) -> None:
     paused = pumped.delivered()
     assert settled(schedules.pause(settings, "tick", WITHIN_S, on=False), log)["state"] == "active"
     wait_until(lambda: len(pumped.delivered()) >= len(paused) + 2, lambda: tail(log))
+    (row,) = schedules.overview(settings).rows
+    assert row["last_due_ms"] >= max(due(paused)) and row["next_due_ms"] > row["last_due_ms"]
     settled(schedules.stop(settings, "tick", WITHIN_S), log)
-    assert list(schedules.rows(settings)) == []
+    assert schedules.overview(settings).rows == []
     records = pumped.delivered()
     instants = due(records)
     assert len(set(instants)) == len(instants)
@@ -169,7 +173,33 @@ def test_what_is_refused_and_shown(config: Path) -> None:
     done = command(config, "set", "b", "--every", "90", "--target", "orders", "--value", "v")
     assert isinstance(done.exception, ConfigError) and "is no duration" in str(done.exception)
     assert command(config, "stop", "night", "--no-wait").exit_code == 0
-    assert command(config, "list").output == ""
+    done = command(config, "list")
+    assert done.stdout == "" and "no scheduler runs" in done.stderr
+
+
+def test_a_shard_whose_timer_topics_are_a_pattern(
+    broker: SharedBroker, tmp_path: Path, unique_name: Callable[[str], str]
+) -> None:
+    app = unique_name("app")[-40:].lstrip("-")
+    topics = {"topics": [], "topics_pattern": f"{app}[.]timers[.].*"}
+    own = {"reply_topic": f"{app}.replies", "schedules_topic": f"{app}.schedules"}
+    config = write_config(tmp_path, broker.bootstrap_servers, app, timer=topics | own)
+    settings, timers = load(config), f"{app}.timers.eu"
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        admin.create_topic(timers, 2)
+        admin.init_topics(settings)
+    running = launch(config, "recur")
+    times, message = Times(interval_ms=SECOND_MS), ScheduledMessage("orders", b"v")
+    with pytest.raises(ConfigError, match="--timer-topic"):
+        schedules.put(settings, "tick", times, message, 0)
+    message = replace(message, timer_topic=timers)
+    assert schedules.put(settings, "tick", times, message, WITHIN_S)["timer_topic"] == timers
+    servers, log = broker.bootstrap_servers, config.with_name("recur.log")
+    wait_until(lambda: len(read_topic(servers, timers)) > 1, lambda: tail(log))
+    # No shard runs that would reply to cancels.
+    assert schedules.pause(settings, "tick", 0, on=True)["state"] == "paused"
+    assert schedules.stop(settings, "tick", 0)["state"] == "stopped"
+    assert running.end(signal.SIGTERM, WITHIN_S) and running.exit_code == 0
 
 
 def command(config: Path, *words: str) -> Result:
@@ -184,7 +214,8 @@ def test_the_same_by_http(config: Path) -> None:
     app = make_app(settings, SystemClock(), Access(TOKEN.encode()))
     path, now = "/v1/schedules/poll", {"wait": 0}
     with TestClient(app, base_url=LOCAL, headers=bearer(TOKEN)) as client:
-        assert client.get("/v1/schedules").json() == {"schedules": []}
+        nothing: dict[str, Any] = {"schedules": [], "scheduler": "none", "heartbeat_ms": None}
+        assert client.get("/v1/schedules").json() == nothing
         new = {"every": "90s", "target": "orders", "value_base64": "/w==", "missed": "all"}
         made = client.put(path, json=new, params=now)
         assert (made.status_code, made.json()["state"]) == (202, "active")

@@ -102,10 +102,13 @@ def set_(
 @with_settings(needs_kafka=True)
 def list_(settings: Settings, output: str) -> None:
     """List all schedules."""
-    from duewheel.ops.schedules import rows
+    from duewheel.ops.schedules import overview
 
-    for row in rows(settings):
+    found = overview(settings)
+    for row in found.rows:
         click.echo(json.dumps(row) if output == "json" else _line(row))
+    if found.scheduler != "running":
+        click.echo("duewheel: no scheduler runs: `duewheel recur` writes the firings", err=True)
 
 
 @schedule.command("next")

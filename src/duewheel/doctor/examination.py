@@ -15,7 +15,7 @@ from kafka import KafkaAdminClient
 
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.doctor import bootstrap, brokers, clocks, host, rights, topics, trial
+from duewheel.doctor import bootstrap, brokers, clocks, host, rights, schedules, topics, trial
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import UNREACHABLE, Diagnosis, as_lines, as_object, exit_code
 from duewheel.doctor.scratch import scratch_topic
@@ -60,6 +60,7 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Diagnosi
         "transactions and clocks": _on_scratch_topic,
         "topics": topics.examine,
         "rights": rights.examine,
+        "recurring schedules": schedules.examine,
     }
     steps = len(parts) + 1
     begun("host", steps)

@@ -19,10 +19,12 @@ from duewheel.doctor.cluster import Cluster, Topic
 from duewheel.doctor.findings import Diagnosis
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka import shard_settings
+from duewheel.recurring.records import transactional_id
 
 # By the role of a topic: the vital rights, and the useful ones.
 _TIMER = ({"READ", "WRITE", "DESCRIBE"}, {"DESCRIBE_CONFIGS"})
 _STATE = ({"READ", "WRITE", "DESCRIBE"}, {"DESCRIBE_CONFIGS"})
+_SCHEDULES = _STATE
 _WRITTEN = ({"WRITE", "DESCRIBE"}, {"READ", "DESCRIBE_CONFIGS"})  # dead letters, answers
 _TARGET = ({"WRITE", "DESCRIBE"}, {"DESCRIBE_CONFIGS"})
 Needed = tuple[set[str], set[str]]
@@ -34,16 +36,21 @@ _MISSED = {
 
 
 def examine(cluster: Cluster) -> Iterator[Diagnosis]:
-    """Checks every existing or forbidden topic, then the transactional id."""
+    """Checks every existing or forbidden topic, then the transactional ids."""
     settings = cluster.settings
     needed = dict.fromkeys(cluster.targets, _TARGET)
     needed |= dict.fromkeys(settings.service_topics.values(), _WRITTEN)
     needed |= dict.fromkeys(cluster.timer_topics, _TIMER) | {settings.state_topic: _STATE}
+    ids = [shard_settings.transactional_id(settings)]
+    if settings.timer.schedules_topic is not None:
+        needed[settings.timer.schedules_topic] = _SCHEDULES
+        ids.append(transactional_id(settings))
     principal = _principal(cluster)
     for name, topic in cluster.topics(list(needed)).items():
         if topic.exists or topic.is_forbidden:
             yield from check(topic, needed[name], cluster.address, principal)
-    yield _transactional_id(cluster, principal)
+    for name in ids:
+        yield _transactional_id(cluster, principal, name)
 
 
 def check(topic: Topic, needed: Needed, address: str, principal: str) -> Iterator[Diagnosis]:
@@ -89,9 +96,8 @@ def _principal(cluster: Cluster) -> str:
     return "User:ANONYMOUS" if protocol == "PLAINTEXT" else "User:<principal>"
 
 
-def _transactional_id(cluster: Cluster, principal: str) -> Diagnosis:
-    """Checks the right to describe the shard's id, and reports the state of its transaction."""
-    name = shard_settings.transactional_id(cluster.settings)
+def _transactional_id(cluster: Cluster, principal: str, name: str) -> Diagnosis:
+    """Checks the right to describe an id, and reports the state of its transaction."""
     code, subject = "transactional_id", f"transactional id {name}"
     deadline = cluster.deadline()
 

@@ -304,7 +304,7 @@ def timer_topic_of(settings: Settings, given: str | None) -> str:
         ConfigError: there is none, or no such one.
     """
     if given is None and not settings.timer.topics:
-        raise ConfigError("timer.topics names none: give --timer-topic")
+        raise ConfigError("timer.topics names none: name the timer topic (--timer-topic)")
     if given is not None and given not in settings.timer_topics:
         hint = nearest(given, settings.timer.topics)
         raise ConfigError(f'"{given}" is no timer topic of these settings{hint}')

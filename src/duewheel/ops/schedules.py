@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,7 +24,12 @@ from duewheel.kafka.state_topic import place_of
 from duewheel.kafka.topic_follower import KeyedRecord, TopicFollower
 from duewheel.ops.acceptance import require_accepted
 from duewheel.ops.changes import ACKNOWLEDGED_S, producer_of, timer_topic_of
-from duewheel.recurring.kafka_store import read_table, schedules_topic
+from duewheel.recurring.records import (
+    SchedulerState,
+    read_heartbeat,
+    read_table,
+    schedules_topic,
+)
 from duewheel.recurring.schedule import SCHEDULE_PREFIX, Missed, Schedule, require_name
 from duewheel.recurring.scheduler import Table
 from duewheel.schemas.request.topic_settings import FIRE
@@ -67,7 +72,7 @@ def put(
         wait_s: how long to wait for the scheduler to apply it; 0: not at all.
 
     Returns:
-        As `rows`, with `applied`.
+        A row of ScheduleOverview.
 
     Raises:
         ConfigError: it can never fire, or its firings would become dead letters.
@@ -127,18 +132,35 @@ def stop(settings: Settings, name: str, wait_s: float) -> dict[str, Any]:
     return _written(settings, name, deleted, wait_s)
 
 
-def rows(settings: Settings) -> Iterator[dict[str, Any]]:
-    """All schedules by name.
+@dataclass(frozen=True, slots=True)
+class ScheduleOverview:
+    """All schedules, and who writes their firings.
 
-    Yields:
-        name, state (active, paused, unreadable), cron, zone, every_ms, target, timer_topic, missed,
-        last_ms (the last instant that is written or missed), next_due_ms, applied.
+    Attributes:
+        rows: by name: name, state (active, paused, unreadable), cron, zone, every_ms, target,
+            timer_topic, missed, last_due_ms (the last instant that is due and was written),
+            next_due_ms, applied.
+        scheduler: whether a scheduler runs.
+        heartbeat_ms: its newest heartbeat, by the brokers' clock.
+    """
+
+    rows: Sequence[dict[str, Any]]
+    scheduler: SchedulerState
+    heartbeat_ms: int | None
+
+
+def overview(settings: Settings) -> ScheduleOverview:
+    """Reads all schedules.
+
+    Raises:
+        ConfigError: the settings name no topic for them.
+        KafkaUnavailable: no answer in time.
     """
     with _records(settings) as records:
-        table = records.table()
-    now_ms = SystemClock().now_ms()
-    for name in sorted(table.schedules):
-        yield _row(table, name, now_ms)
+        table, newest = records.table(), records.records.values()
+    now_ms, heartbeat = _now_ms(), read_heartbeat(settings, newest)
+    rows = [_row(table, name, now_ms) for name in sorted(table.schedules)]
+    return ScheduleOverview(rows, heartbeat.state(now_ms), heartbeat.at_ms)
 
 
 def next_instants(settings: Settings, name: str, count: int = NEXT) -> list[int]:
@@ -205,9 +227,12 @@ def _written(
     require_name(name)
     topic = schedules_topic(settings)
     with _records(settings) as records:
-        schedule = change(records.table().schedules.get(name))
+        former = records.table().schedules.get(name)
+        schedule = change(former)
         value = None if schedule is None else schedule.encode()
-        with producer_of(settings, timer_topic_of(settings, None)) as producer:
+        one = schedule or former
+        assert one is not None, "a change of nothing is refused"
+        with producer_of(settings, one.timer_topic) as producer:
             sent = producer.send(topic, value, SCHEDULE_PREFIX + name.encode())
             sent.get(timeout=ACKNOWLEDGED_S)
         end_s = time.monotonic() + wait_s
@@ -239,6 +264,7 @@ def _row(table: Table, name: str, now_ms: int) -> dict[str, Any]:
         "target": schedule.target,
         "timer_topic": schedule.timer_topic,
         "missed": schedule.missed,
+        "last_due_ms": None if position is None else position.fired_by(now_ms),
         "next_due_ms": upcoming,
         "applied": position is not None and position.revision == schedule.revision,
     }

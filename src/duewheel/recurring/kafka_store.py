@@ -28,9 +28,17 @@ from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.shard_settings import publisher_limits
 from duewheel.kafka.state_topic import broker_now_ms, newest_of, place_of
-from duewheel.kafka.topic_follower import KeyedRecord, TopicFollower
+from duewheel.kafka.topic_follower import TopicFollower
 from duewheel.kafka.transactional_producer import TransactionalProducer, is_fenced
-from duewheel.recurring.schedule import POSITION_PREFIX, SCHEDULE_PREFIX, FiringPosition, Schedule
+from duewheel.recurring.records import (
+    OWNER_KEY,
+    name_of,
+    read_schedule,
+    read_table,
+    schedules_topic,
+    transactional_id,
+)
+from duewheel.recurring.schedule import POSITION_PREFIX, SCHEDULE_PREFIX, Schedule
 from duewheel.recurring.scheduler import ScheduleCommit, Table
 from duewheel.recurring.steps import FiringCancels
 from duewheel.schemas.batches import TopicPartition
@@ -40,7 +48,6 @@ from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.single_record import Header, encode, single
 from duewheel.threads import beside
 
-OWNER_KEY = b"owner"
 _BEATS = 5  # while another instance would wait
 _REPLIES_S = 60.0  # then the cancels are sent again
 _BATCH_BYTES = 512 * 1024
@@ -65,7 +72,7 @@ class KafkaStore:
         self._limits = publisher_limits(settings)
         self._place = place_of(self._topic, 0)
         self._producer = TransactionalProducer(
-            self._client, f"{settings.app.id}.recur", self._limits, clock.stopping
+            self._client, transactional_id(settings), self._limits, clock.stopping
         )
         self._own = secrets.token_hex(8)
         self._silence_ms = as_millis(settings.shard.take_over_after)
@@ -101,7 +108,7 @@ class KafkaStore:
             self.write([])
         assert self._follower is not None, "call `open` first"
         for record in self._follower.poll(self._deadline()):
-            name = _name(record.key, SCHEDULE_PREFIX)
+            name = name_of(record.key, SCHEDULE_PREFIX)
             if name is None:
                 continue
             if record.value is None:
@@ -251,49 +258,6 @@ class KafkaStore:
 
     def _deadline(self) -> Deadline:
         return Deadline(self._limits.start_deadline_s, self._clock.stopping)
-
-
-def schedules_topic(settings: Settings) -> str:
-    """The topic of the schedules.
-
-    Raises:
-        ConfigError: the settings name none.
-    """
-    if settings.timer.schedules_topic is None:
-        raise ConfigError("there are no schedules: timer.schedules_topic names no topic")
-    return settings.timer.schedules_topic
-
-
-def read_schedule(name: str, value: bytes, at_ms: int) -> Schedule | None:
-    """A schedule; None, and an error in the log, if it cannot be read."""
-    try:
-        return Schedule.decode(name, value, at_ms)
-    except ConfigError as error:
-        log.error("a schedule cannot be read: it does not fire", reason=str(error))  # noqa: TRY400
-        return None
-
-
-def read_table(records: Iterable[KeyedRecord]) -> Table:
-    """The newest records of each schedule.
-
-    Raises:
-        ConfigError: a position cannot be read: what has fired is unknown.
-    """
-    newest = {record.key: record for record in records}
-    schedules: dict[str, Schedule | None] = {}
-    positions: dict[str, FiringPosition] = {}
-    for key, record in newest.items():
-        if record.value is None:
-            continue
-        if (name := _name(key, SCHEDULE_PREFIX)) is not None:
-            schedules[name] = read_schedule(name, record.value, record.timestamp_ms)
-        elif (name := _name(key, POSITION_PREFIX)) is not None:
-            positions[name] = FiringPosition.decode(name, record.value)
-    return Table(schedules, positions)
-
-
-def _name(key: bytes, prefix: bytes) -> str | None:
-    return key.removeprefix(prefix).decode(errors="replace") if key.startswith(prefix) else None
 
 
 def _position_record(written: ScheduleCommit) -> tuple[bytes, bytes | None]:

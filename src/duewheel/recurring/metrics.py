@@ -28,7 +28,11 @@ class RecurMetrics:
             "schedules",
             "Recurring schedules; none in a process that stands by.",
             "state",
-            {"active": len(schedules) - paused, "paused": paused},
+            {
+                "active": len(schedules) - paused,
+                "paused": paused,
+                "unreadable": self._scheduler.unreadable,
+            },
         )
         yield gauge(
             "schedules_waiting",
@@ -46,10 +50,13 @@ class RecurMetrics:
             "Steps that have left out missed instants, by the schedule's policy.",
             counted.missed_steps,
         )
+        yield counter(
+            "firings_late", "Firings that were written after their instant.", counted.late
+        )
         yield gauge(
-            "firings_late_seconds_max",
-            "The most that an instant was past when its firing was written, since the start.",
-            counted.late_ms_max / 1000,
+            "recur_turn_timestamp_seconds",
+            "When this process last had written all that was due; 0: never, it stands by.",
+            counted.turned_ms / 1000,
         )
         yield counter(
             "recur_transactions",
@@ -58,6 +65,6 @@ class RecurMetrics:
         )
         yield counter(
             "recur_failures",
-            "Transactions that failed, or whose outcome is unknown.",
+            "Transactions that failed or are in doubt, and steps that wait for their timer topic.",
             counted.failures,
         )

@@ -24,7 +24,8 @@ from duewheel.recurring.schedule import FiringPosition, Schedule
 from duewheel.recurring.steps import FiringCancels, Write, next_step, wake_ms, without
 
 _AGAIN_MS = 10_000  # after a failure of a schedule alone, or of its cancels
-_FIRINGS_MAX = 500  # of a transaction, whose last step may exceed it
+_STEPS_MAX = 500  # of a transaction
+_FIRINGS_MAX = 500  # likewise; its last step may exceed it
 _BYTES_MAX = 4 << 20  # likewise
 
 log = structlog.get_logger(__name__)
@@ -83,14 +84,21 @@ class Store(Protocol):
 
 @dataclass
 class FiringStatistics:
-    """Counters of this process, which only rise."""
+    """Of this process.
+
+    Attributes:
+        firings, missed_steps, cancelled, transactions, failures: counters.
+        late: of the firings, those that were written after their instant.
+        turned_ms: when the last turn ended: all that was due by then is written.
+    """
 
     firings: int = 0
     missed_steps: int = 0
     cancelled: int = 0
     transactions: int = 0
     failures: int = 0
-    late_ms_max: int = 0
+    late: int = 0
+    turned_ms: int = 0
 
 
 @dataclass
@@ -117,6 +125,11 @@ class Scheduler:
     def schedules(self) -> Mapping[str, Schedule]:
         """Those that are not stopped."""
         return self._schedules
+
+    @property
+    def unreadable(self) -> int:
+        """How many records of schedules cannot be read."""
+        return len(self._unreadable)
 
     @property
     def waiting(self) -> int:
@@ -148,6 +161,7 @@ class Scheduler:
             self._take(name, schedule, is_readable=is_readable)
         now_ms = self.clock.now_ms()
         steps: list[ScheduleCommit] = []
+        firings = size = 0
         for name in [name for name, at in self._wake_ms.items() if at <= now_ms]:
             step = self._step(name, now_ms)
             if step is None:
@@ -156,11 +170,14 @@ class Scheduler:
                 self._write([step], now_ms)
                 continue
             steps.append(step)
-            if _is_full(steps):
+            firings += len(step.firings)
+            size += len(step.firings) * len((step.schedule and step.schedule.value) or b"")
+            if len(steps) >= _STEPS_MAX or firings >= _FIRINGS_MAX or size >= _BYTES_MAX:
                 self._write(steps, now_ms)
-                steps = []
+                steps, firings, size = [], 0, 0
         if steps:
             self._write(steps, now_ms)
+        self.statistics.turned_ms = self.clock.now_ms()
 
     def _take(self, name: str, schedule: Schedule | None, *, is_readable: bool) -> None:
         self._unreadable.discard(name)
@@ -189,6 +206,7 @@ class Scheduler:
         try:
             return self._commit(name, schedule, step)
         except DuewheelError as error:
+            self.statistics.failures += 1
             log.warning("firings wait", schedule=name, reason=str(error))
             self._wake_ms[name] = now_ms + _AGAIN_MS
             return None
@@ -235,8 +253,7 @@ class Scheduler:
         for step in steps:
             self._alone.discard(step.name)
             self.statistics.firings += len(step.firings)
-            late_ms = now_ms - min((at for at, _ in step.firings), default=now_ms)
-            self.statistics.late_ms_max = max(self.statistics.late_ms_max, late_ms)
+            self.statistics.late += sum(at < now_ms for at, _ in step.firings)
             if step.position is None:
                 del self._positions[step.name]
             else:
@@ -250,9 +267,3 @@ class Scheduler:
             self._wake_ms.pop(name, None)
         else:
             self._wake_ms[name] = wake
-
-
-def _is_full(steps: list[ScheduleCommit]) -> bool:
-    firings = sum(len(step.firings) for step in steps)
-    size = sum(len(s.firings) * len((s.schedule and s.schedule.value) or b"") for s in steps)
-    return firings >= _FIRINGS_MAX or size >= _BYTES_MAX

@@ -258,6 +258,9 @@ class ScheduleSummary(BaseModel):
     target: str | None = None
     timer_topic: str | None = None
     missed: Literal["skip", "one", "all"] | None = None
+    last_due_ms: int | None = Field(
+        None, description="the last instant that is due and was written to the timer topic"
+    )
     next_due_ms: int | None = Field(None, description="its next instant; null: paused, or none")
     applied: bool = Field(False, description="false: its newest change is not in effect yet")
 
@@ -266,6 +269,10 @@ class ScheduleList(BaseModel):
     """All recurring schedules."""
 
     schedules: list[ScheduleSummary]
+    scheduler: Literal["running", "silent", "none"] = Field(
+        description="whether `duewheel recur` runs; silent: its last heartbeat is old"
+    )
+    heartbeat_ms: int | None = Field(description="its last one, by the brokers' clock")
 
 
 class NextInstants(BaseModel):

@@ -37,8 +37,12 @@ CHANGED: dict[int | str, dict[str, Any]] = {202: {"model": ChangedSchedule}}
 @reading.get("", operation_id="list_schedules")
 async def list_schedules(service: Shared) -> ScheduleList:
     """All schedules by name."""
-    rows = await service.read_kafka(lambda: list(schedules.rows(service.settings)))
-    return ScheduleList(schedules=[ScheduleSummary.model_validate(row) for row in rows])
+    found = await service.read_kafka(lambda: schedules.overview(service.settings))
+    return ScheduleList(
+        schedules=[ScheduleSummary.model_validate(row) for row in found.rows],
+        scheduler=found.scheduler,
+        heartbeat_ms=found.heartbeat_ms,
+    )
 
 
 @reading.get("/{name}/next", operation_id="next_instants", responses=MISSING)

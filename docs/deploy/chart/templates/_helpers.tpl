@@ -11,6 +11,11 @@ app.kubernetes.io/name: duewheel
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- define "duewheel.recur-selector" -}}
+app.kubernetes.io/name: duewheel-recur
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
 {{- define "duewheel.labels" -}}
 {{ include "duewheel.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -27,9 +32,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
 {{/* Settings, of each container. */}}
-{{- define "duewheel.environment" -}}
+{{- define "duewheel.settings" -}}
 - name: DUEWHEEL_CONFIG
   value: /etc/duewheel/duewheel.toml
+- name: DUEWHEEL_METRICS__HOST
+  value: 0.0.0.0
+- name: DUEWHEEL_LOG__FORMAT
+  value: json
+{{- end -}}
+
+{{/* The same, of a container of a shard. */}}
+{{- define "duewheel.environment" -}}
+{{ include "duewheel.settings" . }}
 - name: DUEWHEEL_SHARD__INDEX
   valueFrom:
     fieldRef:
@@ -40,14 +54,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   value: /var/lib/duewheel/data
 - name: DUEWHEEL_INGEST__SPARK_MASTER
   value: {{ printf "local[%v]" .Values.ingest.tasks }}
-- name: DUEWHEEL_METRICS__HOST
-  value: 0.0.0.0
 - name: DUEWHEEL_METRICS__INGEST_PORT
   value: {{ .Values.metrics.ingestPort | quote }}
 - name: DUEWHEEL_METRICS__DEQUEUE_PORT
   value: {{ .Values.metrics.dequeuePort | quote }}
-- name: DUEWHEEL_LOG__FORMAT
-  value: json
 {{- with .Values.environment }}
 {{ toYaml . }}
 {{- end }}

@@ -128,6 +128,16 @@ export function zone(ms = now()) {
   return name === "UTC" ? "UTC" : `${name}, ${offset}`;
 }
 
+/** An instant as clocks show it in a zone; "" if the browser does not have the zone. */
+export function wallTime(ms, zoneName) {
+  try {
+    const options = { dateStyle: "medium", timeStyle: "medium", timeZone: zoneName };
+    return `${new Date(ms).toLocaleString("en-GB", options)} in ${zoneName}`;
+  } catch {
+    return "";
+  }
+}
+
 // A producer may ask for a time that no calendar has: it is due at once then, and shown as a number.
 const LAST = 8_640_000_000_000_000;
 export const iso = (ms) => (Math.abs(ms) <= LAST ? new Date(ms).toISOString() : `${ms} ms`);

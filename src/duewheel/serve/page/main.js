@@ -11,6 +11,7 @@ import { Live } from "./live.js";
 import { lateness, readiness, stats, status, unlock } from "./operations.js";
 import { poll } from "./polling.js";
 import { onRoute, route } from "./route.js";
+import { Schedules } from "./schedules.js";
 import { Shard } from "./shard.js";
 import { connectTheme } from "./theme.js";
 import { refreshTimes } from "./times.js";
@@ -34,6 +35,7 @@ const future = new Future(
 );
 const timers = new Timers(byId("view-pending"), future);
 const letters = new DeadLetters(byId("view-dead-letters"));
+const recurring = new Schedules(byId("view-schedules"));
 const shard = new Shard(byId("view-shard"), () => polls.status());
 
 // ---- reads --------------------------------------------------------------------------------------
@@ -127,6 +129,8 @@ function showView({ view, parameters }) {
     showPending(parameters);
   } else if (view === "dead-letters") {
     letters.routed();
+  } else if (view === "schedules") {
+    recurring.routed();
   }
 }
 

@@ -3,6 +3,7 @@
 import { change, read } from "./api.js";
 
 const ONE = (handle) => `v1/timers/${encodeURIComponent(handle)}`;
+const SCHEDULE = (name) => `v1/schedules/${encodeURIComponent(name)}`;
 const BACKGROUND = { background: true };
 
 // ---- reads; the first three are repeated, and never ask for a token by themselves ---------------
@@ -24,6 +25,8 @@ export const timers = (filter, limit, page, background) =>
 export const oneTimer = (handle) => read(ONE(handle));
 export const deadLetters = (code, page) => read("v1/dead-letters", { code, page, limit: 100 });
 export const deadLetter = (partition, offset) => read(`v1/dead-letters/${partition}/${offset}`);
+export const schedules = () => read("v1/schedules");
+export const nextInstants = (name) => read(`${SCHEDULE(name)}/next`);
 
 /** Asks for the token of reads by one that may ask. */
 export const unlock = () => read("v1/status");
@@ -37,5 +40,8 @@ export const cancelAll = (filter, atMost, dryRun) =>
   change("POST", "v1/cancel", { filter, at_most: atMost, dry_run: dryRun });
 export const replay = (wanted, dryRun) =>
   change("POST", "v1/dead-letters/replay", { ...wanted, dry_run: dryRun });
+export const pauseSchedule = (name) => change("POST", `${SCHEDULE(name)}/pause`);
+export const resumeSchedule = (name) => change("POST", `${SCHEDULE(name)}/resume`);
+export const stopSchedule = (name) => change("DELETE", SCHEDULE(name));
 export const pause = (process) => change("POST", `v1/pause/${process}`);
 export const resume = (process) => change("POST", `v1/resume/${process}`);
