@@ -158,7 +158,7 @@ def exists(words: list[str]) -> None:
         assert {header.partition(":")[0] for header in headers} <= REQUEST.keys()
     else:
         known = {".", "cat", "curl", "echo", "eval", "export"}
-        known |= {"kafka-console-producer.sh", "kafka-python"}
+        known |= {"kafka-configs.sh", "kafka-console-producer.sh", "kafka-python"}
         known |= {
             "docker",
             "go",

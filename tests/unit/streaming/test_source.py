@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from duewheel.checkpoints.commit_and_close_pages import marks_from, marks_to
@@ -107,8 +109,8 @@ def test_a_log_that_stays_quiet_holds_no_call_for_long(poll_ms: int, looks: int)
     [
         ({A: 17, B: 5}, 100, {A: 17, B: 5}),
         ({A: 17, B: 5}, 15, {A: 17, B: 5}),
-        ({A: 17, B: 5}, 6, {A: 11, B: 2}),
-        ({A: 17, B: 1}, 6, {A: 13, B: 1}),
+        ({A: 17, B: 5}, 6, {A: 10, B: 3}),
+        ({A: 17, B: 1}, 6, {A: 12, B: 1}),
         ({A: 1_000_007, B: 1}, 1, {A: 8, B: 1}),
         ({A: 7, B: 0}, 6, {A: 7, B: 0}),
     ],
@@ -117,6 +119,21 @@ def test_a_batch_is_limited_and_no_partition_stands_still(
     ends: Offsets, rows_max: int, wanted: Offsets
 ) -> None:
     assert batch_ends({A: 7, B: 0}, ends, rows_max) == wanted
+
+
+def test_a_backlog_delays_no_new_message_of_another_topic() -> None:
+    """In proportion to what waits, a batch would have one or two of these 50 rows."""
+    assert batch_ends({A: 0, C: 0}, {A: 10**7, C: 50}, 300_000) == {A: 299_950, C: 50}
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=20), st.integers(1, 10**6))
+def test_a_batch_is_as_full_as_its_limit_permits(waiting: list[int], rows_max: int) -> None:
+    ends = {("a", number): rows for number, rows in enumerate(waiting)}
+    taken = batch_ends(dict.fromkeys(ends, 0), ends, rows_max)
+    rows, busy = sum(taken.values()), sum(map(bool, waiting))
+    assert min(sum(waiting), rows_max) - busy <= rows <= max(rows_max, busy)
+    most = max(taken.values())
+    assert all(taken[p] == min(end, most) for p, end in ends.items())
 
 
 @pytest.mark.parametrize("rows_max", [1, 100])
