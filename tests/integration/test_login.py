@@ -1,13 +1,19 @@
 """Each wrong login is told apart, in seconds: by the clients, the commands and `run`.
 
-One broker with four listeners: without security, with passwords, with TLS, with both.
+One broker with listeners of each kind: without security, with passwords, with TLS, with both, with
+certificates of clients, with tokens.
 """
 
 from __future__ import annotations
 
+import base64
 import gc
+import json
+import os
+import shutil
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +30,7 @@ from tests.harness.secured_broker import (
 )
 
 from duewheel.client import DelayProducer
+from duewheel.clock import SystemClock
 from duewheel.dev.broker import HOST, DevBroker, free_ports
 from duewheel.errors import ConfigError
 from duewheel.java.find import Java
@@ -46,37 +53,80 @@ def collected() -> Iterator[None]:
 
 
 USER, PASSWORD = "ann", "hunter2"
+# Kafka's own validator of tokens without a signature, for development.
+TOKENS_TAKEN = {
+    "listener.name.tokens.sasl.enabled.mechanisms": "OAUTHBEARER",
+    "listener.name.tokens.oauthbearer.sasl.jaas.config": (
+        "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+        'unsecuredLoginStringClaim_sub="broker";'
+    ),
+}
 AT_ONCE_S = 20.0  # of a deadline of 60: 2 s on a machine that does nothing else
 
 
 @dataclass(frozen=True)
 class Listeners:
-    """host:port of each listener, and the file of the certificate that clients have to trust."""
+    """host:port of each listener.
+
+    Attributes:
+        mtls: "" without openssl, which makes the certificate of its client.
+        authority: file of the certificate that clients have to trust.
+        certificate, key: of the client of `mtls`.
+    """
 
     plain: str
     sasl: str
     tls: str
     both: str
+    mtls: str
+    tokens: str
     authority: Path
+    certificate: Path
+    key: Path
 
 
 @pytest.fixture(scope="module")
 def listeners(
     java: Java, kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Listeners]:
-    store, certificate = self_signed(java, tmp_path_factory.mktemp("certificate"), PASSWORD)
-    *ports, controller = free_ports(5)
-    names = ("PLAINTEXT", "SASL", "TLS", "BOTH")
-    at = dict(zip(names, ports, strict=True))
-    protocols = dict(zip(names, ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL"), strict=True))
-    properties = listener_properties(at, protocols, controller)
-    for name in ("TLS", "BOTH"):
-        properties |= keystore_properties(name, store, PASSWORD)
+    folder = tmp_path_factory.mktemp("certificate")
+    store, authority = self_signed(java, folder, PASSWORD)
+    certificate, key = folder / "client.pem", folder / "client.key"
+    protocols = {
+        "PLAINTEXT": "PLAINTEXT",
+        "SASL": "SASL_PLAINTEXT",
+        "TLS": "SSL",
+        "BOTH": "SASL_SSL",
+        "TOKENS": "SASL_PLAINTEXT",
+    }
+    if has_mtls := shutil.which("openssl") is not None:
+        make_client_certificate(certificate, key)
+        protocols["MTLS"] = "SSL"
+    *ports, controller = free_ports(len(protocols) + 1)
+    at = dict(zip(protocols, ports, strict=True))
+    properties = listener_properties(at, protocols, controller) | TOKENS_TAKEN
+    for name, protocol in protocols.items():
+        if protocol.endswith("SSL"):
+            properties |= keystore_properties(name, store, PASSWORD)
+    if has_mtls:
+        properties |= {
+            "listener.name.mtls.ssl.client.auth": "required",
+            "listener.name.mtls.ssl.truststore.type": "PEM",
+            "listener.name.mtls.ssl.truststore.location": str(certificate),
+        }
     for name in ("SASL", "BOTH"):
         properties |= password_properties(name, USER, PASSWORD)
     with DevBroker(java=java, port=ports[0], properties=properties):
-        plain, sasl, tls, both = (f"{HOST}:{port}" for port in ports)
-        yield Listeners(plain, sasl, tls, both, certificate)
+        plain, sasl, tls, both, tokens = (f"{HOST}:{port}" for port in ports[:5])
+        mtls = f"{HOST}:{at['MTLS']}" if has_mtls else ""
+        yield Listeners(plain, sasl, tls, both, mtls, tokens, authority, certificate, key)
+
+
+def make_client_certificate(certificate: Path, key: Path) -> None:
+    """A certificate that the broker trusts by itself, and its key."""
+    kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    files = ("-keyout", str(key), "-out", str(certificate), "-subj", "/CN=duewheel")
+    subprocess.run(["openssl", "req", "-x509", *kind, *files], check=True, capture_output=True)
 
 
 def login(**others: str) -> dict[str, str]:
@@ -128,6 +178,54 @@ def test_the_right_settings_are_accepted(listeners: Listeners) -> None:
     for to, settings in (("plain", {}), ("sasl", login()), ("tls", tls), ("both", both)):
         (made,) = ClientSettings(client(listeners, to, settings)).attempts(Deadline(30))
         assert made.problem == ""
+
+
+def token() -> str:
+    """A token of this moment, without a signature."""
+    now_s = SystemClock().now_ms() // 1000
+    parts = ({"alg": "none"}, {"sub": USER, "iat": now_s, "exp": now_s + 600})
+    octets = (base64.urlsafe_b64encode(json.dumps(part).encode()) for part in parts)
+    return ".".join(each.rstrip(b"=").decode() for each in octets) + "."
+
+
+TOKENS = {
+    "security_protocol": "SASL_PLAINTEXT",
+    "sasl_mechanism": "OAUTHBEARER",
+    "sasl_oauth_token_provider": f"{__name__}:token",
+}
+
+
+@pytest.mark.parametrize("to", ["mtls", "tokens"])
+def test_a_login_without_a_password(
+    listeners: Listeners,
+    to: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    require: Callable[[object, str], None],
+) -> None:
+    require(getattr(listeners, to), "no openssl")
+    files = {"ssl_certfile": str(listeners.certificate), "ssl_keyfile": str(listeners.key)}
+    given = {"security_protocol": "SSL", **files} if to == "mtls" else TOKENS
+    options = client(listeners, to, given)
+    name = f"app-{to}"
+    # The commands import this module for its `token`.
+    paths = [os.environ.get("PYTHONPATH", ""), str(Path(__file__).parents[2])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    shared = {key: value for key, value in options.items() if key != "bootstrap_servers"}
+    config = write_config(tmp_path, getattr(listeners, to), name, kafka={"client": shared})
+    begun = run(config, "init", "--partitions", "1")
+    assert begun.returncode == 0, begun.stderr
+    with DelayProducer(f"{name}.timers", **options) as producer:
+        assert producer.schedule("orders", b"later", delay="1h").result(60).offset == 0
+
+
+def test_a_client_without_its_certificate(
+    listeners: Listeners, require: Callable[[object, str], None]
+) -> None:
+    require(listeners.mtls, "no openssl")
+    options = client(listeners, "mtls", {"security_protocol": "SSL"})
+    with pytest.raises(ConfigError, match="do not agree on TLS"):
+        ClientSettings(options).open(KafkaAdminClient, Deadline(60))
 
 
 def test_the_client_of_an_application(listeners: Listeners) -> None:

@@ -116,7 +116,7 @@ class DelayProducer:
         }
         for name in ("key_serializer", "value_serializer"):
             own[name] = Untouching(options.pop(name, None))
-        client = ClientSettings.of_producer(options)
+        client = ClientSettings.out_of(options)
         self._messages = MessageReader(client)
         self._answers = None if reply_topic is None else AnswerReader(client, reply_topic)
         timeout_ms = options.pop("bootstrap_timeout_ms", None) or _BOOTSTRAP_MS

@@ -110,9 +110,9 @@ class ClientSettings:
         ]
 
     @classmethod
-    def of_producer(cls, options: Mapping[str, Any]) -> Self:
-        """The options of a KafkaProducer that other clients of its cluster share."""
-        return cls({name: value for name, value in options.items() if name in _ALLOWED})
+    def out_of(cls, options: dict[str, Any]) -> Self:
+        """Takes those out of a KafkaProducer's options that other clients of its cluster share."""
+        return cls({name: options.pop(name) for name in _ALLOWED & options.keys()})
 
     @property
     def address(self) -> str:
