@@ -52,8 +52,6 @@ def _status(shard: Mapping[str, Any], now_ms: int) -> Iterator[Line]:
         missing = shard["standby"]["missing"]
         lacks = f"; reads {_offsets(missing)} again" if missing else ""
         yield "standby", f"{about(shard['standby']['behind_ms'])} behind its owner{lacks}"
-    if shard["recovering"] is not None:
-        yield "recovering", f"reads {_offsets(shard['recovering']['missing'])} again"
     if shard["copies_signed"] is False:
         remedy = "stop the shard, then `duewheel reconfigure --rotate-key`"
         yield "copies", f"have no MAC, so producers can forge them: {remedy}"

@@ -111,8 +111,10 @@ def test_status_of_a_shard_at_work() -> None:
         "floor_ahead_ms": 0,
     }
     found = {
-        "ready": True,
-        "not_ready": {},
+        "ready": False,
+        "not_ready": {
+            "recovering": "7 offsets are read again; nothing is delivered until then",
+        },
         "shard": 0,
         "role": "standby",
         "data_dir": "/d",
@@ -123,11 +125,11 @@ def test_status_of_a_shard_at_work() -> None:
         "timer_topics": {"read": ["a", "b"], "left_out": {"c": "no right"}, "faulty": {}},
         "disk": {"free_bytes": 3 << 30, "min_free_bytes": 1 << 28, "rows_without_room": 2},
         "standby": {"missing": {"a-0": 3}, "behind_ms": 1_000},
-        "recovering": {"missing": {"a-0": 3, "a-1": 4}},
         "copies_signed": False,
     }
     assert list(status_lines(found, NOW_MS)) == [
-        "ready         yes",
+        "ready         no",
+        "              7 offsets are read again; nothing is delivered until then (recovering)",
         "shard         0, standby, in /d",
         "pending       4",
         "delivered     5",
@@ -142,7 +144,6 @@ def test_status_of_a_shard_at_work() -> None:
         "              c: no right",
         "disk          3.0 GiB free, 0.2 GiB of them reserved; 2 rows wait",
         "standby       1s behind its owner; reads 3 offsets again",
-        "recovering    reads 7 offsets again",
         (
             "copies        have no MAC, so producers can forge them: stop the shard, then "
             "`duewheel reconfigure --rotate-key`"

@@ -124,7 +124,7 @@ export function summary(status, error) {
     ];
   }
   if (!status.ready) {
-    return ["Not ready", "bad"];
+    return ["recovering" in status.not_ready ? "Recovering" : "Not ready", "bad"];
   }
   if (status.role === "standby") {
     return ["Standby", "plain"];

@@ -260,6 +260,6 @@ function share(n, total) {
     "span",
     { class: "share" },
     el("span", { class: "share-bar", "aria-hidden": "true" }, bar),
-    ` ${percent < 1 ? "< 1" : Math.round(percent)} %`,
+    el("span", { class: "share-text" }, `${percent < 1 ? "< 1" : Math.round(percent)} %`),
   );
 }
