@@ -223,3 +223,22 @@ def judge(shard: WholeShard, known: dict[bytes, tuple[Sent, int, str]]) -> None:
                 ("UNIQ_KEY", source.encode()),
             ]
             assert timer.partition in (None, partition)
+
+
+def judge_levels(shard: WholeShard, known: dict[bytes, tuple[Sent, int, str]]) -> int:
+    """First in, first out: of a level, from each timer partition to each partition of the target.
+    Returns how many timers with a level there were.
+    """
+    last: dict[tuple[str, bytes, int], int] = {}
+    count = 0
+    for value, (_, _, partition, _) in shard.arrivals.first.items():
+        timer, _, source = known[value]
+        level = dict(timer.request).get("DELAY")
+        if level is None or timer.due_ms is None:
+            continue
+        written, _, offset = source.rpartition("@")
+        lane = written, level, partition
+        assert int(offset) > last.get(lane, -1), f"{source} of level {level!r} was overtaken"
+        last[lane] = int(offset)
+        count += 1
+    return count

@@ -20,7 +20,7 @@ from tests.harness.random_timers import PARTITIONS, Headers
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.timelines import KIND
 from tests.harness.topics import alter
-from tests.harness.whole_shard import CLOCK, WholeShard, judge, schedule
+from tests.harness.whole_shard import CLOCK, WholeShard, judge, judge_levels, schedule
 
 from duewheel.checkpoints.state_file import State
 from duewheel.client import Answer, Cancel, DelayProducer, Rescheduled, Timer
@@ -51,7 +51,9 @@ def served(tmp_path_factory: pytest.TempPathFactory, broker: SharedBroker) -> It
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("count", [3_000, pytest.param(10_000, marks=pytest.mark.crash_matrix)])
 def test_thousands_of_timers_with_both_processes_killed(served: WholeShard, count: int) -> None:
-    """Delays of 0 to 10 s; ingest and dequeue are killed while timers come in and go out."""
+    """Delays of 0 to 10 s; ingest and dequeue are killed while timers come in and go out. Those of
+    a delay level arrive in the order in which they were written.
+    """
     shard = served
     shard.forget()
     shard.wait(lambda: bool(shard.status()["pending"] == 0))  # the first one is counted, too
@@ -63,6 +65,7 @@ def test_thousands_of_timers_with_both_processes_killed(served: WholeShard, coun
     shard.wait(lambda: len(shard.arrivals.first) >= len(known))
     time.sleep(2)  # a double would come with the next chunk
     judge(shard, known)
+    assert judge_levels(shard, known) > count // 6
     status = shard.status()
     assert (status["pending"], status["delivered"]) == (0, before + len(known))
     report = check(shard.settings.storage.data_dir, shard.settings.wheel)
@@ -295,6 +298,9 @@ def test_metrics_are_those_of_what_was_sent(served: WholeShard) -> None:
     counted = grown(before["dequeue"], out)
     arrived = accepted - 3 - 3  # less those without a topic and those due later
     assert counted["delivered_total"] == counted["delivery_lateness_seconds_count"] == arrived
+    levels = [dict(timer.request).get("DELAY") for timer, *_ in known.values() if timer.due_ms]
+    of_levels = {level: levels.count(b"%d" % level) for level in (1, 2, 3)}
+    assert {n: counted[f"delivered_by_level_total:{n}"] for n in of_levels} == of_levels
     assert counted["dead_letters_total:rejected"] == rejected.total()
     assert counted["dead_letters_total:unknown_target_topic"] == 3
     assert counted["delivery_lateness_seconds_sum"] > 0

@@ -122,12 +122,16 @@ def test_folders_are_linked_into_the_package() -> None:
         assert link.readlink() == Path("../..") / folder
 
 
-def test_the_table_of_faults_names_tests_that_exist() -> None:
+def test_each_fault_of_the_table_has_a_test() -> None:
     text = (ROOT / "docs" / "recovery.md").read_text()
     rows = [line for line in text.splitlines() if re.match(r"\| (?!fault|---|case)", line)]
     faults = [row for row in rows if "::" in row]
     named = re.findall(r"`(\w+(?:/\w+)+\.py)::(\w+)`", text)
     assert len(named) == len(faults) > 20
-    for path, test in named:
-        source = (ROOT / "tests" / path).read_text()
-        assert f"def {test}(" in source, f"{path}::{test}"
+
+
+def test_tests_that_pages_name_exist() -> None:
+    for page in tracked("docs/*.md"):
+        for path, test in re.findall(r"`(\w+(?:/\w+)+\.py)::(\w+)`", page.read_text()):
+            source = (ROOT / "tests" / path).read_text()
+            assert f"def {test}(" in source, f"{page.name}: {path}::{test}"

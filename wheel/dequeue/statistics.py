@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from duewheel.checkpoints.held_copies import copies
-from duewheel.schemas.arrays import Int64
-from duewheel.schemas.batches import Deliveries
+from duewheel.schemas.arrays import Int32, Int64
+from duewheel.schemas.batches import NO_LEVEL, Deliveries
 from duewheel.wheel.dequeue.duration_histogram import Histogram
 from duewheel.wheel.encoded import Aside
 from duewheel.wheel.inspect.pending_counts import OTHER, TOPICS_MAX
@@ -25,6 +25,7 @@ class Statistics:
 
     Attributes:
         delivered: timers published to their topics.
+        delivered_by_level: those of them that were requested with a delay level, by level.
         dead_letters: messages published to the dead-letter topic, by reason: REJECTED by ingest,
             WAITED until that topic took them, or the reason why they could not be published.
         letters_kept: dead letters sent back to wait because the dead-letter topic took no writes,
@@ -45,6 +46,7 @@ class Statistics:
     """
 
     delivered: int = 0
+    delivered_by_level: Mapping[int, int] = field(default_factory=dict)
     dead_letters: Mapping[str, int] = field(default_factory=dict)
     letters_kept: int = 0
     cancelled: int = 0
@@ -108,6 +110,7 @@ class Statistics:
         return replace(
             counted,
             delivered=self.delivered + int(delivered.sum()),
+            delivered_by_level=_with_levels(self.delivered_by_level, deliveries.level[delivered]),
             dead_letters=Counter(self.dead_letters) + Counter(counts),
             letters_kept=self.letters_kept + len(aside.letters),
             rolled=_with(self.rolled, deliveries, np.flatnonzero(rolled)),
@@ -138,3 +141,10 @@ def _with(counts: Mapping[str, int], deliveries: Deliveries, rows: Int64) -> Map
         topic = deliveries.targets[index]
         total[topic if topic in total or len(total) < TOPICS_MAX else OTHER] += count
     return +total
+
+
+def _with_levels(counts: Mapping[int, int], levels: Int32) -> Mapping[int, int]:
+    """Returns counts by level, with these rows added."""
+    rows = np.bincount(levels).tolist()
+    found = {level: count for level, count in enumerate(rows) if count and level != NO_LEVEL}
+    return Counter(counts) + Counter(found) if found else counts

@@ -66,6 +66,12 @@ class DequeueMetrics:
     def _deliveries(self) -> Iterator[Metric]:
         statistics = self._statistics()
         yield counter("delivered", "Timers published to their topics.", statistics.delivered)
+        yield counters(
+            "delivered_by_level",
+            "Those of them with a delay level, by level.",
+            "level",
+            _by_level(statistics.delivered_by_level),
+        )
         yield from self._dead_letters(statistics)
         yield from self._copies(statistics)
         yield from self._cancels(statistics)
@@ -252,9 +258,11 @@ def pending_families(
         "topic",
         topics.of(pending.by_topic),
     )
-    levels = {str(level): count for level, count in pending.by_level.items()}
     yield gauges(
-        "pending_by_level", "Pending timers with a delay level, by level.", "level", levels
+        "pending_by_level",
+        "Pending timers with a delay level, by level.",
+        "level",
+        _by_level(pending.by_level),
     )
     yield gauges(
         "pending_due_within",
@@ -279,3 +287,7 @@ def pending_families(
         "Pending rolls in the busiest second of that hour.",
         pending.rolls_per_second,
     )
+
+
+def _by_level(counts: Mapping[int, int]) -> dict[str, float]:
+    return {str(level): count for level, count in counts.items()}

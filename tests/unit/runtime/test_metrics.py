@@ -51,19 +51,20 @@ def test_a_scrape_shows_deliveries_lateness_and_what_is_pending(tmp_path: Path) 
     world = LocalWorld(tmp_path, WHEEL, starts={P0: 0})
     due_ms = [100, 100, 900, 30_000, 30_000, 2_000_000]
     world.put(*due_ms)
-    world.append(TimerRow(0, 6, 0, rejected=True))
+    world.append(TimerRow(0, 6, 0, rejected=True), TimerRow(0, 7, NOW_MS + 100, level=3))
     world.clock.set(NOW_MS + 1_000)
     assert world.tick()
     beside, port = DataDirectory(tmp_path, WHEEL), free_port()
     source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics, lambda: True)
     with served(source, "127.0.0.1", port):
         seen = scrape(port)
-    assert (seen["delivered_total"], seen["transactions_total"]) == (3, 2)
+    assert (seen["delivered_total"], seen["transactions_total"]) == (4, 2)
+    assert seen["delivered_by_level_total:3"] == 1
     assert (seen["dead_letters_total:rejected"], seen["dead_letters_wait"]) == (1, 1)
     assert seen["delivery_lateness_seconds_bucket:0.1"] == 1
-    assert seen["delivery_lateness_seconds_bucket:1"] == 3
-    assert seen["delivery_lateness_seconds_count"] == 3
-    assert seen["delivery_lateness_seconds_sum"] == pytest.approx(1.9)
+    assert seen["delivery_lateness_seconds_bucket:1"] == 4
+    assert seen["delivery_lateness_seconds_count"] == 4
+    assert seen["delivery_lateness_seconds_sum"] == pytest.approx(2.8)
     assert seen["commit_duration_seconds_count"] == 2
     assert (seen["pending"], seen["slot_max_size"]) == (3, 2)
     # By the offset's parity: 3 and 5 are bills, 4 is an order.

@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.config_file import small_settings
-from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.local_world import NOW_MS, LocalWorld, fated
 from tests.harness.source_table import SourceRow, as_table, read_records
 from tests.harness.timer_rows import P0, P1
 
+from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.ops import stats
@@ -85,7 +86,9 @@ def left(world: LocalWorld) -> list[Leaving]:
 def test_timers_of_a_level_leave_in_the_order_written(
     tmp_path_factory: pytest.TempPathFactory, chance: random.Random
 ) -> None:
-    """Whatever is written and delivered in between, ingest and dequeue being late now and then."""
+    """Whatever is written and delivered in between: ingest and dequeue are late now and then, and
+    killed, also amid a slot, and with a transaction whose outcome nobody knows.
+    """
     world = LocalWorld(tmp_path_factory.mktemp("shard") / "data", WHEEL, chunk_records=3)
     written_ms = NOW_MS
     for _ in range(8):
@@ -95,7 +98,10 @@ def test_timers_of_a_level_leave_in_the_order_written(
             rows.append((written_ms, chance.randrange(2), str(chance.randrange(1, 6))))
         take(world, rows)
         world.clock.set(max(world.clock.now_ms(), written_ms + chance.choice([-2_000, 0, 900])))
-        world.drain()
+        with fated(world.publisher, lambda: chance.choice(["commit", "lose", "doubt"])):
+            world.drain(ticks=chance.randrange(6))
+        if killed := chance.choice([(), (Role.INGEST,), (Role.DEQUEUE,), tuple(Role)]):
+            world.restart(*killed)
     world.clock.sleep(3_600)
     world.drain()
     found, marks = left(world), world.engine.marks
@@ -126,6 +132,18 @@ def test_the_level_that_counts_is_kept() -> None:
     assert batch.level.tolist() == [1, 4, 4, 0, 0]
 
 
+def test_the_last_of_255_levels_goes_all_the_way(world: LocalWorld) -> None:
+    """A table of one's own: level n waits n ms; 999 counts as the highest."""
+    table = tuple(range(1, 256))
+    take(world, [(NOW_MS, 0, level) for level in ("255", "254", "999", "1")], table)
+    world.restart()
+    world.clock.set(NOW_MS + 1_000)
+    world.drain()
+    assert sorted(left(world)) == [(0, 1, 3), (0, 254, 1), (0, 255, 0), (0, 255, 2)]
+    assert world.dequeue.statistics.delivered_by_level == {1: 1, 254: 1, 255: 2}
+    world.kill()
+
+
 def test_a_table_of_levels_fits_the_byte_on_disk() -> None:
     Contract(tuple(range(255)), {}, "dead", RULES)
     with pytest.raises(ConfigError, match="255 at most, not 256"):
@@ -148,6 +166,7 @@ def shard(tmp_path: Path) -> Settings:
     world.engine.append(batch, {P0: 16})
     world.clock.set(NOW_MS + 500)
     assert world.tick()
+    assert world.dequeue.statistics.delivered_by_level == {1: 5}
     world.stop()
     return found
 
