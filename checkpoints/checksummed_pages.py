@@ -105,6 +105,12 @@ class PagePair:
         """Marks the page written as `sequence`."""
         self._store(self._offsets[sequence & 1] + _HEAD.size, _MARK.pack(sequence))
 
+    def marked(self) -> int:
+        """Returns the sequence of the newest page that is marked, 0 without one. Verifies nothing,
+        as `sequence`.
+        """
+        return max(int(_MARK.unpack_from(self._mapped, at + _HEAD.size)[0]) for at in self._offsets)
+
     def written(self) -> bool:
         """Returns whether a page was ever written: `read` must return one then."""
         return self.sequence() > 0

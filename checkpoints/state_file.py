@@ -156,6 +156,11 @@ class State:
         """A number that rises with every commit page; without reading the page."""
         return self._commit.sequence()
 
+    @property
+    def applied(self) -> int:
+        """`commits` of the newest commit page whose batch is applied; without reading the page."""
+        return self._commit.marked()
+
     def write_commit(self, commit: Commit) -> None:
         """Writes a commit page, not yet applied: the batch exists from here on."""
         assert not commit.applied, "a page is marked once the wheel has its batch"

@@ -23,10 +23,9 @@ from duewheel.wheel.append.cancel_files import CancelFiles
 from duewheel.wheel.append.cancel_lookup import CancelLimits, Candidates
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.append.placement import CatchUp, PlacedRows, Policy, Standby
-from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.runs import Runs
-from duewheel.wheel.storage.timelines.timeline import Timeline
+from duewheel.wheel.storage.timelines.timeline import DirectoryFiles, Timeline
 from duewheel.wheel.storage.timelines.timer_wheel import TimerWheel
 from duewheel.wheel.storage.timelines.wheel_timeline import WheelTimeline
 from duewheel.wheel.storage.timer_log import TimerLog
@@ -87,11 +86,9 @@ def _rocksdb() -> type[Timeline]:
     from duewheel.wheel.storage.timelines.rocksdb_timeline import RocksdbTimeline
 
     class _WatchedRocksdb(RocksdbTimeline):
-        def __init__(
-            self, path: Path, config: WheelConfig, state: State, log: TimerLog, fs: FileSystem
-        ) -> None:
-            super().__init__(path, config, state, log, fs)
-            self._watched = _watched(fs)
+        def __init__(self, directory: DirectoryFiles) -> None:
+            super().__init__(directory)
+            self._watched = _watched(directory.fs)
             self._watched.opened(self)
 
         def append(self, runs: Runs, batch: int) -> None:

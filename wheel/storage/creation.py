@@ -35,6 +35,7 @@ from duewheel.wheel.storage.timelines.kinds import (
     remove_timelines,
     timeline_class,
 )
+from duewheel.wheel.storage.timelines.timeline import DirectoryFiles
 from duewheel.wheel.storage.timer_log import TimerLog
 
 WHEEL_LOCK = "wheel.lock"
@@ -104,8 +105,8 @@ def _newest_batch(path: Path, config: WheelConfig, fs: FileSystem) -> int:
     """Reads the newest batch in the timeline; 0 without one, or without a commit page."""
     try:
         with State.open(path, fs) as state:
-            log = TimerLog(path, fs)
-            with closing(timeline_class(config.timeline)(path, config, state, log, fs)) as timeline:
+            files = DirectoryFiles(path, config, state, TimerLog(path, fs), fs)
+            with closing(timeline_class(config.timeline)(files)) as timeline:
                 return timeline.newest_batch(state.commit().batch)
     except (FileNotFoundError, CorruptFile):
         return 0

@@ -39,6 +39,7 @@ from duewheel.wheel.storage.hour_files import HourFiles
 from duewheel.wheel.storage.message_store import MessageStore, split_by_limits
 from duewheel.wheel.storage.runs import OnProgress, Runs
 from duewheel.wheel.storage.timelines.kinds import timeline_class
+from duewheel.wheel.storage.timelines.timeline import DirectoryFiles
 from duewheel.wheel.storage.timer_log import Records, TimerLog
 from duewheel.wheel.storage.topic_numbers import TopicNames
 
@@ -73,7 +74,8 @@ class DataDirectory:
         self.state = self.state_class.open(path, fs)
         self.state.require(config.precision_ms, config.slots)
         self.log = self.log_class(path, fs)
-        self.timeline = self.timeline_class(config.timeline)(path, config, self.state, self.log, fs)
+        files = DirectoryFiles(path, config, self.state, self.log, fs)
+        self.timeline = self.timeline_class(config.timeline)(files)
         self.messages = MessageStore(path, fs)
         self.cancelled = CancelledRecords(path, fs)
         self.cancels = CancelLog(path, fs)

@@ -22,6 +22,7 @@ from rocksdict import (
     BlockBasedOptions,
     Cache,
     DBCompressionType,
+    DBRecoveryMode,
     Options,
     Rdict,
 )
@@ -32,8 +33,10 @@ from duewheel.errors import CorruptFile, Locked
 FOLDER = "rocksdb"
 READERS = "rocksdb.readers"
 
-_MIB = 1 << 20
-_CACHE_MIB, _BUFFER_MIB, _LOG_MIB = 32, 16, 64
+# Of a process, however much is pending. Two buffers: one is flushed while the other one fills.
+CACHE_BYTES, BUFFER_BYTES = 32 << 20, 16 << 20
+LOG_BYTES = 64 << 20  # on disk
+_MESSAGES_BYTES = 1 << 20
 
 
 class NewRocksdb:
@@ -64,37 +67,39 @@ class NewRocksdb:
 
 
 @cache
-def _block_cache() -> Cache:
+def block_cache() -> Cache:
     """Returns the cache of all databases of this process."""
-    return Cache(_CACHE_MIB * _MIB)
+    return Cache(CACHE_BYTES)
 
 
-def _options() -> Options:
-    """Bounds memory and disk: 32 MiB of blocks and 32 MiB of buffers, for all pending timers."""
+def options() -> Options:
+    """Returns options that bound memory and disk; docs/timelines.md has what others cost."""
     blocks = BlockBasedOptions()
-    blocks.set_block_cache(_block_cache())
+    blocks.set_block_cache(block_cache())
     blocks.set_block_size(16 << 10)
     blocks.set_cache_index_and_filter_blocks(True)
-    options = Options(raw_mode=True)
-    options.set_block_based_table_factory(blocks)
-    options.set_compression_type(DBCompressionType.lz4())
-    options.set_write_buffer_size(_BUFFER_MIB * _MIB)
-    options.set_max_write_buffer_number(2)
-    options.set_max_total_wal_size(_LOG_MIB * _MIB)
-    options.set_max_background_jobs(2)
-    options.set_keep_log_file_num(2)
-    options.set_max_log_file_size(_MIB)
-    options.create_if_missing(False)
-    return options
+    made = Options(raw_mode=True)
+    made.set_block_based_table_factory(blocks)
+    made.set_compression_type(DBCompressionType.lz4())
+    made.set_write_buffer_size(BUFFER_BYTES)
+    made.set_max_write_buffer_number(2)
+    made.set_max_total_wal_size(LOG_BYTES)
+    # By default RocksDB drops, without a word, whatever its log has behind damaged bytes.
+    made.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    made.set_max_background_jobs(2)
+    made.set_keep_log_file_num(2)
+    made.set_max_log_file_size(_MESSAGES_BYTES)
+    made.create_if_missing(False)
+    return made
 
 
 def make(database: Path, fs: FileSystem) -> None:
     """Makes an empty database in this folder."""
     fs.remove_tree(database)
     fs.make_directory(database)
-    options = _options()
-    options.create_if_missing(True)
-    Rdict(str(database), options).close()
+    creating = options()
+    creating.create_if_missing(True)
+    Rdict(str(database), creating).close()
 
 
 def opened_to_write(path: Path, number: int) -> Rdict:
@@ -106,7 +111,7 @@ def opened_to_write(path: Path, number: int) -> Rdict:
     """
     found = database(path, number)
     try:
-        return Rdict(str(found), _options())
+        return Rdict(str(found), options())
     except Exception as error:
         if "lock hold" in str(error) or "LOCK" in str(error):
             raise Locked(f"{found}: another process writes there") from error
@@ -121,7 +126,7 @@ def as_it_is(path: Path, number: int) -> Rdict:
     """
     found = database(path, number)
     try:
-        return Rdict(str(found), _options(), access_type=AccessType.read_only(False))
+        return Rdict(str(found), options(), access_type=AccessType.read_only(False))
     except Exception as error:
         raise CorruptFile(found, 0, str(error)) from error
 
@@ -135,7 +140,7 @@ def secondary(path: Path, number: int) -> tuple[Rdict, Path]:
     found, messages = database(path, number), _folder_of_reader(path)
     access = AccessType.secondary(str(messages))
     try:
-        return Rdict(str(found), _options(), access_type=access), messages
+        return Rdict(str(found), options(), access_type=access), messages
     except Exception as error:
         HOST_FS.remove_tree(messages)
         raise CorruptFile(found, 0, str(error)) from error

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -36,24 +37,35 @@ from duewheel.wheel.storage.runs import OnProgress, Runs, SlotRuns
 from duewheel.wheel.storage.timer_log import TimerLog
 
 
+@dataclass(frozen=True, slots=True)
+class DirectoryFiles:
+    """An opened data directory, as far as its timeline needs it.
+
+    Attributes:
+        path: the data directory.
+        config: its geometry.
+        state, log: its opened files.
+        fs: where it lies.
+    """
+
+    path: Path
+    config: WheelConfig
+    state: State
+    log: TimerLog
+    fs: FileSystem
+
+
 class Timeline(ABC):
     """One data directory's runs by slot; see the module's head. Not thread-safe."""
 
     @abstractmethod
-    def __init__(
-        self, path: Path, config: WheelConfig, state: State, log: TimerLog, fs: FileSystem
-    ) -> None:
+    def __init__(self, directory: DirectoryFiles) -> None:
         """Opens its files to read.
-
-        Args:
-            path: the data directory.
-            config: its geometry.
-            state, log: its opened files.
-            fs: where it lies.
 
         Raises:
             CorruptFile: the timeline is damaged or missing.
         """
+        self._directory = directory
 
     # ---- its files -------------------------------------------------------------------------
 
@@ -136,7 +148,9 @@ class Timeline(ABC):
 
     @abstractmethod
     def refresh(self) -> None:
-        """Lets the next reads see every run that any process had appended before this call."""
+        """Lets the next reads see every batch that was applied before this call, by any process:
+        all, under engine.lock.
+        """
 
     @abstractmethod
     def require_sound(self, after: int, until: int) -> None:

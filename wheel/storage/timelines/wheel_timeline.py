@@ -13,18 +13,16 @@ from pathlib import Path
 import numpy as np
 
 from duewheel.checkpoints.commit_and_close_pages import Commit
-from duewheel.checkpoints.fs import HOST_FS, FileSystem, NewFile
-from duewheel.checkpoints.state_file import State
+from duewheel.checkpoints.fs import FileSystem, NewFile
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.slots import WheelConfig, hour_of
 from duewheel.wheel.storage.byte_layouts import ENTRY_BYTES
 from duewheel.wheel.storage.runs import OnProgress, Runs, SlotRuns
 from duewheel.wheel.storage.timelines.chain_ends import ChainEnds
-from duewheel.wheel.storage.timelines.timeline import Timeline
+from duewheel.wheel.storage.timelines.timeline import DirectoryFiles, Timeline
 from duewheel.wheel.storage.timelines.timer_wheel import FILE_NAME, TimerWheel
 from duewheel.wheel.storage.timelines.wheel_check import WheelVerifier
-from duewheel.wheel.storage.timer_log import TimerLog
 
 
 class WheelTimeline(Timeline):
@@ -35,30 +33,16 @@ class WheelTimeline(Timeline):
 
     wheel_class = TimerWheel
 
-    def __init__(
-        self,
-        path: Path,
-        config: WheelConfig,
-        state: State,
-        log: TimerLog,
-        fs: FileSystem = HOST_FS,
-    ) -> None:
+    def __init__(self, directory: DirectoryFiles) -> None:
         """Opens the ring.
-
-        Args:
-            path: the data directory.
-            config: its geometry.
-            state, log: its opened files.
-            fs: where it lies.
 
         Raises:
             CorruptFile: the ring has another length.
         """
-        self.wheel = self.wheel_class(path / FILE_NAME, config.ring, fs)
-        self._config = config
-        self._state = state
-        self._log = log
-        self._chain_ends = ChainEnds(log, config.precision_ms)
+        super().__init__(directory)
+        ring = directory.config.ring
+        self.wheel = self.wheel_class(directory.path / FILE_NAME, ring, directory.fs)
+        self._chain_ends = ChainEnds(directory.log, directory.config.precision_ms)
 
     # ---- its files -------------------------------------------------------------------------
 
@@ -81,11 +65,11 @@ class WheelTimeline(Timeline):
 
     def reach(self, lower: int) -> int:
         """As Timeline: the ring's end, in steps."""
-        return self._config.reach(lower)
+        return self._directory.config.reach(lower)
 
     def predecessors(self, slots: Int64, before: Int64, commit: Commit) -> Int64:
         """As Timeline: by the ring, as far as it reaches; beyond it, by the logs."""
-        linked = int(np.searchsorted(slots, self._state.linked, "right"))
+        linked = int(np.searchsorted(slots, self._directory.state.linked, "right"))
         self._require_entries(slots[:linked])
         return np.concatenate(
             [
@@ -127,8 +111,8 @@ class WheelTimeline(Timeline):
             if count < len(entries):
                 until = int(entries["time"][count]) - 1
             entries = entries[:count]
-        hour = hour_of(after + 1, self._config.precision_ms)
-        return self._log.walk(hour, entries), until
+        hour = hour_of(after + 1, self._directory.config.precision_ms)
+        return self._directory.log.walk(hour, entries), until
 
     def count(self, after: int, until: int) -> int:
         """As Timeline."""
@@ -145,7 +129,7 @@ class WheelTimeline(Timeline):
     def verifier(self, lower: int, linked: int, *, alone: bool = False) -> WheelVerifier:
         """As Timeline."""
         entries = self.wheel.view() if alone else self.wheel.snapshot()
-        return WheelVerifier(entries, lower, linked, self._config)
+        return WheelVerifier(entries, lower, linked, self._directory.config)
 
     def _require_entries(self, slots: Int64) -> None:
         """Refuses slots that seem empty in the ring because their entry is damaged. Only valid
@@ -161,7 +145,7 @@ class WheelTimeline(Timeline):
         try:
             slots, last_pos = self.wheel.require_sound(slots)
         except CorruptFile:
-            close = self._state.close()
+            close = self._directory.state.close()
             open_slots = slots[slots > close.lower] if close else slots
             if len(open_slots) == len(slots):
                 raise
@@ -169,14 +153,17 @@ class WheelTimeline(Timeline):
             return
         if not len(slots):
             return
-        precision_ms, committed = self._config.precision_ms, self._state.commit().hours
+        precision_ms = self._directory.config.precision_ms
+        committed = self._directory.state.commit().hours
         hours = hour_of(slots, precision_ms)
         for hour in committed.keys() & np.unique(hours).tolist():
             rows = np.flatnonzero(hours == hour)
             log_bytes = committed[hour].log_bytes
-            slot_in_log = self._log.slots_at(hour, log_bytes, last_pos[rows], precision_ms)
+            slot_in_log = self._directory.log.slots_at(
+                hour, log_bytes, last_pos[rows], precision_ms
+            )
             lost = rows[slot_in_log == slots[rows]]
             if len(lost):
-                place = int(slots[lost[0]]) % self._config.ring
+                place = int(slots[lost[0]]) % self._directory.config.ring
                 detail = f"slot {slots[lost[0]]} has records and no entry"
                 raise CorruptFile(self.wheel.path, place * ENTRY_BYTES, detail)

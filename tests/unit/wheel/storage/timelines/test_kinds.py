@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from tests.harness.killed import Killed, die
 from tests.harness.local_world import NOW_MS, PRECISION_MS, SLOT, LocalWorld
 from tests.harness.recovery_world import RecoveryWorld, half_delivered
 
+from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.role import Role
 from duewheel.errors import Locked
 from duewheel.testing import TimerRow
@@ -19,6 +22,8 @@ from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.full_check import check
 from duewheel.wheel.storage.runs import Runs
 from duewheel.wheel.storage.timelines.kinds import FILES, timeline_class
+from duewheel.wheel.storage.timelines.rocksdb_files import BUFFER_BYTES, CACHE_BYTES, NewRocksdb
+from duewheel.wheel.storage.timelines.rocksdb_timeline import RocksdbTimeline
 from duewheel.wheel.storage.timelines.timeline import Timeline
 
 ALL = 1 << 40
@@ -215,3 +220,112 @@ def test_rocksdb_drops_the_runs_of_expired_hours(tmp_path: Path) -> None:
     for role in Role:
         assert found(of(world, role), 0, next_hour - 1)[0] == []
         assert not of(world, role).is_empty(SLOT + next_hour, SLOT + next_hour + 1)
+
+
+def test_a_batch_is_seen_however_early_one_looks_for_it(
+    world: LocalWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reads without engine.lock may look between a batch's commit page and its runs."""
+    writer, append_runs = of(world, Role.INGEST), type(of(world, Role.INGEST)).append
+
+    def late(timeline: Timeline, runs: Runs, batch: int) -> None:
+        if timeline is writer:
+            assert found(of(world, Role.DEQUEUE), 0, 9) == ([], 9)
+        append_runs(timeline, runs, batch)
+
+    monkeypatch.setattr(type(writer), "append", late)
+    append(world, 2)
+    assert found(of(world, Role.DEQUEUE), 0, 9) == ([(2, 0, 1)], 9)
+
+
+def test_a_reader_of_rocksdb_catches_up_once_for_each_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = WheelConfig(PRECISION_MS, 4096, 40_000, margin_ms=0, timeline="rocksdb")
+    world = LocalWorld(tmp_path, config)
+    catch_up, calls = RocksdbTimeline._catch_up, []  # noqa: SLF001
+
+    def counted(timeline: RocksdbTimeline) -> None:
+        calls.append(timeline)
+        catch_up(timeline)
+
+    monkeypatch.setattr(RocksdbTimeline, "_catch_up", counted)
+    of(world, Role.DEQUEUE)
+    calls.clear()
+    for number in range(1, 4):
+        append(world, number)
+        for _ in range(3):
+            rows, _ = found(of(world, Role.DEQUEUE), 0, 9)
+            assert len(rows) == len(calls) == number
+
+
+@pytest.mark.parametrize("step", ["sync_tree", "put_in_place", "sync_directory"])
+def test_a_database_whose_maker_was_killed_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    config = WheelConfig(PRECISION_MS, 4096, 40_000, margin_ms=0, timeline="rocksdb")
+    owner = NewRocksdb if step == "put_in_place" else FileSystem
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, step, die)
+        with pytest.raises(Killed):
+            LocalWorld(tmp_path, config)
+    world = LocalWorld(tmp_path, config)
+    append(world, 2)
+    assert found(of(world, Role.DEQUEUE), 0, 9) == ([(2, 0, 1)], 9)
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_the_memory_of_rocksdb_is_bounded(tmp_path: Path) -> None:
+    """docs/timelines.md: so much for blocks, with what finds them, and two buffers in a process,
+    whatever is pending. A million runs take more.
+    """
+    config = WheelConfig(PRECISION_MS, 4096, 40_000, margin_ms=0, timeline="rocksdb")
+    world = LocalWorld(tmp_path, config)
+    writer, rng, span = of(world, Role.INGEST), np.random.default_rng(1), 10**7
+    assert isinstance(writer, RocksdbTimeline)
+    most: Counter[str] = Counter()
+    for batch in range(2, 23):
+        slots = np.unique(rng.integers(SLOT, SLOT + span, 50_000))
+        ones = np.ones(len(slots), np.int64)
+        first = (batch << 32) + np.arange(len(slots)) * RECORD_BYTES
+        writer.append(Runs(slots, first, first, ones, ones), batch)
+        most |= held(writer)
+    rows, _ = writer.runs(SLOT - 1, SLOT + span, ALL)
+    assert len(rows) > 1_000_000
+    most |= held(writer)
+    mib = 1 << 20
+    assert mib < most["block-cache-usage"] < CACHE_BYTES + mib
+    assert BUFFER_BYTES / 2 < most["cur-size-all-mem-tables"] < 2 * BUFFER_BYTES + 2 * mib
+    assert most["estimate-table-readers-mem"] < mib
+    world.kill()
+
+
+def held(timeline: RocksdbTimeline) -> Counter[str]:
+    """Bytes of its parts in this process, as RocksDB says."""
+    names = ("block-cache-usage", "cur-size-all-mem-tables", "estimate-table-readers-mem")
+    database = timeline._db  # noqa: SLF001
+    return Counter({n: database.property_int_value(f"rocksdb.{n}") or 0 for n in names})
+
+
+def test_damaged_bytes_in_the_log_of_rocksdb_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a kill it is read again: runs behind the damage must not be missing unnoticed."""
+    world = RecoveryWorld(tmp_path, monkeypatch)
+    world.stop()
+    take(world, "rocksdb")
+    world.start()
+    world.checkpoint()
+    for slot in range(20, 40):
+        world.write(0, slot)
+        world.ingest()
+    # As a kill leaves it: to close a database is to flush it.
+    killed = world.path.with_name("killed")
+    shutil.copytree(world.path, killed)
+    world.become(killed)
+    (log,) = (each for each in (world.path / "rocksdb").rglob("*.log") if each.stat().st_size)
+    damaged = bytearray(log.read_bytes())
+    damaged[len(damaged) // 2] ^= 0xFF
+    log.write_bytes(damaged)
+    assert world.start() == "power lost"
+    world.finish()
