@@ -48,6 +48,7 @@ from duewheel.schemas.batches import ANY_TIME, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import Column, binary, constant, decimals, from_parts, join
 from duewheel.schemas.wire.record_batch import seal, split
 from duewheel.schemas.wire.record_codec import framed, framed_bytes, key_values
+from duewheel.wheel.slots import TimelineKind
 
 TIMERS, TARGET, REPLIES = "bench.timers", "bench.orders", "bench.replies"
 TIMER_PARTITIONS = 4
@@ -196,6 +197,17 @@ class DuewheelSystem:
         """After `lose_files`: start, until ingest takes new timers beside what it reads again."""
         self.resume()
         self._await_running()
+
+    def set_timeline(self, kind: TimelineKind) -> None:
+        """After `halt`: what the next start has."""
+        lines = [
+            line
+            for line in self._config.read_text().splitlines()
+            if not line.startswith("timeline = ")
+        ]
+        lines.insert(lines.index("[timer]") + 1, f'timeline = "{kind}"')
+        self._config.write_text("\n".join(lines) + "\n")
+        self.settings = load(self._config)
 
     @property
     def is_whole(self) -> bool:

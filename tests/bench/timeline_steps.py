@@ -6,6 +6,7 @@
     back-offs   the same with some fixed delays: a batch has few runs, which are long
     restart     the start of a full directory, until the first count of what is pending
     cancels     batches of 1,000 cancels beside it
+    ids         a timer found by its id, and the first page of a list, by a reader
     delivery    the walk to closed slots: of 5,000 timers a second, and of a spike in one slot
     recovery    the start with a damaged timeline, which is built from the logs
 
@@ -32,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # The last place to look for modules: a folder called `wheel` lies there.
 sys.path.append(str(ROOT))
 
-from tests.bench.cancels import BATCH, PARTITION, WHEEL, Backlog, rows  # noqa: E402
+from tests.bench.cancels import BATCH, PARTITION, WHEEL, Backlog, ids_of, rows  # noqa: E402
 from tests.bench.engine import CONFIG, START_MS  # noqa: E402
 from tests.bench.usage import anonymous_mb  # noqa: E402
 
@@ -43,6 +44,7 @@ from duewheel.schemas.batches import TimerBatch  # noqa: E402
 from duewheel.testing import LocalShard, ManualClock  # noqa: E402
 from duewheel.wheel.dequeue.decode import decode_chunk  # noqa: E402
 from duewheel.wheel.dequeue.slot_scan import ScannedChunk, SlotScan  # noqa: E402
+from duewheel.wheel.inspect.listing import Filter, list_pending  # noqa: E402
 from duewheel.wheel.inspect.pending_counts import PendingTimers  # noqa: E402
 from duewheel.wheel.slots import (  # noqa: E402
     HOUR_MS,
@@ -60,6 +62,7 @@ SPIKE, SPIKE_BATCH = 100_000, 1_000
 STREAM_PER_S, STREAM_DELAY_MS, STREAM_BATCH = 5_000, (2_000, 8_000), 1_000
 WARM_SLOTS, STREAM_SLOTS = 200, 1_000
 CANCELS, TURNS = 1_000, 5
+PAGE = 100
 
 
 @dataclass
@@ -224,6 +227,26 @@ def cancels(bench: FilledShard) -> None:
     bench.stop()
 
 
+def ids(bench: FilledShard) -> None:
+    bench.start()
+    directory = DataDirectory(bench.path, bench.wheel)
+    listing_ms, found_ms = [], []
+    for number in bench.rng.choice(bench.pending, TURNS, replace=False):
+        begin_s = time.perf_counter()
+        count = sum(1 for _ in list_pending(directory, Filter(), PAGE))
+        listing_ms.append(ms_since(begin_s))
+        require(count == PAGE, f"{count} are listed")
+        (timer_id,) = ids_of(np.array([number])).to_pylist()
+        begin_s = time.perf_counter()
+        found = list(list_pending(directory, Filter(timer_id=timer_id), PAGE))
+        found_ms.append(ms_since(begin_s))
+        require([each.id for each in found] == [timer_id], f"{timer_id!r} is not found")
+    directory.close()
+    add("found by id", "ms", float(np.median(found_ms)))
+    add("first 100 of the list", "ms", float(np.median(listing_ms)))
+    bench.stop()
+
+
 def delivery(bench: FilledShard) -> None:
     bench.start()
     stream(bench)
@@ -323,6 +346,7 @@ STEPS: dict[str, Callable[[FilledShard], None]] = {
     "back-offs": back_offs,
     "restart": restart,
     "cancels": cancels,
+    "ids": ids,
     "delivery": delivery,
     "recovery": recovery,
 }

@@ -34,7 +34,7 @@ from tests.bench.plans import Sizes  # noqa: E402
 from duewheel.wheel.storage.timelines.kinds import FILES  # noqa: E402
 
 PENDING, PENDING_FULL = 1_000_000, 10_000_000
-DIRECTORIES = (("spread", "restart", "cancels", "delivery", "recovery"), ("back-offs",))
+DIRECTORIES = (("spread", "restart", "cancels", "ids", "delivery", "recovery"), ("back-offs",))
 WORKLOAD = "timeline, {step}: {pending:,}"
 
 
