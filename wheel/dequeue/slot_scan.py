@@ -5,8 +5,9 @@ more: then the span is that slot, and only its runs are in memory, not its recor
 a part of a span, bounded by records and bytes; its log records are in memory, its messages are
 still to be read.
 
-Delivery order: by slot, and inside a slot as the log has it. Not thread-safe; takes no lock:
-entries of closed slots no longer change.
+Delivery order: by slot, and inside a slot as the log has it. A range of several hours, after a long
+stop, passes over the hours that have no log. Not thread-safe; takes no lock: entries of closed
+slots no longer change.
 """
 
 from __future__ import annotations
@@ -94,6 +95,9 @@ class SlotScan:
         self._scanned = after
         self._until = until
         self._span: _Span | None = None
+        precision_ms = directory.config.precision_ms
+        is_one_hour = hour_of(after + 1, precision_ms) == hour_of(until, precision_ms)
+        self._hours = None if is_one_hour else directory.state.commit().hours
 
     def next_chunk(self, records_max: int, bytes_max: int) -> ScannedChunk | None:
         """Returns the next rows, at least one; None behind the last slot.
@@ -140,11 +144,11 @@ class SlotScan:
         slots_at_once = min(_SLOTS_AT_ONCE, self._directory.config.ring)
         while self._scanned < self._until:
             hour = hour_of(self._scanned + 1, precision_ms)
-            end = min(
-                self._until,
-                self._scanned + slots_at_once,
-                last_slot_of_hour(hour, precision_ms),
-            )
+            end_of_hour = min(self._until, last_slot_of_hour(hour, precision_ms))
+            if self._hours is not None and hour not in self._hours:
+                self._scanned = end_of_hour
+                continue
+            end = min(end_of_hour, self._scanned + slots_at_once)
             timeline.require_sound(self._scanned, end)
             runs, self._scanned = timeline.runs(self._scanned, end, self._span_records)
             if len(runs):

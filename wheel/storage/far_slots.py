@@ -76,6 +76,11 @@ class Linker:
         after = max(state.linked, lower)
         if self._range is None or self._range.after != after:
             self.close()
+            if self._is_empty(after, directory.state.commit()):
+                with directory.locked() as commit:
+                    if self._is_empty(after, commit):
+                        state.set_linked(target)
+                        return False
             self._range = self._next(after, target)
         slot_range = self._range
         if slot_range.read_on():
@@ -96,11 +101,13 @@ class Linker:
             self._range.close()
             self._range = None
 
-    def _next(self, after: int, target: int) -> _SlotRange:
+    def _is_empty(self, after: int, commit: Commit) -> bool:
+        """Returns whether no slot above `after` has a committed record."""
         first_hour = hour_of(after + 1, self._directory.config.precision_ms)
-        commit = self._directory.state.commit()
-        is_empty = all(hour < first_hour for hour in commit.hours)
-        end = target if is_empty else min(target, after + _SLOTS_AT_ONCE)
+        return all(hour < first_hour for hour in commit.hours)
+
+    def _next(self, after: int, target: int) -> _SlotRange:
+        commit, end = self._directory.state.commit(), min(target, after + _SLOTS_AT_ONCE)
         return _SlotRange(self._directory, commit, after, end)
 
 

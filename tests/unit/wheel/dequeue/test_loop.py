@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -321,6 +322,22 @@ def test_a_span_is_bounded_and_a_slot_may_be_larger(make_world: MakeWorld) -> No
     world.at_slot(9)
     assert world.sources() == [f"timers-{offset % 2}@{offset}" for offset in range(len(slots))]
     assert mirrored(world) == (9, len(slots))
+
+
+def test_a_stop_of_days_takes_no_memory_for_each_of_its_slots(make_world: MakeWorld) -> None:
+    """Hours without a log are passed over, inside the ring and beyond it."""
+    world, slots = make_world(), 20_000_000
+    world.append(timer(0, 0, 1))
+    tracemalloc.start()
+    try:
+        world.at_slot(slots)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < slots, "it walks the slots"
+    world.append(timer(0, 1, slots + 1))
+    world.at_slot(slots + 1)
+    assert world.offsets() == [0, 1]
 
 
 # ---- doubts --------------------------------------------------------------------------------------
