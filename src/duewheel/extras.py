@@ -11,7 +11,7 @@ from typing import Literal
 
 from duewheel.errors import ConfigError
 
-Extra = Literal["dequeue", "service", "audit", "serve", "import", "rocksdb"]
+Extra = Literal["dequeue", "service", "audit", "serve", "import", "rocksdb", "testing"]
 
 LIBRARIES: dict[Extra, frozenset[str]] = {
     "dequeue": frozenset(
@@ -37,6 +37,7 @@ LIBRARIES: dict[Extra, frozenset[str]] = {
     "serve": frozenset({"fastapi", "starlette", "uvicorn"}),
     "rocksdb": frozenset({"rocksdict"}),
     "import": frozenset({"psycopg", "redis"}),
+    "testing": frozenset({"pytest"}),
 }
 """The modules that each extra adds. All but the first include "dequeue"."""
 
@@ -47,6 +48,7 @@ _INSTALL: dict[Extra, str] = {
     "serve": "pip install 'duewheel[serve]'",
     "rocksdb": "pip install 'duewheel[rocksdb]'",
     "import": "pip install 'duewheel[import]'",
+    "testing": "pip install 'duewheel[testing]'",
 }
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from random import Random
 
 from tests.crash.cancel_verdict import Asked, Came, judge
-from tests.harness.file_systems import Unsynced
 from tests.harness.timelines import KIND
 from tests.harness.timer_rows import ends_of
 
@@ -25,6 +24,7 @@ from duewheel.testing import (
     LocalShard,
     ManualClock,
     TimerRow,
+    Unsynced,
 )
 from duewheel.wheel.append.engine import Appended
 from duewheel.wheel.dequeue_config import DequeueConfig

@@ -180,3 +180,24 @@ def test_without_spark_commands_work_or_name_the_extra(dequeue: Site) -> None:
     code = "\n".join(f"import duewheel.{name}" for name in modules.split())
     run = dequeue.python("-c", f"{code}\nimport duewheel.runtime.dequeue_process")
     assert run.returncode == 0, run.stderr
+
+
+A_TEST = """
+def test_a_reminder(duewheel):
+    duewheel.producer().schedule("orders", b"pay", key=b"42", delay="40d")
+    duewheel.advance("40d")
+    assert [message.value for message in duewheel.delivered("orders")] == [b"pay"]
+"""
+
+
+def test_pytest_finds_the_fixture_of_the_extra(wheel: Path, tmp_path: Path) -> None:
+    site = Site(wheel.with_name("testing"), wheel, "testing")
+    (tmp_path / "test_reminder.py").write_text(A_TEST)
+    pytest_here = ("-m", "pytest", "--quiet", "--strict-config", "-p", "no:cacheprovider")
+    run = site.python(*pytest_here, str(tmp_path))
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "1 passed" in run.stdout
+    (wheel.with_name("testing") / "numpy").unlink()
+    run = site.python(*pytest_here, str(tmp_path))
+    assert "needs numpy, which is not installed: pip install 'duewheel[testing]'" in run.stdout
+    assert "1 error" in run.stdout

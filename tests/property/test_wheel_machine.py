@@ -26,7 +26,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from tests.crash.cancel_verdict import Asked, Came, judge
-from tests.harness.file_systems import Unsynced
 from tests.harness.killed import Killed, die
 from tests.harness.local_world import BusyClock
 
@@ -39,6 +38,7 @@ from duewheel.testing import (
     LocalShard,
     RecordingPublisher,
     TimerRow,
+    Unsynced,
     answer_value,
     chases_in,
     timer_batch,

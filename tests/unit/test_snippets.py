@@ -2,6 +2,7 @@
 
 Settings are loaded, commands are parsed by the command line itself, requests in kcat's words are
 headers that ingest knows, and programs run, with a Kafka that acknowledges and answers at once.
+Tests among them pass: those of a section are a module, with the plugin as pytest loads it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -34,6 +37,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
     "optional-dependencies"
 ]
 CLIENTS = {"java": "java/Reminder.java", "go": "go/main.go", "js": "node/reminder.js"}
+TEST = re.compile(r"^def test_", re.MULTILINE)
 LANGUAGES = {"toml", "python", "sh", "json", *CLIENTS, ""}  # "": drawings
 
 
@@ -64,8 +68,12 @@ def snippets() -> list[Snippet]:
 ALL = snippets()
 
 
+def is_test(snippet: Snippet) -> bool:
+    return snippet.language == "python" and bool(TEST.search(snippet.text))
+
+
 def of(language: str) -> Callable[..., Any]:
-    wanted = [snippet for snippet in ALL if snippet.language == language]
+    wanted = [each for each in ALL if each.language == language and not is_test(each)]
     return pytest.mark.parametrize("snippet", wanted, ids=str)
 
 
@@ -332,3 +340,34 @@ def test_programs_run(snippet: Snippet, monkeypatch: pytest.MonkeyPatch) -> None
         timed = producer.has_due_time([(name, b"1") for name in headers])
         assert topic in ({"orders.delayed"} if timed else {"orders", "orders.failed"})
     assert QuickKafka.written
+
+
+# ---- tests --------------------------------------------------------------------------------------
+
+DJANGO = """
+import django
+from django.conf import settings
+
+memory = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+settings.configure(DATABASES={"default": memory})
+django.setup()
+"""
+
+
+@pytest.mark.parametrize("page", sorted({snippet.page for snippet in ALL if is_test(snippet)}))
+def test_tests_pass(page: str, tmp_path: Path) -> None:
+    tests = [snippet for snippet in ALL if snippet.page == page and is_test(snippet)]
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "conftest.py").write_text(DJANGO)
+    for snippet in tests:
+        (tmp_path / f"test_line_{snippet.line}.py").write_text(snippet.text)
+    plugin = ("-p", "duewheel.pytest_plugin", "-p", "no:cacheprovider")
+    run = subprocess.run(
+        [sys.executable, "-P", "-m", "pytest", "--import-mode=importlib", *plugin, str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout
+    assert f"{sum(len(TEST.findall(snippet.text)) for snippet in tests)} passed" in run.stdout

@@ -1,4 +1,4 @@
-"""File systems for tests that look at what a kill leaves, or count stores."""
+"""A file system for tests that need no power-safe files: it syncs nothing."""
 
 from __future__ import annotations
 

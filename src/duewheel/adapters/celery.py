@@ -1,0 +1,148 @@
+"""Celery tasks that wait in a timer topic, not in a worker.
+
+    app = Celery("shop", broker=..., task_cls=DelayedTask)
+    delays = Delays(app, producer, target="celery.due")     # producer() returns a DelayProducer
+
+    remind.apply_async([42], countdown=86_400, task_id="remind-42")     # as ever
+    delays.revoke("remind-42")                                          # paid meanwhile
+
+    for record in KafkaConsumer("celery.due", ...):                     # beside the workers
+        delays.forward(record)
+        consumer.commit()
+
+A worker fetches a task with an `eta` or a `countdown` at once and keeps it, unacknowledged, until
+it is due: many of them fill its memory, and a broker with a visibility time-out hands them out
+again and again. Here such a task is a timer, also a retry with a countdown, or the first of a
+chain. When it is due, `forward` gives it to Celery's broker. Tasks without eta and countdown are
+Celery's alone.
+
+The bodies are JSON, as Celery writes it. Forwarding is at least once: a forwarder that is killed
+between the two lines forwards the task once more, under the same task id. Not thread-safe beyond
+its producer and its app.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Any
+
+from celery import Celery, Task, uuid
+from celery.result import AsyncResult
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+from kombu.utils.json import dumps, loads
+
+from duewheel.client import Cancel, DelayProducer
+
+_ATTRIBUTE = "duewheel_delays"  # of the app
+
+
+class Delays:
+    """The timer topic of an app's delayed tasks; see the module's head."""
+
+    def __init__(
+        self,
+        app: Celery,
+        producer: Callable[[], DelayProducer],
+        target: str,
+        *,
+        timeout_s: float = 30.0,
+    ) -> None:
+        """
+        Args:
+            app: its tasks are DelayedTasks, all or some of them.
+            producer: returns this process's producer of the timer topic, the same each time. It is
+                called where a task is written: a producer does not survive the fork of a worker.
+            target: the topic of due tasks, which `forward` is given.
+            timeout_s: for the acknowledgement of a task.
+        """
+        self._app = app
+        self._producer = producer
+        self._target = target
+        self._timeout_s = timeout_s
+        setattr(app, _ATTRIBUTE, self)
+
+    def schedule(self, task: Task, task_id: str, body: dict[str, Any]) -> None:
+        """Writes a task with an eta or a countdown, and waits until Kafka has acknowledged it.
+
+        Args:
+            task: of the app.
+            task_id: the timer's id and key, too.
+            body: "args", "kwargs", and "options" of `apply_async`.
+
+        Raises:
+            InvalidTimer: it is due too late for the service.
+            KafkaError: Kafka has not acknowledged it.
+        """
+        options = dict(body["options"])
+        eta, countdown = options.pop("eta", None), options.pop("countdown", None)
+        when: dict[str, Any] = {"delay": timedelta(seconds=countdown or 0)}
+        if eta is not None:
+            when = {"deliver_at": maybe_make_aware(maybe_iso8601(eta), self._app.timezone)}
+        if isinstance(
+            options.get("expires"), numbers.Real
+        ):  # counts from now, not from the due time
+            options["expires"] = self._app.now() + timedelta(seconds=float(options["expires"]))
+        value = dumps({**body, "task": task.name, "options": {**options, "task_id": task_id}})
+        sent = self._producer().schedule(
+            self._target, value.encode(), key=task_id.encode(), id=task_id, **when
+        )
+        sent.result(self._timeout_s)
+
+    def forward(self, record: Any) -> AsyncResult:
+        """Gives a due task to Celery's broker.
+
+        Args:
+            record: of the target topic, as a consumer without deserializers returns it.
+
+        Raises:
+            NotRegistered: this app has no such task.
+            OperationalError: Celery's broker does not take it: forward the record again.
+        """
+        body = loads(record.value)
+        task = self._app.tasks[body["task"]]
+        return Task.apply_async(task, body["args"], body["kwargs"], **body["options"])
+
+    def revoke(self, task_id: str) -> Future[Cancel]:
+        """Cancels a task that is not due yet. Celery's own `revoke` is for one that is forwarded.
+
+        Returns:
+            As `DelayProducer.cancel`: the answer is `already_delivered` if it was too late.
+        """
+        return self._producer().cancel(task_id, key=task_id.encode())
+
+
+class DelayedTask(Task):  # type: ignore[misc]  # Celery brings no types
+    """A task whose eta or countdown goes through the timer topic of its app's Delays."""
+
+    abstract = True
+
+    def apply_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: str | None = None,
+        producer: Any = None,
+        link: Any = None,
+        link_error: Any = None,
+        shadow: str | None = None,
+        **options: Any,
+    ) -> AsyncResult:
+        """As Celery's. Without Delays, in eager mode, or with neither eta nor countdown it is
+        Celery's.
+        """
+        delays = getattr(self.app, _ATTRIBUTE, None)
+        waits = options.get("eta") is not None or options.get("countdown")
+        if delays is None or not waits or self.app.conf.task_always_eager:
+            return super().apply_async(
+                args, kwargs, task_id, producer, link, link_error, shadow, **options
+            )
+        task_id = task_id or uuid()
+        given = {"link": link, "link_error": link_error, "shadow": shadow, **options}
+        kept = {name: value for name, value in given.items() if value is not None}
+        delays.schedule(
+            self, task_id, {"args": args or [], "kwargs": kwargs or {}, "options": kept}
+        )
+        return self.AsyncResult(task_id)

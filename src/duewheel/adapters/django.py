@@ -1,0 +1,156 @@
+"""Functions of a Django project that are called later, if the transaction commits.
+
+    deferred = DeferredCalls(producer, target="shop.calls")   # producer() returns a DelayProducer
+
+    @deferred
+    def expire(order_id):
+        Order.objects.filter(pk=order_id, paid=False).update(state="expired")
+
+    with transaction.atomic():
+        order.save()
+        expire.after("24h", order.pk, id=f"expire-{order.pk}")
+    expire.cancel(f"expire-{order.pk}")          # paid meanwhile
+
+    for record in KafkaConsumer("shop.calls", ...):     # in a management command
+        deferred.handle(record)
+        consumer.commit()
+
+A call is a timer: the function's name and its arguments as JSON, written once the transaction has
+committed; after a rollback nothing is written. A process that is killed between the commit and the
+acknowledgement loses the call: where that counts, give `on_commit=False`, which writes it before
+the commit, and let the function check the state that it finds.
+
+`handle` calls the function in a transaction of its own, at least once: a consumer that is killed
+before its commit calls it again. A record can name no other function than the decorated ones, whose
+modules the consumer has imported. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import datetime, timedelta
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db import close_old_connections, transaction
+
+from duewheel.client import DelayProducer
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class DeferredCalls:
+    """The functions that are called later through one target topic; see the module's head."""
+
+    def __init__(
+        self,
+        producer: Callable[[], DelayProducer],
+        target: str,
+        *,
+        using: str | None = None,
+        on_commit: bool = True,
+        timeout_s: float = 30.0,
+    ) -> None:
+        """
+        Args:
+            producer: returns this process's producer of the timer topic, the same each time. It is
+                called where a call is written: a producer does not survive the fork of a server.
+            target: the topic of due calls, which `handle` is given.
+            using: the database of the transactions; None: the default one.
+            on_commit: whether calls are written after the commit, or at once.
+            timeout_s: for the acknowledgement of a call.
+        """
+        self._producer = producer
+        self.target = target
+        self._using = using
+        self._on_commit = on_commit
+        self._timeout_s = timeout_s
+        self._functions: dict[str, Callable[..., Any]] = {}
+
+    def __call__(self, function: Callable[P, T]) -> DeferredFunction[P, T]:
+        """Decorates a function of a module: it can then be called later, and at once as before."""
+        name = f"{function.__module__}.{function.__qualname__}"
+        self._functions[name] = function
+        return DeferredFunction(self, name, function)
+
+    def write(self, request: Callable[[DelayProducer], Future[Any]]) -> None:
+        """Makes a request of the producer once the transaction has committed, and waits for Kafka.
+
+        Args:
+            request: returns the future of its acknowledgement.
+        """
+
+        def send() -> None:
+            request(self._producer()).result(self._timeout_s)
+
+        if self._on_commit:
+            transaction.on_commit(send, using=self._using)
+        else:
+            send()
+
+    def handle(self, record: Any) -> None:
+        """Makes a due call, in a transaction.
+
+        Args:
+            record: of the target topic, as a consumer without deserializers returns it.
+
+        Raises:
+            LookupError: no function of this name is decorated in this process.
+            Exception: the function's own; its transaction is rolled back.
+        """
+        call = json.loads(record.value)
+        if call["function"] not in self._functions:
+            raise LookupError(f"{call['function']} is no deferred function of this process")
+        close_old_connections()
+        with transaction.atomic(using=self._using):
+            self._functions[call["function"]](*call["args"], **call["kwargs"])
+
+
+class DeferredFunction(Generic[P, T]):
+    """A function, and how it is called later."""
+
+    def __init__(self, calls: DeferredCalls, name: str, function: Callable[P, T]) -> None:
+        self._calls, self._name, self._function = calls, name, function
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Calls it at once."""
+        return self._function(*args, **kwargs)
+
+    def after(
+        self, delay: timedelta | str, *args: Any, id: str | None = None, **kwargs: Any
+    ) -> str:
+        """Calls it later: `delay` is a timedelta, or text such as "24h".
+
+        Args:
+            delay: counts from the write.
+            args, kwargs: what DjangoJSONEncoder can write. Dates and decimals arrive as text.
+            id: for `cancel`; by default a random one.
+
+        Returns:
+            The id.
+        """
+        return self._schedule(id, args, kwargs, delay=delay)
+
+    def at(self, instant: datetime, *args: Any, id: str | None = None, **kwargs: Any) -> str:
+        """Calls it at an instant, as `after`: a datetime with a zone."""
+        return self._schedule(id, args, kwargs, deliver_at=instant)
+
+    def cancel(self, id: str) -> None:
+        """Cancels the pending calls with this id, once the transaction has committed."""
+        self._calls.write(lambda producer: producer.cancel(id, key=id.encode(), reply=False))
+
+    def _schedule(
+        self, id: str | None, args: tuple[Any, ...], kwargs: dict[str, Any], **when: Any
+    ) -> str:
+        name = id or uuid.uuid4().hex
+        call = {"function": self._name, "args": args, "kwargs": kwargs}
+        value = json.dumps(call, cls=DjangoJSONEncoder).encode()
+        target, key = self._calls.target, name.encode()
+        self._calls.write(lambda made: made.schedule(target, value, key=key, id=name, **when))
+        return name

@@ -1,0 +1,266 @@
+"""Kafka's topics in memory, and clients of them: those that duewheel's own client opens.
+
+A record gets its place and its time here as from a broker, and is read again as record batches.
+Every topic exists, with the same number of partitions. Topics have no transactions: what is written
+is committed. Each client is as much of kafka-python's as duewheel's client calls.
+
+Thread-safe: `changed` guards the records. A reader of replies waits in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.consumer.fetcher import ConsumerRecord
+from kafka.errors import IllegalStateError
+from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
+from kafka.record.default_records import DefaultRecordBatchBuilder
+from kafka.structs import TopicPartition as KafkaPartition
+
+from duewheel.clock import Clock
+from duewheel.kafka.leader_requests import Fetched
+from duewheel.schemas.batches import TopicPartition
+
+PARTITIONS = 4  # of each topic
+
+_BATCH_BYTES_MAX = 1 << 30  # of what is read in one go
+_CREATE_TIME = 0
+
+
+class MemoryCluster:
+    """The topics; see the module's head.
+
+    Attributes:
+        changed: notified of each new record; guards all.
+        after_send: called with each record that a producer has written, in its thread.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        """`clock`: of the brokers."""
+        self.changed = threading.Condition(threading.RLock())
+        self.after_send: Callable[[ConsumerRecord], None] = lambda _: None
+        self.is_closed = False
+        self._clock = clock
+        self._logs: defaultdict[TopicPartition, list[ConsumerRecord]] = defaultdict(list)
+        self._arrivals: defaultdict[str, list[ConsumerRecord]] = defaultdict(list)
+
+    def open(self, kind: type, **options: Any) -> MemoryProducer | MemoryConsumer:
+        """Opens a client in the place of one of kafka-python's.
+
+        Raises:
+            NotImplementedError: there is none of this kind.
+        """
+        if kind is KafkaProducer:
+            return MemoryProducer(self, **options)
+        if kind is KafkaConsumer:
+            return MemoryConsumer(self)
+        raise NotImplementedError(f"a {kind.__name__}, without Kafka")
+
+    def close(self) -> None:
+        """Ends the clients that are still open: they raise from here on."""
+        with self.changed:
+            self.is_closed = True
+            self.changed.notify_all()
+
+    def require_open(self) -> None:
+        """Refuses a client that has outlived its test.
+
+        Raises:
+            IllegalStateError: the cluster is closed.
+        """
+        if self.is_closed:
+            raise IllegalStateError("the test with this client has ended")
+
+    # ---- records ---------------------------------------------------------------------------
+
+    def append(
+        self,
+        partition: TopicPartition,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        timestamp_ms: int | None = None,
+    ) -> ConsumerRecord:
+        """Writes a record, by default with the present time."""
+        with self.changed:
+            log = self._logs[partition]
+            stamp_ms = self._clock.now_ms() if timestamp_ms is None else timestamp_ms
+            sizes = (-1 if data is None else len(data) for data in (key, value))
+            place = *partition, None, len(log), stamp_ms, _CREATE_TIME
+            record = ConsumerRecord(*place, key, value, list(headers), None, *sizes, -1)
+            log.append(record)
+            self._arrivals[partition[0]].append(record)
+            self.changed.notify_all()
+            return record
+
+    def records(self, topic: str) -> list[ConsumerRecord]:
+        """Lists the records of a topic as they came."""
+        with self.changed:
+            return list(self._arrivals[topic])
+
+    def end(self, partition: TopicPartition) -> int:
+        """Returns the offset of the next record."""
+        with self.changed:
+            return len(self._logs[partition])
+
+    def slice(self, partition: TopicPartition, begin: int) -> list[ConsumerRecord]:
+        """Lists the records of a partition from an offset on."""
+        with self.changed:
+            return self._logs[partition][begin:]
+
+    def fetched(self, partition: TopicPartition, begin: int) -> Fetched:
+        """Answers a fetch from an offset on, up to the end, as brokers do: with record batches."""
+        builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, _BATCH_BYTES_MAX)
+        records = self.slice(partition, begin)
+        for delta, record in enumerate(records):
+            builder.append(delta, record.timestamp, record.key, record.value, record.headers)
+        octets = bytearray(builder.build())
+        struct.pack_into(">q", octets, 0, begin)
+        return Fetched(partition, memoryview(octets), (), begin, begin + len(records))
+
+    # ---- kafka-python's ClusterMetadata, for partitioners ------------------------------------
+
+    def topics(self) -> Sequence[str]:
+        """Lists the topics with records; a partitioner adds its own."""
+        return list(self._arrivals)
+
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        """Returns the partitions of any topic, which then exists."""
+        self._arrivals[topic]
+        return set(range(PARTITIONS))
+
+    available_partitions_for_topic = partitions_for_topic
+
+
+class MemoryProducer:
+    """Stands where KafkaProducer stands: each record is written, and acknowledged, at once."""
+
+    def __init__(
+        self,
+        cluster: MemoryCluster,
+        *,
+        partitioner: Any,
+        key_serializer: Any,
+        value_serializer: Any,
+        **_: Any,
+    ) -> None:
+        self._cluster = cluster
+        self._partitioner = partitioner
+        self._key_serializer, self._value_serializer = key_serializer, value_serializer
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Sequence[tuple[str, bytes]] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> FutureRecordMetadata:
+        """As KafkaProducer; a record without key and partition goes to partition 0."""
+        self._cluster.require_open()
+        headers = list(headers or ())
+        octets_of_key = self._key_serializer.serialize(topic, headers, key)
+        octets = self._value_serializer.serialize(topic, headers, value)
+        _require_writable(octets_of_key, octets, headers)
+        numbers = self._cluster.partitions_for_topic(topic)
+        if partition is None:
+            partition = 0
+            if octets_of_key is not None:
+                partition = self._partitioner.partition(
+                    *(topic, key, octets_of_key, value, octets, self._cluster)
+                )
+        elif partition not in numbers:
+            raise ValueError(f"Unrecognized partition {partition} for topic {topic}")
+        place = (topic, partition)
+        record = self._cluster.append(place, octets_of_key, octets, headers, timestamp_ms)
+        self._cluster.after_send(record)
+        sent = FutureProduceResult(KafkaPartition(*place))
+        future = FutureRecordMetadata(sent, 0, record.timestamp, None, -1, -1, -1)
+        sent.success((record.offset, record.timestamp, None))
+        return future
+
+    def partitions_for(self, topic: str) -> set[int]:
+        """As KafkaProducer."""
+        return self._cluster.partitions_for_topic(topic)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """As KafkaProducer: nothing waits."""
+
+    def close(self, timeout: float | None = None) -> None:
+        """As KafkaProducer: there is nothing to close."""
+
+
+class MemoryConsumer:
+    """Stands where KafkaConsumer stands, without a group."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self._cluster = cluster
+        self._positions: dict[TopicPartition, int] = {}
+
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        """As KafkaConsumer."""
+        return self._cluster.partitions_for_topic(topic)
+
+    def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
+    ) -> Mapping[TopicPartition, int]:
+        """As KafkaConsumer."""
+        return dict.fromkeys(partitions, 0)
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
+    ) -> Mapping[TopicPartition, int]:
+        """As KafkaConsumer."""
+        return {partition: self._cluster.end(partition) for partition in partitions}
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """As KafkaConsumer."""
+        self._positions = dict.fromkeys(partitions, 0)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """As KafkaConsumer."""
+        self._positions[partition] = offset
+
+    def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
+        """As KafkaConsumer."""
+        return self._positions[partition]
+
+    def poll(self, timeout_ms: int = 0) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """As KafkaConsumer."""
+        with self._cluster.changed:
+            self._cluster.changed.wait_for(
+                lambda: self._cluster.is_closed or self._has_more(), timeout_ms / 1000
+            )
+            self._cluster.require_open()
+            polled = {p: self._cluster.slice(p, at) for p, at in self._positions.items()}
+        self._positions = {p: at + len(polled[p]) for p, at in self._positions.items()}
+        return {partition: records for partition, records in polled.items() if records}
+
+    def _has_more(self) -> bool:
+        return any(at < self._cluster.end(p) for p, at in self._positions.items())
+
+    def close(self, *_: Any, **__: Any) -> None:
+        """As KafkaConsumer: there is nothing to close."""
+
+
+def _require_writable(
+    key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, Any]]
+) -> None:
+    """Refuses what KafkaProducer refuses.
+
+    Raises:
+        ValueError, TypeError: as KafkaProducer.
+    """
+    if key is None and value is None:
+        raise ValueError("Need at least one: key or value")
+    for data in (key, value):
+        if not isinstance(data, bytes | bytearray | memoryview | None):
+            raise TypeError(f"Unsupported type for a serialized key or value: {type(data)}")
+    if not all(isinstance(octets, bytes) for _, octets in headers):
+        raise TypeError("All headers items must be (str, bytes) tuples")

@@ -1,0 +1,65 @@
+"""A publisher that writes to topics in memory, routed and encoded as for Kafka."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+from duewheel.checkpoints.progress import Progress
+from duewheel.kafka.batch_encoder import encode
+from duewheel.kafka.leader_requests import Fetched
+from duewheel.kafka.raw_records import committed_records, rows_of
+from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.wire.record_batch import seal
+from duewheel.testing.clock import ManualClock
+from duewheel.testing.memory_cluster import PARTITIONS, MemoryCluster
+from duewheel.testing.publishers import RecordingPublisher
+from duewheel.wheel.encoded import Aside, EncodingTarget, Part, Target
+from duewheel.wheel.publisher_protocol import Prepared
+
+_BATCH_BYTES = 1 << 20  # what a topic takes unless it is configured otherwise
+
+
+class MemoryPublisher(RecordingPublisher):
+    """Writes each transaction to the cluster, and keeps the newest progress alone."""
+
+    aside: Aside
+
+    def __init__(self, cluster: MemoryCluster, clock: ManualClock, dead_letter_topic: str) -> None:
+        super().__init__(clock)
+        self._cluster = cluster
+        self._dead_letter_topic = dead_letter_topic
+        self._chance = random.Random(0)
+
+    def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {partition: self._cluster.end(partition) for partition in partitions}
+
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
+        if prepared is not None and len(prepared.deliveries):
+            encoded = encode(
+                prepared.deliveries,
+                self._targets,
+                frozenset(),
+                self._dead_letter_topic,
+                self._chance,
+                self.clock.now_ms(),
+                progress.epochs.newest.signing_key,
+            )
+            for part in encoded.parts:
+                self._write(part)
+            self.aside = encoded.aside
+        stamp_ms = super().publish(None, progress)
+        del self.committed[:-1]
+        return stamp_ms
+
+    def _targets(self, topics: Sequence[str]) -> Mapping[str, EncodingTarget]:
+        target = Target(PARTITIONS, _BATCH_BYTES)
+        return dict.fromkeys(topics, EncodingTarget(target, _BATCH_BYTES))
+
+    def _write(self, part: Part) -> None:
+        place, batch = (part.topic, part.partition), part.batch
+        octets = memoryview(seal(batch.body, batch.count, timestamp_ms=self.clock.true_ms))
+        fetched = Fetched(place, octets, (), 0, batch.count)
+        for records in committed_records([fetched], {place: (0, batch.count)}):
+            for _, stamp_ms, key, value, headers in rows_of(records):
+                self._cluster.append(place, key, value, headers, stamp_ms)

@@ -1,0 +1,165 @@
+"""Celery's tasks through the timer topic: a real app and a real worker, on a broker in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from celery import Celery, chain
+from celery.contrib.testing.worker import start_worker
+from celery.exceptions import NotRegistered
+
+from duewheel.adapters.celery import DelayedTask, Delays
+from duewheel.errors import InvalidTimer
+from duewheel.testing.service import LocalService
+from duewheel.testing.service_start import START
+
+TARGET = "celery.due"
+
+
+class CeleryShop:
+    """An app with three tasks, and the forwarder beside it.
+
+    Attributes:
+        done: name and arguments of each task that a worker has run.
+    """
+
+    def __init__(self, service: LocalService) -> None:
+        self.app = Celery(
+            "shop", broker="memory://", backend="cache+memory://", task_cls=DelayedTask
+        )
+        self.service, self.done = service, list[tuple[str, Any]]()
+        producer = service.producer()
+        self.delays = Delays(self.app, lambda: producer, TARGET)
+        self.forwarded: list[tuple[str, datetime]] = []
+        service.consumer(TARGET)(self._forward)
+
+        @self.app.task(name="remind", shared=False)  # type: ignore[untyped-decorator]
+        def remind(order: str) -> str:
+            self.done.append(("remind", order))
+            return order
+
+        @self.app.task(name="add", shared=False)  # type: ignore[untyped-decorator]
+        def add(left: int, right: int) -> int:
+            self.done.append(("add", (left, right)))
+            return left + right
+
+        @self.app.task(name="stubborn", bind=True, max_retries=2, shared=False)  # type: ignore[untyped-decorator]
+        def stubborn(task: Any) -> None:
+            self.done.append(("stubborn", task.request.retries))
+            raise task.retry(countdown=3_600)
+
+        self.remind, self.add, self.stubborn = remind, add, stubborn
+
+    def _forward(self, record: Any) -> None:
+        self.forwarded.append((self.delays.forward(record).id, self.service.now()))
+
+    def work(self, result: Any) -> Any:
+        """Runs a worker until a task has its result; returns that."""
+        with start_worker(self.app, pool="solo", perform_ping_check=False, loglevel="ERROR"):
+            return result.get(timeout=20, propagate=False)
+
+
+@pytest.fixture
+def shop(duewheel: LocalService) -> Iterator[CeleryShop]:
+    made = CeleryShop(duewheel)
+    yield made
+    made.app.control.purge()
+    made.app.close()
+
+
+def test_a_task_with_a_countdown_reaches_the_broker_when_it_is_due(shop: CeleryShop) -> None:
+    result = shop.remind.apply_async(["order-42"], countdown=86_400)
+    shop.service.advance("23h 59m")
+    assert shop.forwarded == []
+    (timer,) = shop.service.pending(TARGET)
+    assert timer.id.decode() == result.id
+    shop.service.advance("1m")
+    assert shop.forwarded == [(result.id, START + timedelta(days=1))]
+    assert shop.work(result) == "order-42"
+    assert shop.done == [("remind", "order-42")]
+
+
+def test_an_eta_is_an_instant_with_or_without_a_zone(shop: CeleryShop) -> None:
+    eta = START + timedelta(hours=3)
+    shop.remind.apply_async(["a"], eta=eta)
+    shop.remind.apply_async(["b"], eta=eta.replace(tzinfo=None))  # UTC, the app's zone
+    shop.service.advance("1d")
+    assert [at for _, at in shop.forwarded] == [eta, eta]
+
+
+def test_a_task_without_either_is_celery_s_alone(shop: CeleryShop) -> None:
+    result = shop.remind.delay("order-42")
+    assert shop.work(result) == "order-42"
+    shop.service.advance("1d")
+    assert shop.forwarded == []
+
+
+def test_options_links_and_expiry_survive_the_wait(shop: CeleryShop) -> None:
+    message: dict[str, Any] = {}
+    shop.remind.apply_async(
+        kwargs={"order": "42"},
+        countdown=3_600,
+        link=shop.add.si(1, 2),
+        expires=7_200,
+        priority=3,
+        queue="reminders",
+    )
+    (timer,) = shop.service.pending(TARGET)
+    assert timer.value is not None
+    shop.app.amqp.send_task_message = lambda _, name, sent, **options: message.update(
+        name=name, headers=sent.headers, **options
+    )
+    shop.service.advance("1h")
+    assert (message["name"], message["priority"]) == ("remind", 3)
+    assert message["queue"].name == "reminders"
+    assert message["headers"]["eta"] is None
+    expires = datetime.fromisoformat(message["headers"]["expires"])
+    assert abs(expires - datetime.now(expires.tzinfo) - timedelta(hours=2)) < timedelta(minutes=1)
+
+
+def test_a_chain_passes_its_result_on(shop: CeleryShop) -> None:
+    result = chain(shop.add.s(1, 2), shop.add.s(4)).apply_async(countdown=3_600)
+    shop.service.advance("1h")
+    assert shop.work(result) == 7
+    assert shop.done == [("add", (1, 2)), ("add", (3, 4))]
+
+
+def test_retries_with_a_countdown_wait_there_too(shop: CeleryShop) -> None:
+    result = shop.stubborn.delay()
+    for hour in range(3):
+        with start_worker(shop.app, pool="solo", perform_ping_check=False, loglevel="CRITICAL"):
+            while len(shop.done) == hour:
+                time.sleep(0.01)
+        shop.service.advance("1h")
+    assert shop.done == [("stubborn", retries) for retries in range(3)]
+    assert {task_id for task_id, _ in shop.forwarded} == {result.id}
+    assert len(shop.forwarded) == 2
+
+
+def test_a_revoked_task_is_never_forwarded(shop: CeleryShop) -> None:
+    result = shop.remind.apply_async(["order-42"], countdown=3_600)
+    assert shop.delays.revoke(result.id).result(timeout=10).answer(10) == "cancelled"
+    shop.service.advance("1d")
+    assert shop.forwarded == []
+
+
+def test_eager_tasks_wait_for_nothing(shop: CeleryShop) -> None:
+    shop.app.conf.task_always_eager = True
+    assert shop.remind.apply_async(["order-42"], countdown=3_600).get() == "order-42"
+    assert shop.service.pending() == []
+
+
+def test_what_cannot_be_scheduled_is_refused_by_the_caller(shop: CeleryShop) -> None:
+    with pytest.raises(InvalidTimer, match="longest delay"):
+        shop.remind.apply_async(["order-42"], countdown=41 * 86_400)
+
+
+def test_a_task_that_the_forwarder_lacks_is_refused(shop: CeleryShop) -> None:
+    shop.remind.apply_async(["order-42"], countdown=3_600)
+    shop.app.tasks.unregister("remind")
+    with pytest.raises(NotRegistered):
+        shop.service.advance("1h")
