@@ -40,6 +40,14 @@ FAR_SLOTS = {
         "",
         test=FAR + "test_rows_committed_while_a_stretch_is_read_are_linked_with_it",
     ),
+    "far-empty-meanwhile": Planted(
+        "2",
+        "rows committed while no slot had any are not linked",
+        FAR_SLOTS_PY,
+        "                    if self.is_empty(after, commit):\n",
+        "                    if True:\n",
+        test=FAR + "test_a_row_committed_while_no_slot_has_one_is_linked",
+    ),
     "far-linked-early": Planted(
         "2",
         "slots count as linked before their entries are written",

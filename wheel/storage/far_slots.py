@@ -76,9 +76,9 @@ class Linker:
         after = max(state.linked, lower)
         if self._range is None or self._range.after != after:
             self.close()
-            if self._is_empty(after, directory.state.commit()):
+            if self.is_empty(after, directory.state.commit()):
                 with directory.locked() as commit:
-                    if self._is_empty(after, commit):
+                    if self.is_empty(after, commit):
                         state.set_linked(target)
                         return False
             self._range = self._next(after, target)
@@ -101,7 +101,7 @@ class Linker:
             self._range.close()
             self._range = None
 
-    def _is_empty(self, after: int, commit: Commit) -> bool:
+    def is_empty(self, after: int, commit: Commit) -> bool:
         """Returns whether no slot above `after` has a committed record."""
         first_hour = hour_of(after + 1, self._directory.config.precision_ms)
         return all(hour < first_hour for hour in commit.hours)

@@ -13,6 +13,7 @@ from tests.harness.manual_host import ManualHost
 from tests.harness.timelines import wheel_only
 from tests.harness.timer_rows import P0, P1
 
+from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
@@ -25,6 +26,7 @@ from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.byte_layouts import NO_POSITION, hour_from_name, hour_name
 from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.far_slots import Linker
 from duewheel.wheel.storage.full_check import check
 from duewheel.wheel.storage.runs import Runs
 from duewheel.wheel.storage.timelines.chain_ends import ChainEnds
@@ -174,6 +176,26 @@ def test_rows_committed_while_a_stretch_is_read_are_linked_with_it(world: LocalW
     assert slot < far
     assert come_to(world, far + 1) == list(range(world.engine.marks[P0]))
     assert check(world.shard.path, world.wheel).findings == []
+
+
+def test_a_row_committed_while_no_slot_has_one_is_linked(
+    world: LocalWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look without the lock and the one under it."""
+    decide, beyond = Linker.is_empty, world.state.linked - SLOT + 1
+
+    def meanwhile(linker: Linker, after: int, commit: Commit) -> bool:
+        is_empty = decide(linker, after, commit)
+        monkeypatch.undo()
+        world.append(timer(0, 0, beyond))
+        return is_empty
+
+    world.at_slot(8)
+    monkeypatch.setattr(Linker, "is_empty", meanwhile)
+    world.at_slot(16)
+    assert world.engine.marks[P0] == 1
+    assert world.state.linked >= SLOT + beyond
+    assert come_to(world, beyond) == [0]
 
 
 def test_a_stretch_counts_as_linked_only_once_its_entries_are_written(
