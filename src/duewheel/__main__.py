@@ -23,7 +23,7 @@ def main() -> None:
 
         run_command()
     except ModuleNotFoundError as error:
-        text = extras.remedy(error)
+        text = extras.remedy(error, *sys.argv[1:2])
         if text is None:
             raise
         print(f"duewheel: {text}", file=sys.stderr)

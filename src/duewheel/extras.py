@@ -41,7 +41,7 @@ LIBRARIES: dict[Extra, frozenset[str]] = {
 }
 """The modules that each extra adds. All but the first include "dequeue"."""
 
-_INSTALL: dict[Extra, str] = {
+_INSTALL: dict[str, str] = {
     "dequeue": "pip install 'duewheel[service]', or 'duewheel[dequeue]' on a host without ingest",
     "service": "pip install 'duewheel[service]'",
     "audit": "pip install 'duewheel[audit]'",
@@ -52,12 +52,18 @@ _INSTALL: dict[Extra, str] = {
 }
 
 
-def remedy(error: ModuleNotFoundError) -> str | None:
-    """One line about a failed import; None if no extra brings the module."""
+def remedy(error: ModuleNotFoundError, command: str = "") -> str | None:
+    """One line about a failed import; None if no extra brings the module.
+
+    Args:
+        error: of the import.
+        command: the one that was started; those with an extra of their own have its name.
+    """
     library = (error.name or "").partition(".")[0]
     for extra, libraries in LIBRARIES.items():
         if library in libraries:
-            return f"this needs {library}, which is not installed: {_INSTALL[extra]}"
+            install = _INSTALL.get(command, _INSTALL[extra])
+            return f"this needs {library}, which is not installed: {install}"
     return None
 
 

@@ -19,7 +19,10 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 LINKED = ("streaming", "wheel", "schemas", "checkpoints")
-FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md")
+FILES = (
+    *("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md"),
+    *("CONTRIBUTING.md", "SECURITY.md", "Dockerfile", "docker-compose.yml"),
+)
 
 
 def copy_sources(folder: Path) -> Path:

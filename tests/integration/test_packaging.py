@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from tests.harness.built_package import LINKED, ROOT, Site, build, copy_sources, names_in
+from tests.harness.built_package import FILES, LINKED, ROOT, Site, build, copy_sources, names_in
 from tests.harness.reader import everything_in
 from tests.harness.shared_broker import SharedBroker
 
@@ -86,7 +86,7 @@ def test_a_package_built_from_the_source_archive_is_the_same(sources: Path, whee
     (archive,) = to.glob("duewheel-*.tar.gz")
     shutil.unpack_archive(archive, to, filter="data")
     (unpacked,) = (path for path in to.iterdir() if path.is_dir())
-    assert {"CHANGELOG.md", "LICENSE"} <= {path.name for path in unpacked.iterdir()}
+    assert set(FILES) <= {path.name for path in unpacked.iterdir()}
     assert {path.name for path in (ROOT / "docs").iterdir()} <= {
         path.name for path in (unpacked / "docs").iterdir()
     }
@@ -153,11 +153,11 @@ def test_the_client_alone_sends_a_timer(
 def test_beside_the_client_alone_commands_name_the_extra(client: Site) -> None:
     version = client.python("-m", "duewheel", "--version")
     assert version.stdout == f"duewheel, version {PROJECT['version']}\n"
-    for command in ("run", "status", "--help"):
+    for command, extra in {"run": "service", "--help": "service", "serve": "serve"}.items():
         run = client.python("-m", "duewheel", command)
         assert run.returncode == 2
         (line,) = run.stderr.splitlines()
-        assert "pip install 'duewheel[service]'" in line
+        assert f"pip install 'duewheel[{extra}]'" in line
 
 
 def test_without_spark_commands_work_or_name_the_extra(dequeue: Site) -> None:
