@@ -18,7 +18,7 @@ from __future__ import annotations
 import mmap
 import struct
 import zlib
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from duewheel.checkpoints.deflated import deflated, inflated
 from duewheel.errors import DuewheelError
@@ -30,8 +30,7 @@ _PAYLOAD = _HEAD.size + _MARK.size
 assert _HEAD.size == 16 and _PAYLOAD == 24
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(NamedTuple):
     """One whole page.
 
     Attributes:

@@ -15,8 +15,8 @@ standby, and after an accepted loss.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from duewheel.checkpoints.json_fields import integer, name, partition_number
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:  # it imports numpy and pyarrow, which the supervisor does not
 Marks = Mapping[tuple[str, int], int]  # by TopicPartition
 
 
-@dataclass(frozen=True, slots=True)
-class HourLengths:
+class HourLengths(NamedTuple):
     """The lengths of one hour's three files, and the start of the last batch in them.
 
     Attributes:
@@ -73,8 +72,7 @@ class HourLengths:
         return cls(log_bytes, message_bytes, log_bytes, cancelled_bytes, cancelled_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(NamedTuple):
     """The content of a commit page.
 
     Attributes:
@@ -93,9 +91,9 @@ class Commit:
     marks: Marks
     hours: Mapping[int, HourLengths]
     placed: int
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = MappingProxyType({})
     topics: int = 0
-    cancels: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    cancels: Mapping[int, tuple[int, ...]] = MappingProxyType({})
     applied: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -142,8 +140,7 @@ class Commit:
 NO_COMMIT = Commit(0, {}, {}, 0, applied=True)  # before the first
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(NamedTuple):
     """The content of a close page: the slots of (lower, floor] were closed at marks C.
 
     Attributes:

@@ -13,9 +13,9 @@ import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from duewheel.errors import CorruptFile
 
@@ -314,8 +314,7 @@ def read_into(fd: int, target: memoryview, offset: int, path: Path) -> None:
         offset += count
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
+class Space(NamedTuple):
     """The free bytes of a file system for a user, and its total bytes."""
 
     free_bytes: int

@@ -15,8 +15,8 @@ of another field.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from duewheel.checkpoints.role import Role
 
@@ -56,8 +56,7 @@ class FieldIndex(IntEnum):
 PROMOTION_MS = 120_000  # after this the request for a promotion expires
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(NamedTuple):
     """The last heartbeat of a process.
 
     Attributes:
@@ -71,8 +70,7 @@ class Heartbeat:
     detail: int
 
 
-@dataclass(frozen=True, slots=True)
-class Lag:
+class Lag(NamedTuple):
     """How far ingest is behind the timer topics: see lag_watch.py. Times by this host's clock.
 
     Attributes:

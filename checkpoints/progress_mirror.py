@@ -14,10 +14,9 @@ from __future__ import annotations
 import struct
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from duewheel.checkpoints.fs import FileSystem
 from duewheel.errors import CorruptFile, RecoveryRefused
@@ -31,8 +30,7 @@ _CRC = struct.Struct("<I")
 _HEAD = struct.Struct("<qq")
 
 
-@dataclass(frozen=True)
-class Mirror:
+class MirrorFields(NamedTuple):
     """The content of the file.
 
     Attributes:
@@ -44,6 +42,10 @@ class Mirror:
     delivered_slot: int
     delivered_rows: int
     record: bytes
+
+
+class Mirror(MirrorFields):
+    """The content of the file, and the progress in it."""
 
     @classmethod
     def of(cls, progress: Progress, delivered_rows: int) -> Mirror:

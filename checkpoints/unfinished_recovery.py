@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.state_file import State
 
 
-@dataclass(frozen=True, slots=True)
-class Recovering:
+class Recovering(NamedTuple):
     """The part of a recovery that is left before the shard delivers again.
 
     Attributes:

@@ -8,7 +8,6 @@ import json
 import mmap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,7 +108,7 @@ def written(folder: Path) -> Iterator[State]:
     for batch in (1, 2):
         ids = {"orders.delayed": "an-id"}
         state.write_commit(Commit(batch, MARKS, HOURS, 40 * batch, ids, 3, {500_000: (104, 300)}))
-        state.write_close(replace(CLOSE, floor=CLOSE.floor + batch))
+        state.write_close(CLOSE._replace(floor=CLOSE.floor + batch))
         state.write_mirror(Mirror(940 + batch, 20 * batch, PROGRESS.encode()))
     yield state
     state.release()
@@ -145,7 +144,7 @@ def test_a_damaged_state_file(
             assert (commit.batch, commit.placed) in {(1, 40), (2, 80)}
             assert (commit.marks, commit.hours) == (MARKS, HOURS)
         with suppress(CorruptFile):
-            assert found.close() in [replace(CLOSE, floor=CLOSE.floor + n) for n in (1, 2)]
+            assert found.close() in [CLOSE._replace(floor=CLOSE.floor + n) for n in (1, 2)]
     finally:
         found.release()
 

@@ -116,8 +116,8 @@ FAR_SLOTS = {
         "2",
         "the rest of a range beyond the ring is closed with the C of the range before",
         "wheel/dequeue/loop.py",
-        "replace(close, lower=r, marks_before=close.marks)",
-        "replace(close, lower=r, marks=close.marks_before)",
+        "close._replace(lower=r, marks_before=close.marks)",
+        "close._replace(lower=r, marks=close.marks_before)",
         seed=2,
     ),
 }

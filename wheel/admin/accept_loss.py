@@ -333,8 +333,7 @@ def _write_pages(directory: DataDirectory, accepted: Losses, ids: Mapping[str, s
         state.restart_close(Close(close.lower, marks_before, close.floor, marks))
         # The checkpoint has marks of the lost topic: a recovery would read from lost offsets.
         directory.fs.remove(directory.path / durable_checkpoint.FILE_NAME)
-        after = replace(
-            before,
+        after = before._replace(
             marks=_marks_after(before.marks, accepted),
             hours={h: HourLengths.applied(files.lengths) for h, files in before.hours.items()},
             topic_ids=_ids_after(before.topic_ids, accepted, ids),
@@ -342,7 +341,7 @@ def _write_pages(directory: DataDirectory, accepted: Losses, ids: Mapping[str, s
         )
         # Both pages: were only the newest written, damage to it would restore the old marks.
         for batch in (before.batch + 1, before.batch + 2):
-            state.write_commit(replace(after, batch=batch))
+            state.write_commit(after._replace(batch=batch))
             state.mark_applied()
 
 

@@ -32,7 +32,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import structlog
 
@@ -294,7 +293,7 @@ class Loop:
             close = self.position.close
             if close.lower < r:
                 with self._directory.locked():
-                    self._write_close(replace(close, lower=r, marks_before=close.marks))
+                    self._write_close(close._replace(lower=r, marks_before=close.marks))
             self._linker.step(self.position.close.lower, floor)
             self._beat()
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import structlog
 
@@ -155,8 +155,7 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
         log.error("files are damaged: reading everything again", findings=findings[:10])
         return None
     state.write_commit(
-        replace(
-            kept,
+        kept._replace(
             batch=batch,
             hours=hours,
             topics=len(directory.topics),

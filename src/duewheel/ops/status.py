@@ -7,7 +7,6 @@ down.
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,9 @@ def _run(data_dir: Path) -> dict[str, Any] | None:
     processes = run_file.read(data_dir)
     if processes is None:
         return None
-    return {name: {**asdict(one), "is_failing": one.is_failing} for name, one in processes.items()}
+    return {
+        name: {**one._asdict(), "is_failing": one.is_failing} for name, one in processes.items()
+    }
 
 
 def _process(state: State, name: str) -> dict[str, Any]:

@@ -6,13 +6,13 @@ dequeue also the lag of ingest (lag_watch.py), and `run` the state of both (run_
 process makes the shard not ready; a process that is paused by request does not.
 
 Invariant: this module and all that it imports are light, because `duewheel health` runs every few
-seconds (tests/unit/runtime/test_health.py has the bound).
+seconds: tuples with names, no dataclasses, whose import and classes would cost a quarter of it
+(tests/unit/runtime/test_health.py).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from duewheel.checkpoints.file_lock import holder_of
 from duewheel.checkpoints.role import Role
@@ -42,8 +42,7 @@ REASONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyBounds:
+class ReadyBounds(NamedTuple):
     """Beyond these a shard is not ready, in ms.
 
     Attributes:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.file_lock import lock_is_held
@@ -22,8 +22,7 @@ _PAGE_BYTES = 8192
 _READS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Supervised:
+class Supervised(NamedTuple):
     """One process, as its supervisor sees it.
 
     Attributes:
@@ -56,7 +55,7 @@ def write(fd: int, processes: Mapping[str, Supervised]) -> None:
         fd: of the file.
         processes: by name of the process.
     """
-    encoded = {name: asdict(each) for name, each in processes.items()}
+    encoded = {name: each._asdict() for name, each in processes.items()}
     line = fs.checked_line(json.dumps(encoded).encode())
     fs.HOST_FS.write_at(fd, line.ljust(_PAGE_BYTES, b"\0")[:_PAGE_BYTES], 0)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +109,7 @@ def test_no_batch_writes_more_than_the_guard_allows_for(
         state = world.shard.directory(Role.DEQUEUE).state
         close = state.close()
         assert close is not None
-        state.write_close(replace(close, floor=close.floor + 5))
+        state.write_close(close._replace(floor=close.floor + 5))
 
     monkeypatch.setattr(StagedBatch, "write_cancels", closed_then)
     world.engine.append(batch, {P0: 200})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +55,7 @@ def recovers(world: RecoveryWorld) -> None:
 def rewrite(world: RecoveryWorld, commit: Commit, batch: int) -> None:
     """Have the newest commit page be this one, under another number."""
     state, c = State.open(world.path), commit
-    state.write_commit(replace(c, batch=batch, applied=False))
+    state.write_commit(c._replace(batch=batch, applied=False))
     state.mark_applied()
     state.release()
 
