@@ -13,6 +13,7 @@ from tests.simulation.timers import DEAD, TARGETS, TOPIC, Copy, batch_of
 
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
+from duewheel.schemas.wire.varint import read_varint
 from duewheel.testing import suite_parameters
 
 # They mean nothing there; here they are the timer's.
@@ -83,11 +84,11 @@ def _differences(copies: Sequence[tuple[Copy, bytes]]) -> list[str]:
 
 
 def decoded(headers: bytes, count: int | None = None) -> list[tuple[str, bytes]]:
-    """Headers of short names and values: every varint is one byte, twice the length."""
+    """Names and values of headers."""
     parts, at = [], 0
     while at < len(headers):
-        end = at + 1 + headers[at] // 2
-        parts.append(headers[at + 1 : end])
-        at = end
+        size, at = read_varint(headers, at)
+        parts.append(headers[at : at + size])
+        at += size
     assert count in {None, len(parts) // 2}
     return [(name.decode(), value) for name, value in zip(parts[::2], parts[1::2], strict=True)]

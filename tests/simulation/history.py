@@ -26,7 +26,7 @@ From others than this module: `refused` (an error that nothing explains), `check
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -104,6 +104,7 @@ class History:
         lines: the schedule, for who wants to read it.
         settings: those that have held, and since when.
         waits_ms: of parked timers.
+        listeners: called with each timer that leaves for good, and its headers as they left.
     """
 
     def __init__(self, wheel: WheelConfig, clock: Clock, config: DequeueConfig) -> None:
@@ -112,6 +113,7 @@ class History:
         self.lines: list[str] = []
         self.counts: Counter[str] = Counter()
         self.copies: list[tuple[Copy, bytes]] = []
+        self.listeners: list[Callable[[Timer, bytes], None]] = []
         self.settings = Settings(wheel)
         self.waits_ms = waits_of(wheel)
         self._clock = clock
@@ -277,6 +279,8 @@ class History:
             del self.pending[source]
             how = "hot slot" if excess else "rejected" if timer.rejected else "delivered"
             self.counts[how] += 1
+            for listener in self.listeners:
+                listener(timer, found.headers[row])
         due_ms = (
             copy.held_ms(self.settings.wheel(copy))
             if rolls
@@ -409,7 +413,7 @@ class Columns:
         }
         for name in ("timer_id", "key_value", "headers"):
             self._columns[name] = getattr(deliveries, name).to_pylist()
-        self._headers = deliveries.headers.to_pylist()
+        self.headers = _texts(deliveries.headers.to_pylist())
 
     def held_ms(self, source: bytes) -> int | None:
         """Until when the row of this timer is held back; None if it is not in excess."""

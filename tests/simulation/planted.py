@@ -32,6 +32,7 @@ from tests.simulation.planted_letters import LETTERS
 from tests.simulation.planted_reads import READS
 from tests.simulation.planted_resharding import RESHARDING
 from tests.simulation.planted_settings import SETTINGS
+from tests.simulation.planted_sources import SOURCES
 from tests.simulation.planting import Planted, found
 
 PLANTED = {
@@ -562,6 +563,7 @@ PLANTED = {
     **CANCELS,
     **RESHARDING,
     **READS,
+    **SOURCES,
 }
 
 

@@ -46,7 +46,8 @@ class Requests:
         world: the shard whose turn it is.
     """
 
-    def __init__(self, seed: int, world: World, likely: float) -> None:
+    def __init__(self, seed: int, world: World, likely: float, *, cuts: bool) -> None:
+        """`cuts`: whether timer partitions may lose their ends, and what any client wrote there."""
         self._rng = rng = Random(-seed - 1)
         self.world = world
         self.any = rng.random() < likely
@@ -55,7 +56,7 @@ class Requests:
             for name, probability, often in (
                 ("asked again and again", 0.15, 0.15),
                 ("reply topic away", 0.3, 0.1),
-                ("cut short", 0.3, 0.12),
+                ("cut short", 0.3 if cuts else 0.0, 0.12),
                 ("settings outlived", 0.1, 0.08),
             )
         }
@@ -94,11 +95,16 @@ class Requests:
         rng = self._rng
         if not self.any:
             return NOTHING
-        known = [copy.timer for copy in self.world.kafka.partitions[number].copies()]
+        known = self._known(number)
         if not known or rng.random() < 0.4:
             return NOTHING
         timer_id = rng.choice(known[-8:]).timer_id
         return self._of_id(timer_id, known, rng.choices(_KINDS, (4, 3, 1))[0])
+
+    def _known(self, number: int) -> list[Timer]:
+        """Users' timers of a partition; those of other clients are left alone."""
+        copies = self.world.kafka.partitions[number].copies()
+        return [copy.timer for copy in copies if copy.timer.content is None]
 
     def _of_id(self, timer_id: bytes, known: list[Timer], request: str) -> Asked:
         """With this id; some requests name one timer by its offset, not always one of the id."""
@@ -120,7 +126,7 @@ class Requests:
         weights = rng.choice(((1, 8, 1), (5, 3, 2), (1, 2, 8)))
         count = min(self._left, rng.choice((5, 15, 40)) * min(world.setup.rows_max, 8))
         self._left -= count
-        known = [copy.timer for copy in world.kafka.partitions[number].copies()]
+        known = self._known(number)
         for request in rng.choices(_KINDS, weights, k=count):
             due_ms = now_ms + rng.randint(0, 3 * wheel.window_ms // 2)
             asked = self._of_id(timer_id, known, request)
@@ -132,7 +138,7 @@ class Requests:
         if not world.shard.progress or kafka.slow:
             return
         now_ms, number = kafka.clock.true_ms, rng.randrange(len(kafka.partitions))
-        known = [copy.timer.timer_id for copy in kafka.partitions[number].copies()]
+        known = [timer.timer_id for timer in self._known(number)]
         for timer_id in rng.choices([*known[-8:], b"nobody's"], k=rng.randint(1, 3)):
             kafka.write(
                 number, now_ms, now_ms, rejected=False, **self._of_id(timer_id, [], "cancel")

@@ -26,6 +26,7 @@ from tests.simulation.resharding import Resharding, happens
 from tests.simulation.seam import Plan, PowerLost
 from tests.simulation.settings import mapped_to
 from tests.simulation.shard_model import FATES, Shard
+from tests.simulation.sources import Sources, has_schedules
 from tests.simulation.spark_model import CHECKPOINT
 from tests.simulation.stages import InTurn, Settled, in_threads
 from tests.simulation.world import World
@@ -125,9 +126,11 @@ class Schedule:
         self.host.shards.append(self.world)
         self._stamps = _Stamps(seed, setup)
         likely = 1.0 if sees else 0.8 if is_dealt else 0.45
-        self._requests = Requests(seed, self.world, likely)
+        self._sources = Sources(seed, self.host)
+        self._requests = Requests(seed, self.world, likely, cuts=not self._sources.any)
         self._resharding = Resharding(seed, self.host, lambda: self._happens("kill"), self._write)
-        letters = not self._requests.any and setup.config.hot_slots.policy != "dead-letter"
+        asks = self._requests.any or has_schedules(seed)
+        letters = not asks and setup.config.hot_slots.policy != "dead-letter"
         self._refusals = Refusals(seed, self.host.kafka, letters=letters)
         self._forgers = Forgers(seed, self.host.keys)
         self._backup: dict[str, bytes | None] = {}
@@ -145,6 +148,7 @@ class Schedule:
         self._guarded(self._requests.begin)
         for _ in range(self.rng.randint(25, 70)):
             self._refusals.befall()
+            self._sources.befall()
             self._guarded(self._one())
             if world.history.violations:
                 return world.history.violations
@@ -374,6 +378,9 @@ class Schedule:
         world.clock.step(-world.clock.error_ms)
         world.kafka.down = frozenset(each for each in world.kafka.down if each[0] == REPLIES)
         self._requests.quiet_down()
+        if self._sources.any:
+            self._requests.answers_may_come()
+        self._sources.quiet_down()
         self._refusals.quiet_down()
         world.kafka.end_slow()
         self._resharding.quiet_down()
@@ -386,10 +393,15 @@ class Schedule:
                 break
             slots = self.rng.choice((0.5, 1, 2, 5))
             self._forward(round(slots * world.setup.wheel.precision_ms))
+        self._judge_end()
+
+    def _judge_end(self) -> None:
+        world = self.world
         if not world.history.violations:
             for shard in self.host.shards:
                 shard.check()
             world.history.judge_end()
+            self._sources.judge()
             if any(shard.former for shard in self.host.shards):
                 world.history.violated("fenced", "a former dequeue has not found out")
             if world.history.copies:
@@ -408,6 +420,7 @@ class Schedule:
             standby.step(world, {})
 
     def _catch_up(self) -> None:
+        self._sources.turn()
         for world in self.host.shards:
             for _ in range(20):
                 world.step_dequeue({})
@@ -425,6 +438,7 @@ class Schedule:
         return (
             not history.waiting()
             and not history.cancels.unsettled
+            and self._sources.is_idle
             and all(_has_caught_up(world) and not world.former for world in self.host.shards)
         )
 
@@ -455,7 +469,7 @@ def _with_cancels(seed: int, setup: Setup) -> Setup:
     replies, pairs = rng.choice((1, 3, 1_000)), rng.choice((1, 5, 1 << 20))
     rows, steps = rng.choice((1, 5, 1 << 10)), rng.choice((2, 5, 1_000, 1_000))
     limits = CancelLimits(rows, steps, rng.choice((1, 2, 5, 64)), pairs)
-    reply_topic = None if rng.random() < 0.25 else REPLIES
+    reply_topic = None if rng.random() < 0.25 and not has_schedules(seed) else REPLIES
     config = replace(setup.config, reply_topic=reply_topic, chunk_replies=replies)
     return replace(setup, config=config, cancel_limits=limits)
 

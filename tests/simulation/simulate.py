@@ -49,6 +49,7 @@ def prepare() -> None:
     """Once in each process, before its first seed."""
     import structlog
 
+    logging.disable(logging.ERROR)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     # The last place to look for modules: a folder called `wheel` lies there.
     sys.path.append(str(ROOT))

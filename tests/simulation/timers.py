@@ -1,7 +1,7 @@
 """The timers of a simulation: their records in the timer topic, and their rows at ingest.
 
 All content of a timer follows from its partition and the offset of its first copy, so a judge can
-check each delivery.
+check each delivery. That of a timer which a real client has written (sources.py) is kept beside it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,23 @@ HEADERS = [(b"h", b"\xff\0"), (b"again", b""), (b"h", b"\xff\0")]
 
 
 @dataclass(frozen=True)
+class Content:
+    """What a real client has written.
+
+    Attributes:
+        key, value, headers: of the message, without those of the request.
+        target: index in TARGETS.
+        target_partition: likewise, or NO_PARTITION.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[bytes, bytes], ...]
+    target: int
+    target_partition: int = NO_PARTITION
+
+
+@dataclass(frozen=True)
 class Timer:
     """A timer as a user wrote it.
 
@@ -45,6 +62,7 @@ class Timer:
         named: its id, if that does not follow from its place; of a cancel that of its timers.
         request: "cancel" or "reschedule", or "".
         named_offset: of a request that is for one timer only: its origin; else ANY_OFFSET.
+        content: of a real client's; None: it follows from the place.
     """
 
     partition: int
@@ -55,6 +73,7 @@ class Timer:
     named: bytes | None = None
     request: str = ""
     named_offset: int = ANY_OFFSET
+    content: Content | None = None
 
     @property
     def is_timer(self) -> bool:
@@ -76,28 +95,38 @@ class Timer:
 
     @property
     def key(self) -> bytes | None:
+        if self.content is not None:
+            return self.content.key
         return (None, b"", b"key")[self.origin % 3]
 
     @property
     def value(self) -> bytes | None:
+        if self.content is not None:
+            return self.content.value
         return None if self.origin % 11 == 7 else self.source * (self.origin % 13)
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
+        if self.content is not None:
+            return list(self.content.headers)
         return HEADERS[: self.origin % 4]
 
     @property
     def level(self) -> int:
-        return 0 if self.rejected else self.origin % 4
+        return 0 if self.rejected or self.content is not None else self.origin % 4
 
     @property
     def target(self) -> int:
         if self.rejected:
             return DEAD
+        if self.content is not None:
+            return self.content.target
         return self.mapped if self.origin % 3 == 0 else self.origin % 2
 
     @property
     def target_partition(self) -> int:
+        if self.content is not None:
+            return self.content.target_partition
         return NO_PARTITION if self.origin % 5 else self.origin % TARGET_PARTITIONS
 
     @property
