@@ -221,7 +221,9 @@ class DeadLetter:
             own = (header for header in self.message_headers if header[0] not in names.SERVICE)
             return (*own, source)
         kept = [(name, added[name].encode()) for name in _DELIVERED if name in added]
-        return (*self.message_headers, source, *kept)
+        # That of the attempt that failed: ingest leaves no message one of its own.
+        own = (header for header in self.message_headers if header[0] != names.LATENESS_MS)
+        return (*own, source, *kept)
 
     @property
     def _without_content(self) -> bool:

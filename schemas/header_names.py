@@ -19,6 +19,7 @@ DUE_MS = "TIMER_DUE_MS"  # requested due time, epoch ms
 TIMER_ID = "UNIQ_KEY"  # the timer's id, the given one or the default: that of SOURCE
 ID_BYTES_MAX = 255  # of an id that the user gave
 ROLL_TIMES = "TIMER_ROLL_TIMES"  # how often the timer was rolled, if it was
+LATENESS_MS = "TIMER_LATENESS_MS"  # when it was encoded for its transaction; where configured
 
 # On copies only, which go back to their timer topic: rolled, parked or spread.
 ORIGIN = "TIMER_ORIGIN"  # offset of the timer's first copy, in the same partition
@@ -61,11 +62,11 @@ RETRY = frozenset(
     }
 )
 
-DELIVERED = (SOURCE, DUE_MS, TIMER_ID, ROLL_TIMES)
+DELIVERED = (SOURCE, DUE_MS, TIMER_ID, ROLL_TIMES, LATENESS_MS)
 """What a delivery has beside the message's own headers."""
 SERVICE = frozenset(
     {
-        *(SOURCE, DUE_MS, ROLL_TIMES, ANSWER, ERROR_CODE, ERROR),
+        *(SOURCE, DUE_MS, ROLL_TIMES, LATENESS_MS, ANSWER, ERROR_CODE, ERROR),
         *(ORIGIN, NOT_BEFORE_MS, RETRIES, REQUESTED_LEVEL, LETTER, CHASE_SLOT, CHASE_FLAGS),
         COPY_MAC,
     }
@@ -133,6 +134,7 @@ REQUEST: dict[str, Request] = {
     "TIMER_CANCEL_OFFSET": Request.CANCEL_OFFSET,
     SOURCE: Request.IGNORED,
     DUE_MS: Request.IGNORED,
+    LATENESS_MS: Request.IGNORED,
     ANSWER: Request.IGNORED,
     ERROR_CODE: Request.IGNORED,
     ERROR: Request.IGNORED,

@@ -43,6 +43,8 @@ class DequeueConfig:
             closed.
         hot_slots: the policy for slots with many rows.
         reply_topic: the topic of the replies to cancels; None: no replies.
+        lateness_p99_ms: of each timer topic with an objective, by how much 99 of 100 deliveries may
+            be late.
         chunk_topics: the most target topics of a transaction.
         chunk_rolls: the most rolled and spread timers of a transaction.
         chunk_replies: the most replies and chases of a transaction.
@@ -61,6 +63,7 @@ class DequeueConfig:
     clock_skew_max_ms: int = 1_000
     hot_slots: HotSlots = field(default_factory=HotSlots)
     reply_topic: str | None = None
+    lateness_p99_ms: Mapping[str, int] = field(default_factory=dict)
     chunk_topics: int = TOPICS_MAX
     chunk_rolls: int = ROLLS_MAX
     chunk_replies: int = REPLIES_MAX

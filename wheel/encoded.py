@@ -140,6 +140,7 @@ class Encoded:
         used_targets: each topic that the encoding depends on, with the metadata that was used.
         refused: sources of the records that the broker had refused.
         copy_key: of the MACs of copies; empty: they have none.
+        encoded_ms: when that was, by the clock of the rows' waits.
     """
 
     parts: list[Part]
@@ -147,3 +148,4 @@ class Encoded:
     used_targets: Mapping[str, EncodingTarget]
     refused: frozenset[bytes]
     copy_key: bytes
+    encoded_ms: int

@@ -72,26 +72,37 @@ class Batch:
 
 def bytes_alone(deliveries: Deliveries) -> Int64:
     """Bytes of the batch that each row would make alone: the least it can take on the wire."""
-    return HEADER_BYTES + Records(deliveries).sizes(np.zeros(len(deliveries), np.int64))
+    return HEADER_BYTES + Records.of(deliveries).sizes(np.zeros(len(deliveries), np.int64))
 
 
 def split(
     deliveries: Deliveries, ends: Sequence[int], bytes_max: Sequence[int]
 ) -> list[list[Batch]]:
-    """The batches of each topic-partition: its rows in their order.
-
-    All rows are encoded together and the bytes are cut, because an encoding costs about the same
-    for one row and for a hundred: a slot often has a row or two for each of many partitions.
+    """The batches of each topic-partition, as `split_records`.
 
     Args:
         deliveries: the rows, those of a topic-partition side by side.
-        ends: one behind the last row of each topic-partition, rising.
-        bytes_max: the largest batch of each, header included. A row that is too large even alone
+        ends, bytes_max: as there.
+    """
+    return split_records(Records.of(deliveries), ends, bytes_max)
+
+
+def split_records(
+    records: Records, ends: Sequence[int], bytes_max: Sequence[int]
+) -> list[list[Batch]]:
+    """The batches of each topic-partition: its records in their order.
+
+    All records are encoded together and the bytes are cut, because an encoding costs about the same
+    for one and for a hundred: a slot often has a row or two for each of many partitions.
+
+    Args:
+        records: those of a topic-partition side by side.
+        ends: one behind the last record of each topic-partition, rising.
+        bytes_max: the largest batch of each, header included. A record that is too large even alone
             gets a larger batch of its own: see `bytes_alone`.
     """
     bounds = np.array([0, *ends], np.int64)
     first, end = bounds[:-1], bounds[1:]
-    records = Records(deliveries)
     row = np.arange(len(records), dtype=np.int64)
     sizes = records.sizes(row - np.repeat(first, end - first))
     cuts = _cuts(sizes, first, end, np.array(bytes_max, np.int64) - HEADER_BYTES)

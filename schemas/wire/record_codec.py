@@ -149,17 +149,22 @@ LETTER_END = (Request.ORIGIN, Request.NOT_BEFORE, Request.RETRIES, Request.LETTE
 
 
 class Records:
-    """Deliveries as records that lack only their offset deltas."""
+    """Records that lack only their offset deltas."""
 
-    def __init__(self, deliveries: Deliveries) -> None:
-        added, added_count = added_headers(deliveries)
-        self._body = (
-            deliveries.key_value,
-            varints(deliveries.header_count.astype(np.int64) + added_count),
-            deliveries.headers,
-            added,
-        )
+    def __init__(self, *body: Column) -> None:
+        """
+        Args:
+            body: the parts of each record, from the key to the last header.
+        """
+        self._body = body
         self._body_bytes: Int64 = np.sum([lengths(part) for part in self._body], axis=0) + 2
+
+    @classmethod
+    def of(cls, deliveries: Deliveries) -> Records:
+        """The records of deliveries, with the headers that are added at publishing."""
+        added, added_count = added_headers(deliveries)
+        count = varints(deliveries.header_count.astype(np.int64) + added_count)
+        return cls(deliveries.key_value, count, deliveries.headers, added)
 
     def __len__(self) -> int:
         return len(self._body_bytes)

@@ -17,6 +17,7 @@ from duewheel.config.values import as_millis
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.compression import Compression
 from duewheel.kafka.publisher import KafkaPublisher
+from duewheel.kafka.receipts import Receipts
 from duewheel.kafka.shard_settings import publisher_limits, transactional_id
 from duewheel.kafka.state_topic import KafkaProgressReader, place_of
 from duewheel.osutil.terminal import bar_of_bytes
@@ -103,6 +104,11 @@ def dequeue_config(settings: Settings) -> DequeueConfig:
             as_millis(settings.dequeue.hot_slot_window),
         ),
         reply_topic=settings.timer.reply_topic,
+        lateness_p99_ms={
+            name: as_millis(table.lateness_p99)
+            for name, table in settings.timer.topic.items()
+            if table.lateness_p99 is not None
+        },
     )
 
 
@@ -130,7 +136,18 @@ def publisher(
         compression=Compression(
             settings.dequeue.compression, settings.dequeue.compression_by_topic
         ),
+        receipts=receipts(settings),
         stopping=clock.stopping,
+    )
+
+
+def receipts(settings: Settings) -> Receipts:
+    """Which deliveries have a receipt, or a header with their lateness."""
+    tables = settings.timer.topic.items()
+    return Receipts(
+        topic=settings.timer.receipts_topic,
+        without=frozenset(name for name, table in tables if not table.receipts),
+        lateness_headers=frozenset(name for name, table in tables if table.lateness_header),
     )
 
 

@@ -58,7 +58,7 @@ CANCELLED = {b"timers-1@4": b"timers-1@16", b"timers-1@29": b"timers-1@53"}  # b
 def messages(deliveries: Deliveries) -> Iterator[tuple[bytes, Message]]:
     """Each delivery's source, and where and as what it leaves."""
     places = np.zeros(len(deliveries), np.int64)
-    records: list[Any] = Records(deliveries).encode(places).to_pylist()
+    records: list[Any] = Records.of(deliveries).encode(places).to_pylist()
     sources: list[Any] = deliveries.source.to_pylist()
     for source, target, record in zip(sources, deliveries.target, records, strict=True):
         yield source, (deliveries.targets[target], record)

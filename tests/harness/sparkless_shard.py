@@ -35,6 +35,7 @@ from duewheel.schemas.wire.single_record import Header, encode
 from duewheel.streaming.epoch_parser import parser
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.dequeue.lifecycle import Dequeue
+from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -114,9 +115,13 @@ class SparklessShard:
             pass
 
     @property
+    def statistics(self) -> Statistics:
+        return self._dequeue.statistics
+
+    @property
     def left(self) -> int:
         """How many timers and dead letters have left."""
-        counted = self._dequeue.statistics
+        counted = self.statistics
         return counted.delivered + sum(counted.dead_letters.values())
 
     def letters(self) -> list[Any]:

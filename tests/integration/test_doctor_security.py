@@ -98,9 +98,10 @@ def by_sasl(secured: Secured, path: Path, name: str, password: str, **sections: 
         "sasl_plain_username": USER,
         "sasl_plain_password": password,
     }
-    return settings_for(
-        path, "", name, kafka={"bootstrap_servers": secured.sasl, "client": client}, **sections
-    )
+    kafka = {"bootstrap_servers": secured.sasl, "client": client}
+    settings = settings_for(path, "", name, kafka=kafka, **sections)
+    timer = settings.timer.model_copy(update={"receipts_topic": f"{name}.receipts"})
+    return settings.model_copy(update={"timer": timer})
 
 
 def documented(settings: Settings) -> list[tuple[ResourcePattern, str]]:
@@ -108,9 +109,12 @@ def documented(settings: Settings) -> list[tuple[ResourcePattern, str]]:
     app, (timers,) = settings.app.id, settings.timer.topics
     topic = ResourceType.TOPIC
     own = [timers, settings.dead_letter_topic, settings.state_topic]
+    receipts = settings.timer.receipts_topic
+    assert receipts is not None
     return [
         *((ResourcePattern(topic, name), "CREATE READ WRITE DESCRIBE_CONFIGS") for name in own),
         (ResourcePattern(topic, f"{app}.orders"), "WRITE DESCRIBE_CONFIGS"),
+        (ResourcePattern(topic, receipts), "CREATE READ WRITE DESCRIBE_CONFIGS"),
         (ResourcePattern(ResourceType.TRANSACTIONAL_ID, f"{app}.", PREFIXED), "WRITE"),
         (ResourcePattern(topic, f"{app}.doctor.", PREFIXED), "CREATE DELETE READ WRITE"),
         (ResourcePattern(ResourceType.GROUP, f"{app}.doctor.", PREFIXED), "READ DELETE"),
@@ -236,6 +240,7 @@ NEEDED = {
     "dead-letter": [ACLOperation.WRITE],
     "state": [ACLOperation.READ, ACLOperation.WRITE],
     "orders": [ACLOperation.WRITE],
+    "receipts": [ACLOperation.WRITE],
 }
 
 

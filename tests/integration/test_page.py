@@ -39,7 +39,12 @@ from duewheel.serve.service import Service
 from duewheel.testing import ManualClock, TimerRow
 
 SIZES = [(360, 740), (800, 900), (1400, 900)]
-VIEWS = {"pending": "Timers", "dead-letters": "Dead letters", "shard": "Hot slots"}
+VIEWS = {
+    "pending": "Timers",
+    "dead-letters": "Dead letters",
+    "receipts": "Receipts",
+    "shard": "Hot slots",
+}
 NETWORK = ("http:", "https:", "ws:", "wss:")
 FIRST_TIMER = "#view-pending tbody tr:first-child button"
 
@@ -267,7 +272,8 @@ def test_before_the_first_start_there_is_a_page(page: Browser, tmp_path: Path) -
 
 @pytest.mark.kafka
 def test_a_timer_is_cancelled_in_kafka(page: Browser, config: Path) -> None:
-    settings = load(config)
+    receipts = {"receipts_topic": f"{load(config).app.id}.receipts"}
+    settings = load(config, {"timer": receipts})
     shard = SparklessShard(settings, 1)
     try:
         due = [("TIMER_DELAY_SEC", b"1800")]
@@ -291,6 +297,15 @@ def test_a_timer_is_cancelled_in_kafka(page: Browser, config: Path) -> None:
             page.wait_text("#view-pending .list", "cancelled")
             open_page(page, address, "dead-letters")
             page.wait_text("#view-dead-letters", "There are no dead letters")
+            open_page(page, address, "receipts")
+            page.wait_text("#view-receipts", "No receipt matches")
+            now = [("TIMER_DELAY_MS", b"0"), ("UNIQ_KEY", b"reminder-43")]
+            target = ("REAL_TOPIC", shard.target.encode())
+            shard.send(shard.timers, 0, (b"order-43", b"pay", [target, *now]))
+            shard.pump()
+            page.run("document.querySelector('#view-receipts .head button').click()")
+            page.wait_text("#view-receipts tbody", "reminder-43")
+            assert page.unnamed() == []
             assert all("401" in line for line in page.console())
             page.driver.get("about:blank")
     finally:

@@ -57,7 +57,7 @@ class Dequeue:
         self._config = config
         self._stopping = stopping
         self._threads = threads
-        self._totals = Totals()
+        self._totals = Totals(config.lateness_p99_ms)
         self._loop: Loop | None = None  # until the shard is this directory's
 
     def start(

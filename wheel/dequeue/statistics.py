@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from duewheel.checkpoints.held_copies import copies
-from duewheel.schemas.arrays import Int32, Int64
+from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import NO_LEVEL, Deliveries
 from duewheel.wheel.dequeue.duration_histogram import Histogram
 from duewheel.wheel.encoded import Aside
@@ -17,6 +17,26 @@ from duewheel.wheel.inspect.pending_counts import OTHER, TOPICS_MAX
 from duewheel.wheel.slot_overflow import overflow_rows
 
 REJECTED, WAITED = "rejected", "waited"
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """The deliveries of a timer topic with an objective.
+
+    Attributes:
+        limit_ms: 99 of 100 deliveries may be late by no more.
+        delivered: all of them.
+        late: those that were late by more, at the acknowledgement.
+    """
+
+    limit_ms: int
+    delivered: int = 0
+    late: int = 0
+
+    def with_deliveries(self, late_ms: Int64) -> Objective:
+        """Adds deliveries that were late by so much."""
+        late = int((late_ms > self.limit_ms).sum())
+        return replace(self, delivered=self.delivered + len(late_ms), late=self.late + late)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +63,7 @@ class Statistics:
         lateness_max_ms: the greatest lateness: acknowledgement of a delivery − due time.
         lateness_ms: the lateness of each delivered timer.
         commit_ms: from the start of a transaction until it is certainly committed.
+        objectives: deliveries by timer topic, of the topics with an objective.
     """
 
     delivered: int = 0
@@ -62,6 +83,7 @@ class Statistics:
     lateness_max_ms: int = 0
     lateness_ms: Histogram = field(default_factory=Histogram)
     commit_ms: Histogram = field(default_factory=Histogram)
+    objectives: Mapping[str, Objective] = field(default_factory=dict)
 
     def after_doubt(self) -> Statistics:
         """Returns these with one more transaction whose outcome had to be read back."""
@@ -118,6 +140,7 @@ class Statistics:
             spread=self.spread + int(spread.sum()),
             lateness_max_ms=max(self.lateness_max_ms, int(late_ms.max(initial=0))),
             lateness_ms=self.lateness_ms.with_values(late_ms),
+            objectives=_with_lateness(self.objectives, deliveries, delivered, late_ms),
         )
 
 
@@ -128,8 +151,28 @@ class Totals:
         now: a frozen snapshot.
     """
 
-    def __init__(self) -> None:
-        self.now = Statistics()
+    def __init__(self, lateness_p99_ms: Mapping[str, int] | None = None) -> None:
+        """
+        Args:
+            lateness_p99_ms: the objectives, by timer topic.
+        """
+        limits_ms = lateness_p99_ms or {}
+        self.now = Statistics(objectives={t: Objective(ms) for t, ms in limits_ms.items()})
+
+
+def _with_lateness(
+    objectives: Mapping[str, Objective], deliveries: Deliveries, rows: Bool, late_ms: Int64
+) -> Mapping[str, Objective]:
+    """Returns the objectives with the given rows added; `late_ms` is of those rows."""
+    if not objectives:
+        return objectives
+    source = deliveries.source_partition[rows]
+    topics = [topic for topic, _ in deliveries.source_partitions]
+    counted = dict(objectives)
+    for topic in objectives.keys() & set(topics):
+        chosen = np.array([each == topic for each in topics], np.bool_)[source]
+        counted[topic] = counted[topic].with_deliveries(late_ms[chosen])
+    return counted
 
 
 def _with(counts: Mapping[str, int], deliveries: Deliveries, rows: Int64) -> Mapping[str, int]:

@@ -15,6 +15,7 @@ GROUPS = {
         "stats",
         "list",
         "show",
+        "receipts",
         "serve",
         "check",
         "doctor",

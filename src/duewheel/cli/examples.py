@@ -30,6 +30,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "duewheel show --id reminder-42 --body",
         "duewheel show --id orders.delayed-3@17 --output json",
     ),
+    "receipts": (
+        "duewheel receipts --id reminder-42",
+        "duewheel receipts --target orders --from 2027-01-15T08:00Z --limit 1000 --output json",
+    ),
     "serve": ("duewheel serve", "duewheel serve --set serve.token_file=/etc/duewheel/token"),
     "check": ("duewheel check",),
     "doctor": ("duewheel doctor", "duewheel doctor --output json"),

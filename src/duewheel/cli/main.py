@@ -19,6 +19,7 @@ from duewheel.cli.command_groups import GroupedCommands
 from duewheel.cli.config_check import config
 from duewheel.cli.dead_letters import dlq
 from duewheel.cli.importing import import_group
+from duewheel.cli.receipts import receipts
 from duewheel.cli.topics import topic
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.runtime import exit_reason
@@ -56,7 +57,7 @@ for command in (  # in the order of the reference (docs/commands.md)
     *(operating.init, processes.run, processes.standby, operating.pause, operating.resume),
     *(processes.ingest, processes.dequeue),
     *(inspecting.status, inspecting.health, inspecting.stats),
-    *(timers.list_timers, timers.show_timers, processes.serve),
+    *(timers.list_timers, timers.show_timers, receipts, processes.serve),
     *(inspecting.check, inspecting.doctor, inspecting.audit, config),
     *(messages.send, messages.cancel, messages.reschedule),
     *(schedules.schedule, schedules.recur),

@@ -145,6 +145,13 @@ class TimerTopic(Section):
     past_due: Literal["fire", "dead-letter"] = "fire"
     """Whether a message with a due time in the past is delivered at once, or becomes a dead
     letter."""
+    receipts: bool = True
+    """Whether its deliveries have a receipt, if `timer.receipts_topic` names a topic."""
+    lateness_header: bool = False
+    """Whether its deliveries have the header `TIMER_LATENESS_MS`."""
+    lateness_p99: Duration | None = None
+    """Objective: 99 of 100 of its deliveries are late by no more than this. Metrics count those
+    that are, and alerts report when too many are (docs/receipts.md)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -202,6 +209,9 @@ class TimerSection(Section):
     """The topic of the replies to cancels and reschedules; without it there are no replies."""
     schedules_topic: TopicName | None = None
     """The topic of the recurring schedules; without it there are none. They need `reply_topic`."""
+    receipts_topic: TopicName | None = None
+    """The topic of the receipts: a record for each delivered timer, in the transaction that
+    delivers it; without it there are none."""
     levels: Durations = LEVELS
     """The delay of level 1, 2, … of the header `DELAY`."""
     mapping: TopicTable = Field(default_factory=dict)

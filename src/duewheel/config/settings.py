@@ -126,6 +126,7 @@ class Settings(BaseSettings):
             "timer.state_topic": self.state_topic,
             "timer.reply_topic": self.timer.reply_topic,
             "timer.schedules_topic": self.timer.schedules_topic,
+            "timer.receipts_topic": self.timer.receipts_topic,
         }
         return {key: topic for key, topic in topics.items() if topic is not None}
 

@@ -35,6 +35,9 @@ def topic_problems(settings: Settings) -> Iterator[tuple[str, str]]:
     if timer.reply_topic in {settings.dead_letter_topic, settings.state_topic}:
         yield "timer.reply_topic", "is the dead-letter or the state topic: replies need their own"
     yield from _schedules_problems(settings)
+    receipts = settings.timer.receipts_topic
+    if receipts is not None and list(own.values()).count(receipts) > 1:
+        yield "timer.receipts_topic", "is another topic of duewheel's own"
     yield from _mapping_problems(settings)
 
 

@@ -25,12 +25,12 @@ from duewheel.recurring.records import transactional_id
 _TIMER = ({"READ", "WRITE", "DESCRIBE"}, {"DESCRIBE_CONFIGS"})
 _STATE = ({"READ", "WRITE", "DESCRIBE"}, {"DESCRIBE_CONFIGS"})
 _SCHEDULES = _STATE
-_WRITTEN = ({"WRITE", "DESCRIBE"}, {"READ", "DESCRIBE_CONFIGS"})  # dead letters, answers
+_WRITTEN = ({"WRITE", "DESCRIBE"}, {"READ", "DESCRIBE_CONFIGS"})  # dead letters, answers, receipts
 _TARGET = ({"WRITE", "DESCRIBE"}, {"DESCRIBE_CONFIGS"})
 Needed = tuple[set[str], set[str]]
 
 _MISSED = {
-    "READ": "commands that read it (`dlq list`, `dlq replay`) do not work",
+    "READ": "commands that read it (`dlq list`, `dlq replay`, `receipts`) do not work",
     "DESCRIBE_CONFIGS": "its settings and size limit cannot be read",
 }
 

@@ -11,10 +11,13 @@ import random
 from duewheel.kafka.compression import compressed
 from duewheel.kafka.park_or_dead_letter import TopicLookup, route, targets_of
 from duewheel.kafka.partitioner import grouped
+from duewheel.kafka.receipts import Receipts, receipt_parts
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.copy_mac import signed
 from duewheel.schemas.wire.record_batch import split
 from duewheel.wheel.encoded import Encoded, Part
+
+NO_RECEIPTS = Receipts()
 
 
 def encode(
@@ -25,6 +28,7 @@ def encode(
     chance: random.Random,
     now_ms: int,
     copy_key: bytes = b"",
+    receipts: Receipts = NO_RECEIPTS,
 ) -> Encoded:
     """Route the rows, group them by topic-partition, and join each group into batches.
 
@@ -32,12 +36,16 @@ def encode(
         deliveries, lookup, refused, dead_letter_topic, now_ms: as in `route`.
         chance: chooses partitions for rows without key and request.
         copy_key: of the MACs of copies; empty: they get none.
+        receipts: which deliveries have one, or a header with their lateness.
 
     Raises:
-        PublishDoubt, Exception: as `route`.
+        PublishDoubt: as `route` and `receipt_parts`.
+        Exception: as `route`.
     """
+    # Before the rows are routed: their sizes decide about some.
+    deliveries = receipts.with_lateness(deliveries, now_ms)
     routed = route(deliveries, lookup, refused, dead_letter_topic, now_ms, copy_key=copy_key)
-    used_targets = routed.used_targets
+    used_targets = dict(routed.used_targets)
     rows, groups = grouped(routed.deliveries, targets_of(used_targets), chance)
     rows = signed(rows, copy_key)
     limits = [used_targets[group.topic].batch_bytes for group in groups]
@@ -50,4 +58,8 @@ def encode(
             source = rows.source[first].as_py() if batch.count == 1 else None
             parts.append(Part(group.topic, group.partition, compressed(batch, codec), source))
             first += batch.count
-    return Encoded(parts, routed.aside, used_targets, refused, copy_key)
+    if receipts.topic is not None and len(delivered := receipts.rows(rows)):
+        topic = receipts.topic
+        used_targets.update(lookup([topic]))
+        parts += receipt_parts(rows, groups, delivered, topic, used_targets[topic])
+    return Encoded(parts, routed.aside, used_targets, refused, copy_key, now_ms)

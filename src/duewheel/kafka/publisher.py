@@ -3,7 +3,8 @@
 `prepare`, ahead of the transaction:
 
     0. turn rows that can never be published into dead letters, group the others by
-       topic-partition, join them into ready batches (batch_encoder.py); from cached metadata
+       topic-partition, join them into ready batches (batch_encoder.py), add their receipts
+       (receipts.py); from cached metadata
 
 `publish`, one transaction:
 
@@ -68,6 +69,7 @@ from duewheel.kafka.held_queue import (
     split,
 )
 from duewheel.kafka.publisher_limits import PublisherLimits
+from duewheel.kafka.receipts import Receipts
 from duewheel.kafka.state_topic import (
     StateRecord,
     broker_now_ms,
@@ -163,6 +165,7 @@ class KafkaPublisher:
         clock: Clock,
         limits: PublisherLimits | None = None,
         compression: Compression | None = None,
+        receipts: Receipts | None = None,
         chance: random.Random | None = None,
         stopping: threading.Event | None = None,
     ) -> None:
@@ -177,6 +180,7 @@ class KafkaPublisher:
             clock: gives the records' timestamps.
             limits: bounds on time and size.
             compression: of deliveries; none by default.
+            receipts: which deliveries have one; none by default.
             chance: chooses partitions for rows without key and request.
             stopping: once set, no call waits longer than a moment for Kafka.
 
@@ -191,11 +195,13 @@ class KafkaPublisher:
         self._limits = limits or PublisherLimits()
         self._stopping = stopping
         self._catalog = TargetCatalog(self._settings, self._limits)
+        self._receipts = receipts or Receipts()
         self._encoder = TargetEncoder(
             self._catalog,
             dead_letter_topic,
             chance or random.Random(),
             compression or Compression(),
+            self._receipts,
         )
         self._producer = TransactionalProducer(
             self._settings, transactional_id, self._limits, stopping
@@ -370,7 +376,8 @@ class KafkaPublisher:
         """The error to raise. Marks partitions without an answer; moves less after a time-out."""
         if isinstance(error, internals.NoAnswer):
             for late in error.partitions:
-                self._catalog.mark_unavailable((late.topic, late.partition), "no answer")
+                if late.topic != self._receipts.topic:  # its records cannot be parked
+                    self._catalog.mark_unavailable((late.topic, late.partition), "no answer")
         reason = self._settings.explain(error)
         log.warning(
             "publish in doubt",
@@ -481,7 +488,9 @@ class KafkaPublisher:
             size = HEADER_BYTES + part.batch.plain_bytes
             sent = SentBatch(part.topic, part.partition, size, part.source, part.is_whole)
             was_aborted = not progress.failed_itself and not isinstance(error, NO_VERDICT)
-            self._catalog.note_refusal(sent, error, alone=progress.error is None or was_aborted)
+            alone = progress.error is None or was_aborted
+            alone = alone and part.topic != self._receipts.topic  # its records cannot be parked
+            self._catalog.note_refusal(sent, error, alone=alone)
         raise failed[0][1] if failed else errors[0]
 
 

@@ -10,6 +10,7 @@ import structlog
 from duewheel.kafka.batch_encoder import encode
 from duewheel.kafka.compression import Compression
 from duewheel.kafka.park_or_dead_letter import TopicLookup
+from duewheel.kafka.receipts import Receipts
 from duewheel.kafka.target_metadata import TargetCatalog
 from duewheel.schemas.batches import Deliveries
 from duewheel.wheel.encoded import Encoded, EncodingTarget, Target
@@ -33,18 +34,21 @@ class TargetEncoder:
         dead_letter_topic: str,
         chance: random.Random,
         compression: Compression,
+        receipts: Receipts,
     ) -> None:
         """
         Args:
             catalog: of the targets.
             dead_letter_topic: where unpublishable rows go.
             chance: chooses partitions for rows without key and request.
-            compression: of deliveries.
+            compression: of deliveries, and of receipts.
+            receipts: which deliveries have one, or a header with their lateness.
         """
         self._catalog = catalog
         self._dead_letter_topic = dead_letter_topic
         self._chance = chance
         self._compression = compression
+        self._receipts = receipts
         self.letters_wait = False
         self.copy_key = b""
 
@@ -88,7 +92,7 @@ class TargetEncoder:
             Exception: whatever `lookup` or `encode` raises.
         """
         deliveries, encoded = prepared.deliveries, prepared.encoded
-        if encoded is None or not self._holds(encoded, lookup):
+        if encoded is None or not self._holds(encoded, lookup, now_ms):
             encoded = self._encode(deliveries, lookup, now_ms)
         if encoded.aside.reasons:
             log.warning("rows became dead letters", **encoded.aside.reasons)
@@ -112,16 +116,23 @@ class TargetEncoder:
         else:
             log.info("the dead-letter topic takes dead letters again", topic=topic)
 
-    def _holds(self, encoded: Encoded, lookup: TopicLookup) -> bool:
+    def _holds(self, encoded: Encoded, lookup: TopicLookup, now_ms: int) -> bool:
         """Whether the rows would be encoded the same way now."""
         return (
             encoded.refused == self._catalog.refused
             and encoded.copy_key == self.copy_key
+            and self._receipts.is_fresh(encoded.encoded_ms, now_ms)
             and lookup(list(encoded.used_targets)) == encoded.used_targets
         )
 
     def _encode(self, deliveries: Deliveries, lookup: TopicLookup, now_ms: int) -> Encoded:
-        refused, key = self._catalog.refused, self.copy_key
         return encode(
-            deliveries, lookup, refused, self._dead_letter_topic, self._chance, now_ms, key
+            deliveries,
+            lookup,
+            self._catalog.refused,
+            self._dead_letter_topic,
+            self._chance,
+            now_ms,
+            self.copy_key,
+            self._receipts,
         )

@@ -11,6 +11,8 @@
     reply topic     optional; must take as large messages as the dead-letter topic: a reply has the
                     headers of its request; retention of a day
     schedules       optional; one partition, else as the state topic
+    receipts        optional; made for a week, with the brokers' timestamps. An existing one may
+                    be compacted, or have any retention: both are its reader's decision
 
 Missing topics are created with these settings; existing ones are only compared. An advisory setting
 only costs time, and never keeps a process from starting: some hosted brokers fix the segment size.
@@ -33,6 +35,7 @@ ERROR_HEADERS_BYTES_MAX = 4 * 1024
 _UNLIMITED = "-1"
 _BYTES_MAX = "max.message.bytes"
 _ANSWERS_KEPT_MS = 24 * 60 * 60 * 1000
+_RECEIPTS_KEPT_MS = 7 * _ANSWERS_KEPT_MS
 _STATE_SEGMENT_BYTES = 16 * 1024 * 1024
 _STATE_SEGMENT_MS = 10 * 60 * 1000
 _STATE_MESSAGE_BYTES = RECORD_BYTES_MAX + 4096  # 8 MiB, the most that some hosted brokers take
@@ -174,6 +177,8 @@ def service_plans(
         plans.append(reply_plan(settings.timer.reply_topic, timer_configs))
     if settings.timer.schedules_topic is not None:
         plans.append(schedules_plan(settings.timer.schedules_topic))
+    if settings.timer.receipts_topic is not None:
+        plans.append(receipts_plan(settings.timer.receipts_topic))
     return plans
 
 
@@ -262,6 +267,26 @@ def schedules_plan(schedules_topic: str) -> TopicPlan:
             _small("segment.ms", str(_STATE_SEGMENT_MS), _STATE_SEGMENT_MS),
             _small("min.cleanable.dirty.ratio", "0.1", 0.5),
             _plain(),
+        ),
+    )
+
+
+def receipts_plan(receipts_topic: str) -> TopicPlan:
+    """Makes the requirements on the topic of receipts."""
+    compacted = ("compact", "compact,delete", "delete,compact")
+    return TopicPlan(
+        receipts_topic,
+        None,
+        False,
+        (
+            Requirement("cleanup.policy", "delete", "receipts are kept for a time", also=compacted),
+            Requirement(
+                "message.timestamp.type",
+                "LogAppendTime",
+                "it gives the broker's time",
+                also=("CreateTime",),
+            ),
+            Requirement("retention.ms", str(_RECEIPTS_KEPT_MS), "a week", ">=", 0),
         ),
     )
 

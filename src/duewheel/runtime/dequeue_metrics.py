@@ -160,6 +160,23 @@ class DequeueMetrics:
             "From the start of a transaction until its commit is acknowledged.",
             statistics.commit_ms,
         )
+        yield from self._lateness_objectives(statistics)
+
+    def _lateness_objectives(self, statistics: Statistics) -> Iterator[Metric]:
+        """Only of timer topics with a setting of their own, which bounds the number of labels."""
+        objectives = statistics.objectives.items()
+        yield counters(
+            "objective_deliveries",
+            "Timers delivered from timer topics with `lateness_p99`.",
+            "topic",
+            {topic: each.delivered for topic, each in objectives},
+        )
+        yield counters(
+            "objective_late",
+            "Those of them that were later than it at the acknowledgement of their transaction.",
+            "topic",
+            {topic: each.late for topic, each in objectives},
+        )
 
     def _standing(self) -> Iterator[Metric]:
         state, precision_ms = self._directory.state, self._directory.config.precision_ms

@@ -16,7 +16,7 @@ from duewheel.errors import DuewheelError
 from duewheel.ops.changes import KeptProducers
 from duewheel.ops.pending_view import PendingView
 from duewheel.osutil.metrics_server import exposed
-from duewheel.serve import changes, dead_letters, page, probes, reads, schedules
+from duewheel.serve import changes, dead_letters, page, probes, reads, receipts, schedules
 from duewheel.serve.access import Access, may_change, may_read
 from duewheel.serve.gate import Gate, names_of
 from duewheel.serve.metrics import Measured, RequestStatistics, ServeMetrics
@@ -69,7 +69,7 @@ def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
     app.include_router(page.router)
     app.include_router(probes.router)
     to_read = [] if access.read is None else [Depends(may_read)]
-    for router in (reads.router, dead_letters.reading, schedules.reading):
+    for router in (reads.router, receipts.router, dead_letters.reading, schedules.reading):
         app.include_router(router, dependencies=to_read, responses=_PROBLEMS)
     for router in (changes.router, dead_letters.changing, schedules.changing):
         app.include_router(

@@ -148,6 +148,15 @@ def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
             '[timer]\ntopics = ["a"]\nreply_topic = "duewheel.state"',
             "timer.reply_topic: is the dead-letter or the state topic",
         ),
+        ('[timer]\ntopics = ["a"]\nreceipts_topic = "a"', 'receipts_topic: "a" is a timer topic'),
+        (
+            '[timer]\ntopics = ["a"]\nreply_topic = "r"\nreceipts_topic = "r"',
+            "timer.receipts_topic: is another topic of duewheel's own",
+        ),
+        (
+            '[timer]\ntopics = ["a"]\nreceipts_topic = "r"\nmapping = { "a" = "r" }',
+            'timer.mapping: "r" is one of duewheel\'s own topics',
+        ),
         (
             MINIMAL + "roll_window = 24",
             'timer.roll_window: a duration needs its unit, such as "24h"',

@@ -14,6 +14,7 @@ from tests.harness.deliveries import rows
 from duewheel.errors import PublishDoubt
 from duewheel.kafka.batch_encoder import encode
 from duewheel.kafka.compression import Compression
+from duewheel.kafka.receipts import Receipts
 from duewheel.kafka.target_encoder import TargetEncoder
 from duewheel.schemas.batches import NO_PARTITION, Deliveries
 from duewheel.wheel.dequeue.requeue import rolled_copies
@@ -72,7 +73,7 @@ def test_copies_are_signed_by_the_key_of_the_progress() -> None:
     """Also what was encoded ahead by another key, or by none; messages have no MAC."""
     sent = rolled_copies(rows(["a", "a"], [0, 1]), np.array([False, True]))
     catalog: Any = FixedCatalog()
-    encoder = TargetEncoder(catalog, "dead", random.Random(0), Compression())
+    encoder = TargetEncoder(catalog, "dead", random.Random(0), Compression(), Receipts())
     ahead = encoder.prepare(sent, NOW_MS)
     assert ahead.encoded is not None
     assert signed_topics(ahead.encoded) == []

@@ -78,6 +78,26 @@ def test_a_scrape_shows_deliveries_lateness_and_what_is_pending(tmp_path: Path) 
     world.kill()
 
 
+def test_a_scrape_shows_deliveries_by_objective(tmp_path: Path) -> None:
+    """Those in time and late ones; of the configured topics alone, from 0 on."""
+    limits_ms = {"timers": 500, "silent": 1_000}
+    world = LocalWorld(tmp_path, WHEEL, starts={P0: 0}, lateness_p99_ms=limits_ms)
+    beside, port = DataDirectory(tmp_path, WHEEL), free_port()
+    source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics, lambda: False)
+    world.put(100, 100, 900)
+    world.append(TimerRow(0, 6, 0, rejected=True))
+    with served(source, "127.0.0.1", port):
+        before = scrape(port)
+        world.clock.set(NOW_MS + 1_000)
+        assert world.tick()
+        after = scrape(port)
+    names = [f"objective_{what}_total:timers" for what in ("deliveries", "late")]
+    assert [[seen[name] for name in names] for seen in (before, after)] == [[0, 0], [3, 2]]
+    assert after["objective_deliveries_total:silent"] == after["objective_late_total:silent"] == 0
+    beside.close()
+    world.kill()
+
+
 def families(source: DequeueMetrics) -> dict[str, list[dict[str, str]]]:
     """The labels of every sample, by family."""
     return {f.name: [sample.labels for sample in f.samples] for f in source.families()}

@@ -124,6 +124,12 @@ def sent(letter: DeadLetter) -> Outgoing:
     return out
 
 
+def test_a_replay_has_no_lateness_of_the_attempt_that_failed() -> None:
+    plain, _ = dead_lettered()
+    late = replace(plain, headers=(("TIMER_LATENESS_MS", b"5"), *plain.headers))
+    assert sent(late).headers == sent(plain).headers
+
+
 def test_a_rolled_copy_goes_back_to_its_timer_topic() -> None:
     """Its headers are a complete request already."""
     for letter, partition in zip(dead_lettered(rolled=True), (0, 2), strict=True):

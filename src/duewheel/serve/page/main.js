@@ -10,6 +10,7 @@ import { Conditions, conditionsOf, conditionsWithout, summary } from "./health.j
 import { Live } from "./live.js";
 import { lateness, readiness, stats, status, unlock } from "./operations.js";
 import { poll } from "./polling.js";
+import { Receipts } from "./receipts.js";
 import { onRoute, route } from "./route.js";
 import { Schedules } from "./schedules.js";
 import { Shard } from "./shard.js";
@@ -36,6 +37,7 @@ const future = new Future(
 const timers = new Timers(byId("view-pending"), future);
 const letters = new DeadLetters(byId("view-dead-letters"));
 const recurring = new Schedules(byId("view-schedules"));
+const receipts = new Receipts(byId("view-receipts"));
 const shard = new Shard(byId("view-shard"), () => polls.status());
 
 // ---- reads --------------------------------------------------------------------------------------
@@ -131,6 +133,8 @@ function showView({ view, parameters }) {
     letters.routed();
   } else if (view === "schedules") {
     recurring.routed();
+  } else if (view === "receipts") {
+    receipts.routed();
   }
 }
 

@@ -28,6 +28,8 @@ export const deadLetter = (partition, offset) => read(`v1/dead-letters/${partiti
 export const schedules = () => read("v1/schedules");
 export const nextInstants = (name) => read(`${SCHEDULE(name)}/next`);
 
+export const receipts = (wanted, page) => read("v1/receipts", { ...wanted, page, limit: 100 });
+
 /** Asks for the token of reads by one that may ask. */
 export const unlock = () => read("v1/status");
 

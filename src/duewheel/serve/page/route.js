@@ -1,7 +1,7 @@
 // What is shown, in the part of the address behind `#`: it can be linked to, the back button works,
 // and unlike a query it is never sent, so that no log has ids and keys.
 
-const VIEWS = ["pending", "dead-letters", "schedules", "shard"];
+const VIEWS = ["pending", "dead-letters", "receipts", "schedules", "shard"];
 const listeners = [];
 
 /** The view, and its parameters. */

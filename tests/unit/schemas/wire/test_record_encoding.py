@@ -135,7 +135,7 @@ def test_kafka_python_reads_back_all_messages_in_order() -> None:
 
 def test_golden_record() -> None:
     message = WireMessage(key=b"k", value=None, headers=[("h", b"1")], due_ms=7, source=b"t-0@5")
-    (record,) = Records(deliveries(message)).encode(np.array([300])).to_pylist()
+    (record,) = Records.of(deliveries(message)).encode(np.array([300])).to_pylist()
     assert record == bytes.fromhex(
         "78"  # 60 bytes follow
         "00 00"  # attributes, timestamp delta 0

@@ -1,0 +1,102 @@
+"""Receipts: a record for each delivered timer, written in the transaction that delivers it.
+
+    key         the timer's id, as in UNIQ_KEY
+    value       a JSON object:
+                    source              topic-partition@offset of the record that requested it
+                    target              the topic that has the message,
+                    target_partition    and the partition
+                    due_ms              the requested due time, epoch ms
+    timestamp   of the record: when it was written, in one transaction with the message. The
+                lateness is this minus due_ms; a receipt has no other instant, so none can differ
+    headers     none
+
+- The id is the key only: it may be any bytes, which JSON cannot hold. Names of topics need no
+  escapes, so that values are joined from columns.
+- A receipt follows from the row of its delivery; there is no other state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.columns import Column, constant, constants, decimals, join, take
+from duewheel.schemas.wire.record_codec import framed
+from duewheel.schemas.wire.varint import varint
+
+_OPEN, _CLOSE = constant(b'{"source":"'), constant(b"}")
+_NO_HEADERS = constant(varint(0))
+
+
+def receipt_bodies(
+    timer_id: Column,
+    source: Column,
+    due_ms: Int64,
+    destinations: Sequence[TopicPartition],
+    destination: Int64,
+) -> Column:
+    """The receipts of delivered rows as they stand in records, from the key to the headers.
+
+    Args:
+        timer_id, source, due_ms: as in Deliveries.
+        destinations: topics and partitions of the messages.
+        destination: row → index in `destinations`.
+    """
+    targets = constants(
+        [
+            b'","target":"%s","target_partition":%d,"due_ms":' % (topic.encode(), number)
+            for topic, number in destinations
+        ]
+    )
+    to = take(targets, destination)
+    value = join(_OPEN, source, to, decimals(due_ms), _CLOSE)
+    return join(*framed(timer_id), *framed(value), _NO_HEADERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A receipt that was read.
+
+    Attributes:
+        timer_id: the timer's id; bytes that are no UTF-8 are escaped.
+        source: topic-partition@offset of the record that requested it.
+        target, target_partition: of the message.
+        due_ms: the requested due time.
+        delivered_ms: when it was delivered, by the clock that stamps the topic's records.
+    """
+
+    timer_id: str
+    source: str
+    target: str
+    target_partition: int
+    due_ms: int
+    delivered_ms: int
+
+    @property
+    def lateness_ms(self) -> int:
+        """By how much it was late."""
+        return self.delivered_ms - self.due_ms
+
+    @classmethod
+    def parse(cls, key: bytes | None, value: bytes | None, timestamp_ms: int) -> Receipt | None:
+        """Parses a record of the receipts topic; None: duewheel has not written it."""
+        try:
+            fields = json.loads(value or b"")
+            return cls(
+                (key or b"").decode(errors="backslashreplace"),
+                str(fields["source"]),
+                str(fields["target"]),
+                int(fields["target_partition"]),
+                int(fields["due_ms"]),
+                timestamp_ms,
+            )
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+def target_pattern(target: str) -> str:
+    """The part of a value that only receipts of this target have."""
+    return f'"target":"{target}","target_partition":'

@@ -1,0 +1,57 @@
+"""The command `receipts`."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import click
+
+from duewheel.cli import times
+from duewheel.cli.examples import CommandWithExamples
+from duewheel.cli.options import with_output, with_settings
+from duewheel.cli.printable import printable
+from duewheel.config.settings import Settings
+
+
+@click.command(cls=CommandWithExamples)
+@click.option("--id", "timer_id", help="the timer's id; without one its topic-partition@offset")
+@click.option("--target", help="the topic of the messages")
+@click.option("--from", "since", help="delivered then or later: epoch ms, or ISO-8601 with a zone")
+@click.option("--to", "until", help="delivered before: epoch ms, or ISO-8601 with a zone")
+@click.option("--limit", type=click.IntRange(1), default=100, help="how many at most")
+@click.option(
+    "--page", metavar="PARTITION@OFFSET", help="of the last receipt that was listed: continue there"
+)
+@with_output
+@with_settings(needs_kafka=True)
+def receipts(
+    settings: Settings,
+    *,
+    timer_id: str | None,
+    target: str | None,
+    since: str | None,
+    until: str | None,
+    limit: int,
+    page: str | None,
+    output: str,
+) -> None:
+    """Show which timers were delivered: when, where, how late.
+
+    Needs `timer.receipts_topic`. Oldest first within each partition of that topic; --from bounds
+    how much of it is read. If more may follow, a line on stderr says how to list them.
+    """
+    from duewheel.ops.receipts import ReceiptFilter, page_of_receipts
+
+    wanted = ReceiptFilter.of(timer_id, target, since, until)
+    part = page_of_receipts(settings, wanted, limit=limit, page=page, within_s=math.inf)
+    for row in part.receipts:
+        if output == "json":
+            click.echo(json.dumps(row))
+        else:
+            line = "{at}  {lateness_ms} ms late  {target}-{target_partition}  {id}  from {source}"
+            click.echo(printable(line.format(at=times.instant(row["delivered_ms"]), **row)))
+    if not part.receipts:
+        click.echo("duewheel: no receipts", err=True)
+    if part.next is not None:
+        click.echo(f"duewheel: more may follow: --page {part.next}, or --limit", err=True)

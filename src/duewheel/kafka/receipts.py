@@ -1,0 +1,138 @@
+"""Adds to a transaction what its deliveries leave behind: receipts, and headers with the lateness.
+
+A receipt (schemas/receipts.py) is a record of the same transaction as its message, so it exists
+exactly if the delivery is committed, over kills, doubts and take-overs; nothing else counts or
+stores them. The price: while a partition of the receipts topic takes no writes, nothing is
+delivered from the timer topics with receipts.
+
+The partition of a receipt follows from the id, as with Kafka's Java client: compaction finds all
+receipts of an id, and they are in order.
+
+Pure functions over columns: no client, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from duewheel.errors import PublishDoubt
+from duewheel.kafka.compression import compressed
+from duewheel.kafka.partitioner import Group
+from duewheel.schemas import header_names as names
+from duewheel.schemas.arrays import Bool, Int64
+from duewheel.schemas.batches import Deliveries
+from duewheel.schemas.columns import EMPTY, choose, decimals, join, take
+from duewheel.schemas.hashing import key_hashes
+from duewheel.schemas.receipts import receipt_bodies
+from duewheel.schemas.wire.record_batch import split_records
+from duewheel.schemas.wire.record_codec import Records, framed, header_name
+from duewheel.wheel.encoded import EncodingTarget, Part
+
+# Rows are encoded ahead of their transaction. Once they are older than this, they are encoded
+# again: after an outage of Kafka the headers would be wrong by its length.
+LATENESS_ERROR_MAX_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Receipts:
+    """Which deliveries have a receipt, and which a header with their lateness.
+
+    Attributes:
+        topic: of the receipts; None: there are none.
+        without: timer topics whose deliveries have no receipt.
+        lateness_headers: timer topics whose deliveries have the header TIMER_LATENESS_MS.
+    """
+
+    topic: str | None = None
+    without: frozenset[str] = frozenset()
+    lateness_headers: frozenset[str] = frozenset()
+
+    def rows(self, deliveries: Deliveries) -> Int64:
+        """The rows that have a receipt. Called once it is decided which rows are delivered."""
+        if self.topic is None:
+            return np.empty(0, np.int64)
+        return np.flatnonzero(_delivered(deliveries) & ~_is_from(deliveries, self.without))
+
+    def with_lateness(self, deliveries: Deliveries, now_ms: int) -> Deliveries:
+        """The deliveries with the header in the rows that have one."""
+        if not self.lateness_headers:
+            return deliveries
+        rows = _delivered(deliveries) & _is_from(deliveries, self.lateness_headers)
+        if not rows.any():
+            return deliveries
+        late_ms = np.maximum(now_ms - deliveries.due_ms, 0)
+        header = join(header_name(names.LATENESS_MS), *framed(decimals(late_ms)))
+        return replace(
+            deliveries,
+            headers=join(deliveries.headers, choose(rows, header, EMPTY)),
+            header_count=(deliveries.header_count + rows).astype(np.int32),
+        )
+
+    def is_fresh(self, encoded_ms: int, now_ms: int) -> bool:
+        """Whether the headers of rows that were encoded then are still right."""
+        return not self.lateness_headers or now_ms - encoded_ms <= LATENESS_ERROR_MAX_MS
+
+
+def receipt_parts(
+    deliveries: Deliveries, groups: Sequence[Group], rows: Int64, topic: str, target: EncodingTarget
+) -> list[Part]:
+    """The batches of the receipts.
+
+    Args:
+        deliveries: sorted by the partition of their targets.
+        groups: those partitions.
+        rows: which of the deliveries have a receipt.
+        topic: of the receipts.
+        target: its metadata.
+
+    Raises:
+        PublishDoubt: it takes no writes; nothing may leave.
+    """
+    _require_writable(topic, target)
+    destination = np.repeat(np.arange(len(groups)), [each.end - each.first for each in groups])
+    timer_id, source = take(deliveries.timer_id, rows), take(deliveries.source, rows)
+    bodies = receipt_bodies(
+        timer_id,
+        source,
+        deliveries.due_ms[rows],
+        [(each.topic, each.partition) for each in groups],
+        destination[rows],
+    )
+    partition = key_hashes(timer_id) % target.target.partitions
+    if (partition[1:] < partition[:-1]).any():
+        order: Int64 = np.argsort(partition, kind="stable")
+        bodies, partition = take(bodies, order), partition[order]
+    numbers, firsts = np.unique(partition, return_index=True)
+    ends = [*firsts[1:].tolist(), len(partition)]
+    limits = [target.batch_bytes] * len(ends)
+    return [
+        Part(topic, number, compressed(batch, target.codec), source=None)
+        for number, batches in zip(
+            numbers.tolist(), split_records(Records(bodies), ends, limits), strict=True
+        )
+        for batch in batches
+    ]
+
+
+def _require_writable(topic: str, target: EncodingTarget) -> None:
+    refusal, down = target.target.refusal, sorted(target.target.unavailable)
+    if refusal:
+        why = f"{refusal.name.lower()}: `duewheel init` creates it, `duewheel doctor` checks rights"
+        raise PublishDoubt(f"nothing was published: receipts topic {topic!r}: {why}")
+    if down:
+        why = f"partitions {down} take no writes: no leader, or too few replicas in sync"
+        raise PublishDoubt(f"nothing was published: receipts topic {topic!r}: {why}")
+
+
+def _delivered(deliveries: Deliveries) -> Bool:
+    delivered: Bool = ~(deliveries.dead_letter | deliveries.is_copy | deliveries.answer)
+    return delivered
+
+
+def _is_from(deliveries: Deliveries, topics: Collection[str]) -> Bool:
+    """Which rows are from one of these timer topics."""
+    chosen = [topic in topics for topic, _ in deliveries.source_partitions]
+    return np.array(chosen, np.bool_)[deliveries.source_partition]

@@ -1,0 +1,197 @@
+"""`duewheel receipts`: searches the receipts topic, a bounded part at a time.
+
+Keys and instants are compared in columns; only receipts that match become objects. A search reads
+all partitions in their order, each from the offset of its first instant: the topic may have had
+fewer partitions when a receipt was written, so the id alone names none.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow.compute
+
+from duewheel.config.instants import epoch_ms, parse_instant
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.raw_reader import RawReader
+from duewheel.kafka.raw_records import committed_records, rows_of
+from duewheel.schemas.arrays import Bool
+from duewheel.schemas.columns import constant, filled
+from duewheel.schemas.receipts import Receipt, target_pattern
+from duewheel.schemas.wire.kafka_records import KafkaRecords
+
+_pc: Any = pyarrow.compute
+
+_FETCH_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptFilter:
+    """A selection of receipts; all conditions must hold.
+
+    Attributes:
+        timer_id: of the timer; without one its topic-partition@offset.
+        target: the topic of the message.
+        since_ms, until_ms: delivered at this instant or later, and before that one.
+    """
+
+    timer_id: str | None = None
+    target: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    @classmethod
+    def of(
+        cls, timer_id: str | None, target: str | None, since: str | None, until: str | None
+    ) -> ReceiptFilter:
+        """Makes a selection from the text of a request.
+
+        Raises:
+            ConfigError: an instant does not parse.
+        """
+        return cls(timer_id, target, _instant("from", since), _instant("to", until))
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptPage:
+    """A part of a search.
+
+    Attributes:
+        receipts: objects ready for JSON.
+        next: `page` of the part behind this one, which may be empty; None: this is the last one.
+    """
+
+    receipts: list[dict[str, Any]]
+    next: str | None
+
+
+def page_of_receipts(
+    settings: Settings, wanted: ReceiptFilter, *, limit: int, page: str | None, within_s: float
+) -> ReceiptPage:
+    """Lists receipts, oldest first within each partition of their topic.
+
+    Args:
+        settings: name the topic.
+        wanted: which ones.
+        limit: how many at most.
+        page: `next` of the page before.
+        within_s: after this time the page ends, whatever it has.
+
+    Raises:
+        ConfigError: `page` does not parse, there are no receipts, or no such topic.
+        KafkaUnavailable: no answer in time.
+    """
+    topic = _topic(settings)
+    after = (0, -1) if page is None else _parsed(page)
+    end_s, rows = time.monotonic() + within_s, list[dict[str, Any]]()
+    client = ClientSettings(settings.kafka.client_options("consumer"))
+    with (
+        KafkaAdmin(settings.kafka.client_options("admin")) as admin,
+        closing(RawReader(client, [topic])) as reader,
+    ):
+        for number, (start, end) in _bounds(settings, admin, topic, wanted).items():
+            if number < after[0]:
+                continue
+            start = max(start, after[1] + 1) if number == after[0] else start
+            if start >= end:
+                continue
+            ranges = {(topic, number): (start, end)}
+            for part in reader.read(ranges, _FETCH_BYTES):
+                for records in committed_records(part, ranges):
+                    for offset, receipt in _matching(records, wanted):
+                        rows.append(_row(receipt, number, offset))
+                        if len(rows) == limit:
+                            return ReceiptPage(rows, rows[-1]["receipt"])
+                if time.monotonic() > end_s:
+                    return ReceiptPage(rows, f"{number}@{min(part[0].end, end) - 1}")
+    return ReceiptPage(rows, None)
+
+
+def _topic(settings: Settings) -> str:
+    topic = settings.timer.receipts_topic
+    if topic is None:
+        raise ConfigError("there are no receipts: timer.receipts_topic names no topic")
+    return topic
+
+
+def _bounds(
+    settings: Settings, admin: KafkaAdmin, topic: str, wanted: ReceiptFilter
+) -> dict[int, tuple[int, int]]:
+    """Returns the first offset to read and the end offset, by partition.
+
+    Raises:
+        ConfigError: there is no such topic.
+    """
+    if not admin.describe_partitions([topic]):
+        raise ConfigError(
+            f"Kafka at {settings.kafka.servers} has no topic {topic!r}: `duewheel init` creates it"
+        )
+    firsts, ends = admin.log_start_offsets([topic]), admin.stable_offsets([topic])
+    if wanted.since_ms is not None:
+        at = admin.offsets_at([topic], wanted.since_ms)
+        firsts = {place: max(first, at.get(place, ends[place])) for place, first in firsts.items()}
+    if wanted.until_ms is not None:
+        at = admin.offsets_at([topic], wanted.until_ms)
+        ends = {place: min(end, at.get(place, end)) for place, end in ends.items()}
+    return {place[1]: (firsts[place], end) for place, end in sorted(ends.items())}
+
+
+def _matching(records: KafkaRecords, wanted: ReceiptFilter) -> Iterator[tuple[int, Receipt]]:
+    """Yields offset and receipt of each record that matches."""
+    rows = np.flatnonzero(_selected(records, wanted))
+    for offset, timestamp_ms, key, value, _ in rows_of(records.take(rows)):
+        receipt = Receipt.parse(key, value, timestamp_ms)
+        if receipt is not None and wanted.target in {None, receipt.target}:
+            yield offset, receipt
+
+
+def _selected(records: KafkaRecords, wanted: ReceiptFilter) -> Bool:
+    selected = np.ones(len(records), np.bool_)
+    if wanted.since_ms is not None:
+        selected &= records.timestamp_ms >= wanted.since_ms
+    if wanted.until_ms is not None:
+        selected &= records.timestamp_ms < wanted.until_ms
+    if wanted.timer_id is not None:
+        wanted_key = constant(wanted.timer_id.encode())
+        selected &= np.asarray(_pc.equal(filled(records.key.column()), wanted_key))
+    if wanted.target is not None:
+        pattern = target_pattern(wanted.target)
+        values = filled(records.value.column())
+        selected &= np.asarray(_pc.match_substring(values, pattern=pattern))
+    return selected
+
+
+def _row(receipt: Receipt, number: int, offset: int) -> dict[str, Any]:
+    return {
+        "id": receipt.timer_id,
+        "source": receipt.source,
+        "target": receipt.target,
+        "target_partition": receipt.target_partition,
+        "due_ms": receipt.due_ms,
+        "delivered_ms": receipt.delivered_ms,
+        "lateness_ms": receipt.lateness_ms,
+        "receipt": f"{number}@{offset}",
+    }
+
+
+def _parsed(page: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,9})@(\d{1,18})", page)
+    if match is None:
+        raise ConfigError(f"{page!r} is no page: take `next` of the page before")
+    return int(match[1]), int(match[2])
+
+
+def _instant(name: str, text: str | None) -> int | None:
+    try:
+        return None if text is None else epoch_ms(parse_instant(text))
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from None

@@ -1,0 +1,210 @@
+"""Receipts: one for each delivery, whatever else leaves; and headers with the lateness."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from kafka.partitioner.default import murmur2
+from kafka.record import MemoryRecords
+from tests.harness.deliveries import rows
+
+from duewheel.errors import PublishDoubt
+from duewheel.kafka.batch_encoder import encode
+from duewheel.kafka.compression import Compression
+from duewheel.kafka.receipts import LATENESS_ERROR_MAX_MS, Receipts
+from duewheel.kafka.target_encoder import TargetEncoder
+from duewheel.schemas.batches import Deliveries
+from duewheel.schemas.columns import binary
+from duewheel.schemas.receipts import Receipt
+from duewheel.schemas.wire.compression import Codec
+from duewheel.schemas.wire.record_batch import seal
+from duewheel.wheel.dequeue.requeue import rolled_copies
+from duewheel.wheel.encoded import Encoded, EncodingTarget, Reason, Target
+
+NOW_MS = 1_800_000_000_000
+ROOM = EncodingTarget(Target(4, 100_000), 100_000)
+DOWN = EncodingTarget(Target(4, 100_000, unavailable=frozenset([1, 2])), 100_000)
+NOWHERE = EncodingTarget(Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC), 0)
+TOPICS = {"a": ROOM, "b": DOWN, "gone": NOWHERE, "dead": ROOM, "timers": ROOM, "others": ROOM}
+RECEIPTS = Receipts("receipts", without=frozenset(["others"]))
+
+
+def encoded(
+    deliveries: Deliveries,
+    receipts: Receipts = RECEIPTS,
+    target: EncodingTarget = ROOM,
+    now_ms: int = NOW_MS,
+    known: Mapping[str, EncodingTarget] = TOPICS,
+) -> Encoded:
+    every = {**known, "receipts": target}
+
+    def lookup(topics: Sequence[str]) -> Mapping[str, EncodingTarget]:
+        return {topic: every[topic] for topic in topics}
+
+    chance = random.Random(0)
+    return encode(deliveries, lookup, frozenset(), "dead", chance, now_ms, receipts=receipts)
+
+
+def records(found: Encoded, topic: str) -> list[tuple[int, Any]]:
+    """Partition and record, as Kafka's client decodes it."""
+    return [
+        (part.partition, record)
+        for part in found.parts
+        if part.topic == topic
+        for record in MemoryRecords(
+            bytes(seal(part.batch.body, part.batch.count, timestamp_ms=9, codec=part.batch.codec))
+        ).next_batch()
+    ]
+
+
+def receipts_of(found: Encoded) -> list[tuple[str, str, int, int]]:
+    parsed = [
+        Receipt.parse(record.key, record.value, record.timestamp)
+        for _, record in records(found, "receipts")
+    ]
+    return sorted((r.source, r.target, r.target_partition, r.due_ms) for r in parsed if r)
+
+
+def delivered(found: Encoded) -> list[tuple[str, str, int, int]]:
+    """The messages with the headers that only deliveries have, but those from `others`."""
+    return sorted(
+        (headers["TIMER_SOURCE"].decode(), topic, partition, int(headers["TIMER_DUE_MS"]))
+        for topic in ("a", "b")
+        for partition, record in records(found, topic)
+        if "TIMER_DUE_MS" in (headers := dict(record.headers))
+        and not headers["TIMER_SOURCE"].startswith(b"others")
+    )
+
+
+def some(dice: random.Random, count: int) -> Deliveries:
+    """Rows of all kinds: for open, closed and missing targets; copies, dead letters, replies."""
+    sent = rows(
+        dice.choices(["a", "b", "gone"], k=count), [dice.randrange(-1, 4) for _ in range(count)]
+    )
+    kind = np.array(dice.choices(["timer", "letter", "answer", "rolls"], [8, 1, 1, 1], k=count))
+    topic = np.array([dice.randrange(2) for _ in range(count)], np.int32)
+    source = [b"%s-0@%d" % ((b"timers", b"others")[t], n) for n, t in enumerate(topic.tolist())]
+    ids = [own if dice.random() < 0.5 else dice.randbytes(dice.randrange(1, 40)) for own in source]
+    sent = replace(
+        sent,
+        source_partitions=[("timers", 0), ("others", 0)],
+        source_partition=topic,
+        source=binary(source),
+        timer_id=binary(ids),
+        due_ms=np.array([NOW_MS - dice.randrange(10_000) for _ in range(count)], np.int64),
+        dead_letter=kind == "letter",
+        answer=kind == "answer",
+    )
+    return rolled_copies(sent, kind == "rolls")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_each_delivery_has_one_receipt_and_nothing_else_has(seed: int) -> None:
+    dice = random.Random(seed)
+    found = encoded(some(dice, dice.choice([1, 3, 40, 300])))
+    assert receipts_of(found) == delivered(found)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_receipt_has_the_id_as_its_key_and_lies_where_clients_put_it(codec: Codec) -> None:
+    ids = [b"order-42", b'"\\\n', b"\0\xff", b"x" * 255, *(b"%d" % n for n in range(200))]
+    sent = replace(rows(["a"] * len(ids), [0] * len(ids)), timer_id=binary(ids))
+    found = records(encoded(sent, target=replace(ROOM, codec=codec)), "receipts")
+    assert sorted(record.key for _, record in found) == sorted(ids)
+    for partition, record in found:
+        assert partition == (murmur2(record.key) & 0x7FFFFFFF) % 4
+        assert (record.headers, record.timestamp) == ([], 9)
+    (one,) = [record.value for _, record in found if record.key == b"\0\xff"]
+    expected = b'{"source":"timers-0@2","target":"a","target_partition":0,"due_ms":0}'
+    assert one == expected
+
+
+def test_receipts_of_an_id_are_in_the_order_of_their_timers() -> None:
+    sent = replace(rows(["a"] * 60, [0] * 60), timer_id=binary([b"x", b"y", b"z"] * 20))
+    for key in (b"x", b"y", b"z"):
+        found = [r.value for _, r in records(encoded(sent), "receipts") if r.key == key]
+        offsets = [int(value.split(b"@")[1].split(b'"')[0]) for value in found]
+        assert offsets == sorted(offsets)
+        assert len(offsets) == 20
+
+
+def test_batches_of_receipts_are_no_larger_than_their_topic_takes() -> None:
+    small = EncodingTarget(Target(2, 1_000), 1_000)
+    found = encoded(rows(["a"] * 500, [0] * 500), target=small)
+    sizes = [61 + len(part.batch.body) for part in found.parts if part.topic == "receipts"]
+    assert max(sizes) <= 1_000
+    assert len(sizes) > 50
+    assert len(receipts_of(found)) == 500
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [(NOWHERE, "unknown_target_topic: `duewheel init`"), (DOWN, r"partitions \[1, 2\] take no")],
+)
+def test_without_a_place_for_receipts_nothing_leaves(target: EncodingTarget, reason: str) -> None:
+    with pytest.raises(PublishDoubt, match=f"receipts topic 'receipts': {reason}"):
+        encoded(rows(["a"], [0]), target=target)
+    letters = replace(rows(["dead"], [0]), dead_letter=np.array([True]))
+    assert len(encoded(letters, target=target).parts) == 1, "what has no receipt needs no place"
+
+
+def test_without_a_receipts_topic_nothing_is_asked_or_added() -> None:
+    sent = rows(["a"], [0])
+    found = encoded(sent, Receipts())
+    assert ([part.topic for part in found.parts], [*found.used_targets]) == (["a"], ["a"])
+    assert Receipts().with_lateness(sent, NOW_MS) is sent
+
+
+def test_lateness_is_a_header_of_deliveries_from_its_topics() -> None:
+    late = replace(rows(["a", "a"], [0, 1]), due_ms=np.array([NOW_MS - 70, NOW_MS + 5]))
+    chosen = Receipts(lateness_headers=frozenset(["timers"]))
+    headers = [
+        dict(r.headers).get("TIMER_LATENESS_MS") for _, r in records(encoded(late, chosen), "a")
+    ]
+    assert headers == [b"70", b"0"]
+    other = Receipts(lateness_headers=frozenset(["others"]))
+    assert "TIMER_LATENESS_MS" not in dict(records(encoded(late, other), "a")[0][1].headers)
+
+
+def test_a_record_that_the_header_makes_too_large_is_a_dead_letter() -> None:
+    """Otherwise the broker would refuse its batch again and again."""
+    sent, chosen = rows(["a"], [0]), Receipts(lateness_headers=frozenset(["timers"]))
+    plain = 61 + len(encoded(sent, Receipts()).parts[0].batch.body)
+    full = {**TOPICS, "a": EncodingTarget(Target(4, plain), plain)}
+    assert encoded(sent, Receipts(), known=full).aside.reasons == {}
+    assert encoded(sent, chosen, known=full).aside.reasons == {"record_too_large": 1}
+
+
+class OpenCatalog:
+    refused: frozenset[bytes] = frozenset()
+
+    def recall(self, topics: Sequence[str]) -> Mapping[str, Target]:
+        return {topic: TOPICS[topic].target for topic in topics}
+
+    def batch_bytes(self, _topic: str, _target: Target) -> int:
+        return 100_000
+
+
+def test_lateness_of_rows_that_have_waited_for_kafka_is_encoded_again() -> None:
+    catalog: Any = OpenCatalog()
+    chosen = Receipts(lateness_headers=frozenset(["timers"]))
+    for receipts, is_old in ((chosen, True), (Receipts(), False)):
+        encoder = TargetEncoder(catalog, "dead", random.Random(0), Compression(), receipts)
+
+        def lookup(
+            topics: Sequence[str], encoder: TargetEncoder = encoder
+        ) -> Mapping[str, EncodingTarget]:
+            return encoder.encoding_targets(catalog.recall(topics))
+
+        ahead = encoder.prepare(replace(rows(["a"], [0]), due_ms=np.array([NOW_MS])), NOW_MS)
+        just = NOW_MS + LATENESS_ERROR_MAX_MS
+        assert encoder.encoded(ahead, lookup, just) is ahead.encoded
+        again = encoder.encoded(ahead, lookup, just + 1)
+        assert (again is not ahead.encoded) == is_old
+        late_ms = dict(records(again, "a")[0][1].headers).get("TIMER_LATENESS_MS")
+        assert late_ms == (b"1001" if is_old else None)
