@@ -227,11 +227,14 @@ class FileSystem:
             self.close(fd)
 
     def sync_tree(self, directory: Path) -> None:
-        """Makes every file and entry below `directory` durable. A file may vanish meanwhile."""
+        """Makes every file and entry below `directory` durable. A file may vanish meanwhile; a link
+        has no content.
+        """
         for root, _, names in os.walk(directory):
-            for name in names:
+            for path in (Path(root) / name for name in names):
                 with suppress(FileNotFoundError):
-                    self.sync_path(Path(root) / name)
+                    if not path.is_symlink():
+                        self.sync_path(path)
             self.sync_directory(Path(root))
 
 

@@ -33,6 +33,7 @@ from duewheel.wheel.slots import WheelConfig, closable_slot
 from duewheel.wheel.storage.byte_layouts import FLAG_DEAD_LETTER, LEVEL_MASK, MAGIC_TIMER
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check
+from duewheel.wheel.storage.runs import Runs
 
 DEADLINE_S = 120.0
 WHEEL = WheelConfig(precision_ms=50, slots=80_000, window_ms=3_600_000, margin_ms=60_000)
@@ -100,6 +101,7 @@ class IngestShard:
         floor = closable_slot(SystemClock().now_ms(), WHEEL.precision_ms)
         dequeue.state.write_close(Close(floor - 1, marks, floor, marks))
         dequeue.state.write_commit(Commit(1, marks, {}, 0))
+        dequeue.append_runs(Runs.joined([]), 1)
         dequeue.state.mark_applied()
         settings = load(self.config)
         starts = dict.fromkeys(marks, 0)

@@ -84,7 +84,7 @@ FAR_SLOTS = {
         "2",
         "a closing does not wait for what ingest has appended",
         "wheel/storage/data_directory.py",
-        "            self.timeline.refresh()\n            yield",
+        "            self.timeline.refresh(commit.batch)\n            yield",
         "            yield",
         test="unit/wheel/storage/timelines/test_kinds.py::test_a_killed_batch_is_finished_by_dequeue",
     ),

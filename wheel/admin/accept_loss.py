@@ -47,6 +47,7 @@ from duewheel.wheel.publisher_protocol import Publisher
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES, slots_in
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.message_store import Prefixes
+from duewheel.wheel.storage.runs import Runs
 
 DELETED, RECREATED, CUT_SHORT = "deleted", "recreated", "cut short"
 _NEVER = np.iinfo(np.int64).max
@@ -342,6 +343,7 @@ def _write_pages(directory: DataDirectory, accepted: Losses, ids: Mapping[str, s
         # Both pages: were only the newest written, damage to it would restore the old marks.
         for batch in (before.batch + 1, before.batch + 2):
             state.write_commit(after._replace(batch=batch))
+            directory.append_runs(Runs.joined([]), batch)
             state.mark_applied()
 
 

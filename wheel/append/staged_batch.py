@@ -182,7 +182,7 @@ class StagedBatch:
         self.abandon(written, count)
         again = self.write(replace(rows.take(moved), slot=np.full(count, earliest)))
         staged.slot[moved], staged.position[moved[again.order]] = earliest, again.position
-        runs = again.runs.extended_by(written.runs.where(written.runs.slot > earliest))
+        runs = Runs.joined([again.runs, written.runs.where(written.runs.slot > earliest)])
         return staged._replace(runs=runs)
 
     # ---- cancels ---------------------------------------------------------------------------

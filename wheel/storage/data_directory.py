@@ -142,7 +142,7 @@ class DataDirectory:
         directory._note_damage(newest_batch)
         directory.state.begin()
         if role is Role.INGEST:
-            directory.timeline.hold()
+            directory._hold_timeline()
         if role is Role.DEQUEUE:
             # Before the first heartbeat: ingest must not apply the recovery record of an
             # earlier start.
@@ -154,6 +154,14 @@ class DataDirectory:
         for folder in (*self.hour_folders, *self.cancels.folders):
             folder.make_folder()
         self.topics.make_file()
+
+    def _hold_timeline(self) -> None:
+        """Opens the timeline to write; a recovery makes a new one if that is impossible."""
+        try:
+            self.timeline.hold()
+        except CorruptFile as error:
+            log.warning("the timeline is damaged: a new one is built", reason=str(error))
+            self.state.note_damage(Damage.CACHE_LOST)
 
     def _note_damage(self, newest_batch: int) -> None:
         """Records contradictions between the files as damage, under engine.lock.
@@ -218,6 +226,7 @@ class DataDirectory:
         Raises:
             Locked: a stuck process has the lock.
             RecoveryPending: the files must be recovered first.
+            CorruptFile: the timeline, or the batch that is to be finished, is damaged.
         """
         with self.engine_lock.held(LOCK_DEADLINE_S):
             if self.state.needs_recovery:
@@ -227,7 +236,7 @@ class DataDirectory:
             commit = self.state.commit()
             if not commit.applied:
                 self._redo(commit)
-            self.timeline.refresh()
+            self.timeline.refresh(commit.batch)
             yield commit
 
     def _redo(self, commit: Commit) -> None:
@@ -245,8 +254,7 @@ class DataDirectory:
                     self.messages.read(hour, block)
                 start, precision_ms = lengths.batch_from, self.config.precision_ms
                 batch.append(self.log.runs(hour, records, start, precision_ms))
-        for runs in batch:
-            self.append_runs(runs, commit.batch)
+        self.append_runs(Runs.joined(batch), commit.batch)
         for hour, lengths in commit.hours.items():
             self.mark_cancelled(hour, lengths, lengths.cancelled_from)
         self.state.mark_applied()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,14 +44,12 @@ class Runs:
             self.count[mask],
         )
 
-    def extended_by(self, other: Runs) -> Runs:
-        """Returns these runs and those of `other`."""
-        return Runs(
-            *(
-                np.concatenate([getattr(self, name), getattr(other, name)])
-                for name in ("slot", "first_pos", "last_pos", "prev_pos", "count")
-            )
-        )
+    @staticmethod
+    def joined(parts: Iterable[Runs]) -> Runs:
+        """Returns the runs of all parts, in their order; none of no part."""
+        columns = [(p.slot, p.first_pos, p.last_pos, p.prev_pos, p.count) for p in parts]
+        none = [(np.empty(0, np.int64),) * 5]
+        return Runs(*(np.concatenate(each) for each in zip(*(columns or none), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

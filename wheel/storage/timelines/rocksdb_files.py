@@ -11,6 +11,7 @@ secondary. `path` is that of the data directory.
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from contextlib import suppress
@@ -37,6 +38,22 @@ READERS = "rocksdb.readers"
 CACHE_BYTES, BUFFER_BYTES = 32 << 20, 16 << 20
 LOG_BYTES = 64 << 20  # on disk
 _MESSAGES_BYTES = 1 << 20
+_TRIES = 5
+
+# What the binding writes at each opening, also of a reader, and does not need.
+_BINDING_FILE = "rocksdict-config.json"
+
+# Errors of the host, which say nothing of the files.
+_REFUSALS = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOLCK,
+    errno.ENOMEM,
+    errno.EACCES,
+    errno.EROFS,
+)
 
 
 class NewRocksdb:
@@ -93,13 +110,43 @@ def options() -> Options:
     return made
 
 
+def _opened(folder: Path, its: Options, access: AccessType | None = None) -> Rdict:
+    """Opens a database with these options; without the second argument it would have those of the
+    file OPTIONS, which has no checksum.
+    """
+    access = access or AccessType.read_write()
+    return Rdict(str(folder), its, column_families={"default": its}, access_type=access)
+
+
+def _spare_readers(database: Path) -> None:
+    """Lets the binding write nowhere: a reader needs neither the right to write nor room."""
+    path = database / _BINDING_FILE
+    if not path.is_symlink():
+        path.unlink(missing_ok=True)
+        path.symlink_to(os.devnull)
+
+
+def close(database: Rdict) -> None:
+    """Closes a database. It may be unable to flush; then the write-ahead log has what it lacks."""
+    with suppress(Exception):
+        database.close()
+
+
 def make(database: Path, fs: FileSystem) -> None:
-    """Makes an empty database in this folder."""
+    """Makes an empty database in this folder.
+
+    Raises:
+        OSError: the disk is full, or fails.
+    """
     fs.remove_tree(database)
     fs.make_directory(database)
     creating = options()
     creating.create_if_missing(True)
-    Rdict(str(database), creating).close()
+    try:
+        _spare_readers(database)
+        _opened(database, creating).close()
+    except Exception as error:
+        raise as_raised(database, error) from error
 
 
 def opened_to_write(path: Path, number: int) -> Rdict:
@@ -108,14 +155,16 @@ def opened_to_write(path: Path, number: int) -> Rdict:
     Raises:
         Locked: another process has it open to write.
         CorruptFile: it is missing or damaged.
+        OSError: the host refuses: the disk is full, for example.
     """
-    found = database(path, number)
+    folder = database(path, number)
     try:
-        return Rdict(str(found), options())
+        _spare_readers(folder)
+        return _opened(folder, options())
     except Exception as error:
-        if "lock hold" in str(error) or "LOCK" in str(error):
-            raise Locked(f"{found}: another process writes there") from error
-        raise CorruptFile(found, 0, str(error)) from error
+        if "lock hold" in str(error) or os.strerror(errno.EAGAIN) in str(error):
+            raise Locked(f"{folder}: another process writes there") from error
+        raise as_raised(folder, error) from error
 
 
 def as_it_is(path: Path, number: int) -> Rdict:
@@ -123,27 +172,47 @@ def as_it_is(path: Path, number: int) -> Rdict:
 
     Raises:
         CorruptFile: it is missing or damaged.
+        OSError: the host refuses: too many files are open, for example.
     """
-    found = database(path, number)
-    try:
-        return Rdict(str(found), options(), access_type=AccessType.read_only(False))
-    except Exception as error:
-        raise CorruptFile(found, 0, str(error)) from error
+    return _opened_to_read(database(path, number), AccessType.read_only(False))
 
 
 def secondary(path: Path, number: int) -> tuple[Rdict, Path]:
     """Opens a database to follow it; returns it, and the folder of its messages.
 
     Raises:
-        CorruptFile: it is missing or damaged.
+        CorruptFile, OSError: as `as_it_is`.
     """
-    found, messages = database(path, number), _folder_of_reader(path)
-    access = AccessType.secondary(str(messages))
+    messages = _folder_of_reader(path)
     try:
-        return Rdict(str(found), options(), access_type=access), messages
-    except Exception as error:
+        opened = _opened_to_read(database(path, number), AccessType.secondary(str(messages)))
+    except BaseException:
         HOST_FS.remove_tree(messages)
-        raise CorruptFile(found, 0, str(error)) from error
+        raise
+    return opened, messages
+
+
+def _opened_to_read(folder: Path, access: AccessType) -> Rdict:
+    """Opens a database that may be written meanwhile: RocksDB may remove a file after it has read
+    the name, and find all when it tries again.
+    """
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            return _opened(folder, options(), access)
+        except Exception as error:
+            if not tries_left or os.strerror(errno.ENOENT) not in str(error):
+                raise as_raised(folder, error) from error
+    raise AssertionError("the last try returns or raises")
+
+
+def as_raised(folder: Path, error: Exception) -> CorruptFile | OSError:
+    """Returns what to raise for an error of RocksDB in a database: a full disk is no damage, which
+    a recovery would repair.
+    """
+    for number in _REFUSALS:
+        if os.strerror(number) in str(error):
+            return OSError(number, str(error), str(folder))
+    return CorruptFile(folder, 0, str(error))
 
 
 def _folder_of_reader(path: Path) -> Path:
@@ -170,7 +239,7 @@ def newest(path: Path) -> int:
     """
     found = numbers(path)
     if not found:
-        raise CorruptFile(path / FOLDER, 0, "there is no database")
+        raise CorruptFile(path / FOLDER, 0, "there is no database: timer.timeline may differ")
     return found[-1]
 
 

@@ -24,11 +24,11 @@ the first refresh after a batch.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from rocksdict import DbClosedError, Rdict, ReadOptions, WriteBatch
+from rocksdict import Rdict, ReadOptions, WriteBatch
 
 from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
@@ -45,8 +45,9 @@ from duewheel.wheel.storage.timelines.timeline import DirectoryFiles, Timeline
 _KEY_BYTES = 16
 _COUNT_BYTES = 4
 _NEWEST_BATCH = b"\xff" * 8 + b"batch"
-_FIRST, _END = bytes(_KEY_BYTES), b"\xff" * 8
+_FIRST = bytes(_KEY_BYTES)
 _KEYS_AT_ONCE = 1 << 12
+_CATCH_UPS = 3
 
 
 class RocksdbTimeline(Timeline):
@@ -73,7 +74,7 @@ class RocksdbTimeline(Timeline):
     def exists(cls, path: Path, config: WheelConfig, fs: FileSystem) -> bool:
         """As Timeline: opens it."""
         try:
-            rocksdb_files.as_it_is(path, rocksdb_files.newest(path)).close()
+            rocksdb_files.close(rocksdb_files.as_it_is(path, rocksdb_files.newest(path)))
         except CorruptFile:
             return False
         return True
@@ -88,11 +89,11 @@ class RocksdbTimeline(Timeline):
     def hold(self) -> None:
         """As Timeline: opens it to write, for life."""
         self._close_database()
+        self._writes = True
         for other in rocksdb_files.numbers(self._path):
             if other != self._number:
                 self._directory.fs.remove_tree(rocksdb_files.database(self._path, other))
         self._db = rocksdb_files.opened_to_write(self._path, self._number)
-        self._writes = True
         HOST_FS.remove_tree(self._path / rocksdb_files.READERS)
 
     def close(self) -> None:
@@ -104,8 +105,7 @@ class RocksdbTimeline(Timeline):
         self._db, self._messages = rocksdb_files.secondary(self._path, self._number)
 
     def _close_database(self) -> None:
-        with suppress(DbClosedError):
-            self._db.close()
+        rocksdb_files.close(self._db)
         if self._messages is not None:
             HOST_FS.remove_tree(self._messages)
             self._messages = None
@@ -165,20 +165,32 @@ class RocksdbTimeline(Timeline):
         try:
             _checked_write(writer, batch, self._path)
         finally:
-            writer.close()
+            rocksdb_files.close(writer)
             self._open_to_read()
 
     # ---- reading ---------------------------------------------------------------------------
 
-    def refresh(self) -> None:
-        """As Timeline; after a rebuild by another process, in the new database. Without a new batch
+    def refresh(self, batch: int = 0) -> None:
+        """As Timeline. RocksDB does not say that its log was cut, or removed beside a reader that
+        was about to open it: only the batch shows that runs are missing.
+        """
+        if not self._writes:
+            self._follow()
+        for _ in range(_CATCH_UPS):
+            if (newest := self.newest_batch(batch)) >= batch:
+                return
+            if not self._writes:
+                self._catch_up()
+        detail = f"batch {newest} is the newest, {batch} was appended"
+        raise CorruptFile(rocksdb_files.database(self._path, self._number), 0, detail)
+
+    def _follow(self) -> None:
+        """Catches up; after a rebuild by another process, in the new database. Without a new batch
         there is nothing to catch up with: that costs half a millisecond, at every slot's end.
         """
-        if self._writes:
-            return
         # Read first: a batch is marked once all of its runs are written.
         applied = self._directory.state.applied
-        if self._messages is None or not rocksdb_files.database(self._path, self._number).exists():
+        if self._messages is None or rocksdb_files.newest(self._path) != self._number:
             self._close_database()
             self._open_to_read()
         elif applied != self._seen:
@@ -259,9 +271,8 @@ class RocksdbTimeline(Timeline):
         except (GeneratorExit, CorruptFile):
             raise
         except Exception as error:
-            raise CorruptFile(
-                rocksdb_files.database(self._path, self._number), 0, str(error)
-            ) from error
+            found = rocksdb_files.database(self._path, self._number)
+            raise rocksdb_files.as_raised(found, error) from error
 
 
 def _checked_write(db: Rdict, batch: WriteBatch, path: Path) -> None:

@@ -10,13 +10,20 @@
 Everything else is the logs' and common to all timelines: the records with their ids, levels and
 marks of cancelled timers, the messages, the commit page and its lengths. So a timeline is derived:
 it can be made again from the logs, a batch that it has half taken is appended once more, and what
-it lacks is damage. There are two:
+it lacks is damage, which it must find: a slot that seems empty is delivered as empty.
+
+What a method has written lies in files of the data directory when it returns, so a kill loses
+nothing; a clean stop syncs all files there, and a start after a loss of power builds the timeline
+again. Each process has an object of its own, which a start opens under engine.lock. In dequeue a
+thread reads closed slots (`runs`, `require_sound`) while another one links later ones or
+refreshes. There are two:
 
     wheel      a ring of slots, each with a chain of runs in the log    wheel_timeline.py
     rocksdb    a key for each run, ordered by slot                      rocksdb_timeline.py
 
-A third one is a subclass of `Timeline` and one of `Verifier`, and a line in kinds.py; the tests
-in tests/unit/wheel/storage/timelines/test_kinds.py say what all must do.
+A third one is a subclass of `Timeline` and one of `Verifier`, a name in `TimelineKind` (slots.py),
+and a line in `FILES` and `timeline_class` (kinds.py); the tests in
+tests/unit/wheel/storage/timelines/test_kinds.py say what all must do.
 """
 
 from __future__ import annotations
@@ -56,7 +63,7 @@ class DirectoryFiles:
 
 
 class Timeline(ABC):
-    """One data directory's runs by slot; see the module's head. Not thread-safe."""
+    """One data directory's runs by slot; see the module's head."""
 
     @abstractmethod
     def __init__(self, directory: DirectoryFiles) -> None:
@@ -64,6 +71,7 @@ class Timeline(ABC):
 
         Raises:
             CorruptFile: the timeline is damaged or missing.
+            OSError: the host refuses: no descriptor is left, for example.
         """
         self._directory = directory
 
@@ -72,7 +80,12 @@ class Timeline(ABC):
     @classmethod
     @abstractmethod
     def exists(cls, path: Path, config: WheelConfig, fs: FileSystem) -> bool:
-        """Returns whether the directory at `path` has a timeline of this kind and geometry."""
+        """Returns whether the directory at `path` has a timeline of this kind and geometry, which
+        can be opened. Processes may write to it meanwhile.
+
+        Raises:
+            OSError: the host refuses, which is no damage.
+        """
 
     @classmethod
     @abstractmethod
@@ -94,13 +107,16 @@ class Timeline(ABC):
     def hold(self) -> None:  # noqa: B027 - most timelines have nothing to do
         """Opens the files to write for as long as this object lives. Called by ingest's start,
         under engine.lock.
+
+        Raises:
+            CorruptFile: they are damaged. Then only `clear` works, which makes others.
         """
 
     @abstractmethod
     def close(self) -> None:
         """Closes the files."""
 
-    # ---- writing, under engine.lock --------------------------------------------------------
+    # ---- writing, under engine.lock: ingest; or dequeue, `append` and `link` only, unheld ----
 
     @abstractmethod
     def reach(self, lower: int) -> int:
@@ -124,7 +140,12 @@ class Timeline(ABC):
 
     @abstractmethod
     def append(self, runs: Runs, batch: int) -> None:
-        """Adds a batch's runs. A second call, after a kill during the first, changes nothing."""
+        """Adds a batch's runs, maybe none, behind those of each slot; from then on the batch is the
+        newest. A second call, also after a kill during the first, changes nothing.
+
+        Raises:
+            RecoveryPending: nothing can be written now; the next start appends the batch again.
+        """
 
     @abstractmethod
     def link(self, runs: Runs, batch: int) -> None:
@@ -142,14 +163,23 @@ class Timeline(ABC):
 
     @abstractmethod
     def forget_below(self, slot: int) -> None:
-        """Drops the runs of slots below `slot`: their hours are delivered and unlinked."""
+        """Drops the runs of slots below `slot`: their hours are delivered and unlinked. Called with
+        each batch.
+        """
 
     # ---- reading ---------------------------------------------------------------------------
 
     @abstractmethod
-    def refresh(self) -> None:
+    def refresh(self, batch: int = 0) -> None:
         """Lets the next reads see every batch that was applied before this call, by any process:
         all, under engine.lock.
+
+        Args:
+            batch: one that is known to be applied.
+
+        Raises:
+            CorruptFile: the timeline is damaged, or lacks the batch.
+            RecoveryPending: another timeline has taken the place of the one that is open.
         """
 
     @abstractmethod
@@ -163,8 +193,8 @@ class Timeline(ABC):
 
     @abstractmethod
     def runs(self, after: int, until: int, records_max: int) -> tuple[SlotRuns, int]:
-        """Finds the runs of the first slots of after < s ≤ until, all of one hour, up to a number
-        of records; but of one slot at least. The interval must not be longer than the ring.
+        """Finds the runs of the first slots of after < s ≤ until, up to a number of records; but of
+        one slot at least. The interval must lie in one hour, and not be longer than the ring.
 
         Returns:
             The runs, and the last slot that they cover: `until` if there are no more.

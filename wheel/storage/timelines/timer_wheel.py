@@ -26,6 +26,7 @@ Cost: some 30 ns per slot touched, whatever the number of pending timers.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,12 +74,16 @@ class TimerWheel:
 
     def __init__(self, path: Path, ring: int, fs: FileSystem = HOST_FS) -> None:
         size = ring * ENTRY_BYTES
-        found = path.stat().st_size
+        try:
+            found = path.stat().st_size
+        except FileNotFoundError as error:
+            raise CorruptFile(path, 0, "there is no wheel: timer.timeline may differ") from error
         if found != size:
             raise CorruptFile(path, 0, f"{found} bytes long, expected {size}")
         fd = fs.open_file(path)
         try:
             mapped = fs.map(fd, size, writable=True)
+            self._inode = os.fstat(fd).st_ino
         finally:
             fs.close(fd)
         self.path = path
@@ -129,6 +134,14 @@ class TimerWheel:
             new.close()
             raise
         return new
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the mapped file still has its name."""
+        try:
+            return self.path.stat().st_ino == self._inode
+        except FileNotFoundError:
+            return False
 
     def last_positions(self, slots: Int64, before: Int64) -> Int64:
         """Returns the newest record of each slot, NO_POSITION where the slot is empty.

@@ -14,7 +14,7 @@ import numpy as np
 
 from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.checkpoints.fs import FileSystem, NewFile
-from duewheel.errors import CorruptFile
+from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.slots import WheelConfig, hour_of
 from duewheel.wheel.storage.byte_layouts import ENTRY_BYTES
@@ -95,8 +95,15 @@ class WheelTimeline(Timeline):
 
     # ---- reading ---------------------------------------------------------------------------
 
-    def refresh(self) -> None:
-        """As Timeline: all processes map the same pages."""
+    def refresh(self, batch: int = 0) -> None:
+        """As Timeline: all processes map the same pages, as long as they map the same file. A start
+        with another `timer.timeline` removes it under a running process, which would find all its
+        slots empty.
+        """
+        if not self.wheel.is_in_place:
+            raise RecoveryPending(
+                f"{self.wheel.path} was removed: is timer.timeline the same in every process?"
+            )
 
     def require_sound(self, after: int, until: int) -> None:
         """As Timeline."""

@@ -20,7 +20,9 @@ from duewheel.checkpoints.unfinished_recovery import recovering
 from duewheel.errors import RecoveryPending
 from duewheel.testing import TIMER_TOPIC
 from duewheel.wheel.storage.byte_layouts import ENTRY, MAGIC_ABANDONED, RECORD, RECORD_BYTES
+from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check
+from duewheel.wheel.storage.runs import Runs
 
 SLOT = NOW_MS // PRECISION_MS + 9
 RING = 8192
@@ -54,8 +56,12 @@ def recovers(world: RecoveryWorld) -> None:
 
 def rewrite(world: RecoveryWorld, commit: Commit, batch: int) -> None:
     """Have the newest commit page be this one, under another number."""
-    state, c = State.open(world.path), commit
-    state.write_commit(c._replace(batch=batch, applied=False))
+    state = State.open(world.path)
+    state.write_commit(commit._replace(batch=batch, applied=False))
+    directory = DataDirectory(world.path, world.wheel)
+    if batch > commit.batch:
+        directory.append_runs(Runs.joined([]), batch)
+    directory.close()
     state.mark_applied()
     state.release()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import uuid
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests.harness.recovery_world import RecoveryWorld, half_delivered
 
 from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.role import Role
-from duewheel.errors import Locked
+from duewheel.errors import Locked, RecoveryPending
 from duewheel.testing import TimerRow
 from duewheel.wheel.slots import HOUR_MS, TimelineKind, WheelConfig, hour_of
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
@@ -107,7 +108,8 @@ def test_a_batch_that_comes_twice_is_there_once(world: LocalWorld) -> None:
     directory = world.shard.directory(Role.INGEST)
     hour, lengths = next(iter(directory.state.commit().hours.items()))
     records = directory.log.read(hour, 0, lengths.log_bytes)
-    directory.append_runs(directory.log.runs(hour, records, 0, PRECISION_MS), 1)
+    batch = directory.state.commit().batch
+    directory.append_runs(directory.log.runs(hour, records, 0, PRECISION_MS), batch)
     for role in Role:
         assert found(of(world, role), 0, 9) == ([(2, 0, 2), (5, 2, 1)], 9)
     assert check(world.path, world.wheel).findings == []
@@ -115,7 +117,7 @@ def test_a_batch_that_comes_twice_is_there_once(world: LocalWorld) -> None:
 
 def test_a_cleared_timeline_lacks_what_the_log_has(world: LocalWorld) -> None:
     append(world, 2, 2, 5)
-    of(world, Role.INGEST).clear(1)
+    of(world, Role.INGEST).clear(world.state.commit().batch)
     for role in Role:
         assert found(of(world, role), 0, 9) == ([], 9)
     assert {each.code for each in check(world.path, world.wheel).findings} & {
@@ -196,6 +198,30 @@ def test_chains_are_no_obstacle_for_rocksdb(
     assert (dict(world.engine.marks) == marks) == (kind == "rocksdb")
     world.ingest()
     assert check(world.path, world.wheel).findings == []
+    world.finish()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_processes_with_different_timelines_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: TimelineKind
+) -> None:
+    """Each start removes the other's. Dequeue ends, instead of finding all slots empty."""
+    (other,) = (each for each in KINDS if each != kind)
+    world = RecoveryWorld(tmp_path, monkeypatch)
+    world.write(0, 5, 6)
+    world.ingest()
+    world.kill()
+    take(world, other)
+    world.boot = str(uuid.uuid4())  # power lost: ingest has a recovery to apply
+    world.shard.start_dequeue()
+    take(world, kind)
+    world.shard.start_ingest()
+    world.ingest()
+    with pytest.raises(RecoveryPending):
+        world.at_slot(9)
+    assert world.sources() == []
+    world.kill()
+    world.start()
     world.finish()
 
 

@@ -1,0 +1,175 @@
+"""What RocksDB alone can meet: a lost log, a full disk, readers beside its writer."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rocksdict import Rdict
+from tests.harness.local_world import PRECISION_MS, SLOT, LocalWorld
+from tests.harness.recovery_world import RecoveryWorld
+
+from duewheel.checkpoints.fs import HOST_FS, READING_FS
+from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.state_file import Damage
+from duewheel.errors import RecoveryPending
+from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.full_check import check
+from duewheel.wheel.storage.timelines import rocksdb_files
+from duewheel.wheel.storage.timelines.rocksdb_timeline import RocksdbTimeline
+
+CONFIG = WheelConfig(PRECISION_MS, 4096, 40_000, margin_ms=0, timeline="rocksdb")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> LocalWorld:
+    return LocalWorld(tmp_path / "data", CONFIG)
+
+
+@pytest.fixture
+def losing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecoveryWorld:
+    """It has timers whose runs are in the write-ahead log only."""
+    world = RecoveryWorld(tmp_path, monkeypatch)
+    world.stop()
+    world.wheel = world.shard.wheel = replace(world.wheel, timeline="rocksdb")
+    world.start()
+    for slot in (30, 40, 50):
+        world.write(0, slot)
+        world.ingest()
+    return world
+
+
+def put(world: LocalWorld, *slots: int) -> None:
+    world.put(*(slot * PRECISION_MS for slot in slots))
+
+
+def database(path: Path, number: int = 0) -> Path:
+    return rocksdb_files.database(path, number)
+
+
+def newest_log(path: Path) -> Path:
+    return max(database(path, rocksdb_files.newest(path)).glob("*.log"))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        Path.unlink,
+        lambda log: os.truncate(log, log.stat().st_size - 20),
+    ],
+    ids=["deleted", "cut"],
+)
+def test_a_lost_end_of_the_log_is_noticed(
+    losing: RecoveryWorld, spoil: Callable[[Path], object]
+) -> None:
+    """RocksDB opens with what is left, and says nothing."""
+    files = losing.path.with_name("files")
+    shutil.copytree(losing.path, files, symlinks=True)  # as a kill leaves them
+    spoil(newest_log(files))
+    losing.become(files)
+    with pytest.raises(RecoveryPending, match="newest"):
+        losing.start()
+    losing.kill()
+    assert losing.start() == "files lost"
+    losing.finish()
+
+
+def test_a_database_that_can_only_be_read_is_built_anew(losing: RecoveryWorld) -> None:
+    losing.checkpoint()
+    losing.kill()
+    lock = database(losing.path, rocksdb_files.newest(losing.path)) / "LOCK"
+    lock.unlink()
+    lock.mkdir()
+    losing.shard.start_dequeue()
+    with pytest.raises(RecoveryPending):
+        losing.shard.start_ingest()
+    losing.kill()
+    assert losing.start() == "power lost"
+    losing.finish()
+
+
+def test_a_reader_follows_into_the_next_database_whatever_is_left_of_the_last(
+    world: LocalWorld,
+) -> None:
+    """A reader that was about to open the last one makes its folder again."""
+    put(world, 5)
+    reader, writer = (world.shard.directory(role).timeline for role in (Role.DEQUEUE, Role.INGEST))
+    reader.refresh()
+    batch = world.state.commit().batch
+    old = rocksdb_files.newest(world.path)
+    writer.clear(batch)
+    database(world.path, old).mkdir(exist_ok=True)
+    reader.refresh(batch)
+    assert reader.is_empty(SLOT, SLOT + 9)
+
+
+def test_a_reader_writes_nothing(world: LocalWorld) -> None:
+    """Its disk may be full, or mounted to be read only."""
+    put(world, 5)
+    number = rocksdb_files.newest(world.path)
+
+    def written() -> list[tuple[str, int, int]]:
+        found = sorted(database(world.path, number).iterdir())
+        return [(each.name, each.lstat().st_mtime_ns, each.lstat().st_ino) for each in found]
+
+    before = written()
+    assert RocksdbTimeline.exists(world.path, CONFIG, READING_FS)
+    with closing(DataDirectory(world.path, CONFIG, READING_FS)) as directory:
+        directory.timeline.refresh()
+        assert not directory.timeline.is_empty(SLOT, SLOT + 9)
+    assert written() == before
+
+
+def test_a_host_that_refuses_is_no_damage(
+    world: LocalWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, no descriptor left: with damage noted, all timers would be read again."""
+
+    def refuses(*_: object, **__: object) -> Rdict:
+        raise RuntimeError("IO error: While open a file for appending: No space left on device")
+
+    put(world, 5)
+    world.kill()
+    with monkeypatch.context() as patched:
+        patched.setattr(rocksdb_files, "Rdict", refuses)
+        for start in (world.shard.start_dequeue, world.shard.start_ingest):
+            with pytest.raises(OSError, match="No space") as refused:
+                start()
+            assert refused.value.errno == errno.ENOSPC
+    world.shard.start_dequeue()
+    world.shard.start_ingest()
+    assert world.state.damage is Damage.NONE
+    world.at_slot(9)
+    assert len(world.sources()) == 1
+
+
+def test_options_are_those_of_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those of the file OPTIONS, which has no checksum."""
+    rocksdb_files.make(database(tmp_path), HOST_FS)
+    monkeypatch.setattr(rocksdb_files, "BUFFER_BYTES", 7 << 20)
+    rocksdb_files.opened_to_write(tmp_path, 0).close()
+    newest = max(database(tmp_path).glob("OPTIONS-*"))
+    assert f"write_buffer_size={7 << 20}" in newest.read_text()
+
+
+def test_a_check_finds_runs_that_are_lost_or_others(world: LocalWorld) -> None:
+    put(world, 2, 3, 4)
+    world.kill()
+    key = (SLOT + 2).to_bytes(8, "big")
+    db = rocksdb_files.opened_to_write(world.path, rocksdb_files.newest(world.path))
+    keys = [*db.keys()]
+    (first,) = (each for each in keys if each.startswith(key))
+    db.delete(first)
+    db.put((SLOT + 3).to_bytes(8, "big") + (10**6).to_bytes(8, "big"), b"\0\0\0\1")
+    (other,) = (each for each in keys if each.startswith((SLOT + 4).to_bytes(8, "big")))
+    db.put(other, b"\0\0\0\2")
+    db.close()
+    found = [(each.code, each.offset - SLOT) for each in check(world.path, CONFIG).findings]
+    assert found == [("run_lost", 2), ("run_unknown", 3), ("run_wrong", 4)]
