@@ -12,6 +12,7 @@ service where it is used. docs/testing.md has the rest.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,10 @@ def duewheel_settings() -> Mapping[str, Any] | Path | None:
 def duewheel(duewheel_settings: Mapping[str, Any] | Path | None) -> Iterator[LocalService]:
     """The service in this process: a test schedules, advances its clock, and asserts."""
     try:
-        from duewheel.testing.service import LocalService
+        with warnings.catch_warnings():
+            # 218 of kafka-python, which reads its schemas in a way that Python 3.11 calls old.
+            warnings.filterwarnings("ignore", "(open|read)_text is deprecated", DeprecationWarning)
+            from duewheel.testing.service import LocalService
     except ModuleNotFoundError as error:
         install = "pip install 'duewheel[testing]'"
         pytest.fail(

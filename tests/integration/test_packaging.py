@@ -193,7 +193,7 @@ def test_a_reminder(duewheel):
 def test_pytest_finds_the_fixture_of_the_extra(wheel: Path, tmp_path: Path) -> None:
     site = Site(wheel.with_name("testing"), wheel, "testing")
     (tmp_path / "test_reminder.py").write_text(A_TEST)
-    pytest_here = ("-m", "pytest", "--quiet", "--strict-config", "-p", "no:cacheprovider")
+    pytest_here = ("-m", "pytest", "--quiet", "-W", "error", "-p", "no:cacheprovider")
     run = site.python(*pytest_here, str(tmp_path))
     assert run.returncode == 0, run.stdout + run.stderr
     assert "1 passed" in run.stdout

@@ -20,7 +20,7 @@ each delivery, and each consumer, sees its own instant. While the `with` block l
 DelayProducer and AsyncDelayProducer of this process is connected here, and reads this clock.
 
 A timer leaves at the end of its slot, SLOT_MS long, and rolls after WINDOW_MS. With these a start
-takes some ten milliseconds, and 40 days with a timer at their end about a second. One thread moves
+takes some ten milliseconds, and 40 days with a timer at their end a second or two. One thread moves
 the clock; producers may be used from any.
 """
 
