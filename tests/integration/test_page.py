@@ -113,6 +113,9 @@ def test_every_view_fits_and_names_its_controls(
             if view == "pending":
                 page.wait_text("#view-pending .caption", f"{2 * COUNT} timers")
             assert page.run("return document.documentElement.scrollWidth") <= size[0], view
+            assert page.run("return document.querySelector('nav').offsetHeight") < 80, (
+                "in two lines"
+            )
             assert page.unnamed() == []
         ground = page.run("return getComputedStyle(document.body).backgroundColor")
         assert (ground == "rgb(244, 246, 248)") == (scheme == "light")

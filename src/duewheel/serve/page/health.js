@@ -24,7 +24,7 @@ const NOT_READY = {
   batch_stuck: "Ingest is stuck in a batch: timers that were written are not listed here yet.",
   dequeue_behind: "Deliveries are late.",
   recovering:
-    "The files are being recovered, or messages are read from Kafka again: nothing is delivered until that ends.",
+    "The files are being recovered or, at a first start, made; or messages are read from Kafka again: nothing is delivered until that ends.",
   unreadable: "The files of the shard cannot be read here: what is pending is unknown.",
   no_data_directory: "The shard has no files yet: the first start of its processes makes them.",
 };
