@@ -1,12 +1,14 @@
 """Try the built package as a user meets it: installed by pip, outside the checkout.
 
-    python -P scripts/try_package.py [client | service]
+    python -P scripts/try_package.py [client | testing | service]
 
     client    a new environment with the client alone: its size, the seconds of pip, an import, and
               the line of a command that needs more
+    testing   a new environment with the extra for tests: pytest finds the fixture, in a test that
+              waits for 40 days
     service   a new environment with the service: `duewheel demo` on a real Kafka and Spark
 
-Without an argument both. Libraries come from the package registry that pip is configured for, at
+Without an argument all. Libraries come from the package registry that pip is configured for, at
 the newest releases that the package allows. The exit code is 1 if anything fails.
 """
 
@@ -20,7 +22,13 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-KINDS = {"client": "", "service": "[service]"}
+KINDS = {"client": "", "testing": "[testing]", "service": "[service]"}
+TRIED = """
+def test_a_reminder(duewheel):
+    duewheel.producer().schedule("orders", b"pay", key=b"42", delay="40d")
+    duewheel.advance("40d")
+    assert [message.value for message in duewheel.delivered("orders")] == [b"pay"]
+"""
 CLIENT_MB_MAX = 20  # 12 to 15 with an environment's own pip left out
 
 
@@ -35,7 +43,7 @@ def main(arguments: list[str]) -> int:
         (wheel,) = away.glob("*.whl")
         for kind in arguments or KINDS:
             python = install(wheel, kind)
-            (try_client if kind == "client" else try_service)(python)
+            {"client": try_client, "testing": try_testing, "service": try_service}[kind](python)
     return 0
 
 
@@ -63,6 +71,14 @@ def try_client(python: Path) -> None:
     refused = subprocess.run([command, "run"], capture_output=True, text=True, check=False)
     if refused.returncode != 2 or "duewheel[service]" not in refused.stderr:
         sys.exit(f"`duewheel run` beside the client alone: {refused}")
+
+
+def try_testing(python: Path) -> None:
+    """Runs a test with the fixture."""
+    folder = python.parent / "tests"
+    folder.mkdir()
+    (folder / "test_reminder.py").write_text(TRIED)
+    run(str(python), "-m", "pytest", "--quiet", "-p", "no:cacheprovider", str(folder), cwd=folder)
 
 
 def try_service(python: Path) -> None:

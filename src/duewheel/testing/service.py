@@ -68,6 +68,7 @@ from duewheel.wheel.slots import slot_of
 _SERVERS = "memory:9092"
 _GROUP_BYTES_MAX = 1 << 40  # all that is taken at once is one batch
 _BEYOND_ALL = 1 << 62
+_ROUNDS_MAX = 1_000  # of consumers that write for consumers, at one instant
 _CANCELS = {NAME_OF[Request.CANCEL], NAME_OF[Request.RESCHEDULE]}
 
 Handler = TypeVar("Handler", bound=Callable[[Any], object])
@@ -239,9 +240,16 @@ class LocalService:
             return self._slots[0] if self._slots else _BEYOND_ALL
 
     def _consume(self) -> None:
-        """Hands records to their consumers, until no consumer has written another one."""
+        """Hands records to their consumers, until no consumer has written another one.
+
+        Raises:
+            RuntimeError: they write records for each other without end, and no time passes.
+        """
+        rounds = 0
         while sum(each.run(self._cluster) for each in self._consumers):
-            pass
+            rounds += 1
+            if rounds > _ROUNDS_MAX:
+                raise RuntimeError(f"consumers have written for consumers, {rounds} times in a row")
 
     def _deliver(self, now_ms: int) -> None:
         """Sets the clock, and turns the loop until it has nothing to do."""

@@ -229,6 +229,18 @@ def test_a_consumer_that_raises_gets_its_record_again(service: LocalService) -> 
     assert calls == [b"a", b"a", b"b"]
 
 
+def test_a_consumer_that_writes_for_itself_without_end_is_stopped(service: LocalService) -> None:
+    producer = service.producer()
+
+    @service.consumer("orders")
+    def again(record: Any) -> None:
+        producer.send("orders", record.value)
+
+    producer.send("orders", b"oops")
+    with pytest.raises(RuntimeError, match="written for consumers"):
+        service.advance("1s")
+
+
 def test_a_consumer_may_cancel_and_await_the_reply(service: LocalService) -> None:
     producer = service.producer()
     timer = producer.schedule("orders", b"pay", key=b"42", delay="2h").result(timeout=10)
