@@ -1,28 +1,31 @@
-"""RocksDB's options, each beside those that duewheel sets: the steps of timeline_steps.py.
+"""RocksDB's options, each beside those that rocksdb_files.py sets, under the timeline alone.
 
-    rocksdb_options.py [--pending N] [--rounds N] [--only NAME ...]
-    rocksdb_options.py --as NAME STEP PENDING FOLDER      one step, in this process
+    rocksdb_options.py [--runs N] [--rounds N] [--only NAME ...]
 
-Variants take turns, each step in a process of its own. Prints a Markdown table: for each metric the
-median of the options as they are, and the ratio of each variant to it. Ratios of processor time,
-bytes and memory can be compared on a busy machine.
+Variants take turns in this process: a shard's timeline takes batches of runs in slots of 12 hours,
+its reader catches up with each, and scans slots in order. Prints a Markdown table: for each metric
+the median of the options as they are, and the ratio of each variant to it. Processor time includes
+flushes and compactions.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import logging
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
+import structlog
 from rocksdict import (
     BlockBasedOptions,
     DBCompactionStyle,
@@ -37,163 +40,188 @@ ROOT = Path(__file__).resolve().parents[2]
 # The last place to look for modules: a folder called `wheel` lies there.
 sys.path.append(str(ROOT))
 
+from tests.bench.engine import CONFIG, START_MS  # noqa: E402
 from tests.bench.measured import number  # noqa: E402
 from tests.bench.tables import markdown  # noqa: E402
-from tests.bench.timeline_steps import STEPS, FilledShard  # noqa: E402
 
+from duewheel.checkpoints.role import Role  # noqa: E402
+from duewheel.schemas.arrays import Int64  # noqa: E402
+from duewheel.testing import LocalShard, ManualClock, RecordingPublisher  # noqa: E402
+from duewheel.wheel.slots import HOUR_MS, WheelConfig  # noqa: E402
 from duewheel.wheel.storage.runs import Runs  # noqa: E402
 from duewheel.wheel.storage.timelines import rocksdb_files, rocksdb_timeline  # noqa: E402
+from duewheel.wheel.storage.timelines.rocksdb_timeline import RocksdbTimeline  # noqa: E402
 
 AS_IT_IS = "as it is"
-METRICS = {
-    "spread": (
-        "enqueue processor time",
-        "written per byte appended",
-        "disk of the timeline",
-        "anonymous memory of both processes",
-    ),
-    "delivery": ("slot at 5,000/s, processor time", "spike: walk"),
-    "recovery": ("built from the logs, processor time",),
-}
-Measured = dict[str, float]
+WHEEL = WheelConfig(timeline="rocksdb")
+BATCH = 50_000
+FIRST = START_MS // WHEEL.precision_ms
+SLOTS = 12 * HOUR_MS // WHEEL.precision_ms
+SCANS, SCANNED_SLOTS = 200, 20
+Patch = AbstractContextManager[Any]
+Figures = dict[str, float]
 
 
-def changed_options(change: Callable[[Options], object]) -> Callable[[], None]:
-    """Changes what rocksdb_files.py sets."""
+def changed(change: Callable[[Options], object]) -> Callable[[], Patch]:
+    """What rocksdb_files.py sets, with a change."""
+    made = rocksdb_files.options
 
-    def apply() -> None:
-        made = rocksdb_files.options
+    def options() -> Options:
+        found = made()
+        change(found)
+        return found
 
-        def changed() -> Options:
-            found = made()
-            change(found)
-            return found
-
-        rocksdb_files.options = changed
-
-    return apply
+    return lambda: patch.object(rocksdb_files, "options", options)
 
 
-def constant(name: str, value: int) -> Callable[[], None]:
-    return lambda: setattr(rocksdb_files, name, value)
+def sized(name: str, mib: int) -> Callable[[], Patch]:
+    return lambda: patch.object(rocksdb_files, name, mib << 20)
 
 
-def blocks(size_kib: int) -> Callable[[Options], None]:
-    def change(found: Options) -> None:
-        table = BlockBasedOptions()
-        table.set_block_cache(rocksdb_files.block_cache())
-        table.set_block_size(size_kib << 10)
-        table.set_cache_index_and_filter_blocks(True)
-        found.set_block_based_table_factory(table)
-
-    return change
+def blocks_of_4_kib(options: Options) -> None:
+    table = BlockBasedOptions()
+    table.set_block_cache(rocksdb_files.block_cache())
+    table.set_block_size(4 << 10)
+    table.set_cache_index_and_filter_blocks(True)
+    options.set_block_based_table_factory(table)
 
 
-def without_log() -> None:
-    """No write-ahead log: a kill loses what was not flushed."""
-    unlogged = WriteOptions()
-    cast("Any", unlogged).disable_wal = True  # a property, whatever the stubs say
+def unlogged() -> Patch:
+    options = WriteOptions()
+    cast("Any", options).disable_wal = True  # a property, whatever the stubs say
 
-    def write(db: Rdict, batch: WriteBatch, path: Path) -> None:
-        db.write(batch, unlogged)
+    def write(db: Rdict, batch: WriteBatch, _path: Path) -> None:
+        db.write(batch, options)
 
-    rocksdb_timeline._checked_write = write  # noqa: SLF001
+    return patch.object(rocksdb_timeline, "_checked_write", write)
 
 
-def with_ids() -> None:
-    """A second key for each timer: a hash of its id, which leads to its slot and position."""
-    append, rng = rocksdb_timeline.RocksdbTimeline.append, np.random.default_rng(2)
+def with_ids() -> Patch:
+    """A second key for each run: a hash, as of an id, which leads to slot and position."""
+    append, rng = RocksdbTimeline.append, np.random.default_rng(2)
 
-    def append_with_ids(timeline: rocksdb_timeline.RocksdbTimeline, runs: Runs, batch: int) -> None:
-        count = int(runs.count.sum())
-        hashes, places = rng.bytes(8 * count), rng.bytes(16 * count)
+    def both(timeline: RocksdbTimeline, runs: Runs, batch: int) -> None:
+        hashes, places = rng.bytes(8 * len(runs)), rng.bytes(16 * len(runs))
         written = WriteBatch(raw_mode=True)
-        for at in range(count):
+        for at in range(len(runs)):
             key = b"\xfe" + hashes[at * 8 : at * 8 + 8]
             written.put(key, places[at * 16 : at * 16 + 16])
         timeline._write(written)  # noqa: SLF001
         append(timeline, runs, batch)
 
-    setattr(rocksdb_timeline.RocksdbTimeline, append.__name__, append_with_ids)
+    return patch.object(RocksdbTimeline, "append", both)
 
 
-VARIANTS: dict[str, Callable[[], None]] = {
-    AS_IT_IS: lambda: None,
-    "no write-ahead log": without_log,
-    "no compression": changed_options(lambda o: o.set_compression_type(DBCompressionType.none())),
-    "zstd": changed_options(lambda o: o.set_compression_type(DBCompressionType.zstd())),
-    "universal compaction": changed_options(
+VARIANTS: dict[str, Callable[[], Patch]] = {
+    AS_IT_IS: changed(lambda _: None),
+    "no write-ahead log": unlogged,
+    "no compression": changed(lambda o: o.set_compression_type(DBCompressionType.none())),
+    "zstd": changed(lambda o: o.set_compression_type(DBCompressionType.zstd())),
+    "universal compaction": changed(
         lambda o: o.set_compaction_style(DBCompactionStyle.universal())
     ),
-    "static levels": changed_options(lambda o: o.set_level_compaction_dynamic_level_bytes(False)),
-    "blocks of 4 KiB": changed_options(blocks(4)),
-    "cache of 8 MiB": constant("CACHE_BYTES", 8 << 20),
-    "cache of 128 MiB": constant("CACHE_BYTES", 128 << 20),
-    "buffers of 4 MiB": constant("BUFFER_BYTES", 4 << 20),
-    "buffers of 64 MiB": constant("BUFFER_BYTES", 64 << 20),
+    "levels of fixed sizes": changed(lambda o: o.set_level_compaction_dynamic_level_bytes(False)),
+    "blocks of 4 KiB, not 16": changed(blocks_of_4_kib),
+    "cache of 8 MiB, not 32": sized("CACHE_BYTES", 8),
+    "cache of 128 MiB": sized("CACHE_BYTES", 128),
+    "buffers of 4 MiB, not 16": sized("BUFFER_BYTES", 4),
+    "buffers of 64 MiB": sized("BUFFER_BYTES", 64),
     "a key for each id, too": with_ids,
 }
 
 
-def measured(variant: str, pending: int) -> Measured:
-    """All steps on one directory; without those that fail."""
-    found: Measured = {}
+def measured(count: int) -> Figures:
+    """One variant, in a new directory."""
+    rocksdb_files.block_cache.cache_clear()
+    clock, rng = ManualClock(START_MS), np.random.default_rng(1)
     with tempfile.TemporaryDirectory(prefix="duewheel-bench-") as folder:
-        for step, metrics in METRICS.items():
-            words = ["--as", variant, step, str(pending), folder]
-            line = [sys.executable, "-P", __file__, *words]
-            run = subprocess.run(line, capture_output=True, text=True, check=False)
-            if run.returncode:
-                print(f"{variant}, {step}: {run.stderr.splitlines()[-1]}", file=sys.stderr)
-                break
-            for each in run.stdout.splitlines():
-                if each.startswith('{"metric"'):
-                    row = json.loads(each)
-                    if row["metric"] in metrics:
-                        found[f"{row['metric']}, {row['unit']}"] = row["value"]
-    return found
+        path = Path(folder) / "data"
+        shard = LocalShard(path, WHEEL, RecordingPublisher(clock), clock, CONFIG)
+        shard.start_dequeue({("timers", 0): 0})
+        shard.start_ingest()
+        writer, reader = (shard.directory(role).timeline for role in (Role.INGEST, Role.DEQUEUE))
+        assert isinstance(writer, RocksdbTimeline) and isinstance(reader, RocksdbTimeline)
+        reader.refresh()
+        writing_s = following_s = 0.0
+        buffers = 0
+        for batch in range(2, 2 + count // BATCH):
+            runs = a_batch(rng, batch)
+            begin_s = time.process_time()
+            writer.append(runs, batch)
+            writing_s += time.process_time() - begin_s
+            begin_s = time.process_time()
+            reader._catch_up()  # noqa: SLF001 - there is no commit page
+            following_s += time.process_time() - begin_s
+            buffers = max(buffers, held(writer, "cur-size-all-mem-tables"))
+        begin_s = time.process_time()
+        writer._db.flush()  # noqa: SLF001
+        while any(held(writer, name) for name in ("num-running-compactions", "compaction-pending")):
+            time.sleep(0.05)
+        writing_s += time.process_time() - begin_s
+        begin_s, found = time.process_time(), 0
+        for number_of in range(SCANS):
+            after = FIRST + number_of * (SLOTS // SCANS)
+            found += len(reader.runs(after, after + SCANNED_SLOTS, count)[0])
+        scanning_s = time.process_time() - begin_s
+        blocks = held(reader, "block-cache-usage")
+        figures = {
+            "write, us/run": writing_s / count * 1e6,
+            "catch up, ms/batch": following_s / (count // BATCH) * 1e3,
+            "scan of 20 slots, us": scanning_s / SCANS * 1e6,
+            "found": found,
+            "disk, bytes/run": held(writer, "total-sst-files-size") / count,
+            "memory of the writer, MB": (buffers + blocks) / 1e6,
+        }
+        for role in Role:
+            shard.kill(role)
+    return figures
 
 
-def table(values: dict[str, list[Measured]]) -> str:
+def a_batch(rng: np.random.Generator, batch: int) -> Runs:
+    slots: Int64 = FIRST + np.sort(rng.choice(SLOTS, BATCH, replace=False))
+    first = (batch << 32) + np.arange(BATCH) * 52
+    ones = np.ones(BATCH, np.int64)
+    return Runs(slots, first, first, ones, ones)
+
+
+def held(timeline: RocksdbTimeline, name: str) -> int:
+    """A property of the database, as RocksDB says."""
+    database = timeline._db  # noqa: SLF001
+    return database.property_int_value(f"rocksdb.{name}") or 0
+
+
+def table(values: dict[str, list[Figures]]) -> str:
     """A row for each variant, a column for each metric."""
 
-    def median(variant: str, metric: str) -> float | None:
-        found = [each[metric] for each in values[variant] if metric in each]
-        return statistics.median(found) if found else None
+    def median(variant: str, metric: str) -> float:
+        return statistics.median(each[metric] for each in values[variant])
 
-    metrics = list(dict.fromkeys(name for each in values[AS_IT_IS] for name in each))
     rows = []
     for variant in values:
         cells = []
-        for metric in metrics:
+        for metric in values[AS_IT_IS][0]:
             value, base = median(variant, metric), median(AS_IT_IS, metric)
-            if variant == AS_IT_IS:
-                cells.append(number(float(f"{value:.3g}")) if value is not None else "–")
-            else:
-                cells.append(f"{value / base:.2f}×" if value is not None and base else "–")
+            shown = number(float(f"{value:.3g}"))
+            cells.append(shown if variant == AS_IT_IS or not base else f"{value / base:.2f}×")
         rows.append([variant, *cells])
-    return markdown(["", *metrics], rows)
+    return markdown(["", *values[AS_IT_IS][0]], rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pending", type=int, default=1_000_000)
+    parser.add_argument("--runs", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="*", choices=VARIANTS, default=list(VARIANTS))
-    parser.add_argument("--as", dest="one", nargs=4)
     args = parser.parse_args()
-    if args.one:
-        variant, step, pending, folder = args.one
-        VARIANTS[variant]()
-        STEPS[step](FilledShard(Path(folder), "rocksdb", int(pending)))
-        return
-    values: dict[str, list[Measured]] = defaultdict(list)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    values: dict[str, list[Figures]] = defaultdict(list)
     for _ in range(args.rounds):
         for variant in dict.fromkeys([AS_IT_IS, *args.only]):
-            values[variant].append(measured(variant, args.pending))
-            print(variant, json.dumps(values[variant][-1]), file=sys.stderr, flush=True)
+            with VARIANTS[variant]():
+                values[variant].append(measured(args.runs))
+            print(variant, values[variant][-1], file=sys.stderr, flush=True)
     print(table(values))
-    print(f"\n{args.rounds} rounds, {args.pending:,} pending, load {os.getloadavg()[0]:.1f}")
+    print(f"\n{args.rounds} rounds, {args.runs:,} runs, load {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

@@ -27,14 +27,14 @@ sys.path.append(str(ROOT))
 
 from tests.bench.duewheel_system import DuewheelSystem  # noqa: E402
 from tests.bench.figures import Recorder  # noqa: E402
-from tests.bench.session import CLOCK, Session, fill, sleep_until, wait  # noqa: E402
+from tests.bench.session import CLOCK, DEADLINE_S, Session, fill, sleep_until, wait  # noqa: E402
 from tests.bench.tables import markdown  # noqa: E402
 
 from duewheel.ops.status import status  # noqa: E402
 from duewheel.wheel.slots import TimelineKind  # noqa: E402
 
 PENDING = 1_000_000
-AWAY_MS = 45_000  # enough to stop on a busy machine
+AWAY_MS = 90_000  # enough to stop on a busy machine
 DUE = 100
 # Each start's kind; the shard is filled on the first one.
 STARTS: tuple[TimelineKind, ...] = ("wheel", "wheel", "rocksdb", "rocksdb", "wheel")
@@ -65,7 +65,7 @@ def change(
     sleep_until(int(load.due_ms[0]) + 100)
     start_ms, begun_s = CLOCK.now_ms(), time.monotonic()
     system.resume()
-    session.await_received(load)
+    session.await_received(load, DEADLINE_S)
     wait(lambda: status(system.settings)["ingest"]["state"] == "running" and system.is_whole)
     whole_s = time.monotonic() - begun_s
     rows = session.received(load)
