@@ -12,6 +12,7 @@ from duewheel.dev.broker import HOST
 TLS_CLIENT_HELLO = b"\x16"
 TLS_ALERT = bytes.fromhex("15030300020228")  # fatal: handshake failure
 _WAIT_S = 5.0
+_AT_ONCE_S = 0.2
 
 
 def hangs_up(connection: socket.socket) -> None:
@@ -28,6 +29,29 @@ def is_silent(connection: socket.socket) -> None:
     """Waits for the client to give up."""
     while connection.recv(4096):
         pass
+
+
+def ends_with_the_answer(broker: str) -> Callable[[socket.socket], None]:
+    """A broker whose last answer and end of a connection arrive as one: what a busy client sees."""
+    host, _, port = broker.rpartition(":")
+
+    def treat(connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)  # until the end, or 200 ms
+        with socket.create_connection((host, int(port)), _WAIT_S) as upstream:
+            while request := connection.recv(1 << 16):
+                upstream.settimeout(_WAIT_S)
+                upstream.sendall(request)
+                answer = upstream.recv(1 << 16)
+                upstream.settimeout(_AT_ONCE_S)
+                try:
+                    ended = not upstream.recv(1, socket.MSG_PEEK)
+                except TimeoutError:
+                    ended = False
+                connection.sendall(answer)
+                if ended:
+                    return
+
+    return treat
 
 
 @contextmanager

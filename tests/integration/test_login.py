@@ -28,6 +28,7 @@ from tests.harness.secured_broker import (
     listener_properties,
     password_properties,
 )
+from tests.harness.small_servers import ends_with_the_answer, server
 
 from duewheel.client import DelayProducer
 from duewheel.clock import SystemClock
@@ -170,6 +171,18 @@ def test_each_wrong_setting_has_a_reason_of_its_own(
         ClientSettings(options).open(KafkaAdminClient, Deadline(60))
     assert time.monotonic() - begun_s < AT_ONCE_S
     assert "hunter" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("to", "settings", "reason"), [WRONG[0], WRONG[2]])
+def test_a_refusal_that_comes_with_the_end_of_the_connection_counts(
+    listeners: Listeners, to: str, settings: dict[str, str], reason: str
+) -> None:
+    """Busy hosts read both at once."""
+    options = client(listeners, to, settings)
+    with server(ends_with_the_answer(options["bootstrap_servers"][0])) as relay:
+        (made,) = ClientSettings(options | {"bootstrap_servers": [relay]}).attempts(Deadline(30))
+    assert reason in made.problem
+    assert made.is_refusal
 
 
 def test_the_right_settings_are_accepted(listeners: Listeners) -> None:

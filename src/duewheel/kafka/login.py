@@ -19,7 +19,6 @@ from typing import Any
 
 from kafka.errors import (
     IllegalSaslStateError,
-    KafkaConnectionError,
     KafkaError,
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
@@ -32,7 +31,6 @@ from duewheel.threads import each_beside
 _AT_A_TIME = 16
 _OFFERED = (0, UnsupportedSaslMechanismError.errno)  # of a handshake: both list the mechanisms
 _PORT = 9092
-_AGAIN = 5
 
 Settings = Mapping[str, Any]
 Question = Callable[[Any, Any], Awaitable[Any]]  # of kafka-python's manager and connection
@@ -46,13 +44,11 @@ class LoginAttempt:
         server: its address.
         problem: why it did not; "" if it did.
         is_refusal: whether the settings are the reason, so that a further attempt cannot succeed.
-        was_ended: whether the server ended the connection.
     """
 
     server: str
     problem: str = ""
     is_refusal: bool = False
-    was_ended: bool = False
 
 
 def attempts(settings: Settings, deadline: Deadline) -> list[LoginAttempt]:
@@ -87,31 +83,13 @@ class _Login:
         self._mechanism = settings.get("sasl_mechanism")
 
     def attempt(self) -> LoginAttempt:
-        """Logs in. Without a reason it tries again: kafka-python drops a refusal that it reads
-        together with the end of the connection. Where that happens each time, the server offers
-        the mechanism and hangs up on the credentials: that is the reason then.
-        """
-        made = self._once()
-        again = _AGAIN if "SASL" in self._protocol else 0
-        for _ in range(again):
-            if made.is_refusal or not made.problem or not self._deadline.remaining_s():
-                return made
-            made = self._once()
-        if not again or made.is_refusal or not made.was_ended:
-            return made
-        if self._mechanism not in self._mechanisms():
-            return made
-        problem = f"ends each connection when {self._who} logs in by SASL {self._mechanism}"
-        return LoginAttempt(self._server, f"{problem} ({made.problem})", is_refusal=True)
-
-    def _once(self) -> LoginAttempt:
+        """Logs in."""
         try:
             self._ask(_metadata)
         except Exception as error:  # noqa: BLE001 - also what a token provider raises
             reason = self._explained(error)
             problem = reason or f"{type(error).__name__}: {error}"
-            was_ended = isinstance(error, KafkaConnectionError)
-            return LoginAttempt(self._server, problem, bool(reason), was_ended)
+            return LoginAttempt(self._server, problem, is_refusal=bool(reason))
         return LoginAttempt(self._server)
 
     def _ask(self, question: Question, **others: Any) -> Any:
@@ -120,6 +98,7 @@ class _Login:
 
         async def question_once() -> Any:
             manager = client._manager  # noqa: SLF001 - as in producer_internals.py
+            _keep_last_answers(manager)
             node_id = manager.cluster.bootstrap_brokers()[0].node_id
             left_ms = self._deadline.remaining_ms()
             connection = await manager.get_connection(
@@ -209,6 +188,27 @@ class _Login:
         except Exception:  # noqa: BLE001 - not this protocol either
             return False
         return True
+
+
+def _keep_last_answers(manager: Any) -> None:
+    """Makes the manager's transports read what precedes the end of a connection.
+
+    kafka-python drops an answer that it reads together with the end: on a busy host, each refusal.
+    """
+    build = manager._build_transport  # noqa: SLF001
+
+    async def build_keeping(*args: Any, **options: Any) -> Any:
+        transport = await build(*args, **options)
+        receive = transport._sock_recv  # noqa: SLF001
+
+        def received() -> tuple[bytes, Exception | None]:
+            octets, error = receive()
+            return octets, None if octets else error  # the end is read again, by the next call
+
+        transport._sock_recv = received  # noqa: SLF001
+        return transport
+
+    manager._build_transport = build_keeping  # noqa: SLF001
 
 
 async def _nothing(_: Any, __: Any) -> None:

@@ -65,18 +65,3 @@ def test_a_client_gives_up_at_once_where_its_settings_are_refused() -> None:
         with pytest.raises(ConfigError, match="speaks TLS"):
             client.open(KafkaAdminClient, Deadline(60))
     assert time.monotonic() - begun_s < 30
-
-
-@pytest.mark.parametrize(("offered", "is_refusal"), [(["PLAIN"], True), (["GSSAPI"], False)])
-def test_a_server_that_hangs_up_at_each_login_refuses_it(
-    monkeypatch: pytest.MonkeyPatch, offered: list[str], is_refusal: bool
-) -> None:
-    """kafka-python drops a refusal that it reads together with the end of the connection."""
-    ended = LoginAttempt("a:1", "KafkaConnectionError: socket disconnected", was_ended=True)
-    monkeypatch.setattr("duewheel.kafka.login._Login._once", lambda _: ended)
-    monkeypatch.setattr("duewheel.kafka.login._Login._mechanisms", lambda _: offered)
-    login = {"sasl_mechanism": "PLAIN", "sasl_plain_username": "ann"}
-    settings = {"bootstrap_servers": ["a:1"], "security_protocol": "SASL_SSL", **login}
-    (made,) = attempts(settings, Deadline(5))
-    assert made.is_refusal is is_refusal
-    assert ("user 'ann' with this password" in made.problem) is is_refusal
