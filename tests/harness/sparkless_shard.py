@@ -95,8 +95,8 @@ class SparklessShard:
         assert [outcome.error for outcome in outcomes] == [None]
         internals.stop(producer, 5)
 
-    def pump(self, contract: Contract | None = None) -> None:
-        """Take what is new in the timer topic, deliver what is due."""
+    def take(self, contract: Contract | None = None) -> None:
+        """Take what is new in the timer topic."""
         marks = self._engine.marks
         first = {number: offset for (_, number), offset in marks.items()}
         # First the ends, and no record behind them: others may write at this moment.
@@ -110,6 +110,10 @@ class SparklessShard:
         else:
             batch = parser(self._engine.epochs, self.settings.dead_letter_topic)(found)
         self._engine.append(batch, {**marks, **ends})
+
+    def pump(self, contract: Contract | None = None) -> None:
+        """Take what is new in the timer topic, deliver what is due."""
+        self.take(contract)
         time.sleep(2 * self.settings.timer.precision_ms / 1000)
         while self._dequeue.tick():
             pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,7 +13,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource
 from tests.harness.config_file import write_config
-from tests.harness.launcher import objects, wait_until
+from tests.harness.launcher import launch, objects, tail, wait_until
 from tests.harness.reader import read_topic
 from tests.harness.served import served
 from tests.harness.shared_broker import SharedBroker
@@ -23,20 +24,25 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError
 from duewheel.ops.receipts import ReceiptFilter, ReceiptPage, page_of_receipts
+from duewheel.ops.status import status as read_status
 from duewheel.schemas.wire.single_record import Header
 
 pytestmark = pytest.mark.kafka
 
-COUNT = 40
+COUNT, TO_KILL = 40, 2_000
+
+
+def written(broker: SharedBroker, path: Path, name: str, **sections: Any) -> Path:
+    """The configuration of a shard with receipts."""
+    timers, receipts = f"{name}.timers", f"{name}.receipts"
+    topic = {timers: {"lateness_header": True, "lateness_p99": "1m"}}
+    timer = {"receipts_topic": receipts, "targets": [f"{name}*"], "topic": topic}
+    return write_config(path, broker.bootstrap_servers, name, timer=timer, **sections)
 
 
 @pytest.fixture(scope="module")
 def config(broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    name, path = "receipted", tmp_path_factory.mktemp("receipts")
-    timers, receipts = f"{name}.timers", f"{name}.receipts"
-    topic = {timers: {"lateness_header": True, "lateness_p99": "1m"}}
-    timer = {"receipts_topic": receipts, "targets": [f"{name}*"], "topic": topic}
-    return write_config(path, broker.bootstrap_servers, name, timer=timer)
+    return written(broker, tmp_path_factory.mktemp("receipts"), "receipted")
 
 
 @pytest.fixture(scope="module")
@@ -188,3 +194,34 @@ def test_without_the_setting_there_are_none_to_search(shard: SparklessShard) -> 
     settings = shard.settings.model_copy(update={"timer": timer})
     with pytest.raises(ConfigError, match=r"timer\.receipts_topic names no topic"):
         page_of_receipts(settings, ReceiptFilter(), limit=1, page=None, within_s=1)
+
+
+def test_over_kills_of_dequeue_each_message_has_one_receipt(
+    broker: SharedBroker, tmp_path: Path
+) -> None:
+    """Its process is killed among some hundred transactions, again and again."""
+    config = written(broker, tmp_path, "killed", dequeue={"chunk_records": 10})
+    settings = load(config)
+    log, target = config.with_name("dequeue.log"), f"{settings.app.id}.orders"
+    with closing(SparklessShard(settings, 1)) as shard:
+        headers: list[Header] = [("REAL_TOPIC", target.encode()), ("TIMER_DELAY_MS", b"0")]
+        shard.send(shard.timers, 0, *((b"%d" % n, b"value", headers) for n in range(TO_KILL)))
+        shard.take()
+    room = {"max.message.bytes": "2000000"}  # as `init` would make it; the shard has made it plain
+    alter(broker.bootstrap_servers, settings.dead_letter_topic, room)
+
+    for goal in (200, 700, 1_100, TO_KILL):
+        process = launch(config, "dequeue")
+        wait_until(
+            lambda: read_status(settings)["delivered"] >= goal,  # noqa: B023 - called at once
+            lambda: tail(log),
+            every_s=0.005,
+        )
+        assert process.end(signal.SIGKILL, 30)
+
+    messages = read_topic(broker.bootstrap_servers, target)
+    delivered = sorted(dict(message.headers)["TIMER_SOURCE"].decode() for message in messages)
+    page = page_of_receipts(settings, ReceiptFilter(), limit=TO_KILL + 1, page=None, within_s=60)
+    receipts = sorted(row["source"] for row in page.receipts)
+    assert receipts == delivered
+    assert len(set(receipts)) == len(receipts) == TO_KILL
