@@ -2,8 +2,9 @@
 
     rocksdb/<number>/      a database; the highest number counts. A rebuild makes the next one and
                            removes the others: a damaged one is never written to
-    rocksdb.readers/<pid>  the messages of RocksDB in a reading process; ingest empties it. Nothing
-                           reads them, so no crash test need see when they come and go
+    rocksdb.readers/<pid>  the messages of RocksDB in a reading process; a start of ingest removes
+                           those of killed ones. Nothing reads them, so no crash test need see when
+                           they come and go
 
 A database is opened to write by one process; to read as it is now; or to follow it, as RocksDB's
 secondary. `path` is that of the data directory.
@@ -205,6 +206,16 @@ def _opened_to_read(folder: Path, access: AccessType) -> Rdict:
     raise AssertionError("the last try returns or raises")
 
 
+def remove_dead_readers(path: Path) -> None:
+    """Removes the folders of readers that were killed. Without its folder a living one would end
+    with SIGSEGV when it closes.
+    """
+    with suppress(FileNotFoundError):
+        for folder in (path / READERS).iterdir():
+            if not Path("/proc", folder.name.partition("-")[0]).exists():
+                HOST_FS.remove_tree(folder)
+
+
 def as_raised(folder: Path, error: Exception) -> CorruptFile | OSError:
     """Returns what to raise for an error of RocksDB in a database: a full disk is no damage, which
     a recovery would repair.
@@ -221,6 +232,11 @@ def _folder_of_reader(path: Path) -> Path:
         HOST_FS.make_folder(path / READERS)
         return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=path / READERS))
     return Path(tempfile.mkdtemp(prefix="duewheel-rocksdb-"))
+
+
+def logs(path: Path, number: int) -> set[str]:
+    """Returns the names of a database's write-ahead logs: each until it has become a table."""
+    return {each.name for each in database(path, number).glob("*.log")}
 
 
 def numbers(path: Path) -> list[int]:

@@ -94,7 +94,7 @@ class RocksdbTimeline(Timeline):
             if other != self._number:
                 self._directory.fs.remove_tree(rocksdb_files.database(self._path, other))
         self._db = rocksdb_files.opened_to_write(self._path, self._number)
-        HOST_FS.remove_tree(self._path / rocksdb_files.READERS)
+        rocksdb_files.remove_dead_readers(self._path)
 
     def close(self) -> None:
         """As Timeline."""
@@ -193,13 +193,21 @@ class RocksdbTimeline(Timeline):
         if self._messages is None or rocksdb_files.newest(self._path) != self._number:
             self._close_database()
             self._open_to_read()
+            self._catch_up()
         elif applied != self._seen:
             self._catch_up()
         self._seen = applied
 
     def _catch_up(self) -> None:
+        """Reads what was written since. RocksDB reads first which tables there are, then the logs
+        that it finds: of a log that becomes a table in between, a reader would see neither.
+        """
         with self._damage():
-            self._db.try_catch_up_with_primary()
+            while True:
+                logs = rocksdb_files.logs(self._path, self._number)
+                self._db.try_catch_up_with_primary()
+                if logs <= rocksdb_files.logs(self._path, self._number):
+                    return
 
     def require_sound(self, after: int, until: int) -> None:
         """As Timeline: RocksDB has checksums, and a scan fails at the first that does not match."""

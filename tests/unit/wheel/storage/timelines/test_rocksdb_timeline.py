@@ -110,6 +110,30 @@ def test_a_reader_follows_into_the_next_database_whatever_is_left_of_the_last(
     assert reader.is_empty(SLOT, SLOT + 9)
 
 
+def test_a_reader_looks_again_when_a_log_has_become_a_table_meanwhile(
+    world: LocalWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had read which tables there are before that, and finds the log no more."""
+    put(world, 5)
+    reader = world.shard.directory(Role.DEQUEUE).timeline
+    reader.refresh()
+    found = iter([{"1.log", "2.log"}, {"2.log", "3.log"}, {"2.log", "3.log"}, {"2.log", "3.log"}])
+    monkeypatch.setattr(rocksdb_files, "logs", lambda *_: next(found))
+    put(world, 6)
+    reader.refresh()
+    assert list(found) == []
+
+
+def test_only_the_folders_of_killed_readers_are_removed(world: LocalWorld) -> None:
+    """RocksDB crashes when it closes a reader whose folder is gone."""
+    world.shard.directory(Role.DEQUEUE).timeline.refresh()
+    killed = world.path / rocksdb_files.READERS / f"{2**22 + 1}-killed"
+    killed.mkdir()
+    world.restart(Role.INGEST)
+    (living,) = killed.parent.iterdir()
+    assert living.name.startswith(f"{os.getpid()}-")
+
+
 def test_a_reader_writes_nothing(world: LocalWorld) -> None:
     """Its disk may be full, or mounted to be read only."""
     put(world, 5)
