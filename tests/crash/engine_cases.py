@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from tests.crash.cancel_verdict import Asked, Came, judge
 from tests.harness.timelines import KIND
 from tests.harness.timer_rows import ends_of
 
 from duewheel.checkpoints.role import Role
+from duewheel.prove.cancel_rules import RequestOutcome, TimerRequest, cancel_faults
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import (
     TIMER_TOPIC,
@@ -184,12 +184,12 @@ def a_row(offset: int, timer_id: bytes, slots: int = 0) -> TimerRow:
     return TimerRow(0, offset, due_ms, timer_id=timer_id, request="" if slots else "cancel")
 
 
-def judge_rows(expected: dict[str, TimerRow], left: list[Delivered]) -> list[Came]:
+def judge_rows(expected: dict[str, TimerRow], left: list[Delivered]) -> list[RequestOutcome]:
     """Each timer once unless it was cancelled, each cancel one reply, and a true one; returns the
     replies.
     """
     asked = [
-        Asked(
+        TimerRequest(
             (t.partition, t.offset),
             None if t.rejected else t.timer_id,  # a dead letter cannot be met
             is_timer=t.request != "cancel",
@@ -199,7 +199,8 @@ def judge_rows(expected: dict[str, TimerRow], left: list[Delivered]) -> list[Cam
     ]
     places = [(expected[row.source].partition, expected[row.source].offset) for row in left]
     came = [
-        Came(place, row.transaction, row.answer) for place, row in zip(places, left, strict=True)
+        RequestOutcome(place, row.transaction, row.answer)
+        for place, row in zip(places, left, strict=True)
     ]
-    assert judge(asked, came) == []
-    return [each for each in came if each.word]
+    assert cancel_faults(asked, came) == []
+    return [each for each in came if each.reply]

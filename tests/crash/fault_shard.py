@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from kafka import KafkaProducer
-from tests.crash.cancel_verdict import Asked, Came, Fault, Place, judge
 from tests.harness.config_file import write_config
 from tests.harness.launcher import tail
 from tests.harness.reader import TopicReader
@@ -35,6 +34,13 @@ from duewheel.errors import RecoveryPending
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.ops.status import status as read_status
 from duewheel.osutil.child_process import Child
+from duewheel.prove.cancel_rules import (
+    Fault,
+    RequestOutcome,
+    Source,
+    TimerRequest,
+    cancel_faults,
+)
 from duewheel.wheel.slots import HOUR_MS
 from duewheel.wheel.storage.full_check import check
 
@@ -94,7 +100,7 @@ class CrashRequest:
     offset: int
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Source:
         """Where it lies in the timer topic."""
         return self.partition, self.offset
 
@@ -105,10 +111,10 @@ class CrashRequest:
         return asked.get(CANCEL) or asked.get("UNIQ_KEY") or self.source.encode()
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> TimerRequest:
         """For the verdict on cancels."""
         names = dict(self.request).keys()
-        return Asked(self.place, self.timer_id, CANCEL not in names, bool(names & CANCELS))
+        return TimerRequest(self.place, self.timer_id, CANCEL not in names, bool(names & CANCELS))
 
     @property
     def rolled(self) -> bool:
@@ -381,11 +387,12 @@ class FaultShard:
     def verdict(self, seen: list[Seen], answers: list[Seen]) -> list[Fault]:
         """On cancels, and on what they meet and do not meet."""
         asked = {sent.place: sent.asked for sent in (*self.sent.values(), *self.requests.values())}
-        came = [Came(self.sent[record.value].place, record.taken_ms) for record in seen]
+        came = [RequestOutcome(self.sent[record.value].place, record.taken_ms) for record in seen]
         for answer in answers:
             said = json.loads(answer.value)
-            came.append(Came(self.requests[said["source"]].place, answer.taken_ms, said["answer"]))
-        return judge(asked.values(), came)
+            place = self.requests[said["source"]].place
+            came.append(RequestOutcome(place, answer.taken_ms, said["answer"]))
+        return cancel_faults(asked.values(), came)
 
     def judge_all(self) -> None:
         """Everything has come that was to come, and everything on disk is whole."""

@@ -61,7 +61,7 @@ def finish(case: Case, world: CaseShard, new: list[list[TimerRow]]) -> None:
     expected = {t.source: t for t in case.timers + [t for batch in new for t in batch]}
     left = world.journal.delivered()
     answers = judge_rows(expected, left)
-    assert {each.word for each in answers} == set(Answer), "too little was asked"
+    assert {each.reply for each in answers} == set(Answer), "too little was asked"
     last: dict[tuple[int, int], int] = {}
     for message in left:
         timer = expected[message.source]

@@ -28,9 +28,10 @@ from kafka.admin import (
     ResourceType,
 )
 from kafka.structs import TopicPartition
+from tests.harness.config_file import write_config
 from tests.harness.deliveries import rows
 from tests.harness.examining import CLOCK, errors, examined, only, settings_for
-from tests.harness.launcher import wait_until
+from tests.harness.launcher import run, wait_until
 from tests.harness.secured_broker import listener_properties, password_properties
 
 from duewheel import factory
@@ -282,3 +283,49 @@ def test_an_advertised_address_at_which_nobody_listens(secured: Secured, tmp_pat
     assert secured.nobody in reachable.found
     assert "advertised.listeners" in reachable.remedy
     assert exit_code(found) == 3
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_a_proof_names_the_right_that_it_lacks(
+    secured: Secured, tmp_path: Path, operator: KafkaAdminClient
+) -> None:
+    prefix = f"proof-{uuid.uuid4().hex[:8]}"
+    client = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": USER,
+        "sasl_plain_password": PASSWORD,
+    }
+    config = write_config(tmp_path, secured.sasl, prefix, kafka={"client": client})
+    short = ("--minutes", "0.1", "--timers", "600", "--kills", "1", "--seed", "3")
+    words = ("prove", "--prefix", prefix, "--out", str(tmp_path / "prove.html"), *short)
+
+    def topics() -> list[str]:
+        return [name for name in operator.list_topics() if name.startswith(prefix)]
+
+    refused = run(config, *words)
+    assert refused.returncode == 2
+    assert "does not create topic" in refused.stderr and topics() == []
+
+    own = ResourcePattern(ResourceType.TOPIC, f"{prefix}-", PREFIXED)
+    grant(operator, [(own, "CREATE READ WRITE DESCRIBE_CONFIGS")])
+    refused = run(config, *words)
+    assert refused.returncode == 2
+    assert "a proof needs DELETE" in refused.stderr
+    (left,) = topics()
+    assert f"could not be deleted: delete it by hand topic={left}" in refused.stderr
+    operator.delete_topics([left])
+
+    grant(operator, [(own, "DELETE")])
+    refused = run(config, *words)
+    assert refused.returncode == 2
+    assert "TransactionalIdAuthorizationFailed" in refused.stderr and topics() == []
+
+    ids = ResourcePattern(ResourceType.TRANSACTIONAL_ID, f"{prefix}-", PREFIXED)
+    grant(operator, [(ids, "WRITE")])
+    held = run(config, *words)
+    assert held.returncode == 0, held.stderr
+    page = (tmp_path / "prove.html").read_text("utf-8")
+    assert PASSWORD not in page and USER in page
+    assert topics() == []

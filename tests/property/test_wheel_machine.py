@@ -25,13 +25,13 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.crash.cancel_verdict import Asked, Came, judge
 from tests.harness.killed import Killed, die
 from tests.harness.local_world import BusyClock
 
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
+from duewheel.prove.cancel_rules import RequestOutcome, TimerRequest, cancel_faults
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.testing import (
     TIMER_TOPIC,
@@ -105,7 +105,7 @@ class WheelMachine(RuleBasedStateMachine):
         self.slots: dict[int, dict[int, int]] = {p: {} for p in range(PARTITIONS)}
         self.ends = dict.fromkeys(range(PARTITIONS), 0)
         self.delivered: dict[int, set[int]] = {p: set() for p in range(PARTITIONS)}
-        self.came: list[Came] = []
+        self.came: list[RequestOutcome] = []
         self.last_floor = -(2**62)
         self.last_offset: dict[tuple[int, int], int] = {}
 
@@ -346,7 +346,7 @@ class WheelMachine(RuleBasedStateMachine):
                 continue
             place = place_of(source)
             word = answer_value(key_value or b"")["answer"] if is_answer else ""
-            self.came.append(Came(place, len(self.publisher.committed), word))
+            self.came.append(RequestOutcome(place, len(self.publisher.committed), word))
 
     def newest_cancels(self, partition: int, below: int) -> dict[bytes | None, int]:
         """The greatest offset at which each id is cancelled, of those below an offset."""
@@ -362,7 +362,7 @@ class WheelMachine(RuleBasedStateMachine):
         """
         assert replies.answer.all()
         told = int((~replies.is_copy).sum())
-        for partition, offset in [each.place for each in self.came[len(self.came) - told :]]:
+        for partition, offset in [each.source for each in self.came[len(self.came) - told :]]:
             assert offset < progress.partitions[TIMER_TOPIC, partition].closed_mark
         for chase in chases_in(replies):
             part = progress.partitions[TIMER_TOPIC, chase.partition]
@@ -426,7 +426,7 @@ class WheelMachine(RuleBasedStateMachine):
             self.clock.set(max(latest_ms, self.clock.now_ms()))
             self.turn_after(5, 10_000)
         asked = [row for rows in self.kafka.values() for row in rows if row.origin is None]
-        assert judge([asked_of(row) for row in asked], self.came) == []
+        assert cancel_faults([asked_of(row) for row in asked], self.came) == []
         state = self.state_of_ingest()
         mirror = state.mirror()
         assert mirror is not None and mirror.delivered_rows == state.commit().placed == len(
@@ -446,10 +446,10 @@ def is_timer(row: TimerRow) -> bool:
     return row.request != "cancel"
 
 
-def asked_of(row: TimerRow) -> Asked:
+def asked_of(row: TimerRow) -> TimerRequest:
     """A dead letter cannot be met."""
     timer_id = None if row.rejected else row.timer_id
-    return Asked((row.partition, row.offset), timer_id, is_timer(row), row.request != "")
+    return TimerRequest((row.partition, row.offset), timer_id, is_timer(row), row.request != "")
 
 
 def place_of(source: bytes | None) -> tuple[int, int]:

@@ -24,14 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kafka import TopicPartition
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-from tests.harness.reader import read_committed
 from tests.soak.cluster import Cluster
-from tests.soak.judge import FAULTS, Verdict, judge
-from tests.soak.listener import Listener
-from tests.soak.load import FAR_WINDOWS, SoakLoad, number_of
 from tests.soak.shard import (
     PRECISION_MS,
     PROCESSES,
@@ -41,6 +36,15 @@ from tests.soak.shard import (
     WINDOW_MS,
     SoakShard,
 )
+
+from duewheel.clock import SystemClock
+from duewheel.errors import DuewheelError
+from duewheel.kafka.clients import ClientSettings
+from duewheel.prove.arrivals import ArrivalReader, committed_records
+from duewheel.prove.load import FAR_WINDOWS, ProofLoad
+from duewheel.prove.plan import drawn
+from duewheel.prove.records import WrittenTopic
+from duewheel.prove.verdict import FAULTS, ProofVerdict, verdict_of
 
 # How often each kind comes, about: a start of Spark takes the longest.
 WEIGHTS = {"dequeue": 40, "broker": 25, "ingest": 10, "both": 6, "data": 6, "coordinator": 40}
@@ -70,11 +74,7 @@ class Plan:
 
     def drawn(self, dice: random.Random) -> list[str]:
         """The kind of every round."""
-        weights = [WEIGHTS[kind] for kind in self.kinds]
-        more = dice.choices(self.kinds, weights, k=max(0, self.rounds - len(self.kinds)))
-        drawn = [*self.kinds, *more][: self.rounds]
-        dice.shuffle(drawn)
-        return drawn
+        return drawn({kind: WEIGHTS[kind] for kind in self.kinds}, self.rounds, dice)
 
 
 class Soak:
@@ -94,31 +94,35 @@ class Soak:
         with ExitStack() as stack:
             stack.enter_context(self._cluster)
             servers = self._cluster.bootstrap_servers
+            client = ClientSettings({"bootstrap_servers": servers, "reconnect_backoff_max_ms": 500})
             self._shard = shard = SoakShard(self._folder, servers)
             shard.create_topics()
             stack.callback(shard.end, PROCESSES, signal.SIGKILL)
-            rate, seed = self._plan.rate, self._plan.seed
-            self._load = SoakLoad(servers, TIMERS, TIMER_PARTITIONS, rate, WINDOW_MS, seed)
+            rate, seed, clock = self._plan.rate, self._plan.seed, SystemClock()
+            self._load = load = ProofLoad(
+                client, TIMERS, TIMER_PARTITIONS, rate, WINDOW_MS, seed, clock
+            )
             topics = (shard.rules.target, shard.rules.dead_letters)
-            self._listener = Listener(servers, topics, REPLIES, TIMER_PARTITIONS)
-            for thread in (self._listener, self._load):
-                thread.start()
-                stack.callback(thread.stop)
+            self._arrivals = ArrivalReader(client, topics, REPLIES, TIMER_PARTITIONS, clock)
+            for each in (self._arrivals, load):
+                each.start()
+                stack.callback(each.stop)
             stuck = self._all_rounds(kinds, task)
-            self._load.stop()  # also if it is stuck: what is judged must not grow
+            load.stop()  # also if it is stuck: what is judged must not grow
             shard.end(PROCESSES, signal.SIGTERM)
             findings = [str(finding) for finding in shard.check().findings]
-            self._listener.stop()
-            starts = {TopicPartition(TIMERS, number): 0 for number in range(TIMER_PARTITIONS)}
-            written = read_committed(servers, starts)
-            heard, acknowledged = self._listener, self._load.acknowledged
-            verdict = judge(written, heard.arrived, heard.answers, acknowledged, shard.rules)
+            arrivals = self._arrivals
+            arrivals.stop()
+            written = WrittenTopic.of(committed_records(client, TIMERS))
+            verdict = verdict_of(
+                written, arrivals.timers, arrivals.replies, load.acknowledged, shard.rules
+            )
         return Outcome(
             self._plan,
             dict(self._recovery_s),
             self._answers_s,
             verdict,
-            self._load.doubtful,
+            load.doubtful,
             Counter(f"{name} ended with {code}" for name, code in shard.deaths),
             findings,
             stuck,
@@ -135,7 +139,7 @@ class Soak:
                 self._progress.advance(task)
             self._progress.update(task, description="awaiting the last deliveries")
             self._drain()
-        except AssertionError as error:
+        except (AssertionError, DuewheelError) as error:
             return str(error)
         return ""
 
@@ -144,7 +148,7 @@ class Soak:
         with self._befallen(kind):
             number = self._await_flow(STUCK_S)
             took_s = time.monotonic() - begun_s
-            self._await("answers", self._listener.told, number, STUCK_S)
+            self._await("answers", self._arrivals.replied, number, STUCK_S)
             answers_s = time.monotonic() - begun_s
         self._recovery_s[kind].append(took_s)
         self._answers_s.append(answers_s)
@@ -179,12 +183,12 @@ class Soak:
         number from which on.
         """
         number = self._load.number
-        self._await("deliveries", self._listener.heard, number, timeout_s)
+        self._await("deliveries", self._arrivals.delivered, number, timeout_s)
         return number
 
-    def _await(self, what: str, heard: Mapping[int, int], number: int, timeout_s: float) -> None:
+    def _await(self, what: str, highest: Mapping[int, int], number: int, timeout_s: float) -> None:
         give_up = time.monotonic() + timeout_s
-        while min(heard.values()) < number:
+        while min(highest.values()) < number:
             said = "\n".join(self._shard.said(name) for name in PROCESSES)
             assert time.monotonic() < give_up, f"no {what} in {timeout_s} s\n{said}"
             self._look_after()
@@ -195,8 +199,8 @@ class Soak:
             self._look_after()
 
     def _look_after(self) -> None:
-        failure = self._listener.failure
-        assert failure is None, f"nobody hears what arrives: {failure}"
+        self._arrivals.require_alive()
+        self._load.require_alive()
         self._shard.tend()
         time.sleep(0.02)
 
@@ -205,18 +209,9 @@ class Soak:
         self._load.stop()
         self._pause(FAR_WINDOWS * WINDOW_MS / 1000)
         give_up = time.monotonic() + STUCK_S
-        while not self._all_heard() and time.monotonic() < give_up:
+        while not self._arrivals.has_all(self._load) and time.monotonic() < give_up:
             self._look_after()
         self._pause(AFTERGLOW_S)
-
-    def _all_heard(self) -> bool:
-        """Whether all has come that was acknowledged, and that nobody has called back."""
-        known = self._load.acknowledged.keys()
-        return (
-            len(self._listener.answers) >= len(known & self._load.requests)
-            and len(self._listener.arrived) >= len(known & self._load.awaited)
-            and {number_of(r) for r in self._listener.arrived} >= known & self._load.awaited
-        )
 
 
 @dataclass(frozen=True)
@@ -235,7 +230,7 @@ class Outcome:
     plan: Plan
     recovery_s: dict[str, list[float]]
     answers_s: list[float]
-    verdict: Verdict
+    verdict: ProofVerdict
     doubtful: int
     ends: Counter[str]
     findings: list[str]
@@ -255,7 +250,7 @@ class Outcome:
             "answers_s": figures(self.answers_s) if self.answers_s else {},
             "delivered": verdict.delivered,
             "cancelled": verdict.cancelled,
-            "answers": dict(verdict.answers),
+            "answers": dict(verdict.replies),
             "rejected": verdict.rejected,
             "rolled": verdict.rolled,
             "doubtful": self.doubtful,

@@ -17,17 +17,17 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource
 from tests.harness.config_file import write_config
 from tests.harness.launcher import launch
-from tests.soak.judge import Rules
-from tests.soak.listener import PARTITIONS
 
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError, Fenced, Locked, RecoveryRefused
 from duewheel.osutil.child_process import Child
+from duewheel.prove.verdict import ProofRules
 from duewheel.wheel.storage.full_check import Report, check
 
 PROCESSES = ("dequeue", "ingest")
 TIMERS, TARGET, REPLIES = "soak.timers", "soak.orders", "soak.replies"
 TIMER_PARTITIONS = 2
+PARTITIONS = 4  # of the target
 WINDOW_MS = 2_000
 PRECISION_MS = 50
 _FINAL = {kind.exit_code for kind in (ConfigError, Fenced, Locked, RecoveryRefused)}
@@ -40,7 +40,7 @@ class SoakShard:
 
     Attributes:
         settings: as its processes have them.
-        rules: for the judge.
+        rules: for the verdict.
         deaths: name and exit code of each process that has ended without being killed.
     """
 
@@ -75,7 +75,7 @@ class SoakShard:
         )
         self.settings: Settings = load(self._config)
         dead_letters = self.settings.dead_letter_topic
-        self.rules = Rules(TARGET, dead_letters, WINDOW_MS, PRECISION_MS)
+        self.rules = ProofRules(TARGET, dead_letters, WINDOW_MS, PRECISION_MS)
         self.deaths: list[tuple[str, int]] = []
         self._children: dict[str, Child] = {}
         self._start_at_s: dict[str, float] = {}

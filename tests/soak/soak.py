@@ -3,9 +3,9 @@
     make soak ROUNDS=100 SEED=1              one broker
     make soak ROUNDS=100 SEED=1 BROKERS=3    three, of which one is killed at a time
 
-The line holds the faults that the judge has found (judge.py), `recovery_s` of each kind, what has
-happened, and the configuration. Exit code 1 if anything was lost, doubled, early, changed or out of
-order, if acknowledged records are gone, or if deliveries did not flow again.
+The line holds the faults that were found (duewheel.prove.verdict), `recovery_s` of each, what
+has happened, and the configuration. Exit code 1 if anything was lost, doubled, early, altered or
+out of order, if acknowledged records are gone, or if deliveries did not flow again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> int:
         folder = args.folder or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
         outcome = soak(plan, folder.resolve())
-    print("\n".join([*outcome.verdict.told[:20], outcome.stuck]).strip(), file=sys.stderr)
+    print("\n".join([*outcome.verdict.details[:20], outcome.stuck]).strip(), file=sys.stderr)
     print(json.dumps(outcome.as_json() | {"wall_s": round(time.monotonic() - begun_s)}))
     return 0 if outcome.ok else 1
 

@@ -25,7 +25,7 @@ GROUPS = {
     "Send and change timers": ("send", "cancel", "reschedule", "schedule", "recur", "import"),
     "Change a shard": ("reconfigure", "reshard"),
     "Recover": ("recover", "promote", "dlq"),
-    "Try it": ("demo", "dev-broker", "topic"),
+    "Try it": ("demo", "prove", "dev-broker", "topic"),
 }
 
 

@@ -92,6 +92,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "duewheel dlq replay --code unknown_target_topic --limit 1000",
     ),
     "demo": ("duewheel demo", "duewheel demo --timers 100000 --over 60s"),
+    "prove": ("duewheel prove", "duewheel prove --minutes 30 --seed 7 --out verdict.html"),
     "dev-broker run": ("duewheel dev-broker run --port 9092",),
 }
 

@@ -64,6 +64,6 @@ for command in (  # in the order of the reference (docs/commands.md)
     import_group,
     *(operating.reconfigure, operating.reshard),
     *(inspecting.recover, operating.promote, dlq),
-    *(developing.demo, developing.dev_broker, topic),
+    *(developing.demo, developing.prove, developing.dev_broker, topic),
 ):
     cli.add_command(command)

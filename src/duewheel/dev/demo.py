@@ -12,29 +12,22 @@ fetch and consumer.
 
 from __future__ import annotations
 
-import platform
 import random
-import signal
-import sys
-import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from functools import partial
-from importlib import metadata
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from duewheel import __version__
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
 from duewheel.dev.broker import DevBroker
@@ -43,19 +36,23 @@ from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.java.find import find_java
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.bootstrap import require_connection
-from duewheel.osutil.child_process import Child
+from duewheel.kafka.clients import ClientSettings
 from duewheel.osutil.signals import interruptible
 from duewheel.osutil.tempdir import ScratchFolder
+from duewheel.prove.arrivals import ArrivalReader
+from duewheel.prove.measures import Quantiles
+from duewheel.prove.own_shard import OwnShard
+from duewheel.prove.records import ArrivedTimer, RecordContent
+from duewheel.prove.versions import versions
 from duewheel.runtime.dequeue_process import init_progress
-from duewheel.threads import Worker
 
 PARTITIONS = 4
 _SHORTEST_DELAY_MS = 1_000
 _READY_S = 180.0  # Spark's start on a busy machine
 _LAST_DELIVERY_S = 60.0  # longest wait for the last delivery, after the last due time
 _DOUBLES_S = 2.0  # after the last delivery: a double would arrive within
-_STOP_S = 15.0
-_READY_ID = b"demo-ready"
+_WAIT_S = 0.1
+_READY_VALUE = b"-1 ready"  # its number comes first
 _LEVELS_MS = {1: 1_000, 2: 5_000, 3: 10_000, 4: 30_000}
 
 
@@ -63,24 +60,16 @@ _LEVELS_MS = {1: 1_000, 2: 5_000, 3: 10_000, 4: 30_000}
 class _Expected:
     """The message that the consumer must receive for one timer."""
 
-    key: bytes | None
-    value: bytes
+    content: RecordContent
     due_ms: int
 
 
-@dataclass(slots=True)
-class _Seen:
-    """The consumer's record of arrivals.
+@dataclass(frozen=True, slots=True)
+class _DemoShard:
+    """The shard, and the consumer of its deliveries."""
 
-    Attributes:
-        count: arrivals by timer id.
-        first: key, value and time of receipt of each timer's first arrival.
-        failure: the error that ended the consumer, if one did.
-    """
-
-    count: Counter[bytes] = field(default_factory=Counter)
-    first: dict[bytes, tuple[bytes | None, bytes | None, int]] = field(default_factory=dict)
-    failure: BaseException | None = None
+    shard: OwnShard
+    arrivals: ArrivalReader
 
 
 class Demo:
@@ -113,7 +102,6 @@ class Demo:
         self._given_servers = bootstrap_servers
         self._console = Console(stderr=True)
         self._clock = SystemClock()
-        self._seen = _Seen()
         self._started_s = time.monotonic()
         self._first_delivery_s = 0.0
 
@@ -125,16 +113,14 @@ class Demo:
             servers = self._given_servers or self._start_broker(stack)
             settings = self._settings(work, servers)
             self._make_topics(stack, settings)
-            supervisor = self._start_duewheel(stack, work)
-            self._start_consumer(stack, settings)
+            running = self._start(stack, settings, work)
             try:
-                self._await_ready(settings, supervisor)
+                self._await_ready(settings, running)
                 expected = self._schedule(settings)
-                self._await_deliveries(expected, supervisor)
+                self._await_deliveries(expected, running)
             except DuewheelError as error:
-                raise DuewheelError(f"{error}\n{_tail(work / 'duewheel.log')}") from error
-            dead_letters = _count_records(settings, settings.dead_letter_topic)
-        verdict = self._verdict(expected, dead_letters)
+                raise DuewheelError(f"{error}\n{running.shard.log_tail()}") from error
+        verdict = self._verdict(expected, running.arrivals.timers)
         self._say(verdict)
         return verdict
 
@@ -182,51 +168,51 @@ class Demo:
         admin.create_topic(self._target, PARTITIONS)
         init_progress(settings)
 
-    def _start_duewheel(self, stack: ExitStack, work: Path) -> Child:
-        log = stack.enter_context((work / "duewheel.log").open("wb"))
-        command = [sys.executable, "-P", "-m", "duewheel"]
-        child = Child(
-            [*command, "run", "--config", str(work / "duewheel.toml")],
-            stderr=log,
-            # SIGKILL would leave its two processes behind, waiting for a Kafka that died with us.
-            on_parent_death=signal.SIGTERM,
-        )
-        stack.callback(child.stop, _STOP_S)
-        return child
+    def _start(self, stack: ExitStack, settings: Settings, work: Path) -> _DemoShard:
+        shard = OwnShard(settings, work)
+        stack.callback(shard.stop)
+        shard.tend()
+        client = ClientSettings(settings.kafka.client_options("consumer"))
+        topics = (self._target, settings.dead_letter_topic)
+        replies = settings.timer.reply_topic or ""
+        arrivals = ArrivalReader(client, topics, replies, PARTITIONS, self._clock)
+        stack.callback(arrivals.stop)
+        arrivals.start()
+        return _DemoShard(shard, arrivals)
 
     # ---- 2. and 3. -----------------------------------------------------------------------------
 
-    def _await_ready(self, settings: Settings, supervisor: Child) -> None:
+    def _await_ready(self, settings: Settings, running: _DemoShard) -> None:
         with self._console.status("starting Spark and the dequeue process"):
             producer = KafkaProducer(**settings.kafka.client_options("producer"))
             try:
-                headers = self._headers(_READY_ID, ("TIMER_DELAY_MS", b"0"))
-                producer.send(self._timer_topic, b"ready", headers=headers).get(timeout=30)
+                headers = self._headers(("TIMER_DELAY_MS", b"0"))
+                producer.send(self._timer_topic, _READY_VALUE, headers=headers).get(timeout=30)
             finally:
                 producer.close(timeout=5)
-            self._wait(lambda: _READY_ID in self._seen.first, _READY_S, supervisor)
+            self._wait(lambda: bool(running.arrivals.timers), _READY_S, running)
         self._first_delivery_s = time.monotonic() - self._started_s
 
-    def _headers(self, timer_id: bytes, when: tuple[str, bytes]) -> list[tuple[str, bytes]]:
-        return [("UNIQ_KEY", timer_id), ("REAL_TOPIC", self._target.encode()), when]
+    def _headers(self, when: tuple[str, bytes]) -> list[tuple[str, bytes]]:
+        return [("REAL_TOPIC", self._target.encode()), when]
 
-    def _schedule(self, settings: Settings) -> dict[bytes, _Expected]:
-        """Sends every timer; returns the expected messages by id."""
+    def _schedule(self, settings: Settings) -> dict[int, _Expected]:
+        """Sends every timer; returns the expected messages by number."""
         producer = KafkaProducer(**{"linger_ms": 20, **settings.kafka.client_options("producer")})
         sent = []
         try:
             for number in range(self._timers):
-                timer_id = b"demo-%d" % number
                 key = None if number % 10 == 0 else b"key-%d" % self._random.randrange(1000)
-                value = b"order %d has waited long enough" % number
+                value = b"%d is an order that has waited long enough" % number
                 when, due_of = self._due()
-                headers = self._headers(timer_id, when)
+                headers = self._headers(when)
                 future = producer.send(self._timer_topic, value, key=key, headers=headers)
-                sent.append((timer_id, key, value, due_of, future))
+                content = RecordContent(key, len(value), hash(value), ())
+                sent.append((number, content, due_of, future))
             producer.flush(timeout=60)
             return {
-                timer_id: _Expected(key, value, due_of(future.get(timeout=1).timestamp))
-                for timer_id, key, value, due_of, future in sent
+                number: _Expected(content, due_of(future.get(timeout=1).timestamp))
+                for number, content, due_of, future in sent
             }
         except KafkaError as error:
             raise KafkaUnavailable(f"the timers could not be sent: {error}") from error
@@ -251,39 +237,7 @@ class Demo:
 
     # ---- 4. ----------------------------------------------------------------------------------
 
-    def _start_consumer(self, stack: ExitStack, settings: Settings) -> None:
-        stop = threading.Event()
-        options = settings.kafka.client_options("consumer")
-        thread = Worker("demo consumer", partial(self._consume, options, stop))
-        thread.start()
-        stack.callback(thread.join, 10)
-        stack.callback(stop.set)
-
-    def _consume(self, options: dict[str, Any], stop: threading.Event) -> None:
-        try:
-            consumer = KafkaConsumer(
-                **options,
-                isolation_level="read_committed",
-                auto_offset_reset="earliest",
-                enable_auto_commit=False,
-            )
-            consumer.assign([TopicPartition(self._target, p) for p in range(PARTITIONS)])
-            try:
-                while not stop.is_set():
-                    polled = consumer.poll(timeout_ms=100)
-                    now_ms = self._clock.now_ms()
-                    for record in (r for records in polled.values() for r in records):
-                        timer_id = dict(record.headers)["UNIQ_KEY"]
-                        arrival = (record.key, record.value, now_ms)
-                        self._seen.first.setdefault(timer_id, arrival)
-                        self._seen.count[timer_id] += 1
-            finally:
-                consumer.close()
-        except BaseException as error:
-            self._seen.failure = error
-            raise
-
-    def _await_deliveries(self, expected: dict[bytes, _Expected], supervisor: Child) -> None:
+    def _await_deliveries(self, expected: dict[int, _Expected], running: _DemoShard) -> None:
         """Shows the progress until every timer has arrived, or the wait ends."""
         last_due_ms = max(timer.due_ms for timer in expected.values())
         left_s = (last_due_ms - self._clock.now_ms()) / 1000 + _LAST_DELIVERY_S
@@ -297,8 +251,8 @@ class Demo:
             task = progress.add_task("", total=len(expected), pending=len(expected), late="-")
 
             def complete() -> bool:
-                arrived = len(self._seen.first) - 1
-                late = self._lateness_ms(expected)
+                arrived = len({timer.number for timer in running.arrivals.timers}) - 1
+                late = _lateness_ms(expected, running.arrivals.timers)
                 shown = (
                     f"p50 {np.median(late):.0f} ms, max {late.max():.0f} ms" if len(late) else "-"
                 )
@@ -306,43 +260,42 @@ class Demo:
                 progress.update(task, completed=arrived, pending=pending, late=shown)
                 return arrived >= len(expected)
 
-            self._wait(complete, left_s, supervisor, must=False)
+            self._wait(complete, left_s, running, must=False)
         time.sleep(_DOUBLES_S)
 
     def _wait(
-        self, done: Callable[[], bool], timeout_s: float, supervisor: Child, must: bool = True
+        self, done: Callable[[], bool], timeout_s: float, running: _DemoShard, must: bool = True
     ) -> None:
         end_s = time.monotonic() + timeout_s
         while not done():
-            if self._seen.failure is not None:
-                raise DuewheelError(f"the consumer failed: {self._seen.failure!r}")
-            if supervisor.wait(0.1):
-                raise DuewheelError(f"`duewheel run` ended with code {supervisor.exit_code}")
+            running.arrivals.require_alive()
+            running.shard.tend()
             if time.monotonic() > end_s:
                 if must:
                     raise DuewheelError(f"nothing was delivered within {timeout_s:.0f} s")
                 return
+            time.sleep(_WAIT_S)
 
     # ---- 5. ----------------------------------------------------------------------------------
 
-    def _lateness_ms(self, expected: dict[bytes, _Expected]) -> np.ndarray[Any, Any]:
-        arrived = list(self._seen.first.items())
-        return np.array([at - expected[i].due_ms for i, (_, _, at) in arrived if i in expected])
-
-    def _verdict(self, expected: dict[bytes, _Expected], dead_letters: int) -> dict[str, Any]:
-        late = self._lateness_ms(expected)
-        seen = self._seen
+    def _verdict(
+        self, expected: dict[int, _Expected], arrived: list[ArrivedTimer]
+    ) -> dict[str, Any]:
+        late = _lateness_ms(expected, arrived)
+        counts = Counter(timer.number for timer in arrived)
+        first = {timer.number: timer for timer in reversed(arrived)}
+        delivered = sum(number in first for number in expected)
         unaltered = sum(
-            seen.first[i][:2] == (timer.key, timer.value)
-            for i, timer in expected.items()
-            if i in seen.first
+            first[number].content == timer.content
+            for number, timer in expected.items()
+            if number in first
         )
-        delivered = sum(i in seen.first for i in expected)
         lost = len(expected) - delivered
-        doubled = sum(count - 1 for count in seen.count.values())
+        doubled = sum(count - 1 for count in counts.values())
         early = int((late < 0).sum())
+        dead_letters = sum(timer.topic != self._target for timer in arrived)
         right = lost == doubled == early == dead_letters == 0 and unaltered == len(expected)
-        percentiles = {"p50": 50, "p99": 99, "p999": 99.9, "max": 100}
+        lateness = Quantiles.of(late).as_json()
         return {
             "ok": right,
             "scheduled": len(expected),
@@ -352,10 +305,7 @@ class Demo:
             "early": early,
             "altered": delivered - unaltered,
             "dead_letters": dead_letters,
-            "lateness_ms": {
-                name: round(float(np.percentile(late, q)), 1) if len(late) else None
-                for name, q in percentiles.items()
-            },
+            "lateness_ms": {name: lateness[name] for name in ("p50", "p99", "p999", "max")},
             "first_delivery_s": round(self._first_delivery_s, 1),
             "config": {
                 "timers": self._timers,
@@ -365,7 +315,7 @@ class Demo:
                 "precision_ms": 50,
                 "own_broker": self._given_servers is None,
             },
-            "versions": _versions(),
+            "versions": {**versions(), "kafka": _broker_version()},
         }
 
     def _say(self, verdict: dict[str, Any]) -> None:
@@ -379,24 +329,14 @@ class Demo:
         )
 
 
-def _count_records(settings: Settings, topic: str) -> int:
-    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
-        starts, ends = admin.log_start_offsets([topic]), admin.end_offsets([topic])
-    return sum(ends.values()) - sum(starts.values())
+def _lateness_ms(
+    expected: dict[int, _Expected], arrived: list[ArrivedTimer]
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    late = [t.received_ms - expected[t.number].due_ms for t in arrived if t.number in expected]
+    return np.array(late, np.int64)
 
 
-def _versions() -> dict[str, str]:
-    java = find_java()
-    (kafka,) = {jar.stem.partition("-")[2] for jar in broker_jars(java) if jar.stem[:6] == "kafka_"}
-    packages = {name: metadata.version(name) for name in ("pyspark", "kafka-python", "pyarrow")}
-    return {
-        "duewheel": __version__,
-        "kafka": kafka,
-        **packages,
-        "java": java.version,
-        "python": platform.python_version(),
-    }
-
-
-def _tail(path: Path, lines: int = 20) -> str:
-    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+def _broker_version() -> str:
+    jars = broker_jars(find_java())
+    (kafka,) = {jar.stem.partition("-")[2] for jar in jars if jar.stem[:6] == "kafka_"}
+    return kafka

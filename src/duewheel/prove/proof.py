@@ -1,0 +1,268 @@
+"""`duewheel prove`: shows on the user's cluster what duewheel guarantees, and judges it.
+
+    1. creates topics under a name of its own, examines the cluster (own_topics.py)
+    2. starts `duewheel run` in a temporary folder, an independent producer and a consumer
+    3. when deliveries flow: kills processes at the moments of the plan, and waits each time until
+       they flow again
+    4. waits until everything must have arrived, and checks the files
+    5. reads the timer topic, and judges each record (verdict.py)
+
+Whatever ends it, processes, folder and topics are removed. A failure between 3 and 5 ends the load,
+and stands in the result; what has arrived until then is judged.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+from rich.progress import Progress, TaskID
+
+from duewheel.clock import SystemClock
+from duewheel.config.differences import differing
+from duewheel.config.settings import Settings
+from duewheel.config.values import as_millis
+from duewheel.doctor.findings import Diagnosis
+from duewheel.errors import DuewheelError
+from duewheel.kafka.clients import ClientSettings
+from duewheel.osutil.signals import interruptible
+from duewheel.osutil.tempdir import ScratchFolder
+from duewheel.osutil.terminal import progress_bar
+from duewheel.prove.arrivals import ArrivalReader, committed_records
+from duewheel.prove.load import FAR_WINDOWS, ProofLoad
+from duewheel.prove.measures import START, Interruption, measure
+from duewheel.prove.own_settings import own_settings
+from duewheel.prove.own_shard import OwnShard
+from duewheel.prove.own_topics import TIMER_PARTITIONS, OwnTopics
+from duewheel.prove.plan import ProofPlan
+from duewheel.prove.records import WrittenTopic
+from duewheel.prove.result import ProofResult
+from duewheel.prove.verdict import ProofRules, verdict_of
+from duewheel.prove.versions import versions
+from duewheel.runtime.dequeue_process import init_progress
+
+_START_S = 300.0  # Spark's start on a busy machine
+_STUCK_S = 300.0
+_DOUBLES_S = 2.0  # after the last delivery: a double would arrive within
+_FLUSH_S = 5.0  # of a proof that ends early
+_TEND_S = 0.05
+_ARRIVED_S = 0.5
+
+
+@dataclass(frozen=True)
+class _Running:
+    """The parts of a proof that runs."""
+
+    shard: OwnShard
+    load: ProofLoad
+    reader: ArrivalReader
+
+    def tend(self) -> None:
+        self.shard.tend()
+        self.reader.require_alive()
+        self.load.require_alive()
+
+
+class Proof:
+    """One proof. Not thread-safe."""
+
+    def __init__(self, user: Settings, plan: ProofPlan, prefix: str) -> None:
+        """Starts nothing yet.
+
+        Args:
+            user: the user's settings.
+            plan: of load and kills.
+            prefix: of all names in Kafka; a random part follows.
+        """
+        self._user, self._plan = user, plan
+        self._name = f"{prefix}-{secrets.token_hex(4)}"
+        self._clock = SystemClock()
+        self._interruptions: list[Interruption] = []
+        self._stuck = ""
+
+    def run(self) -> ProofResult:
+        """Runs it, with progress on stderr.
+
+        Raises:
+            DuewheelError: the proof could not begin, or its records could not be read.
+            KeyboardInterrupt: by a signal.
+        """
+        started_ms, started_s = self._clock.now_ms(), time.monotonic()
+        with ExitStack() as stack:
+            stack.enter_context(interruptible())
+            bar = stack.enter_context(progress_bar())
+            task = bar.add_task("creating topics", total=None)
+            folder = ScratchFolder("duewheel-prove-")
+            stack.callback(folder.remove)
+            settings = own_settings(self._user, self._name, folder.path, self._plan.window_ms)
+            topics = OwnTopics(settings)
+            with topics.made(self._clock), ExitStack() as inner:
+                cluster = self._examine(topics, bar, task)
+                init_progress(settings)
+                running = self._start(inner, settings, OwnShard(settings, folder.path), topics)
+                self._interrupt(running, bar, task)
+                bar.update(task, description="reading and judging", total=None)
+                running.shard.stop()
+                running.reader.stop()
+                findings = running.shard.findings()
+                rules = _rules(settings, topics)
+                written = WrittenTopic.of(committed_records(_client(settings), _timers(settings)))
+                arrived, load = running.reader.timers, running.load
+                verdict = verdict_of(
+                    written, arrived, running.reader.replies, load.acknowledged, rules
+                )
+                own_ends = running.shard.own_ends()
+        return ProofResult(
+            name=self._name,
+            plan=self._plan,
+            started_ms=started_ms,
+            took_s=time.monotonic() - started_s,
+            verdict=verdict,
+            doubtful=load.doubtful,
+            measures=measure(written, arrived, self._interruptions, rules),
+            interruptions=self._interruptions,
+            stuck=self._stuck,
+            findings=findings,
+            own_ends=own_ends,
+            cluster=cluster,
+            settings=_differences(settings),
+            versions=versions(),
+            left=topics.left,
+        )
+
+    # ---- 1. and 2. -----------------------------------------------------------------------------
+
+    def _examine(self, topics: OwnTopics, bar: Progress, task: TaskID) -> list[Diagnosis]:
+        def begun(part: str, parts: int) -> None:
+            bar.update(task, description=f"examining: {part}", total=parts, advance=1)
+
+        return topics.examine(self._clock, begun)
+
+    def _start(
+        self, stack: ExitStack, settings: Settings, shard: OwnShard, topics: OwnTopics
+    ) -> _Running:
+        stack.callback(shard.stop)
+        client = _client(settings)
+        read = [topics.target, settings.dead_letter_topic]
+        replies = settings.timer.reply_topic or ""
+        reader = ArrivalReader(client, read, replies, TIMER_PARTITIONS, self._clock)
+        load = ProofLoad(
+            client,
+            _timers(settings),
+            TIMER_PARTITIONS,
+            self._plan.rate,
+            self._plan.window_ms,
+            self._plan.seed,
+            self._clock,
+        )
+        stack.callback(reader.stop)
+        stack.callback(load.stop, _FLUSH_S)
+        reader.start()
+        load.start()
+        return _Running(shard, load, reader)
+
+    # ---- 3. and 4. -----------------------------------------------------------------------------
+
+    def _interrupt(self, running: _Running, bar: Progress, task: TaskID) -> None:
+        """All interruptions, and the wait for the last deliveries."""
+        kills = self._plan.planned_kills()
+        bar.reset(task, description="starting Spark and dequeue", total=len(kills))
+        try:
+            self._note(running, START, _START_S, bar)
+            flowing_s = time.monotonic()
+            for at_s, kind in kills:
+                bar.update(task, description="load, kills")
+                _tend(running, flowing_s + at_s)
+                _await(running, partial(running.shard.is_up, kind), f"{kind} is not up")
+                bar.update(task, description=f"killed: {kind}")
+                running.shard.kill(kind)
+                self._note(running, kind, _STUCK_S, bar)
+                bar.advance(task)
+            bar.update(task, description="load")
+            _tend(running, flowing_s + self._plan.length_s)
+            bar.update(task, description="awaiting the last deliveries", total=None)
+            running.load.stop()
+            _tend(running, time.monotonic() + FAR_WINDOWS * self._plan.window_ms / 1_000)
+            _await(
+                running,
+                lambda: running.reader.has_all(running.load),
+                "timers or replies are missing",
+                every_s=_ARRIVED_S,
+            )
+            _tend(running, time.monotonic() + _DOUBLES_S)
+        except DuewheelError as error:
+            self._stuck = str(error)
+            running.load.stop(_FLUSH_S)  # the content of the topics must not grow
+
+    def _note(self, running: _Running, kind: str, timeout_s: float, bar: Progress) -> None:
+        """Notes an interruption that begins now, and waits for its end."""
+        number, begun = running.load.number, Interruption(kind, self._clock.now_ms())
+        self._interruptions.append(begun)
+        delivered = running.reader.delivered
+        _await(
+            running, lambda: min(delivered.values()) >= number, "no deliveries", timeout_s=timeout_s
+        )
+        ended = Interruption(kind, begun.at_ms, self._clock.now_ms())
+        self._interruptions[-1] = ended
+        bar.console.print(f"{kind}: deliveries flow after {ended.took_s:.1f} s")
+
+
+def _tend(running: _Running, until_s: float) -> None:
+    while time.monotonic() < until_s:
+        running.tend()
+        time.sleep(_TEND_S)
+
+
+def _await(
+    running: _Running,
+    condition: Callable[[], bool],
+    otherwise: str,
+    *,
+    timeout_s: float = _STUCK_S,
+    every_s: float = _TEND_S,
+) -> None:
+    """Waits for a condition.
+
+    Raises:
+        DuewheelError: it is not true in time; with the end of the shard's log.
+    """
+    end_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > end_s:
+            raise DuewheelError(f"{otherwise} after {timeout_s:g} s\n{running.shard.log_tail()}")
+        _tend(running, time.monotonic() + every_s)
+
+
+def _client(settings: Settings) -> ClientSettings:
+    return ClientSettings(settings.kafka.client_options("producer"))
+
+
+def _timers(settings: Settings) -> str:
+    (topic,) = settings.timer.topics
+    return topic
+
+
+def _rules(settings: Settings, topics: OwnTopics) -> ProofRules:
+    return ProofRules(
+        target=topics.target,
+        dead_letters=settings.dead_letter_topic,
+        window_ms=as_millis(settings.timer.roll_window),
+        precision_ms=settings.timer.precision_ms,
+        skew_ms=as_millis(settings.dequeue.clock_skew_max),
+    )
+
+
+def _differences(settings: Settings) -> dict[str, object]:
+    """Tables by their keys."""
+    shown: dict[str, object] = {}
+    for key, row in differing(settings).items():
+        value = row["value"]
+        table = value if isinstance(value, dict) else {"": value}
+        for name, each in table.items():
+            text = ", ".join(map(str, each)) if isinstance(each, list) else each
+            shown[f"{key}.{name}".rstrip(".")] = text
+    return shown
