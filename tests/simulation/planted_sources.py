@@ -60,11 +60,4 @@ SOURCES = {
         "doublings = min(attempt - 1, _DOUBLINGS_MAX)",
         "doublings = min(attempt, _DOUBLINGS_MAX)",
     ),
-    "retry-beyond-deadline": Planted(
-        "retries",
-        "only the failure must lie before the deadline",
-        "client/retry_later.py",
-        "now_ms + wait_ms > deadline_ms:",
-        "now_ms > deadline_ms:",
-    ),
 }
