@@ -18,13 +18,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.harness.config_file import write_config
 from tests.harness.launcher import events, launch, run, tail, wait_until
 from tests.harness.random_timers import PARTITIONS, Headers, Sent, a_timer
-from tests.harness.reader import TopicReader
+from tests.harness.reader import TopicReader, read_topic
 
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.ops.status import status as read_status
 from duewheel.osutil.child_process import Child
+from duewheel.schemas.receipts import Receipt
 
 CLOCK = SystemClock()
 
@@ -68,6 +69,7 @@ class WholeShard:
                 "roll_window": window,
                 "mapping": {self.timers: self.target},
                 "reply_topic": f"{name}.replies",
+                "receipts_topic": f"{name}.receipts",
                 "topics_pattern": f"{name}[.]later.*",
                 "topic": {f"{name}.later.right": {"headers": "etf1"}},
             },
@@ -223,6 +225,28 @@ def judge(shard: WholeShard, known: dict[bytes, tuple[Sent, int, str]]) -> None:
                 ("UNIQ_KEY", source.encode()),
             ]
             assert timer.partition in (None, partition)
+
+
+def judge_receipts(shard: WholeShard, known: dict[bytes, tuple[Sent, int, str]]) -> None:
+    """Each delivered timer has exactly one receipt, which names its message; others have none."""
+    topic = shard.settings.timer.receipts_topic
+    assert topic is not None
+    parsed = [
+        Receipt.parse(record.key, record.value, record.timestamp)
+        for record in read_topic(shard.servers, topic)
+    ]
+    sources = {source for *_, source in known.values()}
+    found = [each for each in parsed if each is not None and each.source in sources]
+    expected = {
+        source: (source, shard.target, shard.arrivals.first[value][2], timer.due_ms(timestamp_ms))
+        for value, (timer, timestamp_ms, source) in known.items()
+        if timer.due_ms is not None
+    }
+    assert Counter(each.source for each in found) == Counter(expected.keys())
+    for each in found:
+        written = (each.timer_id, each.target, each.target_partition, each.due_ms)
+        assert written == expected[each.source]
+        assert each.lateness_ms >= 0
 
 
 def judge_levels(shard: WholeShard, known: dict[bytes, tuple[Sent, int, str]]) -> int:

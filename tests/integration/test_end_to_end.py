@@ -20,7 +20,14 @@ from tests.harness.random_timers import PARTITIONS, Headers
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.timelines import KIND
 from tests.harness.topics import alter
-from tests.harness.whole_shard import CLOCK, WholeShard, judge, judge_levels, schedule
+from tests.harness.whole_shard import (
+    CLOCK,
+    WholeShard,
+    judge,
+    judge_levels,
+    judge_receipts,
+    schedule,
+)
 
 from duewheel.checkpoints.state_file import State
 from duewheel.client import Answer, Cancel, DelayProducer, Rescheduled, Timer
@@ -65,6 +72,7 @@ def test_thousands_of_timers_with_both_processes_killed(served: WholeShard, coun
     shard.wait(lambda: len(shard.arrivals.first) >= len(known))
     time.sleep(2)  # a double would come with the next chunk
     judge(shard, known)
+    judge_receipts(shard, known)
     assert judge_levels(shard, known) > count // 6
     status = shard.status()
     assert (status["pending"], status["delivered"]) == (0, before + len(known))
