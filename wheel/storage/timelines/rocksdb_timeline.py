@@ -238,9 +238,14 @@ class RocksdbTimeline(Timeline):
         return next(self._scan(after, until, 1), None) is None
 
     def newest_batch(self, near: int) -> int:
-        """As Timeline."""
+        """As Timeline. Not by `get`: a reader keeps what it has read from a log in memory when the
+        log becomes a table; `get` would stop there, an iterator finds what is newer in the table.
+        """
         with self._damage():
-            stored: bytes | None = self._db.get(_NEWEST_BATCH)
+            at = self._db.iter()
+            at.seek(_NEWEST_BATCH)
+            stored: bytes | None = at.value() if at.valid() else None
+            at.status()
         return int.from_bytes(stored, "big") if stored else 0
 
     def verifier(self, lower: int, linked: int, *, alone: bool = False) -> RocksdbVerifier:

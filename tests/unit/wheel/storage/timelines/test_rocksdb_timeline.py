@@ -124,6 +124,17 @@ def test_a_reader_looks_again_when_a_log_has_become_a_table_meanwhile(
     assert list(found) == []
 
 
+def test_a_reader_sees_a_batch_whose_log_became_a_table_before_it_looked(world: LocalWorld) -> None:
+    """A stop of ingest makes a table of the log, and what the reader had read of the log is older."""
+    put(world, 5)
+    reader = world.shard.directory(Role.DEQUEUE).timeline
+    reader.refresh()
+    put(world, 6)
+    world.restart(Role.INGEST)
+    reader.refresh(world.state.commit().batch)
+    assert not reader.is_empty(SLOT + 5, SLOT + 6)
+
+
 def test_only_the_folders_of_killed_readers_are_removed(world: LocalWorld) -> None:
     """RocksDB crashes when it closes a reader whose folder is gone."""
     world.shard.directory(Role.DEQUEUE).timeline.refresh()
