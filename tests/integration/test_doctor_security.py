@@ -306,7 +306,7 @@ def test_a_proof_names_the_right_that_it_lacks(
 
     refused = run(config, *words)
     assert refused.returncode == 2
-    assert "does not create topic" in refused.stderr and topics() == []
+    assert "the right Describe is needed" in refused.stderr and topics() == []
 
     own = ResourcePattern(ResourceType.TOPIC, f"{prefix}-", PREFIXED)
     grant(operator, [(own, "CREATE READ WRITE DESCRIBE_CONFIGS")])
@@ -314,7 +314,7 @@ def test_a_proof_names_the_right_that_it_lacks(
     assert refused.returncode == 2
     assert "a proof needs DELETE" in refused.stderr
     (left,) = topics()
-    assert f"could not be deleted: delete it by hand topic={left}" in refused.stderr
+    assert "could not be deleted: delete it by hand" in refused.stderr and left in refused.stderr
     operator.delete_topics([left])
 
     grant(operator, [(own, "DELETE")])

@@ -21,7 +21,7 @@ from tests.harness.shared_broker import SharedBroker
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
-DEADLINE_S = 240.0
+DEADLINE_S = 480.0
 GONE_S = 40.0
 RARE = pytest.mark.crash_matrix
 

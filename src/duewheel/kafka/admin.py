@@ -19,6 +19,7 @@ from kafka.errors import (
     InvalidTopicError,
     KafkaError,
     TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
     for_code,
 )
@@ -408,9 +409,11 @@ class KafkaAdmin:
             if row["error_code"] in _ABSENT:
                 continue
             if row["error_code"]:
-                error = for_code(row["error_code"]).__name__
-                where = f"Kafka at {self._settings.address}: topic {row['name']!r}"
-                raise KafkaUnavailable(f"{where}: {error}")
+                error = for_code(row["error_code"])
+                text = f"Kafka at {self._settings.address}: topic {row['name']!r}: {error.__name__}"
+                if error is TopicAuthorizationFailedError:
+                    raise ConfigError(f"{text}: the right Describe is needed")
+                raise KafkaUnavailable(text)
             by_name[row["name"]] = row
         return by_name
 
