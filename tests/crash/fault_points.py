@@ -247,7 +247,8 @@ def wrap(place: str, wrapper: Callable[[Method], Method]) -> None:
 
 
 def _half_applied(wheel: Any, runs: Any, number: int) -> tuple[Any, ...]:
-    return wheel, runs.where(runs.slot < runs.slot[len(runs) // 2]), number
+    middle = runs.slot[len(runs) // 2] if len(runs) else 0
+    return wheel, runs.where(runs.slot < middle), number
 
 
 def _half_marked(log: Any, hour: int, log_bytes: int, positions: Any) -> tuple[Any, ...]:

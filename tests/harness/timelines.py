@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -37,6 +39,15 @@ def wheel_of(directory: DataDirectory) -> TimerWheel:
     """The ring of a directory whose timeline is the wheel."""
     assert isinstance(directory.timeline, WheelTimeline)
     return directory.timeline.wheel
+
+
+def copy_timeline(path: Path, target: Path) -> None:
+    """Copies a data directory's timeline, in which a process may work, to another folder."""
+    if KIND == "wheel":
+        shutil.copy(path / FILE, target)
+        return
+    with suppress(shutil.Error):  # its files come and go
+        shutil.copytree(path / FILE, target / FILE)
 
 
 def spoil_timeline(path: Path) -> None:

@@ -20,6 +20,7 @@ import psutil
 import pytest
 from tests.harness.loaded_shard import LoadedShard, remove
 from tests.harness.shared_broker import SharedBroker
+from tests.harness.timelines import copy_timeline, spoil_timeline
 from tests.harness.whole_shard import CLOCK
 
 from duewheel import factory
@@ -139,8 +140,9 @@ def copy_disk(shard: LoadedShard, target: Path) -> Durable:
     shutil.copy(shard.data / "durable", target)
     durable = Durable.read(target)
     assert durable is not None
-    for name in ("state", "topics", "timerwheel", "recovery", "cancel_bounds"):
+    for name in ("state", "topics", "recovery", "cancel_bounds"):
         shutil.copy(shard.data / name, target)
+    copy_timeline(shard.data, target)
     for name in (*HOURS, *SEGMENTS, f"{SPARK_DIR}/{CHECKPOINT}"):
         with suppress(shutil.Error):  # Spark's temporary files come and go
             shutil.copytree(shard.data / name, target / name)
@@ -156,8 +158,7 @@ def lose_power(disk: Path, durable: Durable) -> None:
                 path = disk / folder / hour_name(hour)
                 kept = path.read_bytes()[:length] if length else b""
                 path.write_bytes(kept + chance.randbytes(5_000))
-    wheel = disk / "timerwheel"
-    wheel.write_bytes(chance.randbytes(1 << 20) + wheel.read_bytes()[1 << 20 :])
+    spoil_timeline(disk)
     with (disk / "state").open("r+b") as file:
         file.seek(BOOT_WORDS)
         file.write(uuid.uuid4().bytes)

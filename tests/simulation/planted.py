@@ -145,8 +145,8 @@ PLANTED = {
         "2",
         "a half-applied batch is not redone",
         "wheel/storage/data_directory.py",
-        "if not commit.applied:",
-        "if False:",
+        "        self.append_runs(Runs.joined(batch), commit.batch)\n",
+        "",
         seed=38,
     ),
     "closed-meanwhile": Planted(

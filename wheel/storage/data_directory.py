@@ -143,6 +143,7 @@ class DataDirectory:
         directory.state.begin()
         if role is Role.INGEST:
             directory._hold_timeline()
+            directory._finish_batch()
         if role is Role.DEQUEUE:
             # Before the first heartbeat: ingest must not apply the recovery record of an
             # earlier start.
@@ -162,6 +163,19 @@ class DataDirectory:
         except CorruptFile as error:
             log.warning("the timeline is damaged: a new one is built", reason=str(error))
             self.state.note_damage(Damage.CACHE_LOST)
+
+    def _finish_batch(self) -> None:
+        """Applies the batch on which an earlier ingest was killed. Dequeue could not while this
+        process writes to the timeline.
+        """
+        if self.state.needs_recovery:
+            return
+        try:
+            if not (commit := self.state.commit()).applied:
+                self._redo(commit)
+        except CorruptFile as error:
+            log.warning("the interrupted batch is damaged", reason=str(error))
+            self.state.note_damage(Damage.FILES_LOST)
 
     def _note_damage(self, newest_batch: int) -> None:
         """Records contradictions between the files as damage, under engine.lock.

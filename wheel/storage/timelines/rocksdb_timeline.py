@@ -23,8 +23,9 @@ the first refresh after a batch.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ from rocksdict import Rdict, ReadOptions, WriteBatch
 
 from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
-from duewheel.errors import CorruptFile, RecoveryPending
+from duewheel.errors import CorruptFile, Locked, RecoveryPending
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.slots import LATEST_SLOT, WheelConfig
 from duewheel.wheel.storage.byte_layouts import NO_POSITION
@@ -48,6 +49,7 @@ _NEWEST_BATCH = b"\xff" * 8 + b"batch"
 _FIRST = bytes(_KEY_BYTES)
 _KEYS_AT_ONCE = 1 << 12
 _CATCH_UPS = 3
+_TRIES, _TRY_AGAIN_S = 100, 0.01
 
 
 class RocksdbTimeline(Timeline):
@@ -161,12 +163,22 @@ class RocksdbTimeline(Timeline):
             return
         self._close_database()
         self._number = rocksdb_files.newest(self._path)
-        writer = rocksdb_files.opened_to_write(self._path, self._number)
+        writer = self._opened_after_a_kill()
         try:
             _checked_write(writer, batch, self._path)
         finally:
             rocksdb_files.close(writer)
             self._open_to_read()
+
+    def _opened_after_a_kill(self) -> Rdict:
+        """Opens it to write, in the place of an ingest that has ended: the system may release
+        engine.lock a moment before RocksDB's own lock.
+        """
+        for _ in range(_TRIES):
+            with suppress(Locked):
+                return rocksdb_files.opened_to_write(self._path, self._number)
+            time.sleep(_TRY_AGAIN_S)
+        return rocksdb_files.opened_to_write(self._path, self._number)
 
     # ---- reading ---------------------------------------------------------------------------
 

@@ -125,7 +125,7 @@ def test_a_reader_looks_again_when_a_log_has_become_a_table_meanwhile(
 
 
 def test_a_reader_sees_a_batch_whose_log_became_a_table_before_it_looked(world: LocalWorld) -> None:
-    """A stop of ingest makes a table of the log, and what the reader had read of the log is older."""
+    """A stop of ingest makes a table of the log; what the reader had read of the log is older."""
     put(world, 5)
     reader = world.shard.directory(Role.DEQUEUE).timeline
     reader.refresh()
