@@ -143,7 +143,7 @@ def test_where_named_timers_are() -> None:
     assert named.topic(SETTINGS) == "bills.delayed"
     pattern = Settings(timer=Timer_(topics_pattern="orders[.].*"))
     assert NamedTimer(SAMPLE.encode()).topic(pattern) == "orders.delayed"
-    with pytest.raises(ConfigError, match="give --timer-topic"):
+    with pytest.raises(ConfigError, match="name the timer topic"):
         NamedTimer(timer_id="7", partition=0).topic(pattern)
 
 

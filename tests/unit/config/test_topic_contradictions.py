@@ -130,6 +130,9 @@ def test_from_the_environment_and_from_flags(
         "delay": "15m",
         "max_delay": None,
         "past_due": "fire",
+        "receipts": True,
+        "lateness_header": False,
+        "lateness_p99": None,
     }
     assert timer["topic"]["mails"]["past_due"] == "dead-letter"
 

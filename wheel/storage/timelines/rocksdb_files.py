@@ -123,7 +123,7 @@ def _spare_readers(database: Path) -> None:
     """Lets the binding write nowhere: a reader needs neither the right to write nor room."""
     path = database / _BINDING_FILE
     if not path.is_symlink():
-        path.unlink(missing_ok=True)
+        HOST_FS.discard(path)
         path.symlink_to(os.devnull)
 
 
