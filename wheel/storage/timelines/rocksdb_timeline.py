@@ -2,7 +2,11 @@
 
     key    slot (8 bytes, big-endian), log position of the run's first record (8)
     value  number of its records (4)
-    key    0xff…, "batch": the newest batch, which its runs come with in one atomic write
+    key    0xff… (8 bytes), batch (8): its runs come with it in one atomic write
+
+No key is ever written with another value: a reader keeps in memory what it has read from a log that
+is a table by now, and would take that for newer than the table once a compaction has dropped the
+table's sequence numbers. It may also see keys that were deleted, all of which are passed.
 
 It lies beside the logs, which have everything else of a record. There is no ring and no chain:
 every slot is within reach, and the log's prev_pos stays NO_POSITION; records of the wheel's time
@@ -45,7 +49,7 @@ from duewheel.wheel.storage.timelines.timeline import DirectoryFiles, Timeline
 
 _KEY_BYTES = 16
 _COUNT_BYTES = 4
-_NEWEST_BATCH = b"\xff" * 8 + b"batch"
+_BATCHES = b"\xff" * 8  # behind the last slot
 _FIRST = bytes(_KEY_BYTES)
 _KEYS_AT_ONCE = 1 << 12
 _CATCH_UPS = 3
@@ -129,7 +133,7 @@ class RocksdbTimeline(Timeline):
         for at in range(len(runs)):
             key = keys[at * _KEY_BYTES : (at + 1) * _KEY_BYTES]
             written.put(key, counts[at * _COUNT_BYTES : (at + 1) * _COUNT_BYTES])
-        written.put(_NEWEST_BATCH, batch.to_bytes(8, "big"))
+        written.put(_batch_key(batch), b"")
         self._write(written)
 
     def link(self, runs: Runs, batch: int) -> None:
@@ -145,7 +149,7 @@ class RocksdbTimeline(Timeline):
         self._db = rocksdb_files.opened_to_write(self._path, self._number)
         self._forgotten = 0
         empty = WriteBatch(raw_mode=True)
-        empty.put(_NEWEST_BATCH, batch.to_bytes(8, "big"))
+        empty.put(_batch_key(batch), b"")
         self._write(empty)
         self._directory.fs.remove_tree(rocksdb_files.database(self._path, old))
 
@@ -154,6 +158,7 @@ class RocksdbTimeline(Timeline):
         if slot > self._forgotten:
             dropped = WriteBatch(raw_mode=True)
             dropped.delete_range(_FIRST, _key(slot))
+            dropped.delete_range(_BATCHES, _batch_key(self.newest_batch(0)))
             self._write(dropped)
             self._forgotten = slot
 
@@ -250,15 +255,13 @@ class RocksdbTimeline(Timeline):
         return next(self._scan(after, until, 1), None) is None
 
     def newest_batch(self, near: int) -> int:
-        """As Timeline. Not by `get`: a reader keeps what it has read from a log in memory when the
-        log becomes a table; `get` would stop there, an iterator finds what is newer in the table.
-        """
+        """As Timeline: that of the last key."""
         with self._damage():
             at = self._db.iter()
-            at.seek(_NEWEST_BATCH)
-            stored: bytes | None = at.value() if at.valid() else None
+            at.seek_to_last()
+            last: bytes = at.key() if at.valid() else b""
             at.status()
-        return int.from_bytes(stored, "big") if stored else 0
+        return int.from_bytes(last[8:], "big") if last.startswith(_BATCHES) else 0
 
     def verifier(self, lower: int, linked: int, *, alone: bool = False) -> RocksdbVerifier:
         """As Timeline: nobody refreshes this object during the check."""
@@ -310,6 +313,10 @@ def _checked_write(db: Rdict, batch: WriteBatch, path: Path) -> None:
 
 def _key(slot: int) -> bytes:
     return max(slot, 0).to_bytes(8, "big") + bytes(8)
+
+
+def _batch_key(batch: int) -> bytes:
+    return _BATCHES + batch.to_bytes(8, "big")
 
 
 def _encoded(runs: Runs) -> tuple[bytes, bytes]:
