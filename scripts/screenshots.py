@@ -1,6 +1,6 @@
 """Makes the pictures of docs/page.md: `make screenshots`.
 
-    1. starts a broker, `duewheel run` and `duewheel serve`, as any user would
+    1. starts a broker, `duewheel run`, `recur` and `serve`, as any user would
     2. sends some ten thousand timers over 40 days, and more all the time
     3. opens the page in a headless Chromium and saves what it shows, in docs/images
 
@@ -25,7 +25,7 @@ sys.path.append(str(ROOT))
 
 from tests.harness.browser import REASON, Browser, browser_paths, chromium  # noqa: E402
 from tests.harness.config_file import write_config  # noqa: E402
-from tests.harness.launcher import events, launch, tail, wait_until  # noqa: E402
+from tests.harness.launcher import events, launch, run, tail, wait_until  # noqa: E402
 
 from duewheel.client import DelayProducer  # noqa: E402
 from duewheel.clock import SystemClock  # noqa: E402
@@ -46,6 +46,13 @@ TARGETS = {  # target: share, and the usual delay
     "webhooks.retry": (0.2, 2 * MINUTE),
     "trials.end": (0.05, 30 * DAY),
 }
+SCHEDULES = {  # name: options of `schedule set`
+    "daily-digest": ("--cron", "0 7 * * MON-FRI", "--zone", "Europe/Berlin"),
+    "dunning": ("--cron", "30 9 1 * *", "--zone", "Europe/Berlin", "--missed", "one"),
+    "poll-carrier": ("--every", "15s"),
+    "trials-report": ("--cron", "0 18 * * FRI", "--zone", "America/New_York"),
+}
+FORBIDDEN = ("billing.internal", "orders.remainders")  # targets that the timer topic is not open for
 TIMERS = 12_000
 WARM_S = 65  # in which the rates and the lateness of a minute become steady
 
@@ -68,6 +75,8 @@ class Load(threading.Thread):
             for _ in range(TIMERS):
                 self._send(producer, self._rng.expovariate(1) + 0.02)
             self._send_spike(producer)
+            for target in FORBIDDEN * 3:
+                self._schedule(producer, target, SystemClock().now_ms() + MINUTE)
             self.sent.set()
             while not self.stopping.wait(0.05):
                 self._send(producer, self._rng.expovariate(1) * 0.4)
@@ -114,7 +123,10 @@ def served(folder: Path) -> Iterator[str]:
                 "slots": 2_097_152,
                 "roll_window": "24h",
                 "margin": "1h",
+                "targets": list(TARGETS),
                 "reply_topic": f"{NAME}.replies",
+                "schedules_topic": f"{NAME}.schedules",
+                "receipts_topic": f"{NAME}.receipts",
             },
             metrics={"dequeue_port": METRICS_PORT},
             serve={"port": 0, "token_file": str(token), "show_bodies": True},
@@ -126,7 +138,7 @@ def served(folder: Path) -> Iterator[str]:
             for target in TARGETS:
                 admin.create_topic(target, 2)
         init_progress(settings)
-        for command in ("run", "serve"):
+        for command in ("run", "recur", "serve"):
             process = launch(config, command)
             stack.callback(process.end, signal.SIGTERM, 60)
         load_thread = Load(broker.bootstrap_servers)
@@ -136,7 +148,18 @@ def served(folder: Path) -> Iterator[str]:
             lambda: events(folder / "serve.log", "serving"), lambda: tail(folder / "serve.log")
         )
         wait_until(lambda: is_ready(config), lambda: tail(folder / "run.log"))
+        set_schedules(config)
         yield events(folder / "serve.log", "serving")[0]["url"] + "/"
+
+
+def set_schedules(config: Path) -> None:
+    """Sets them by the command, and pauses the last one."""
+    for name, options in SCHEDULES.items():
+        message = ("--target", "orders.reminders", "--key", name, "--value", "{}")
+        done = run(config, "schedule", "set", name, *options, *message)
+        assert done.returncode == 0, done.stderr
+    done = run(config, "schedule", "pause", name)
+    assert done.returncode == 0, done.stderr
 
 
 def is_ready(config: Path) -> bool:
@@ -164,8 +187,17 @@ def take(browser: Browser, address: str) -> None:
     browser.run("document.querySelector('dialog.side .grave').click()")
     browser.wait_text("dialog.ask", "cannot be undone")
     save(browser, "page-cancel")
-    browser.resize(1400, 900, "dark")
     browser.run("document.querySelectorAll('dialog').forEach((dialog) => dialog.close())")
+    browser.run("location.hash = 'schedules'")
+    browser.wait_text("#view-schedules .list", "daily-digest")
+    save(browser, "page-schedules")
+    browser.run("location.hash = 'receipts?target=payments.expire'")
+    browser.wait_text("#view-receipts .list", "payments")
+    save(browser, "page-receipts")
+    browser.resize(1400, 900, "dark")
+    browser.run("location.hash = 'dead-letters'")
+    browser.wait_text("#view-dead-letters .list", FORBIDDEN[0])
+    save(browser, "page-dead-letters")
     browser.run("location.hash = 'shard'")
     browser.wait_text("#view-shard", "orders.reminders")
     save(browser, "page-shard")
