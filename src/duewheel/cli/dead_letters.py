@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from itertools import islice
 
 import click
@@ -40,8 +39,11 @@ def dlq_list(
     """
     from duewheel.kafka.bounded_reader import Bound
     from duewheel.ops.dlq_list import list_letters
+    from duewheel.ops.topic_pages import BEFORE_ALL, parsed_place
 
-    after = None if page is None else _place(page)
+    after = BEFORE_ALL if page is None else parsed_place(page)
+    if after is None:
+        raise ConfigError(f"--page {page}: give partition@offset of the letter listed last")
     bound = Bound.parse("--from", since)
     rows = list_letters(settings, since=bound, code=code, limit=limit + 1, after=after)
     last = ""
@@ -60,13 +62,6 @@ def dlq_list(
         click.echo("duewheel: no dead letters", err=True)
     if next(rows, None) is not None:
         click.echo(f"duewheel: more dead letters follow: --page {last}, or --limit", err=True)
-
-
-def _place(page: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d{1,9})@(\d{1,18})", page)
-    if match is None:
-        raise ConfigError(f"--page {page}: give partition@offset of the letter listed last")
-    return int(match[1]), int(match[2])
 
 
 @dlq.command("replay")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -21,6 +20,7 @@ from duewheel.kafka.raw_reader import RawReader
 from duewheel.kafka.raw_records import committed_records, rows_of
 from duewheel.kafka.state_topic import newest_of, place_of
 from duewheel.ops.listed_timers import octets_shown
+from duewheel.ops.topic_pages import BEFORE_ALL, Place, place_before, ranges_behind
 from duewheel.schemas.dead_letters import DeadLetter
 
 _DEADLINE_S = 30.0
@@ -120,7 +120,7 @@ def list_letters(
     since: Bound,
     code: str | None,
     limit: int,
-    after: tuple[int, int] | None = None,
+    after: Place = BEFORE_ALL,
 ) -> Iterator[dict[str, Any]]:
     """Lists dead letters, oldest first within each partition, as objects ready for JSON.
 
@@ -129,7 +129,7 @@ def list_letters(
         since: the first one of each partition.
         code: only dead letters with this code.
         limit: how many at most.
-        after: partition and offset of one: only those behind it in this order.
+        after: the place of one: only those behind it in this order.
 
     Yields:
         partition, offset, time, code, error, source, key, value_bytes (None: a null value),
@@ -137,11 +137,7 @@ def list_letters(
     """
     with dead_letter_reader(settings) as reader:
         position = reader.position()
-        for partition, (start, end) in reader.bounds(since).items():
-            if after is not None and partition < after[0]:
-                continue
-            if after is not None and partition == after[0]:
-                start = max(start, min(after[1] + 1, end))
+        for partition, start, end in ranges_behind(after, reader.bounds(since)):
             for letters, _ in reader.read(partition, start, end):
                 for letter in letters:
                     if code in (None, letter.code):
@@ -200,17 +196,12 @@ def page_of_letters(
         ConfigError: `since` or `page` does not parse, or there is no such topic.
         KafkaUnavailable: no answer in time.
     """
-    after = (0, -1) if page is None else _parsed(page)
+    after = place_before(page)
     end_s, rows = time.monotonic() + within_s, list[dict[str, Any]]()
     begin = Bound.parse("from", since)
     with dead_letter_reader(settings) as reader:
         position = reader.position()
-        for partition, (start, end) in reader.bounds(begin).items():
-            if partition < after[0]:
-                continue
-            start = max(start, after[1] + 1) if partition == after[0] else start
-            if start >= end:
-                continue
+        for partition, start, end in ranges_behind(after, reader.bounds(begin)):
             for letters, reached in reader.read(partition, start, end):
                 for letter in letters:
                     if code in (None, letter.code):
@@ -220,13 +211,6 @@ def page_of_letters(
                 if time.monotonic() > end_s:
                     return LetterPage(rows, f"{partition}@{reached - 1}")
     return LetterPage(rows, None)
-
-
-def _parsed(page: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d{1,9})@(\d{1,18})", page)
-    if match is None:
-        raise ConfigError(f"{page!r} is no page: take `next` of the page before")
-    return int(match[1]), int(match[2])
 
 
 def one_letter(

@@ -7,7 +7,6 @@ fewer partitions when a receipt was written, so the id alone names none.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -24,6 +23,7 @@ from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.raw_reader import RawReader
 from duewheel.kafka.raw_records import committed_records, rows_of
+from duewheel.ops.topic_pages import place_before, ranges_behind
 from duewheel.schemas.arrays import Bool
 from duewheel.schemas.columns import constant, filled
 from duewheel.schemas.receipts import Receipt, target_pattern
@@ -91,19 +91,15 @@ def page_of_receipts(
         KafkaUnavailable: no answer in time.
     """
     topic = _topic(settings)
-    after = (0, -1) if page is None else _parsed(page)
+    after = place_before(page)
     end_s, rows = time.monotonic() + within_s, list[dict[str, Any]]()
     client = ClientSettings(settings.kafka.client_options("consumer"))
     with (
         KafkaAdmin(settings.kafka.client_options("admin")) as admin,
         closing(RawReader(client, [topic])) as reader,
     ):
-        for number, (start, end) in _bounds(settings, admin, topic, wanted).items():
-            if number < after[0]:
-                continue
-            start = max(start, after[1] + 1) if number == after[0] else start
-            if start >= end:
-                continue
+        bounds = _bounds(settings, admin, topic, wanted)
+        for number, start, end in ranges_behind(after, bounds):
             ranges = {(topic, number): (start, end)}
             for part in reader.read(ranges, _FETCH_BYTES):
                 for records in committed_records(part, ranges):
@@ -181,13 +177,6 @@ def _row(receipt: Receipt, number: int, offset: int) -> dict[str, Any]:
         "lateness_ms": receipt.lateness_ms,
         "receipt": f"{number}@{offset}",
     }
-
-
-def _parsed(page: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d{1,9})@(\d{1,18})", page)
-    if match is None:
-        raise ConfigError(f"{page!r} is no page: take `next` of the page before")
-    return int(match[1]), int(match[2])
 
 
 def _instant(name: str, text: str | None) -> int | None:
