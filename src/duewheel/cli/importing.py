@@ -10,7 +10,6 @@ from duewheel.cli.examples import CommandGroup
 from duewheel.cli.options import Command, one_of, show, with_output, with_settings
 from duewheel.cli.printable import printable
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError
 
 
 @click.group("import", cls=CommandGroup)
@@ -135,15 +134,10 @@ def _choice(settings: Settings, options: dict[str, Any]) -> Any:
     Raises:
         ConfigError: the timer topic is none of the settings.
     """
+    from duewheel.ops.changes import timer_topic_of
     from duewheel.ops.imports.importer import Choice
 
-    topic = options["timer_topic"]
-    if topic is None:
-        if not settings.timer.topics:
-            raise ConfigError("timer.topics names none: give --timer-topic")
-        topic = settings.timer.topics[0]
-    if topic not in settings.timer_topics:
-        raise ConfigError(f'"{topic}" is no timer topic of these settings')
+    topic = timer_topic_of(settings, options["timer_topic"])
     return Choice(topic, options["name"], options["dry_run"], options["skip_refused"])
 
 
