@@ -35,6 +35,7 @@ from duewheel.testing import (
     TimerRow,
     timer_batch,
 )
+from duewheel.testing.unsynced import Unsynced
 from duewheel.wheel.admin.accept_loss import KafkaTopics, accept, losses
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.recovery.survey import survey
@@ -102,14 +103,8 @@ def counted(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-class KillingFiles(FileSystem):
-    """Counts the stores of this process. Syncs nothing: what a kill leaves is in the page cache."""
-
-    def fsync(self, fd: int) -> None:
-        pass
-
-    def msync(self, mapped: mmap.mmap) -> None:
-        pass
+class KillingFiles(Unsynced):
+    """Counts the stores of this process."""
 
     def pwrite(self, fd: int, data: Bytes, offset: int) -> int:
         if len(data) > HOLDER_BYTES:
