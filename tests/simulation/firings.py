@@ -12,7 +12,6 @@ That none leaves early, and each as it was written, is the shards' own judgement
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from tests.simulation.recurring import (
     Instances,
     effective_of,
     left_wrongly,
+    missing_instants,
     user,
 )
 from tests.simulation.timers import TARGETS, TOPIC, Timer
@@ -210,13 +210,9 @@ class Firings:
             if schedule.missed != "all":
                 continue
             end_ms = min(until_ms, max(end for _, end in spans))
-            instants = itertools.takewhile(
-                lambda at, end_ms=end_ms: at <= end_ms,  # type: ignore[misc]
-                schedule.instants().after(since_ms),
-            )
             wrong += [
                 f"{schedule.name}@{at} of {revision} has not left"
-                for at in instants
-                if (schedule.name, at) not in left and at not in cluster.unproven
+                for at in missing_instants(schedule, since_ms, end_ms, left)
+                if at not in cluster.unproven
             ]
         return wrong

@@ -331,15 +331,8 @@ def judged(cluster: Cluster, covered: Spans) -> list[str]:
         for begin_ms, end_ms in spans:
             # A stop cancels all that has not left; the shard may be late.
             behind_ms = min(end_ms, until_ms - (100_000 if revision in stopped else 0))
-            due = itertools.takewhile(
-                lambda at, end_ms=behind_ms: at <= end_ms,  # type: ignore[misc]
-                schedule.instants().after(begin_ms),
-            )
-            wrong += [
-                f"{schedule.name}@{at} of {revision} has not left"
-                for at in due
-                if (schedule.name, at) not in times
-            ]
+            missing = missing_instants(schedule, begin_ms, behind_ms, times)
+            wrong += [f"{schedule.name}@{at} of {revision} has not left" for at in missing]
     if cluster.clock.now_ms() > cluster.shard_stands_until_ms + 120_000:
         for name, schedule in cluster.schedules.items():
             position = cluster.positions.get(name)
@@ -347,6 +340,17 @@ def judged(cluster: Cluster, covered: Spans) -> list[str]:
                 wrong.append(f"{name} never got to {schedule.revision}: {position}")
         wrong += [f"{n} was never ended" for n in cluster.positions.keys() - cluster.schedules]
     return wrong
+
+
+def missing_instants(
+    schedule: Schedule, begin_ms: int, end_ms: int, left: Collection[tuple[str, int]]
+) -> Iterator[int]:
+    """The instants of (begin_ms, end_ms] that are not among `left`, of names and instants."""
+    for at_ms in schedule.instants().after(begin_ms):
+        if at_ms > end_ms:
+            return
+        if (schedule.name, at_ms) not in left:
+            yield at_ms
 
 
 def left_wrongly(left: Collection[Firing], effective: dict[str, tuple[int, int]]) -> list[str]:
