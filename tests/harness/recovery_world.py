@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import TIMER_TOPIC, TimerRow
-from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.slots import TimelineKind, WheelConfig
 from duewheel.wheel.storage.full_check import check
 
 PARTITIONS = 2
@@ -87,6 +88,16 @@ class RecoveryWorld(LocalWorld):
         record = RecoveryRecord.read(self.path)
         assert record is not None
         return record.case
+
+    def take_timeline(self, kind: TimelineKind) -> None:
+        """Its processes have this timeline from their next start on."""
+        self.wheel = self.shard.wheel = replace(self.wheel, timeline=kind)
+
+    def restart_with(self, kind: TimelineKind) -> str:
+        """Both processes stop and start with this timeline; returns how the start went on."""
+        self.stop()
+        self.take_timeline(kind)
+        return self.start()
 
     def finish(self) -> None:
         """Everything is delivered, once, in order; the files are whole."""

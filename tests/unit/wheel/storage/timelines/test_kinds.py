@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,10 +30,13 @@ ALL = 1 << 40
 KINDS = sorted(FILES)
 
 
+def config_of(kind: TimelineKind) -> WheelConfig:
+    return WheelConfig(PRECISION_MS, 4096, 40_000, margin_ms=0, timeline=kind)
+
+
 @pytest.fixture(params=KINDS)
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> LocalWorld:
-    config = WheelConfig(PRECISION_MS, 4096, 40_000, margin_ms=0, timeline=request.param)
-    return LocalWorld(tmp_path, config)
+    return LocalWorld(tmp_path, config_of(request.param))
 
 
 def append(world: LocalWorld, *slots: int) -> None:
@@ -91,8 +93,7 @@ def test_as_many_whole_slots_as_fit_but_one_at_least(
 
 def test_a_slot_with_more_runs_than_are_read_at_a_time_is_whole(tmp_path: Path) -> None:
     """Of RocksDB; in the wheel a chain has its end."""
-    config = WheelConfig(PRECISION_MS, 4096, 40_000, margin_ms=0, timeline="rocksdb")
-    world = LocalWorld(tmp_path, config)
+    world = LocalWorld(tmp_path, config_of("rocksdb"))
     append(world, 2, 3)
     timeline = world.shard.directory(Role.INGEST).timeline
     count = 10_000
@@ -131,8 +132,7 @@ def test_a_killed_batch_is_finished_by_dequeue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: TimelineKind
 ) -> None:
     """As long as no ingest is there: one process writes."""
-    config = WheelConfig(PRECISION_MS, 4096, 40_000, margin_ms=0, timeline=kind)
-    world = LocalWorld(tmp_path, config)
+    world = LocalWorld(tmp_path, config_of(kind))
     append(world, 1)
     with monkeypatch.context() as patched:
         patched.setattr(timeline_class(kind), "append", die)
@@ -151,26 +151,17 @@ def test_a_killed_batch_is_finished_by_dequeue(
     assert check(world.path, world.wheel).findings == []
 
 
-def take(world: LocalWorld, kind: TimelineKind) -> None:
-    """Its processes have this timeline from their next start on."""
-    world.wheel = world.shard.wheel = replace(world.wheel, timeline=kind)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_kind_is_built_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: TimelineKind
 ) -> None:
     """From the logs that were synced, or from Kafka; there and back."""
     world = RecoveryWorld(tmp_path, monkeypatch)
-    world.stop()
-    take(world, kind)
-    world.start()
+    world.restart_with(kind)
     half_delivered(world)
     for other in [each for each in KINDS if each != kind] + [kind]:
         world.checkpoint()
-        world.stop()
-        take(world, other)
-        assert world.start() == "power lost"
+        assert world.restart_with(other) == "power lost"
         assert [name for name in FILES.values() if (world.path / name).exists()] == [FILES[other]]
         world.write(1, 40)
         world.ingest()
@@ -184,17 +175,13 @@ def test_chains_are_no_obstacle_for_rocksdb(
     """It is built from logs whose slots have several runs; the wheel needs their chains."""
     (other,) = (each for each in KINDS if each != kind)
     world = RecoveryWorld(tmp_path, monkeypatch)
-    world.stop()
-    take(world, other)
-    world.start()
+    world.restart_with(other)
     for _ in range(3):
         world.write(0, 40, 40)
         world.ingest()
     marks = dict(world.engine.marks)
     world.checkpoint()
-    world.stop()
-    take(world, kind)
-    assert world.start() == "power lost"
+    assert world.restart_with(kind) == "power lost"
     assert (dict(world.engine.marks) == marks) == (kind == "rocksdb")
     world.ingest()
     assert check(world.path, world.wheel).findings == []
@@ -211,10 +198,10 @@ def test_processes_with_different_timelines_lose_nothing(
     world.write(0, 5, 6)
     world.ingest()
     world.kill()
-    take(world, other)
+    world.take_timeline(other)
     world.boot = str(uuid.uuid4())  # power lost: ingest has a recovery to apply
     world.shard.start_dequeue()
-    take(world, kind)
+    world.take_timeline(kind)
     world.shard.start_ingest()
     world.ingest()
     with pytest.raises(RecoveryPending):
@@ -236,8 +223,7 @@ def test_the_first_timer_of_an_hour_is_far(world: LocalWorld) -> None:
 
 def test_rocksdb_drops_the_runs_of_expired_hours(tmp_path: Path) -> None:
     """The wheel's ring is used again; a database would grow with all that ever was delivered."""
-    config = WheelConfig(PRECISION_MS, 4096, 40_000, margin_ms=0, timeline="rocksdb")
-    world = LocalWorld(tmp_path, config)
+    world = LocalWorld(tmp_path, config_of("rocksdb"))
     append(world, 2, 3)
     world.at_slot(9)
     world.state.live.set_gc_hour(hour_of(SLOT, PRECISION_MS) + 1)
@@ -267,8 +253,7 @@ def test_a_batch_is_seen_however_early_one_looks_for_it(
 def test_a_reader_of_rocksdb_catches_up_once_for_each_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = WheelConfig(PRECISION_MS, 4096, 40_000, margin_ms=0, timeline="rocksdb")
-    world = LocalWorld(tmp_path, config)
+    world = LocalWorld(tmp_path, config_of("rocksdb"))
     catch_up, calls = RocksdbTimeline._catch_up, []  # noqa: SLF001
 
     def counted(timeline: RocksdbTimeline) -> None:
@@ -289,7 +274,7 @@ def test_a_reader_of_rocksdb_catches_up_once_for_each_batch(
 def test_a_database_whose_maker_was_killed_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    config = WheelConfig(PRECISION_MS, 4096, 40_000, margin_ms=0, timeline="rocksdb")
+    config = config_of("rocksdb")
     owner = NewRocksdb if step == "put_in_place" else FileSystem
     with monkeypatch.context() as patched:
         patched.setattr(owner, step, die)
@@ -305,8 +290,7 @@ def test_the_memory_of_rocksdb_is_bounded(tmp_path: Path) -> None:
     """docs/timelines.md: so much for blocks, with what finds them, and two buffers in a process,
     whatever is pending. A million runs take more.
     """
-    config = WheelConfig(PRECISION_MS, 4096, 40_000, margin_ms=0, timeline="rocksdb")
-    world = LocalWorld(tmp_path, config)
+    world = LocalWorld(tmp_path, config_of("rocksdb"))
     writer, rng, span = of(world, Role.INGEST), np.random.default_rng(1), 10**7
     assert isinstance(writer, RocksdbTimeline)
     most: Counter[str] = Counter()
@@ -338,9 +322,7 @@ def test_damaged_bytes_in_the_log_of_rocksdb_are_found(
 ) -> None:
     """Behind a kill it is read again: runs behind the damage must not be missing unnoticed."""
     world = RecoveryWorld(tmp_path, monkeypatch)
-    world.stop()
-    take(world, "rocksdb")
-    world.start()
+    world.restart_with("rocksdb")
     world.checkpoint()
     for slot in range(20, 40):
         world.write(0, slot)

@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,9 +36,7 @@ def world(tmp_path: Path) -> LocalWorld:
 def losing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecoveryWorld:
     """It has timers whose runs are in the write-ahead log only."""
     world = RecoveryWorld(tmp_path, monkeypatch)
-    world.stop()
-    world.wheel = world.shard.wheel = replace(world.wheel, timeline="rocksdb")
-    world.start()
+    world.restart_with("rocksdb")
     for slot in (30, 40, 50):
         world.write(0, slot)
         world.ingest()
