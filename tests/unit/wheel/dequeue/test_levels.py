@@ -86,8 +86,8 @@ def left(world: LocalWorld) -> list[Leaving]:
 def test_timers_of_a_level_leave_in_the_order_written(
     tmp_path_factory: pytest.TempPathFactory, chance: random.Random
 ) -> None:
-    """Whatever is written and delivered in between: ingest and dequeue are late now and then, and
-    killed, also amid a slot, and with a transaction whose outcome nobody knows.
+    """Whatever is written and delivered in between. Ingest and dequeue are late now and then, and
+    killed: in the middle of a slot, too, and after transactions whose outcome is unknown.
     """
     world = LocalWorld(tmp_path_factory.mktemp("shard") / "data", WHEEL, chunk_records=3)
     written_ms = NOW_MS
