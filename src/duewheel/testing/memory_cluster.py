@@ -59,7 +59,10 @@ class MemoryCluster:
             return MemoryProducer(self, **options)
         if kind is KafkaConsumer:
             return MemoryConsumer(self)
-        raise NotImplementedError(f"a {kind.__name__}, without Kafka")
+        raise NotImplementedError(
+            "the test kit stands for KafkaProducer and KafkaConsumer only: "
+            f"{kind.__name__} needs a Kafka, as `duewheel dev-broker run` starts one"
+        )
 
     def close(self) -> None:
         """Ends the clients that are still open: they raise from here on."""
