@@ -1,38 +1,38 @@
-// Dead letters. They are in Kafka only: they are read when this view is opened or asked, not again
-// and again.
+// Dead letters, and their replay.
 
 import { code, keyOf, list } from "./cells.js";
 import { ask, open } from "./dialogs.js";
-import { announce, button, el, field, note, table } from "./dom.js";
-import { bytes, count, counted, now, timeOfDay } from "./format.js";
+import { announce, button, el, field, note } from "./dom.js";
+import { bytes, count, counted } from "./format.js";
 import { deadLetter, deadLetters, replay } from "./operations.js";
+import { PagedList } from "./paged_list.js";
 import { change, route } from "./route.js";
 import { messageOf } from "./timer.js";
 import { moment } from "./times.js";
 
 const REPLAY_MAX = 10_000; // by the API
+const HEADS = ["Written", "Code", "Reason", "Key", "#Size", "Place", "Replay"];
 
 /** See the module's head. */
 export class DeadLetters {
   constructor(section) {
     this.code = null;
-    this.rows = [];
-    this.next = null;
-    this.generation = 0;
     this.input = el("input", {
       type: "text",
       autocomplete: "off",
       spellcheck: "false",
       maxlength: 100,
     });
-    this.status = el("p", { class: "caption", role: "status" });
-    this.list = el("div", { class: "list" });
-    this.moreButton = button("More", () => this.#load(false));
-    this.moreButton.hidden = true;
+    this.list = new PagedList("Dead letters", "dead letter", HEADS, {
+      read: (page) => this.#read(page),
+      cells: cellsOf,
+      empty: () =>
+        this.code ? "No dead letter has this code." : "There are no dead letters.",
+    });
     const submit = (event) => {
       event.preventDefault();
       change({ code: this.input.value.trim() });
-      this.#load(true);
+      this.list.load();
     };
     section.append(
       el(
@@ -42,7 +42,7 @@ export class DeadLetters {
         el(
           "div",
           { class: "row" },
-          button("Refresh", () => this.#load(true)),
+          button("Refresh", () => this.list.load()),
           button("Replay", () => this.#replay()),
         ),
       ),
@@ -52,9 +52,7 @@ export class DeadLetters {
         field("Code", this.input, "TIMER_ERROR_CODE; empty: all"),
         el("div", { class: "row" }, el("button", { type: "submit", class: "main" }, "Search")),
       ),
-      this.status,
-      this.list,
-      this.moreButton,
+      ...this.list.elements,
     );
   }
 
@@ -64,77 +62,41 @@ export class DeadLetters {
     if (code !== this.code) {
       this.code = code;
       this.input.value = code;
-      this.#load(true);
+      this.list.load();
     }
   }
 
-  async #load(isFirst) {
-    this.generation += 1;
-    const { generation } = this;
-    this.status.textContent = "Reading from Kafka";
-    try {
-      const { letters, next } = await deadLetters(this.code, isFirst ? null : this.next);
-      if (generation === this.generation) {
-        this.rows = isFirst ? letters : [...this.rows, ...letters];
-        this.next = next;
-        this.#show();
-      }
-    } catch (error) {
-      if (generation === this.generation) {
-        this.status.textContent = `Dead letters cannot be read: ${error.message}.`;
-      }
-    }
-  }
-
-  #show() {
-    const heads = ["Written", "Code", "Reason", "Key", "#Size", "Place", "Replay"];
-    this.moreButton.hidden = this.next === null;
-    this.status.textContent = this.rows.length
-      ? `${this.next ? "The first " : ""}${counted(this.rows.length, "dead letter")}, oldest first in each partition; read at ${timeOfDay(now())}.`
-      : "";
-    this.list.replaceChildren(
-      this.rows.length
-        ? table(
-            "Dead letters",
-            heads,
-            this.rows.map((letter) => this.#row(letter)),
-          )
-        : note(
-            this.next
-              ? "None so far."
-              : this.code
-                ? "No dead letter has this code."
-                : "There are no dead letters.",
-          ),
-    );
-  }
-
-  #row(letter) {
-    const opener = button(moment(Date.parse(letter.time)), () => show(letter), { class: "link" });
-    const size = letter.value_bytes === null ? "null" : bytes(letter.value_bytes);
-    return [
-      opener,
-      code(letter.code ?? "none"),
-      letter.error ?? "",
-      keyOf(letter),
-      size,
-      code(`${letter.partition}@${letter.offset}`),
-      el(
-        "span",
-        { class: letter.replayed ? "tag" : "tag warn" },
-        letter.replayed ? "replayed" : "waiting",
-      ),
-    ];
+  async #read(page) {
+    const { letters: rows, next } = await deadLetters(this.code, page);
+    return { rows, next };
   }
 
   async #replay() {
     const result = await replayLetters(this.code).catch((error) => `${error.message}.`);
     if (result !== null) {
-      await this.#load(true);
-      this.status.textContent = result;
+      await this.list.load();
+      this.list.status.textContent = result;
       announce(result);
     }
   }
+}
+
+function cellsOf(letter) {
+  const opener = button(moment(Date.parse(letter.time)), () => show(letter), { class: "link" });
+  const size = letter.value_bytes === null ? "null" : bytes(letter.value_bytes);
+  return [
+    opener,
+    code(letter.code ?? "none"),
+    letter.error ?? "",
+    keyOf(letter),
+    size,
+    code(`${letter.partition}@${letter.offset}`),
+    el(
+      "span",
+      { class: letter.replayed ? "tag" : "tag warn" },
+      letter.replayed ? "replayed" : "waiting",
+    ),
+  ];
 }
 
 async function show(letter) {

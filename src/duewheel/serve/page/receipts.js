@@ -1,26 +1,25 @@
-// Receipts of delivered timers. They are in Kafka only: they are read when this view is opened or
-// asked, not again and again.
+// Receipts of delivered timers.
 
 import { code } from "./cells.js";
-import { button, el, field, note, table } from "./dom.js";
-import { counted, duration, forInput, fromInput, now, timeOfDay } from "./format.js";
+import { button, el, field } from "./dom.js";
+import { duration, forInput, fromInput, now } from "./format.js";
 import { receipts } from "./operations.js";
+import { PagedList } from "./paged_list.js";
 import { change, route } from "./route.js";
 import { clock } from "./times.js";
 
 const HOUR_MS = 3_600_000;
+const HEADS = ["Delivered", "#Late by", "Id", "Target", "Record"];
 
 /** See the module's head. */
 export class Receipts {
   constructor(section) {
     this.asked = null; // the parameters of the search that is shown
-    this.rows = [];
-    this.next = null;
-    this.generation = 0;
-    this.status = el("p", { class: "caption", role: "status" });
-    this.list = el("div", { class: "list" });
-    this.moreButton = button("More", () => this.#load(false));
-    this.moreButton.hidden = true;
+    this.list = new PagedList("Receipts", "receipt", HEADS, {
+      read: (page) => this.#read(page),
+      cells: cellsOf,
+      empty: () => "No receipt matches.",
+    });
     section.append(
       el(
         "div",
@@ -29,13 +28,11 @@ export class Receipts {
         el(
           "div",
           { class: "row" },
-          button("Refresh", () => this.#load(true)),
+          button("Refresh", () => this.list.load()),
         ),
       ),
       this.#form(),
-      this.status,
-      this.list,
-      this.moreButton,
+      ...this.list.elements,
     );
   }
 
@@ -55,7 +52,7 @@ export class Receipts {
         to: fromInput(to.value),
       });
       if (this.asked === before) {
-        this.#load(true); // the same search again: the address has not changed
+        this.list.load(); // the same search again: the address has not changed
       }
     };
     return el(
@@ -79,7 +76,7 @@ export class Receipts {
       this.inputs.target.value = target;
       this.inputs.from.value = from ? forInput(Number(from)) : "";
       this.inputs.to.value = to ? forInput(Number(to)) : "";
-      this.#load(true);
+      this.list.load();
     }
   }
 
@@ -89,40 +86,10 @@ export class Receipts {
     return { id, target, from: from || id ? from : now() - HOUR_MS, to };
   }
 
-  async #load(isFirst) {
-    this.generation += 1;
-    const { generation } = this;
-    this.status.textContent = "Reading from Kafka";
-    try {
-      this.wanted = isFirst ? this.#wanted : this.wanted;
-      const part = await receipts(this.wanted, isFirst ? null : this.next);
-      if (generation === this.generation) {
-        this.rows = isFirst ? part.receipts : [...this.rows, ...part.receipts];
-        this.next = part.next;
-        this.#show();
-      }
-    } catch (error) {
-      if (generation === this.generation) {
-        this.status.textContent = `Receipts cannot be read: ${error.message}.`;
-      }
-    }
-  }
-
-  #show() {
-    const heads = ["Delivered", "#Late by", "Id", "Target", "Record"];
-    this.moreButton.hidden = this.next === null;
-    this.status.textContent = this.rows.length
-      ? `${this.next ? "The first " : ""}${counted(this.rows.length, "receipt")}, oldest first in each partition; read at ${timeOfDay(now())}.`
-      : "";
-    this.list.replaceChildren(
-      this.rows.length
-        ? table(
-            "Receipts",
-            heads,
-            this.rows.map((receipt) => cellsOf(receipt)),
-          )
-        : note(this.next ? "None so far." : "No receipt matches."),
-    );
+  async #read(page) {
+    this.wanted = page === null ? this.#wanted : this.wanted;
+    const { receipts: rows, next } = await receipts(this.wanted, page);
+    return { rows, next };
   }
 }
 

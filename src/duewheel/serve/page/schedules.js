@@ -4,6 +4,7 @@
 import { code } from "./cells.js";
 import { button, el, note, table } from "./dom.js";
 import { counted, duration, now, relative, timeOfDay } from "./format.js";
+import { LatestRead } from "./latest_read.js";
 import { schedules } from "./operations.js";
 import { openSchedule } from "./schedule.js";
 import { moment } from "./times.js";
@@ -13,7 +14,7 @@ const HEADS = ["Schedule", "State", "Fires", "Target", "Next", "Last"];
 /** See the module's head. */
 export class Schedules {
   constructor(section) {
-    this.generation = 0;
+    this.reads = new LatestRead();
     this.status = el("p", { class: "caption", role: "status" });
     this.scheduler = el("div", {});
     this.list = el("div", { class: "list" });
@@ -36,19 +37,14 @@ export class Schedules {
   }
 
   async #load() {
-    this.generation += 1;
-    const { generation } = this;
     this.status.textContent = "Reading from Kafka";
-    try {
-      const found = await schedules();
-      if (generation === this.generation) {
-        this.#show(found);
-      }
-    } catch (error) {
-      if (generation === this.generation) {
+    await this.reads.run(
+      schedules,
+      (found) => this.#show(found),
+      (error) => {
         this.status.textContent = `Schedules cannot be read: ${error.message}.`;
-      }
-    }
+      },
+    );
   }
 
   #show({ schedules: rows, scheduler, heartbeat_ms: heartbeat }) {

@@ -5,6 +5,7 @@ import { cancelMatching } from "./changes.js";
 import { announce, button, el, field, note, table } from "./dom.js";
 import { bytes, count, counted, forInput, fromInput, now, timeOfDay } from "./format.js";
 import { selection } from "./future.js";
+import { LatestRead } from "./latest_read.js";
 import { change, route } from "./route.js";
 import { bulkFilter, Search } from "./search.js";
 import { openTimer } from "./timer.js";
@@ -18,7 +19,7 @@ export class Timers {
     this.asked = null; // the parameters of the search that is shown
     this.current = null; // the search that is shown
     this.rows = [];
-    this.generation = 0;
+    this.reads = new LatestRead();
     this.topics = el("datalist", { id: "topics" });
     this.status = el("p", { class: "caption", role: "status" });
     this.list = el("div", { class: "list" });
@@ -182,19 +183,15 @@ export class Timers {
   }
 
   async #load(isFirst) {
-    this.generation += 1;
-    const { generation, current } = this;
-    try {
-      const found = await current.more();
-      if (generation === this.generation) {
+    const { current } = this;
+    await this.reads.run(
+      () => current.more(),
+      (found) => {
         this.rows = isFirst ? found : [...this.rows, ...found];
         this.#show();
-      }
-    } catch (error) {
-      if (generation === this.generation) {
-        this.#fail(error);
-      }
-    }
+      },
+      (error) => this.#fail(error),
+    );
   }
 
   #fail(error) {
