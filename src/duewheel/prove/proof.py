@@ -92,30 +92,27 @@ class Proof:
             KeyboardInterrupt: by a signal.
         """
         started_ms, started_s = self._clock.now_ms(), time.monotonic()
-        with ExitStack() as stack:
-            stack.enter_context(interruptible())
-            bar = stack.enter_context(progress_bar())
+        with interruptible(), progress_bar() as bar, ExitStack() as stack:
             task = bar.add_task("creating topics", total=None)
             folder = ScratchFolder("duewheel-prove-")
             stack.callback(folder.remove)
             settings = own_settings(self._user, self._name, folder.path, self._plan.window_ms)
             topics = OwnTopics(settings)
-            with topics.made(self._clock), ExitStack() as inner:
-                cluster = self._examine(topics, bar, task)
-                init_progress(settings)
-                running = self._start(inner, settings, OwnShard(settings, folder.path), topics)
-                self._interrupt(running, bar, task)
-                bar.update(task, description="reading and judging", total=None)
-                running.shard.stop()
-                running.reader.stop()
-                findings = running.shard.findings()
-                rules = _rules(settings, topics)
-                written = WrittenTopic.of(committed_records(_client(settings), _timers(settings)))
-                arrived, load = running.reader.timers, running.load
-                verdict = verdict_of(
-                    written, arrived, running.reader.replies, load.acknowledged, rules
-                )
-                own_ends = running.shard.own_ends()
+            stack.enter_context(topics.made(self._clock))
+            cluster = self._examine(topics, bar, task)
+            init_progress(settings)
+            running = self._start(stack, settings, OwnShard(settings, folder.path), topics)
+            self._interrupt(running, bar, task)
+            bar.update(task, description="reading and judging", total=None)
+            running.shard.stop()
+            running.reader.stop()
+            findings = running.shard.findings()
+            rules = _rules(settings, topics)
+            written = WrittenTopic.of(committed_records(_client(settings), _timers(settings)))
+            arrived, load = running.reader.timers, running.load
+            replies = running.reader.replies
+            verdict = verdict_of(written, arrived, replies, load.acknowledged, rules)
+            own_ends = running.shard.own_ends()
         return ProofResult(
             name=self._name,
             plan=self._plan,
