@@ -44,6 +44,9 @@ _TRIES = 5
 # What the binding writes at each opening, also of a reader, and does not need.
 _BINDING_FILE = "rocksdict-config.json"
 
+# What RocksDB says where this very process has the lock (LockFile in its env/fs_posix.cc).
+_OWN_LOCK = "lock hold by current process"
+
 # Errors of the host, which say nothing of the files.
 _REFUSALS = (
     errno.ENOSPC,
@@ -163,7 +166,7 @@ def opened_to_write(path: Path, number: int) -> Rdict:
         _spare_readers(folder)
         return _opened(folder, options())
     except Exception as error:
-        if "lock hold" in str(error) or os.strerror(errno.EAGAIN) in str(error):
+        if _OWN_LOCK in str(error) or _says(error, errno.EAGAIN):
             raise Locked(f"{folder}: another process writes there") from error
         raise as_raised(folder, error) from error
 
@@ -201,7 +204,7 @@ def _opened_to_read(folder: Path, access: AccessType) -> Rdict:
         try:
             return _opened(folder, options(), access)
         except Exception as error:
-            if not tries_left or os.strerror(errno.ENOENT) not in str(error):
+            if not tries_left or not _says(error, errno.ENOENT):
                 raise as_raised(folder, error) from error
     raise AssertionError("the last try returns or raises")
 
@@ -221,9 +224,20 @@ def as_raised(folder: Path, error: Exception) -> CorruptFile | OSError:
     a recovery would repair.
     """
     for number in _REFUSALS:
-        if os.strerror(number) in str(error):
+        if _says(error, number):
             return OSError(number, str(error), str(folder))
     return CorruptFile(folder, 0, str(error))
+
+
+def _says(error: Exception, number: int) -> bool:
+    """Returns whether the host refused RocksDB something with this errno.
+
+    The binding raises a plain Exception with RocksDB's text. That is made of status, context, file
+    and strerror (IOError in RocksDB's env/io_posix.cc), and may be quoted in another text:
+
+        IO error: While lock file: /data/rocksdb/0000000000/LOCK: Resource temporarily unavailable
+    """
+    return os.strerror(number) in str(error)
 
 
 def _folder_of_reader(path: Path) -> Path:
