@@ -1,8 +1,9 @@
 """Kafka's topics in memory, and clients of them: those that duewheel's own client opens.
 
 A record gets its place and its time here as from a broker, and is read again as record batches.
-Every topic exists, with the same number of partitions. Topics have no transactions: what is written
-is committed. Each client is as much of kafka-python's as duewheel's client calls.
+Every topic exists, with the same number of partitions. Readers see committed records alone: those
+of an open transaction hold back what lies behind them in their partition, and those of an aborted
+one leave a gap. Each client is as much of kafka-python's as duewheel's client calls.
 
 Thread-safe: `changed` guards the records. A reader of replies waits in a thread of its own.
 """
@@ -13,6 +14,7 @@ import struct
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
@@ -32,12 +34,31 @@ _BATCH_BYTES_MAX = 1 << 30  # of what is read in one go
 _CREATE_TIME = 0
 
 
+@dataclass(eq=False)
+class MemoryTransaction:
+    """What becomes visible together, or never.
+
+    Attributes:
+        transactional_id: of its producer.
+        records: in the order in which they were sent.
+        firsts: the first offset of these in each of their partitions.
+        offsets: those of consumer groups, by group and partition.
+    """
+
+    transactional_id: str
+    records: list[ConsumerRecord] = field(default_factory=list)
+    firsts: dict[TopicPartition, int] = field(default_factory=dict)
+    offsets: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
+
+
 class MemoryCluster:
     """The topics; see the module's head.
 
     Attributes:
-        changed: notified of each new record; guards all.
-        after_send: called with each record that a producer has written, in its thread.
+        changed: notified of each record that becomes visible; guards all.
+        after_send: called with each record of a producer once it is visible, in its thread.
+        group_offsets: where a group goes on, by group and partition.
+        owners: the producer that owns a transactional id.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -45,8 +66,12 @@ class MemoryCluster:
         self.changed = threading.Condition(threading.RLock())
         self.after_send: Callable[[ConsumerRecord], None] = lambda _: None
         self.is_closed = False
+        self.group_offsets: dict[tuple[str, TopicPartition], int] = {}
+        self.owners: dict[str, MemoryProducer] = {}
         self._clock = clock
-        self._logs: defaultdict[TopicPartition, list[ConsumerRecord]] = defaultdict(list)
+        # None: a record of an aborted transaction.
+        self._logs: defaultdict[TopicPartition, list[ConsumerRecord | None]] = defaultdict(list)
+        self._open: list[MemoryTransaction] = []
         self._arrivals: defaultdict[str, list[ConsumerRecord]] = defaultdict(list)
 
     def open(self, kind: type, **options: Any) -> MemoryProducer | MemoryConsumer:
@@ -88,8 +113,9 @@ class MemoryCluster:
         value: bytes | None,
         headers: Sequence[tuple[str, bytes | None]],
         timestamp_ms: int | None = None,
+        transaction: MemoryTransaction | None = None,
     ) -> ConsumerRecord:
-        """Writes a record, by default with the present time."""
+        """Writes a record, by default with the present time and committed."""
         with self.changed:
             log = self._logs[partition]
             stamp_ms = self._clock.now_ms() if timestamp_ms is None else timestamp_ms
@@ -97,34 +123,75 @@ class MemoryCluster:
             place = *partition, None, len(log), stamp_ms, _CREATE_TIME
             record = ConsumerRecord(*place, key, value, list(headers), None, *sizes, -1)
             log.append(record)
-            self._arrivals[partition[0]].append(record)
-            self.changed.notify_all()
+            if transaction is None:
+                self._arrivals[partition[0]].append(record)
+                self.changed.notify_all()
+            else:
+                transaction.records.append(record)
+                transaction.firsts.setdefault(partition, record.offset)
             return record
 
     def records(self, topic: str) -> list[ConsumerRecord]:
-        """Lists the records of a topic as they came."""
+        """Lists the records of a topic in the order in which they became visible."""
         with self.changed:
             return list(self._arrivals[topic])
 
     def end(self, partition: TopicPartition) -> int:
-        """Returns the offset of the next record."""
+        """Returns the offset behind the last record that readers see."""
         with self.changed:
-            return len(self._logs[partition])
+            held = [each.firsts[partition] for each in self._open if partition in each.firsts]
+            return min(held, default=len(self._logs[partition]))
 
     def slice(self, partition: TopicPartition, begin: int) -> list[ConsumerRecord]:
-        """Lists the records of a partition from an offset on."""
+        """Lists the records of a partition from an offset on, up to the end."""
         with self.changed:
-            return self._logs[partition][begin:]
+            records = self._logs[partition][begin : self.end(partition)]
+            return [record for record in records if record is not None]
 
     def fetched(self, partition: TopicPartition, begin: int) -> Fetched:
         """Answers a fetch from an offset on, up to the end, as brokers do: with record batches."""
-        builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, _BATCH_BYTES_MAX)
-        records = self.slice(partition, begin)
-        for delta, record in enumerate(records):
-            builder.append(delta, record.timestamp, record.key, record.value, record.headers)
-        octets = bytearray(builder.build())
-        struct.pack_into(">q", octets, 0, begin)
-        return Fetched(partition, memoryview(octets), (), begin, begin + len(records))
+        with self.changed:
+            records, end = self.slice(partition, begin), self.end(partition)
+        octets = bytearray()
+        if records:
+            builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, _BATCH_BYTES_MAX)
+            for each in records:
+                delta = each.offset - begin
+                builder.append(delta, each.timestamp, each.key, each.value, each.headers)
+            octets = bytearray(builder.build())
+            struct.pack_into(">q", octets, 0, begin)
+        return Fetched(partition, memoryview(octets), (), begin, end)
+
+    # ---- transactions ----------------------------------------------------------------------
+
+    def begin(self, transactional_id: str) -> MemoryTransaction:
+        """Opens a transaction."""
+        with self.changed:
+            transaction = MemoryTransaction(transactional_id)
+            self._open.append(transaction)
+            return transaction
+
+    def finish(self, transaction: MemoryTransaction, *, commit: bool) -> None:
+        """Ends an open transaction."""
+        with self.changed:
+            self._open.remove(transaction)
+            for record in transaction.records:
+                if commit:
+                    self._arrivals[record.topic].append(record)
+                else:
+                    self._logs[record.topic, record.partition][record.offset] = None
+            if commit:
+                self.group_offsets |= transaction.offsets
+            self.changed.notify_all()
+        for record in transaction.records if commit else ():
+            self.after_send(record)
+
+    def take_over(self, transactional_id: str, owner: MemoryProducer) -> None:
+        """Makes a producer the owner of its id: a former one's open transaction is aborted."""
+        with self.changed:
+            self.owners[transactional_id] = owner
+            for each in [t for t in self._open if t.transactional_id == transactional_id]:
+                self.finish(each, commit=False)
 
     # ---- kafka-python's ClusterMetadata, for partitioners ------------------------------------
 
@@ -142,6 +209,8 @@ class MemoryCluster:
 
 class MemoryProducer:
     """Stands where KafkaProducer stands: each record is written, and acknowledged, at once."""
+
+    _transaction: MemoryTransaction | None = None
 
     def __init__(
         self,
@@ -181,8 +250,11 @@ class MemoryProducer:
         elif partition not in numbers:
             raise ValueError(f"Unrecognized partition {partition} for topic {topic}")
         place = (topic, partition)
-        record = self._cluster.append(place, octets_of_key, octets, headers, timestamp_ms)
-        self._cluster.after_send(record)
+        record = self._cluster.append(
+            *(place, octets_of_key, octets, headers, timestamp_ms, self._transaction)
+        )
+        if self._transaction is None:
+            self._cluster.after_send(record)
         sent = FutureProduceResult(KafkaPartition(*place))
         future = FutureRecordMetadata(sent, 0, record.timestamp, None, -1, -1, -1)
         sent.success((record.offset, record.timestamp, None))
@@ -242,7 +314,7 @@ class MemoryConsumer:
             )
             self._cluster.require_open()
             polled = {p: self._cluster.slice(p, at) for p, at in self._positions.items()}
-        self._positions = {p: at + len(polled[p]) for p, at in self._positions.items()}
+            self._positions = {p: max(at, self._cluster.end(p)) for p, at in self._positions.items()}
         return {partition: records for partition, records in polled.items() if records}
 
     def _has_more(self) -> bool:

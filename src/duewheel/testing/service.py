@@ -27,11 +27,11 @@ the clock; producers may be used from any.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 
@@ -46,8 +46,10 @@ from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.header_names import NAME_OF, Request
 from duewheel.streaming.epoch_parser import parser
 from duewheel.testing.clock import ManualClock
+from duewheel.testing.local_consumer import LocalConsumer
 from duewheel.testing.local_shard import LocalShard
 from duewheel.testing.memory_cluster import MemoryCluster
+from duewheel.testing.memory_transactions import MemoryTransactionalProducer
 from duewheel.testing.received import ReceivedMessage
 from duewheel.testing.service_start import (
     SETTINGS,
@@ -70,8 +72,6 @@ _GROUP_BYTES_MAX = 1 << 40  # all that is taken at once is one batch
 _BEYOND_ALL = 1 << 62
 _ROUNDS_MAX = 1_000  # of consumers that write for consumers, at one instant
 _CANCELS = {NAME_OF[Request.CANCEL], NAME_OF[Request.RESCHEDULE]}
-
-Handler = TypeVar("Handler", bound=Callable[[Any], object])
 
 
 class LocalService:
@@ -96,7 +96,7 @@ class LocalService:
         self._cluster = cluster
         self._shard = shard
         self._parse = parser(epochs_of(shard), settings.dead_letter_topic)
-        self._consumers: list[_Consumer] = []
+        self._consumers: list[LocalConsumer] = []
         self._slots: list[int] = []  # a heap: those with rows, or with replies
         self._producers = ExitStack()
         cluster.after_send = self._on_sent
@@ -157,18 +157,25 @@ class LocalService:
         """Makes an AsyncDelayProducer, as `producer`; it is not started."""
         return AsyncDelayProducer(**self._options(timer_topic, options))
 
-    def consumer(self, topic: str) -> Callable[[Handler], Handler]:
+    def transactional_producer(self, transactional_id: str) -> MemoryTransactionalProducer:
+        """Makes what stands for `KafkaProducer(transactional_id=…)`: call its `init_transactions`
+        before its first transaction, as in a program.
+        """
+        return MemoryTransactionalProducer(self._cluster, transactional_id)
+
+    def consumer(self, topic: str, *, group: str | None = None) -> LocalConsumer:
         """Decorates a function that `advance` calls with each record in a topic, from its first on.
 
         It gets records of kafka-python, with key and value as bytes. An exception ends `advance`,
         and the next one hands it the same record again.
+
+        Args:
+            topic: of the records.
+            group: of a function that commits its offsets in transactions: it begins behind them.
         """
-
-        def register(handler: Handler) -> Handler:
-            self._consumers.append(_Consumer(topic, handler))
-            return handler
-
-        return register
+        consumer = LocalConsumer(self._cluster, topic, group)
+        self._consumers.append(consumer)
+        return consumer
 
     def advance(self, time: timedelta | str) -> None:
         """Lets time pass, and delivers what is due meanwhile, each timer at its own instant.
@@ -246,7 +253,7 @@ class LocalService:
             RuntimeError: they write records for each other without end, and no time passes.
         """
         rounds = 0
-        while sum(each.run(self._cluster) for each in self._consumers):
+        while sum(each.run() for each in self._consumers):
             rounds += 1
             if rounds > _ROUNDS_MAX:
                 raise RuntimeError(f"consumers have written for consumers, {rounds} times in a row")
@@ -320,19 +327,3 @@ class LocalService:
             "bootstrap_servers": _SERVERS,
             **options,
         }
-
-
-class _Consumer:
-    """A handler, and its position in the order in which the topic's records have come."""
-
-    def __init__(self, topic: str, handler: Callable[[Any], object]) -> None:
-        self._topic, self._handler = topic, handler
-        self._position = 0
-
-    def run(self, cluster: MemoryCluster) -> int:
-        """Hands over the records that are there; returns how many."""
-        records = cluster.records(self._topic)[self._position :]
-        for record in records:
-            self._handler(record)
-            self._position += 1
-        return len(records)
