@@ -75,8 +75,20 @@ def put(
         A row of ScheduleOverview.
 
     Raises:
-        ConfigError: it can never fire, or its firings would become dead letters.
+        ConfigError: as `accepted_schedule`.
         KafkaUnavailable, Unacknowledged: as `ops.changes.send`.
+    """
+    schedule = accepted_schedule(settings, name, times, message)
+    return _written(settings, name, lambda _: schedule, wait_s)
+
+
+def accepted_schedule(
+    settings: Settings, name: str, times: Times, message: ScheduledMessage
+) -> Schedule:
+    """A schedule that begins now. The arguments are those of `put`.
+
+    Raises:
+        ConfigError: it can never fire, or its firings would become dead letters.
     """
     clock = SystemClock()
     topic = timer_topic_of(settings, message.timer_topic)
@@ -108,26 +120,28 @@ def put(
         id=schedule.timer_id(upcoming),
     )
     require_accepted(settings, topic, schedule.key, schedule.value, request)
-    return _written(settings, name, lambda _: schedule, wait_s)
+    return schedule
 
 
 def pause(settings: Settings, name: str, wait_s: float, *, on: bool) -> dict[str, Any]:
     """Pauses a schedule, or resumes it. Arguments, result and errors are those of `put`."""
+    return _written(settings, name, lambda former: paused(name, former, on=on), wait_s)
 
-    def changed(present: Schedule | None) -> Schedule:
-        if present is None:
-            raise NoSuchSchedule(f"there is no schedule {name!r}")
-        return replace(present, paused=on, revision=secrets.token_hex(4))
 
-    return _written(settings, name, changed, wait_s)
+def paused(name: str, present: Schedule | None, *, on: bool) -> Schedule:
+    """The schedule of this name, paused or resumed.
+
+    Raises:
+        NoSuchSchedule: there is none.
+    """
+    return replace(require_schedule(name, present), paused=on, revision=secrets.token_hex(4))
 
 
 def stop(settings: Settings, name: str, wait_s: float) -> dict[str, Any]:
     """Ends a schedule for good. Arguments, result and errors are those of `put`."""
 
     def deleted(present: Schedule | None) -> None:
-        if present is None:
-            raise NoSuchSchedule(f"there is no schedule {name!r}")
+        require_schedule(name, present)
 
     return _written(settings, name, deleted, wait_s)
 
@@ -180,10 +194,18 @@ def schedule_of(settings: Settings, name: str) -> Schedule:
     """
     require_name(name)
     with _records(settings) as records:
-        schedule = records.table().schedules.get(name)
-    if schedule is None:
+        return require_schedule(name, records.table().schedules.get(name))
+
+
+def require_schedule(name: str, present: Schedule | None) -> Schedule:
+    """The schedule that is there.
+
+    Raises:
+        NoSuchSchedule: there is none.
+    """
+    if present is None:
         raise NoSuchSchedule(f"there is no schedule {name!r}")
-    return schedule
+    return present
 
 
 def _now_ms() -> int:

@@ -10,15 +10,13 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future
 from typing import Any
 
 import structlog
 
-from duewheel.client import Answer, DelayProducer
-from duewheel.client.due_time import DueTime
-from duewheel.client.request_headers import timer_headers
+from duewheel.client import DelayProducer
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError, Displaced, DuewheelError, PublishDoubt
@@ -30,31 +28,33 @@ from duewheel.kafka.shard_settings import publisher_limits
 from duewheel.kafka.state_topic import broker_now_ms, newest_of, place_of
 from duewheel.kafka.topic_follower import TopicFollower
 from duewheel.kafka.transactional_producer import TransactionalProducer, is_fenced
+from duewheel.recurring.firing_records import (
+    Row,
+    batches_of,
+    cancelled_instants,
+    firing_batches,
+    firing_partition,
+    position_row,
+)
 from duewheel.recurring.records import (
     OWNER_KEY,
-    name_of,
-    read_schedule,
+    read_changes,
     read_table,
     schedules_topic,
     transactional_id,
 )
-from duewheel.recurring.schedule import POSITION_PREFIX, SCHEDULE_PREFIX, Schedule
+from duewheel.recurring.schedule import Schedule
 from duewheel.recurring.scheduler import ScheduleCommit, Table
 from duewheel.recurring.steps import FiringCancels
 from duewheel.schemas.batches import TopicPartition
-from duewheel.schemas.columns import binary
-from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.wire.record_batch import Batch
-from duewheel.schemas.wire.single_record import Header, encode, single
+from duewheel.schemas.wire.single_record import single
 from duewheel.threads import beside
 
 _BEATS = 5  # while another instance would wait
 _REPLIES_S = 60.0  # then the cancels are sent again
-_BATCH_BYTES = 512 * 1024
 
 log = structlog.get_logger(__name__)
-
-Row = tuple[bytes | None, bytes | None, Sequence[Header]]  # key, value, headers
 
 
 class KafkaStore:
@@ -107,15 +107,7 @@ class KafkaStore:
         if self._clock.boottime_ms() - self._beat_ms >= self._silence_ms // _BEATS:
             self.write([])
         assert self._follower is not None, "call `open` first"
-        for record in self._follower.poll(self._deadline()):
-            name = name_of(record.key, SCHEDULE_PREFIX)
-            if name is None:
-                continue
-            if record.value is None:
-                yield name, None, True
-            else:
-                schedule = read_schedule(name, record.value, record.timestamp_ms)
-                yield name, schedule, schedule is not None
+        yield from read_changes(self._follower.poll(self._deadline()))
 
     def partition(self, schedule: Schedule) -> int:
         """See Store: that of the message's key, or else of the name.
@@ -129,8 +121,7 @@ class KafkaStore:
                 self._partitions |= admin.describe_partitions([topic])
         if topic not in self._partitions:
             raise ConfigError(f"there is no timer topic {topic!r}")
-        key = schedule.name.encode() if schedule.key is None else schedule.key
-        return int(key_hashes(binary([key]))[0]) % self._partitions[topic]
+        return firing_partition(schedule, self._partitions[topic])
 
     def write(self, written: Collection[ScheduleCommit]) -> None:
         """See Store.
@@ -139,11 +130,10 @@ class KafkaStore:
             Displaced: another instance has taken over.
             PublishDoubt: the outcome is unknown, or Kafka refuses.
         """
-        batches = list(_batches(written))
+        batches = list(firing_batches(written))
         names = {topic for (topic, _), _ in batches}
-        positions = [_position_record(each) for each in written]
-        own = (OWNER_KEY, json.dumps({"owner": self._own}).encode())
-        batches += _cut(self._place, [(key, value, []) for key, value in [*positions, own]])
+        own: Row = (OWNER_KEY, json.dumps({"owner": self._own}).encode(), [])
+        batches += batches_of(self._place, [*map(position_row, written), own])
         self._transact(batches, names)
 
     def cancel(self, cancels: FiringCancels) -> Future[frozenset[int]]:
@@ -196,15 +186,7 @@ class KafkaStore:
         """
         deadline = Deadline(_REPLIES_S)
         try:
-            producer = self._canceller(cancels.timer_topic)
-            sent = [
-                (at, producer.cancel(timer, partition=number, timer_topic=cancels.timer_topic))
-                for at, number, timer in cancels.timers
-            ]
-            answers = [(at, one.result(deadline.remaining_s())) for at, one in sent]
-            return frozenset(
-                at for at, one in answers if one.answer(deadline.remaining_s()) is Answer.CANCELLED
-            )
+            return cancelled_instants(self._canceller(cancels.timer_topic), cancels, deadline)
         except TimeoutError as error:
             raise PublishDoubt("no reply to a cancel: do ingest and dequeue run?") from error
         except Exception as error:
@@ -258,42 +240,3 @@ class KafkaStore:
 
     def _deadline(self) -> Deadline:
         return Deadline(self._limits.start_deadline_s, self._clock.stopping)
-
-
-def _position_record(written: ScheduleCommit) -> tuple[bytes, bytes | None]:
-    key = POSITION_PREFIX + written.name.encode()
-    return key, None if written.position is None else written.position.encode()
-
-
-def _batches(written: Iterable[ScheduleCommit]) -> Iterator[tuple[TopicPartition, Batch]]:
-    """The firings: the records of each timer partition in the order of their instants."""
-    rows: dict[TopicPartition, list[tuple[int, Row]]] = {}
-    for each in written:
-        schedule = each.schedule
-        if schedule is None:
-            continue
-        for instant, number in each.firings:
-            headers = timer_headers(
-                schedule.target,
-                DueTime.of(instant),
-                schedule.timer_topic,
-                headers=schedule.headers,
-                id=schedule.timer_id(instant),
-            )
-            row = (instant, (schedule.key, schedule.value, headers))
-            rows.setdefault((schedule.timer_topic, number), []).append(row)
-    for place, group in rows.items():
-        yield from _cut(place, [row for _, row in sorted(group, key=lambda each: each[0])])
-
-
-def _cut(place: TopicPartition, rows: Iterable[Row]) -> Iterator[tuple[TopicPartition, Batch]]:
-    """Batches of about _BATCH_BYTES."""
-    body, count = bytearray(), 0
-    for key, value, headers in rows:
-        if len(body) >= _BATCH_BYTES:
-            yield place, Batch(memoryview(bytes(body)), count)
-            body, count = bytearray(), 0
-        body += encode(count, key, value, headers)
-        count += 1
-    if count:
-        yield place, Batch(memoryview(bytes(body)), count)

@@ -7,7 +7,7 @@ owner            the scheduler's heartbeat; no value after a clean stop
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -93,6 +93,19 @@ def read_table(records: Iterable[KeyedRecord]) -> Table:
         elif (name := name_of(key, POSITION_PREFIX)) is not None:
             positions[name] = FiringPosition.decode(name, record.value)
     return Table(schedules, positions)
+
+
+def read_changes(records: Iterable[KeyedRecord]) -> Iterator[tuple[str, Schedule | None, bool]]:
+    """The changes of schedules among these, as Store.changes (scheduler.py) has them."""
+    for record in records:
+        name = name_of(record.key, SCHEDULE_PREFIX)
+        if name is None:
+            continue
+        if record.value is None:
+            yield name, None, True
+        else:
+            schedule = read_schedule(name, record.value, record.timestamp_ms)
+            yield name, schedule, schedule is not None
 
 
 def read_heartbeat(settings: Settings, records: Iterable[KeyedRecord]) -> SchedulerBeat:

@@ -136,6 +136,11 @@ class Scheduler:
         """How many wait for replies to cancels."""
         return len(self._cancels)
 
+    @property
+    def wake_ms(self) -> int | None:
+        """When the next step is due, unless a change comes before; None: after a change."""
+        return min(self._wake_ms.values(), default=None)
+
     def open(self) -> None:
         """Begin, or begin again after an error.
 

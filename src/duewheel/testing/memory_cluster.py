@@ -26,7 +26,9 @@ from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.clock import Clock
 from duewheel.kafka.leader_requests import Fetched
+from duewheel.kafka.raw_records import committed_records, rows_of
 from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.wire.record_batch import Batch, seal
 
 PARTITIONS = 4  # of each topic
 
@@ -57,7 +59,7 @@ class MemoryCluster:
     Attributes:
         changed: notified of each record that becomes visible; guards all.
         after_send: called with each record of a producer once it is visible, in its thread.
-        group_offsets: where a group goes on, by group and partition.
+        group_offsets: where a group continues, by group and partition.
         owners: the producer that owns a transactional id.
     """
 
@@ -130,6 +132,15 @@ class MemoryCluster:
                 transaction.records.append(record)
                 transaction.firsts.setdefault(partition, record.offset)
             return record
+
+    def write(self, partition: TopicPartition, batch: Batch, timestamp_ms: int) -> None:
+        """Writes the records of an encoded batch."""
+        octets = memoryview(seal(batch.body, batch.count, timestamp_ms=timestamp_ms))
+        fetched = Fetched(partition, octets, (), 0, batch.count)
+        with self.changed:
+            for records in committed_records([fetched], {partition: (0, batch.count)}):
+                for _, stamp_ms, key, value, headers in rows_of(records):
+                    self.append(partition, key, value, headers, stamp_ms)
 
     def records(self, topic: str) -> list[ConsumerRecord]:
         """Lists the records of a topic in the order in which they became visible."""
@@ -210,8 +221,6 @@ class MemoryCluster:
 class MemoryProducer:
     """Stands where KafkaProducer stands: each record is written, and acknowledged, at once."""
 
-    _transaction: MemoryTransaction | None = None
-
     def __init__(
         self,
         cluster: MemoryCluster,
@@ -222,6 +231,7 @@ class MemoryProducer:
         **_: Any,
     ) -> None:
         self._cluster = cluster
+        self._transaction: MemoryTransaction | None = None  # of a transactional one
         self._partitioner = partitioner
         self._key_serializer, self._value_serializer = key_serializer, value_serializer
 

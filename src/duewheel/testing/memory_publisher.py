@@ -7,14 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.kafka.batch_encoder import encode
-from duewheel.kafka.leader_requests import Fetched
-from duewheel.kafka.raw_records import committed_records, rows_of
 from duewheel.schemas.batches import TopicPartition
-from duewheel.schemas.wire.record_batch import seal
 from duewheel.testing.clock import ManualClock
 from duewheel.testing.memory_cluster import PARTITIONS, MemoryCluster
 from duewheel.testing.publishers import RecordingPublisher
-from duewheel.wheel.encoded import Aside, EncodingTarget, Part, Target
+from duewheel.wheel.encoded import Aside, EncodingTarget, Target
 from duewheel.wheel.publisher_protocol import Prepared
 
 _BATCH_BYTES = 1 << 20  # what a topic takes unless it is configured otherwise
@@ -46,7 +43,8 @@ class MemoryPublisher(RecordingPublisher):
                 progress.epochs.newest.signing_key,
             )
             for part in encoded.parts:
-                self._write(part)
+                place = (part.topic, part.partition)
+                self._cluster.write(place, part.batch, self.clock.true_ms)
             self.aside = encoded.aside
         stamp_ms = super().publish(None, progress)
         del self.committed[:-1]
@@ -55,11 +53,3 @@ class MemoryPublisher(RecordingPublisher):
     def _targets(self, topics: Sequence[str]) -> Mapping[str, EncodingTarget]:
         target = Target(PARTITIONS, _BATCH_BYTES)
         return dict.fromkeys(topics, EncodingTarget(target, _BATCH_BYTES))
-
-    def _write(self, part: Part) -> None:
-        place, batch = (part.topic, part.partition), part.batch
-        octets = memoryview(seal(batch.body, batch.count, timestamp_ms=self.clock.true_ms))
-        fetched = Fetched(place, octets, (), 0, batch.count)
-        for records in committed_records([fetched], {place: (0, batch.count)}):
-            for _, stamp_ms, key, value, headers in rows_of(records):
-                self._cluster.append(place, key, value, headers, stamp_ms)

@@ -12,10 +12,11 @@ deliveries. In place of Kafka there are topics in memory (memory_cluster.py), an
 two processes, turns:
 
     take      what producers have written is parsed and placed, as ingest does
+    schedule  recurring schedules write the firings of the next minute (local_schedules.py)
     deliver   closed slots leave, as in the loop, until nothing is left to do at this instant
     consume   the test's consumers get what has come to their topics
 
-`advance` moves the clock from one slot with timers to the next, with these three turns at each: so
+`advance` moves the clock from one slot with timers to the next, with these turns at each: so
 each delivery, and each consumer, sees its own instant. While the `with` block lasts, each
 DelayProducer and AsyncDelayProducer of this process is connected here, and reads this clock.
 
@@ -47,6 +48,7 @@ from duewheel.schemas.header_names import NAME_OF, Request
 from duewheel.streaming.epoch_parser import parser
 from duewheel.testing.clock import ManualClock
 from duewheel.testing.local_consumer import LocalConsumer
+from duewheel.testing.local_schedules import LocalSchedules
 from duewheel.testing.local_shard import LocalShard
 from duewheel.testing.memory_cluster import MemoryCluster
 from duewheel.testing.memory_transactions import MemoryTransactionalProducer
@@ -100,6 +102,9 @@ class LocalService:
         self._slots: list[int] = []  # a heap: those with rows, or with replies
         self._producers = ExitStack()
         cluster.after_send = self._on_sent
+        self._schedules: LocalSchedules | None = None
+        if settings.timer.schedules_topic is not None:
+            self._schedules = LocalSchedules(settings, cluster, clock, self.producer())
         self._deliver(clock.now_ms())  # loads what a start needs before it decides a cancel
 
     @classmethod
@@ -177,6 +182,17 @@ class LocalService:
         self._consumers.append(consumer)
         return consumer
 
+    @property
+    def schedules(self) -> LocalSchedules:
+        """The recurring schedules.
+
+        Raises:
+            ConfigError: the settings name no topic for them.
+        """
+        if self._schedules is None:
+            raise ConfigError("there are no schedules: timer.schedules_topic names no topic")
+        return self._schedules
+
     def advance(self, time: timedelta | str) -> None:
         """Lets time pass, and delivers what is due meanwhile, each timer at its own instant.
 
@@ -230,21 +246,31 @@ class LocalService:
     def _run_until(self, end_ms: int) -> None:
         if end_ms < self.now_ms():
             raise ValueError(f"the time would fall by {self.now_ms() - end_ms} ms")
-        self._consume()
-        while (slot := self._next_slot()) * SLOT_MS <= end_ms:
-            self._deliver(slot * SLOT_MS)
-            assert self._floor >= slot, f"slot {slot} is not closed at its end"
-            self._consume()
+        self._settle()
+        while (next_ms := self._next_ms()) <= end_ms:
+            self._deliver(next_ms)
+            assert self._floor >= next_ms // SLOT_MS, f"{next_ms}: a slot is not closed at its end"
+            self._settle()
         self._deliver(end_ms)
-        self._consume()
+        self._settle()
 
-    def _next_slot(self) -> int:
-        """Returns the next slot with rows or replies; one beyond all if there is none."""
+    def _next_ms(self) -> int:
+        """Returns the end of the next slot with rows or replies, or when a schedule writes its next
+        firings; a time beyond all if there is nothing to do.
+        """
         with self._cluster.changed:
             self._take()
             while self._slots and self._slots[0] <= self._floor:
                 heapq.heappop(self._slots)
-            return self._slots[0] if self._slots else _BEYOND_ALL
+            slot_ms = self._slots[0] * SLOT_MS if self._slots else _BEYOND_ALL
+        wake_ms = None if self._schedules is None else self._schedules.wake_ms
+        return slot_ms if wake_ms is None else min(slot_ms, wake_ms)
+
+    def _settle(self) -> None:
+        """Lets schedules and consumers do what they do at this instant."""
+        if self._schedules is not None:
+            self._schedules.turn()
+        self._consume()
 
     def _consume(self) -> None:
         """Hands records to their consumers, until no consumer has written another one.

@@ -35,7 +35,12 @@ START = datetime(2027, 1, 15, 8, tzinfo=UTC)
 SLOT_MS = 100
 WINDOW_MS = 8 * 3_600_000
 SETTINGS: Mapping[str, Any] = {
-    "timer": {"topics": ["timers"], "targets": ["*"], "reply_topic": "timers.replies"}
+    "timer": {
+        "topics": ["timers"],
+        "targets": ["*"],
+        "reply_topic": "timers.replies",
+        "schedules_topic": "timers.schedules",
+    }
 }
 """The settings where a test gives none: one timer topic, open for every target."""
 
@@ -53,13 +58,16 @@ def load_settings(given: Mapping[str, Any] | Path | str) -> Settings:
     try:
         settings = Settings(**values)
     except ValidationError as error:
-        # The error itself would show values, secrets too.
-        details = error.errors(include_url=False, include_input=False)
-        problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in details]
-        raise ConfigError(f"the settings cannot be used: {'; '.join(problems)}") from None
+        raise ConfigError(f"the settings cannot be used: {problems_of(error)}") from None
     if settings.timer.topics_pattern is not None:
         raise ConfigError("timer.topics_pattern: name the topics of a test in timer.topics")
     return settings
+
+
+def problems_of(error: ValidationError) -> str:
+    """Names what is wrong, without the values: they may be secrets."""
+    details = error.errors(include_url=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in details)
 
 
 def timer_partitions(settings: Settings) -> list[TopicPartition]:
