@@ -60,4 +60,19 @@ SOURCES = {
         "doublings = min(attempt - 1, _DOUBLINGS_MAX)",
         "doublings = min(attempt, _DOUBLINGS_MAX)",
     ),
+    "retry-past-deadline": Planted(
+        "retries",
+        "a message whose deadline has passed, or would, is tried again",
+        "client/retry_later.py",
+        "if deadline_ms is not None and now_ms + wait_ms > deadline_ms:",
+        "if deadline_ms is not None and now_ms - wait_ms > deadline_ms:",
+        seed=28,
+    ),
+    "retry-deadline-anew": Planted(
+        "retries",
+        "each failure fixes a deadline of its own",
+        "client/retry_later.py",
+        "deadline_ms = attempts.deadline_ms or self._policy.deadline_ms(now_ms)",
+        "deadline_ms = self._policy.deadline_ms(now_ms)",
+    ),
 }

@@ -6,7 +6,8 @@ simulated timer topic, and ends its transactions with all fates. Whatever fails,
 again at the committed offset. Judged, for each message:
 
     its attempts are counted 1, 2, …, and each is handled once
-    the wait of each is within the policy's bounds, and ends before the deadline
+    the wait of each is within the policy's bounds, and ends before the deadline, which is that of
+    the first failure
     it ends once: handled, or in the dead-letter topic with the reason that holds
 
 That no retry comes early, and each as it was written, is the shards' own judgement (history.py).
@@ -14,7 +15,7 @@ That no retry comes early, and each as it was written, is the shards' own judgem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
@@ -66,11 +67,13 @@ class Chain:
     Attributes:
         fails: so many attempts fail.
         attempts: those that were handled, in their order.
+        deadline_ms: which the first failure has fixed; None: there is none.
         end: "handled", or the reason of its dead letter; "": it goes on.
     """
 
     fails: int
     attempts: list[int] = field(default_factory=list)
+    deadline_ms: int | None = None
     end: str = ""
 
 
@@ -164,7 +167,7 @@ class Retries:
             attempts=self._chance.randint(1, 4),
             first=precision * self._chance.choice((1, 2)),
             longest=precision * self._chance.choice((2, 6)),
-            deadline=self._chance.choice((None, precision * 5)),
+            deadline=self._chance.choice((None, precision, precision * 3)),  # within few waits
         )
         self._handle: Callable[[Message], object] | None = None
         host.history.listeners.append(self._delivered)
@@ -284,26 +287,27 @@ class Retries:
         outcomes = len(written.retries) + len(written.letters)
         if outcomes != failed:
             self.wrong.append(f"{message.value!r}: {outcomes} retries and letters of an attempt")
+        if count == 1 and self._policy.deadline is not None:
+            chain.deadline_ms = written.now_ms + _ms(self._policy.deadline)
         for timer in written.retries:
             self._sources.add(timer.source)
-            self._judge_wait(timer, count, written.now_ms)
+            self._judge_wait(timer, chain, written.now_ms)
         for headers in written.letters:
-            chain.end = self._judge_letter(headers, count, written.now_ms)
+            chain.end = self._judge_letter(headers, chain, written.now_ms)
         if not failed:
             chain.end = "handled"
 
-    def _judge_wait(self, timer: Timer, count: int, now_ms: int) -> None:
-        content = timer.content
+    def _judge_wait(self, timer: Timer, chain: Chain, now_ms: int) -> None:
+        content, count, deadline_ms = timer.content, len(chain.attempts), chain.deadline_ms
         assert content is not None
         said = {name.decode(): value for name, value in content.headers}
-        deadline_ms = int(said.get(RETRY_DEADLINE_MS, b"0")) or None
         wait_ms = timer.due_ms - self._clock.true_ms  # it was written in this very moment
         name = f"{content.value!r} after {count}"
         longest_ms = min(_ms(self._policy.first) * 2 ** (count - 1), _ms(self._policy.longest))
         if not 0 <= wait_ms <= longest_ms or count >= self._policy.attempts:
             self.wrong.append(f"{name}: waits {wait_ms} ms of {longest_ms}")
-        if (deadline_ms is None) != (self._policy.deadline is None):
-            self.wrong.append(f"{name}: deadline {deadline_ms}")
+        if _deadline_ms(said) != deadline_ms:
+            self.wrong.append(f"{name}: deadline {_deadline_ms(said)}, not {deadline_ms}")
         elif deadline_ms is not None and now_ms + wait_ms > deadline_ms:
             self.wrong.append(f"{name}: waits beyond its deadline")
         if content.headers[:2] != ((b"own", b"1"), (b"own", b"\xff")):
@@ -311,15 +315,17 @@ class Retries:
         if said.get(RETRY_ATTEMPT) != b"%d" % (count + 1) or b"secret" in said[RETRY_HISTORY]:
             self.wrong.append(f"{name}: {said}")
 
-    def _judge_letter(self, headers: Sequence[Header], count: int, now_ms: int) -> str:
-        said = dict(headers)
+    def _judge_letter(self, headers: Sequence[Header], chain: Chain, now_ms: int) -> str:
+        said, count = dict(headers), len(chain.attempts)
         reason = said[RETRY_REASON].decode()
         is_last = count == self._policy.attempts
         if said[RETRY_ATTEMPT] != b"%d" % count or (reason == "attempts") != is_last:
             self.wrong.append(f"a letter after {count} of {self._policy.attempts}: {said}")
-        if reason == "deadline":
+        if _deadline_ms(said) != chain.deadline_ms:
+            self.wrong.append(f"a letter of another deadline than {chain.deadline_ms}: {said}")
+        elif reason == "deadline":
             longest_ms = self._policy.longest_wait_ms(count)
-            if now_ms + longest_ms <= int(said.get(RETRY_DEADLINE_MS, b"0")):
+            if chain.deadline_ms is None or now_ms + longest_ms <= chain.deadline_ms:
                 self.wrong.append(f"a letter before its deadline: {said}")
         self._history.counts[f"retries end: {reason}"] += 1
         return reason
@@ -344,6 +350,10 @@ class Retries:
         """What is wrong."""
         lost = [name for name, chain in self._chains.items() if not chain.end]
         return self.wrong + [f"{name!r} never ends: {self._chains[name]}" for name in lost]
+
+
+def _deadline_ms(headers: Mapping[str, bytes]) -> int | None:
+    return int(headers.get(RETRY_DEADLINE_MS, b"0")) or None
 
 
 def _ms(span: timedelta | str) -> int:
