@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,13 @@ RARE = pytest.mark.crash_matrix
 class ProveRun:
     """A `duewheel prove` with a prefix of its own, in a folder of its own."""
 
-    def __init__(self, folder: Path, broker: SharedBroker, prefix: str) -> None:
+    def __init__(
+        self, folder: Path, broker: SharedBroker, prefix: str, **sections: dict[str, Any]
+    ) -> None:
         self.out, self.temporary = folder / "prove.html", folder / "tmp"
         self.temporary.mkdir()
         self._prefix, self._broker, self._mark = prefix, broker, str(folder)
-        self._config = write_config(folder, broker.bootstrap_servers, prefix)
+        self._config = write_config(folder, broker.bootstrap_servers, prefix, **sections)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         fixed = ["--config", str(self._config), "--prefix", self._prefix, "--out", str(self.out)]
@@ -70,10 +73,19 @@ class ProveRun:
 
 
 @pytest.fixture
+def sections() -> dict[str, dict[str, Any]]:
+    """Of the settings, besides those of a small shard."""
+    return {}
+
+
+@pytest.fixture
 def prove(
-    tmp_path: Path, broker: SharedBroker, unique_name: Callable[[str], str]
+    tmp_path: Path,
+    broker: SharedBroker,
+    unique_name: Callable[[str], str],
+    sections: dict[str, dict[str, Any]],
 ) -> Iterator[ProveRun]:
-    run = ProveRun(tmp_path, broker, unique_name("prove")[-40:].lstrip("-"))
+    run = ProveRun(tmp_path, broker, unique_name("prove")[-40:].lstrip("-"), **sections)
     yield run
     for process in run.processes():
         process.kill()
@@ -123,6 +135,47 @@ def test_a_proof_that_is_interrupted_leaves_nothing(prove: ProveRun) -> None:
     out, err = run.communicate(timeout=DEADLINE_S)
     assert (run.returncode, out, prove.out.exists()) == (130, "", False), err
     prove.require_nothing_left()
+
+
+def require_failed(prove: ProveRun, run: subprocess.Popen[str], reason: str) -> None:
+    """It ends with a verdict and a page, and leaves nothing."""
+    out, err = run.communicate(timeout=DEADLINE_S)
+    assert run.returncode == 1, (out, err)
+    result = json.loads(out)
+    assert not result["ok"] and reason in result["stuck"], result["stuck"]
+    assert result["scheduled"] > 0
+    assert "Nothing was proved" in prove.out.read_text("utf-8")
+    prove.require_nothing_left()
+
+
+@RARE
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "sections", [{"spark": {"spark.driver.extraJavaOptions": "-Xnonsense"}}], ids=["no JVM"]
+)
+def test_a_start_that_fails_again_and_again_ends_the_proof(prove: ProveRun) -> None:
+    begun_s = time.monotonic()
+    require_failed(prove, prove.start("--minutes", "1"), "ingest does not come back")
+    assert time.monotonic() - begun_s < 150, "it has waited for the end of its patience"
+
+
+@RARE
+@pytest.mark.timeout(600)
+def test_a_process_that_hangs_after_its_kill_ends_the_proof(prove: ProveRun) -> None:
+    def dequeues() -> set[psutil.Process]:
+        found = set()
+        for process in prove.processes():
+            with suppress(psutil.NoSuchProcess):
+                found |= {process} if "dequeue" in process.cmdline() else set()
+        return found
+
+    run = prove.start("--minutes", "0.5", "--kills", "1")  # of dequeue
+    wait_until(dequeues, "it does not start", DEADLINE_S, 0.05)
+    first = dequeues()
+    wait_until(lambda: dequeues() - first, "it is not killed", DEADLINE_S, 0.01)
+    for process in dequeues() - first:
+        process.suspend()
+    require_failed(prove, run, "the processes are not back from the kill of dequeue")
 
 
 @RARE

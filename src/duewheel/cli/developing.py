@@ -110,7 +110,7 @@ def prove(
     from duewheel.prove.own_topics import require_prefix
     from duewheel.prove.plan import ProofPlan
     from duewheel.prove.proof import Proof
-    from duewheel.prove.report import headline, page
+    from duewheel.prove.report import page, summary
 
     require_prefix(prefix)
     if not os.access(out.absolute().parent, os.W_OK):
@@ -124,5 +124,5 @@ def prove(
     if output == "json":
         click.echo(json.dumps(result.as_json()))
     else:
-        click.echo(f"{'holds' if result.ok else 'FAILS'}: {headline(result)}\n{out.absolute()}")
+        click.echo(f"{summary(result)}\n{out.absolute()}")
     return 0 if result.ok and not result.left else 1

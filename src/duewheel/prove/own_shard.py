@@ -15,6 +15,7 @@ import shutil
 import signal
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,14 @@ import psutil
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
 from duewheel.osutil.child_process import Child
+from duewheel.prove.measures import START
 from duewheel.prove.own_settings import environment, write_settings
 from duewheel.runtime import run_file
 from duewheel.wheel.storage.full_check import check
 
 KINDS = ("dequeue", "ingest", "all", "data", "both")
 _KILLED = {
+    START: ("dequeue", "ingest"),
     "dequeue": ("dequeue",),
     "ingest": ("ingest",),
     "both": ("dequeue", "ingest"),
@@ -39,7 +42,9 @@ _KILLED = {
 _STOP_S = 15.0
 _REMOVE_S = 30.0  # a killed Spark writes for a moment
 _LOG_LINES = 20
-_ENDED = {"process died", "process ended for good"}
+_ENDED = {"process died", "process ended for good", "process cannot be started"}
+_KILLS = {-signal.SIGKILL, -signal.SIGTERM}
+_ENDS_MAX = 3  # of a process by itself, after one kill: what passes does not come three times
 
 
 class OwnShard:
@@ -56,6 +61,8 @@ class OwnShard:
         self._config, self._log = folder / "duewheel.toml", folder / "duewheel.log"
         write_settings(settings, self._config)
         self._run: Child | None = None
+        self._killed: set[int] = set()  # process ids
+        self._log_begin = 0  # of the log's bytes behind the last kill
 
     def tend(self) -> None:
         """Starts `duewheel run` unless it runs.
@@ -73,15 +80,39 @@ class OwnShard:
             self._run = self._started()
 
     def is_up(self, kind: str) -> bool:
-        """Whether all that a kind of kill ends is running, and has given a heartbeat."""
+        """Whether all that a kind of kill ends is running again, and has given a heartbeat."""
         state = run_file.read(self._settings.storage.data_dir) or {}
-        return all(name in state and state[name].lives for name in _KILLED[kind])
+        return all(
+            name in state and state[name].lives and state[name].pid not in self._killed
+            for name in _KILLED[kind]
+        )
+
+    def require_returning(self) -> None:
+        """Refuses processes that do not come back after the last kill, or the first start.
+
+        Raises:
+            DuewheelError: one of them has ended again and again by itself; with its reason.
+        """
+        state = run_file.read(self._settings.storage.data_dir) or {}
+        failing = [each for each in state.values() if each.is_failing]
+        if all(each.last_exit_code in _KILLS for each in failing):
+            return  # the log need not be read
+        ends = [each for each in self._events(self._log_begin) if _is_own_end(each)]
+        for process, count in Counter(each["process"] for each in ends).items():
+            if count >= _ENDS_MAX:
+                reason = next(e["reason"] for e in reversed(ends) if e["process"] == process)
+                raise DuewheelError(
+                    f"{process} does not come back: it has ended {count} times by itself, "
+                    f"the last time with: {reason}"
+                )
 
     def kill(self, kind: str) -> None:
         """Kills processes as the module's head says."""
         assert self._run is not None
         state = run_file.read(self._settings.storage.data_dir) or {}
         victims = [state[name].pid for name in _KILLED[kind] if name in state]
+        self._killed = {pid for pid in victims if pid is not None}
+        self._log_begin = self._log.stat().st_size
         if kind in {"all", "data"}:
             children = _children(self._run.pid)
             self._run.end(signal.SIGKILL, 0)
@@ -99,17 +130,16 @@ class OwnShard:
 
     def findings(self) -> list[str]:
         """What `duewheel check` finds in the files, once the processes have ended."""
-        report = check(self._settings.storage.data_dir, self._settings.wheel)
+        try:
+            report = check(self._settings.storage.data_dir, self._settings.wheel)
+        except FileNotFoundError as error:  # a shard that never got that far
+            return [f"there are no files to check: {error}"]
         return [str(finding) for finding in report.findings]
 
     def own_ends(self) -> list[str]:
         """Ends of processes that no kill explains, from the log."""
-        ends = [e for e in self._events() if e.get("event") in _ENDED]
-        return [
-            f"{each['process']}: {each['reason']}"
-            for each in ends
-            if each["exit_code"] not in {-signal.SIGKILL, -signal.SIGTERM}
-        ]
+        ends = [each for each in self._events() if _is_own_end(each)]
+        return [f"{each['process']}: {each['reason']}" for each in ends]
 
     def log_tail(self) -> str:
         """The end of the log."""
@@ -135,13 +165,19 @@ class OwnShard:
         while data.exists() and time.monotonic() < end_s:
             shutil.rmtree(data, ignore_errors=True)
 
-    def _events(self) -> list[dict[str, Any]]:
+    def _events(self, begin: int = 0) -> list[dict[str, Any]]:
+        """The lines of the log from a byte on."""
         events: list[dict[str, Any]] = []
-        for line in self._log.read_text(errors="replace").splitlines():
+        for line in self._log.read_bytes()[begin:].decode(errors="replace").splitlines():
             with suppress(ValueError):
                 event = json.loads(line)
                 events.append(event if isinstance(event, dict) else {})
         return events
+
+
+def _is_own_end(event: dict[str, Any]) -> bool:
+    """Whether a process has ended, or could not be started, and no kill explains it."""
+    return event.get("event") in _ENDED and event["exit_code"] not in _KILLS
 
 
 def _children(pid: int) -> list[psutil.Process]:

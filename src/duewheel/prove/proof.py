@@ -46,6 +46,7 @@ from duewheel.prove.versions import versions
 from duewheel.runtime.dequeue_process import init_progress
 
 _START_S = 300.0  # Spark's start on a busy machine
+_START_FACTOR, _RESTART_S_MIN = 4.0, 60.0  # a start takes so often as long as the first at most
 _STUCK_S = 300.0
 _DOUBLES_S = 2.0  # after the last delivery: a double would arrive within
 _FLUSH_S = 5.0  # of a proof that ends early
@@ -83,6 +84,7 @@ class Proof:
         self._clock = SystemClock()
         self._interruptions: list[Interruption] = []
         self._stuck = ""
+        self._start_s = _START_S
 
     def run(self) -> ProofResult:
         """Runs it, with progress on stderr.
@@ -169,7 +171,7 @@ class Proof:
         kills = self._plan.planned_kills()
         bar.reset(task, description="starting Spark and dequeue", total=len(kills))
         try:
-            self._note(running, START, _START_S, bar)
+            self._note(running, START, bar)
             flowing_s = time.monotonic()
             for at_s, kind in kills:
                 bar.update(task, description="load, kills")
@@ -177,7 +179,7 @@ class Proof:
                 _await(running, partial(running.shard.is_up, kind), f"{kind} is not up")
                 bar.update(task, description=f"killed: {kind}")
                 running.shard.kill(kind)
-                self._note(running, kind, _STUCK_S, bar)
+                self._note(running, kind, bar)
                 bar.advance(task)
             bar.update(task, description="load")
             _tend(running, flowing_s + self._plan.length_s)
@@ -195,14 +197,31 @@ class Proof:
             self._stuck = str(error)
             running.load.stop(_FLUSH_S)  # the content of the topics must not grow
 
-    def _note(self, running: _Running, kind: str, timeout_s: float, bar: Progress) -> None:
-        """Notes an interruption that begins now, and waits for its end."""
+    def _note(self, running: _Running, kind: str, bar: Progress) -> None:
+        """Notes an interruption that begins now, and waits for its end.
+
+        Raises:
+            DuewheelError: the processes do not come back, or deliver nothing.
+        """
         number, begun = running.load.number, Interruption(kind, self._clock.now_ms())
         self._interruptions.append(begun)
-        delivered = running.reader.delivered
-        _await(
-            running, lambda: min(delivered.values()) >= number, "no deliveries", timeout_s=timeout_s
-        )
+        begun_s = time.monotonic()
+        what = "the first start" if kind == START else f"the kill of {kind}"
+
+        def is_up() -> bool:
+            running.shard.require_returning()
+            return running.shard.is_up(kind)
+
+        def delivers() -> bool:
+            running.shard.require_returning()
+            return min(running.reader.delivered.values()) >= number
+
+        late = f"the processes are not back from {what}"
+        _await(running, is_up, late, timeout_s=self._start_s)
+        if kind == START:
+            longest_s = max(_RESTART_S_MIN, _START_FACTOR * (time.monotonic() - begun_s))
+            self._start_s = min(_START_S, longest_s)
+        _await(running, delivers, f"no deliveries since {what}")
         ended = Interruption(kind, begun.at_ms, self._clock.now_ms())
         self._interruptions[-1] = ended
         bar.console.print(f"{kind}: deliveries flow after {ended.took_s:.1f} s")

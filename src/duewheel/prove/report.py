@@ -27,6 +27,7 @@ GUARANTEES = {
     "strayed": "internal copies of a cancel that name no cancel",
     "taken back": "records that Kafka acknowledged and then lost",
 }
+_NOT_ARRIVED = {"lost", "unanswered"}
 _KINDS = {
     "start": "first start",
     "dequeue": "kill -9 of dequeue",
@@ -51,6 +52,13 @@ def headline(result: ProofResult) -> str:
         f"{verdict.cancelled:,} cancelled, {verdict.rejected:,} rejected; {counts}; "
         f"{len(result.kills)} kills"
     )
+
+
+def summary(result: ProofResult) -> str:
+    """The verdict in a line, as the command prints it."""
+    if result.stuck:
+        return f"failed: {result.stuck.splitlines()[0]}"
+    return f"{'holds' if result.ok else 'FAILS'}: {headline(result)}"
 
 
 def page(result: ProofResult) -> str:
@@ -91,8 +99,13 @@ def _verdict(result: ProofResult) -> str:
 
 
 def _guarantees(result: ProofResult) -> str:
-    rows = [(text, result.verdict.faults[fault]) for fault, text in GUARANTEES.items()]
-    return _table(("messages", "number"), rows, bad=lambda row: bool(row[1]))
+    """What did not arrive before a proof was broken off is no loss."""
+    open_faults = _NOT_ARRIVED if result.stuck else set()
+    rows = [
+        (text, "not judged" if fault in open_faults else result.verdict.faults[fault])
+        for fault, text in GUARANTEES.items()
+    ]
+    return _table(("messages", "number"), rows, bad=lambda row: row[1] not in {0, "not judged"})
 
 
 def _lateness(result: ProofResult) -> str:

@@ -1,4 +1,4 @@
-"""What a scheduler writes: firings as timers, the positions of schedules, and cancels of firings."""
+"""What a scheduler writes: firings as timers, positions of schedules, and cancels of firings."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def firing_batches(written: Iterable[ScheduleCommit]) -> Iterator[tuple[TopicPar
         yield from batches_of(place, [row for _, row in sorted(group, key=lambda each: each[0])])
 
 
-def batches_of(place: TopicPartition, rows: Iterable[Row]) -> Iterator[tuple[TopicPartition, Batch]]:
+def batches_of(
+    place: TopicPartition, rows: Iterable[Row]
+) -> Iterator[tuple[TopicPartition, Batch]]:
     """Batches of about _BATCH_BYTES."""
     body, count = bytearray(), 0
     for key, value, headers in rows:

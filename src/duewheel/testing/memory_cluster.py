@@ -323,8 +323,9 @@ class MemoryConsumer:
                 lambda: self._cluster.is_closed or self._has_more(), timeout_ms / 1000
             )
             self._cluster.require_open()
-            polled = {p: self._cluster.slice(p, at) for p, at in self._positions.items()}
-            self._positions = {p: max(at, self._cluster.end(p)) for p, at in self._positions.items()}
+            positions = self._positions
+            polled = {p: self._cluster.slice(p, at) for p, at in positions.items()}
+            self._positions = {p: max(at, self._cluster.end(p)) for p, at in positions.items()}
         return {partition: records for partition, records in polled.items() if records}
 
     def _has_more(self) -> bool:

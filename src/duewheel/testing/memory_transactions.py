@@ -9,7 +9,7 @@ A call that kafka-python refuses is refused here, with its class of error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from kafka import KafkaProducer

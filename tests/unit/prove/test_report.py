@@ -12,7 +12,7 @@ import pytest
 from duewheel.doctor.findings import Diagnosis
 from duewheel.prove.measures import START, Interruption, Measures, OverTime, Quantiles
 from duewheel.prove.plan import ProofPlan
-from duewheel.prove.report import GUARANTEES, headline, page
+from duewheel.prove.report import GUARANTEES, headline, page, summary
 from duewheel.prove.result import ProofResult
 from duewheel.prove.verdict import FAULTS, ProofVerdict
 
@@ -128,6 +128,18 @@ def test_a_fault_turns_the_verdict(fault: str) -> None:
 def test_a_proof_that_was_not_carried_through_proves_nothing(bad: ProofResult) -> None:
     assert not bad.ok and bad.stuck in page(bad)
     assert "Nothing was proved" in page(bad) and "did NOT hold" not in page(bad)
+
+
+def test_what_had_not_arrived_when_a_proof_was_broken_off_is_no_loss() -> None:
+    bad = replace(faulty("lost"), stuck="no deliveries since the first start\nlog line")
+    assert f"<tr><td>{GUARANTEES['lost']}</td><td>not judged</td></tr>" in page(bad)
+    assert "class=bad" not in page(bad)
+    assert summary(bad) == "failed: no deliveries since the first start"
+
+
+def test_the_summary_has_the_verdict() -> None:
+    assert summary(RESULT) == f"holds: {headline(RESULT)}"
+    assert summary(faulty("lost")).startswith("FAILS: ")
 
 
 def test_a_damaged_file_turns_the_verdict() -> None:
