@@ -104,7 +104,7 @@ def with_ids() -> Patch:
         hashes, places = rng.bytes(8 * len(runs)), rng.bytes(16 * len(runs))
         written = WriteBatch(raw_mode=True)
         for at in range(len(runs)):
-            key = b"\xfe" + hashes[at * 8 : at * 8 + 8]
+            key = b"\xfd" + hashes[at * 8 : at * 8 + 8]
             written.put(key, places[at * 16 : at * 16 + 16])
         timeline._write(written)  # noqa: SLF001
         append(timeline, runs, batch)

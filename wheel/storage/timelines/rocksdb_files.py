@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -40,6 +41,8 @@ CACHE_BYTES, BUFFER_BYTES = 32 << 20, 16 << 20
 LOG_BYTES = 64 << 20  # on disk
 _MESSAGES_BYTES = 1 << 20
 _TRIES = 5
+
+Files = Mapping[str, int]
 
 # What the binding writes at each opening, also of a reader, and does not need.
 _BINDING_FILE = "rocksdict-config.json"
@@ -137,20 +140,22 @@ def close(database: Rdict) -> None:
 
 
 def make(database: Path, fs: FileSystem) -> None:
-    """Makes an empty database in this folder.
+    """Makes an empty database: it appears whole, or not at all.
 
     Raises:
         OSError: the disk is full, or fails.
     """
-    fs.remove_tree(database)
-    fs.make_directory(database)
+    made = database.with_name(f"{database.name}.new")
+    fs.remove_tree(made)
+    fs.make_directory(made)
     creating = options()
     creating.create_if_missing(True)
     try:
-        _spare_readers(database)
-        _opened(database, creating).close()
+        _spare_readers(made)
+        _opened(made, creating).close()
     except Exception as error:
-        raise as_raised(database, error) from error
+        raise as_raised(made, error) from error
+    fs.replace(made, database)
 
 
 def opened_to_write(path: Path, number: int) -> Rdict:
@@ -248,9 +253,21 @@ def _folder_of_reader(path: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix="duewheel-rocksdb-"))
 
 
-def logs(path: Path, number: int) -> set[str]:
-    """Returns the names of a database's write-ahead logs: each until it has become a table."""
-    return {each.name for each in database(path, number).glob("*.log")}
+def files(path: Path, number: int) -> Files:
+    """Returns the files of a database that say what is in it: the write-ahead logs by name, each
+    until it has become a table; CURRENT, which names the list of tables; and that list, MANIFEST,
+    which grows with every change.
+    """
+    found = {}
+    with os.scandir(database(path, number)) as entries:
+        for each in entries:
+            if each.name.endswith(".log") or each.name == "CURRENT":
+                found[each.name] = each.inode()
+            elif each.name.startswith("MANIFEST"):
+                # It may be removed at this moment.
+                with suppress(FileNotFoundError):
+                    found[each.name] = each.stat().st_size
+    return found
 
 
 def numbers(path: Path) -> list[int]:
@@ -271,6 +288,20 @@ def newest(path: Path) -> int:
     if not found:
         raise CorruptFile(path / FOLDER, 0, "there is no database: timer.timeline may differ")
     return found[-1]
+
+
+def identity(path: Path, number: int) -> str:
+    """Returns the name that RocksDB has drawn for a database: after a loss of all of them another
+    one has the same number.
+
+    Raises:
+        CorruptFile: it is missing.
+    """
+    file = database(path, number) / "IDENTITY"
+    try:
+        return file.read_text()
+    except FileNotFoundError as error:
+        raise CorruptFile(file, 0, "it is missing") from error
 
 
 def database(path: Path, number: int) -> Path:

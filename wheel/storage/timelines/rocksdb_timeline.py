@@ -3,6 +3,10 @@
     key    slot (8 bytes, big-endian), log position of the run's first record (8)
     value  number of its records (4)
     key    0xff… (8 bytes), batch (8): its runs come with it in one atomic write
+    key    0xfe… (8 bytes), batch (8): the first that is kept; each later one has its key
+
+So runs are missing if the key of a batch is. RocksDB opens without an error what a lost file
+leaves, and its reader passes over a table that it cannot open.
 
 No key is ever written with another value: a reader keeps in memory what it has read from a log that
 is a table by now, and would take that for newer than the table once a compaction has dropped the
@@ -49,10 +53,10 @@ from duewheel.wheel.storage.timelines.timeline import DirectoryFiles, Timeline
 
 _KEY_BYTES = 16
 _COUNT_BYTES = 4
-_BATCHES = b"\xff" * 8  # behind the last slot
-_FIRST = bytes(_KEY_BYTES)
+_FIRST_KEPT, _BATCHES = b"\xfe" * 8, b"\xff" * 8  # behind the last slot
+_FIRST, _END = bytes(_KEY_BYTES), b"\xff" * (_KEY_BYTES + 1)
 _KEYS_AT_ONCE = 1 << 12
-_CATCH_UPS = 3
+_NEVER = -1
 _TRIES, _TRY_AGAIN_S = 100, 0.01
 
 
@@ -71,7 +75,9 @@ class RocksdbTimeline(Timeline):
         self._forgotten = 0  # the runs of slots below it are dropped
         self._number = rocksdb_files.newest(path)
         self._messages: Path | None = None  # of a secondary
-        self._seen = 0  # `applied` before it last caught up
+        self._seen = _NEVER  # `applied` before a secondary last caught up
+        self._identity = ""
+        self._files: rocksdb_files.Files | None = None  # with which it had each batch
         self._db = rocksdb_files.as_it_is(path, self._number)
 
     # ---- its files -------------------------------------------------------------------------
@@ -101,13 +107,16 @@ class RocksdbTimeline(Timeline):
                 self._directory.fs.remove_tree(rocksdb_files.database(self._path, other))
         self._db = rocksdb_files.opened_to_write(self._path, self._number)
         rocksdb_files.remove_dead_readers(self._path)
+        self._require_each_batch()
 
     def close(self) -> None:
         """As Timeline."""
         self._close_database()
 
     def _open_to_read(self) -> None:
+        self._seen, self._files = _NEVER, None
         self._number = rocksdb_files.newest(self._path)
+        self._identity = rocksdb_files.identity(self._path, self._number)
         self._db, self._messages = rocksdb_files.secondary(self._path, self._number)
 
     def _close_database(self) -> None:
@@ -133,7 +142,7 @@ class RocksdbTimeline(Timeline):
         for at in range(len(runs)):
             key = keys[at * _KEY_BYTES : (at + 1) * _KEY_BYTES]
             written.put(key, counts[at * _COUNT_BYTES : (at + 1) * _COUNT_BYTES])
-        written.put(_batch_key(batch), b"")
+        written.put(_numbered(_BATCHES, batch), b"")
         self._write(written)
 
     def link(self, runs: Runs, batch: int) -> None:
@@ -149,16 +158,20 @@ class RocksdbTimeline(Timeline):
         self._db = rocksdb_files.opened_to_write(self._path, self._number)
         self._forgotten = 0
         empty = WriteBatch(raw_mode=True)
-        empty.put(_batch_key(batch), b"")
+        empty.put(_numbered(_FIRST_KEPT, batch), b"")
+        empty.put(_numbered(_BATCHES, batch), b"")
         self._write(empty)
         self._directory.fs.remove_tree(rocksdb_files.database(self._path, old))
 
     def forget_below(self, slot: int) -> None:
         """As Timeline."""
         if slot > self._forgotten:
+            newest = self.newest_batch(0)
             dropped = WriteBatch(raw_mode=True)
             dropped.delete_range(_FIRST, _key(slot))
-            dropped.delete_range(_BATCHES, _batch_key(self.newest_batch(0)))
+            for kind in (_FIRST_KEPT, _BATCHES):
+                dropped.delete_range(kind, _numbered(kind, newest))
+            dropped.put(_numbered(_FIRST_KEPT, newest), b"")
             self._write(dropped)
             self._forgotten = slot
 
@@ -188,43 +201,65 @@ class RocksdbTimeline(Timeline):
     # ---- reading ---------------------------------------------------------------------------
 
     def refresh(self, batch: int = 0) -> None:
-        """As Timeline. RocksDB does not say that its log was cut, or removed beside a reader that
-        was about to open it: only the batch shows that runs are missing.
-        """
+        """As Timeline."""
         if not self._writes:
             self._follow()
-        for _ in range(_CATCH_UPS):
-            if (newest := self.newest_batch(batch)) >= batch:
-                return
-            if not self._writes:
-                self._catch_up()
-        detail = f"batch {newest} is the newest, {batch} was appended"
-        raise CorruptFile(rocksdb_files.database(self._path, self._number), 0, detail)
+        if (newest := self.newest_batch(batch)) < batch:
+            raise self._corrupt(f"batch {newest} is the newest, {batch} was appended")
 
     def _follow(self) -> None:
         """Catches up; after a rebuild by another process, in the new database. Without a new batch
         there is nothing to catch up with: that costs half a millisecond, at every slot's end.
+
+        Its database may be removed or replaced at this moment, and an error half-way may leave it
+        without a part. So it is opened again: what fails then, too, is the database.
         """
         # Read first: a batch is marked once all of its runs are written.
         applied = self._directory.state.applied
-        if self._messages is None or rocksdb_files.newest(self._path) != self._number:
-            self._close_database()
-            self._open_to_read()
-            self._catch_up()
-        elif applied != self._seen:
-            self._catch_up()
+        if self._messages is not None and rocksdb_files.newest(self._path) == self._number:
+            if applied == self._seen:
+                return
+            with suppress(CorruptFile, OSError):
+                self._catch_up()
+                self._seen = applied
+                return
+        self._close_database()
+        self._open_to_read()
+        self._catch_up()
         self._seen = applied
 
     def _catch_up(self) -> None:
-        """Reads what was written since. RocksDB reads first which tables there are, then the logs
-        that it finds: of a log that becomes a table in between, a reader would see neither.
+        """Reads what was written since. RocksDB reads one file after the other: of a log that
+        becomes a table meanwhile, and of a table that is compacted, a reader has neither the old
+        file nor the new one, and says nothing. So it reads again until no file has changed.
         """
         with self._damage():
+            if rocksdb_files.identity(self._path, self._number) != self._identity:
+                raise self._corrupt("another database has its place")
+            files = rocksdb_files.files(self._path, self._number)
             while True:
-                logs = rocksdb_files.logs(self._path, self._number)
                 self._db.try_catch_up_with_primary()
-                if logs <= rocksdb_files.logs(self._path, self._number):
-                    return
+                before, files = files, rocksdb_files.files(self._path, self._number)
+                if files == before:
+                    break
+        if files != self._files:
+            self._require_each_batch()
+            self._files = files
+
+    def _require_each_batch(self) -> None:
+        """Refuses a database that lacks a batch, and its runs with it.
+
+        Raises:
+            CorruptFile: with how many it has, and should have.
+        """
+        keys = b"".join(some for some, _ in self._between(_FIRST_KEPT, _END))
+        kind, number = np.frombuffer(keys, ">i8").astype(np.int64).reshape(-1, 2).T
+        is_batch = kind == -1
+        first = int(number[~is_batch].max(initial=0))
+        found = number[is_batch & (number >= first)]
+        newest = int(found.max(initial=first))
+        if keys and len(found) != newest - first + 1:
+            raise self._corrupt(f"it has {len(found)} of the batches {first} to {newest}")
 
     def require_sound(self, after: int, until: int) -> None:
         """As Timeline: RocksDB has checksums, and a scan fails at the first that does not match."""
@@ -271,16 +306,22 @@ class RocksdbTimeline(Timeline):
     def _scan(
         self, after: int, until: int, keys_max: int = _KEYS_AT_ONCE
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yields keys and values of the slots after < s ≤ until, so many at a time.
+        """Yields keys and values of the slots after < s ≤ until, so many at a time."""
+        yield from self._between(_key(after + 1), _key(until + 1), keys_max)
+
+    def _between(
+        self, first: bytes, end: bytes, keys_max: int = _KEYS_AT_ONCE
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yields keys and values from key `first` up to `end`, which it excludes.
 
         Not by `items()`: damage would end it as if nothing came behind. RocksDB does not copy the
         bound: without the variable its bytes would be gone, and the scan would end anywhere.
         """
-        bounds, end = ReadOptions(), _key(until + 1)
+        bounds = ReadOptions()
         bounds.set_iterate_upper_bound(end)
         with self._damage():
             at = self._db.iter(bounds)
-            at.seek(_key(after + 1))
+            at.seek(first)
             while at.valid():
                 keys: list[bytes] = []
                 counts: list[bytes] = []
@@ -302,6 +343,9 @@ class RocksdbTimeline(Timeline):
             found = rocksdb_files.database(self._path, self._number)
             raise rocksdb_files.as_raised(found, error) from error
 
+    def _corrupt(self, detail: str) -> CorruptFile:
+        return CorruptFile(rocksdb_files.database(self._path, self._number), 0, detail)
+
 
 def _checked_write(db: Rdict, batch: WriteBatch, path: Path) -> None:
     try:
@@ -315,8 +359,8 @@ def _key(slot: int) -> bytes:
     return max(slot, 0).to_bytes(8, "big") + bytes(8)
 
 
-def _batch_key(batch: int) -> bytes:
-    return _BATCHES + batch.to_bytes(8, "big")
+def _numbered(kind: bytes, batch: int) -> bytes:
+    return kind + batch.to_bytes(8, "big")
 
 
 def _encoded(runs: Runs) -> tuple[bytes, bytes]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import shutil
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rocksdict import Rdict
@@ -17,7 +19,7 @@ from tests.harness.recovery_world import RecoveryWorld
 from duewheel.checkpoints.fs import HOST_FS, READING_FS
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage
-from duewheel.errors import RecoveryPending
+from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check
@@ -53,6 +55,49 @@ def database(path: Path, number: int = 0) -> Path:
 
 def newest_log(path: Path) -> Path:
     return max(database(path, rocksdb_files.newest(path)).glob("*.log"))
+
+
+def flushed(world: LocalWorld) -> list[Path]:
+    """Makes tables of all logs, as a full buffer does; returns the tables."""
+    of(world, Role.INGEST)._db.flush()  # noqa: SLF001
+    return sorted(database(world.path, rocksdb_files.newest(world.path)).glob("*.sst"))
+
+
+def of(world: LocalWorld, role: Role) -> RocksdbTimeline:
+    timeline = world.shard.directory(role).timeline
+    assert isinstance(timeline, RocksdbTimeline)
+    return timeline
+
+
+def refreshed(world: LocalWorld) -> RocksdbTimeline:
+    """Dequeue's, up to the newest batch."""
+    reader = of(world, Role.DEQUEUE)
+    reader.refresh(world.state.commit().batch)
+    return reader
+
+
+def has(timeline: RocksdbTimeline, slot: int) -> bool:
+    return not timeline.is_empty(SLOT + slot - 1, SLOT + slot)
+
+
+def test_a_table_is_noticed_that_the_database_has_forgotten(losing: RecoveryWorld) -> None:
+    """The list of tables was cut. RocksDB opens with what is left, which has the newest batch."""
+    losing.checkpoint()
+    folder = database(losing.path, rocksdb_files.newest(losing.path))
+    (tables,) = folder.glob("MANIFEST-*")
+    size = tables.stat().st_size
+    assert flushed(losing)
+    losing.write(0, 60)
+    losing.ingest()
+    files = losing.path.with_name("files")
+    shutil.copytree(losing.path, files, symlinks=True)  # as a kill leaves them
+    os.truncate(files / tables.relative_to(losing.path), size)
+    losing.become(files)
+    with pytest.raises(RecoveryPending, match="batches"):
+        losing.start()
+    losing.kill()
+    assert losing.start() == "files lost"
+    losing.finish()
 
 
 @pytest.mark.parametrize(
@@ -107,18 +152,119 @@ def test_a_reader_follows_into_the_next_database_whatever_is_left_of_the_last(
     assert reader.is_empty(SLOT, SLOT + 9)
 
 
-def test_a_reader_looks_again_when_a_log_has_become_a_table_meanwhile(
+def two_tables_and_a_log(world: LocalWorld) -> list[Path]:
+    """Slots 5 and 6 are in tables, of which a reader has read the logs; 7 is in a newer log."""
+    for slot in (5, 6):
+        put(world, slot, 9)
+        refreshed(world)
+        tables = flushed(world)
+    put(world, 7)
+    return tables
+
+
+def test_a_reader_reads_again_when_tables_are_compacted_before_it_opens_them(
+    world: LocalWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has forgotten the logs, for which there are tables, and has no table, and no error."""
+    tables, looks, files = two_tables_and_a_log(world), [], rocksdb_files.files
+
+    def meanwhile(path: Path, number: int) -> rocksdb_files.Files:
+        looks.append(number)
+        if len(looks) == 1:
+            for table in tables:  # the writer has them open
+                table.unlink()
+        if len(looks) == 2:  # nothing of the log
+            keys: list[Any] = [(SLOT + slot).to_bytes(8, "big") for slot in (5, 6)]
+            of(world, Role.INGEST)._db.compact_range(*keys)  # noqa: SLF001
+        return files(path, number)
+
+    monkeypatch.setattr(rocksdb_files, "files", meanwhile)
+    reader = refreshed(world)
+    assert [slot for slot in (5, 6, 7) if has(reader, slot)] == [5, 6, 7]
+
+
+def test_a_reader_reads_again_when_a_log_has_become_a_table_meanwhile(
     world: LocalWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It had read which tables there are before that, and finds the log no more."""
     put(world, 5)
-    reader = world.shard.directory(Role.DEQUEUE).timeline
-    reader.refresh()
-    found = iter([{"1.log", "2.log"}, {"2.log", "3.log"}, {"2.log", "3.log"}, {"2.log", "3.log"}])
-    monkeypatch.setattr(rocksdb_files, "logs", lambda *_: next(found))
+    refreshed(world)
+    looks, files = [], rocksdb_files.files
+
+    def meanwhile(path: Path, number: int) -> rocksdb_files.Files:
+        looks.append(number)
+        if len(looks) == 2:
+            flushed(world)
+        return files(path, number)
+
     put(world, 6)
-    reader.refresh()
-    assert list(found) == []
+    monkeypatch.setattr(rocksdb_files, "files", meanwhile)
+    assert has(refreshed(world), 6)
+    assert len(looks) > 2
+
+
+def test_a_table_that_a_reader_cannot_read_is_damage(world: LocalWorld) -> None:
+    """To RocksDB it is one that was compacted: it goes on without it."""
+    for table in two_tables_and_a_log(world):
+        os.truncate(table, 100)
+    with pytest.raises(CorruptFile, match="batches"):
+        refreshed(world)
+
+
+def test_a_reader_that_failed_half_way_has_everything_later(world: LocalWorld) -> None:
+    """No descriptor was left for tables and logs, which is no damage."""
+    two_tables_and_a_log(world)
+    free = os.dup(0)
+    os.close(free)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, before[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files") as refused:
+            refreshed(world)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert refused.value.errno == errno.EMFILE
+    reader = refreshed(world)
+    assert [slot for slot in (5, 6, 7) if has(reader, slot)] == [5, 6, 7]
+
+
+def test_a_reader_follows_into_a_database_with_the_number_of_its_own(
+    losing: RecoveryWorld,
+) -> None:
+    """As after the loss of the whole folder: numbers begin again."""
+    number = rocksdb_files.newest(losing.path)
+    with closing(DataDirectory(losing.path, losing.wheel, READING_FS)) as reading:
+        reader = reading.timeline
+        reader.refresh()
+        losing.kill()
+        shutil.rmtree(losing.path / rocksdb_files.FOLDER)
+        assert losing.start() == "files lost"
+        losing.ingest()
+        losing.write(0, 60)
+        losing.ingest()
+        assert rocksdb_files.newest(losing.path) == number
+        reader.refresh(losing.state.commit().batch)
+        assert not reader.is_empty(SLOT + 59, SLOT + 60)
+    losing.finish()
+
+
+def test_the_database_can_be_opened_at_each_step_of_a_rebuild(
+    world: LocalWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without one a start of dequeue would make another, beside ingest's."""
+    put(world, 5)
+    opened, looking, seen = rocksdb_files._opened, [False], []  # noqa: SLF001
+
+    def looked(*arguments: Any) -> Rdict:
+        if not looking[0]:
+            looking[0] = True
+            seen.append(RocksdbTimeline.exists(world.path, CONFIG, READING_FS))
+            looking[0] = False
+        return opened(*arguments)
+
+    monkeypatch.setattr(rocksdb_files, "_opened", looked)
+    of(world, Role.INGEST).clear(world.state.commit().batch)
+    assert seen == [True, True]
 
 
 @pytest.mark.parametrize("restarts", [1, 8])
