@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -32,7 +32,7 @@ from duewheel.wheel.slots import WheelConfig
 
 PRECISION_MS = 50
 SLOTS = 16
-WHEEL = WheelConfig(PRECISION_MS, SLOTS, window_ms=SLOTS * PRECISION_MS, margin_ms=0)
+WHEEL = WheelConfig(PRECISION_MS, SLOTS, SLOTS * PRECISION_MS, margin_ms=0, timeline=KIND)
 HOUR_MS = 1_800_000_000_000
 HISTORY_MS = 6 * SLOTS * PRECISION_MS  # three laps before the full hour
 START_MS = HOUR_MS - 3 * PRECISION_MS
@@ -72,7 +72,7 @@ class Server:
             "path": str(case.path),
             "journal": str(case.journal),
             "now_ms": case.now_ms,
-            "wheel": [PRECISION_MS, SLOTS, SLOTS * PRECISION_MS, 0, KIND],
+            "wheel": astuple(case.wheel),
             "dequeue": {
                 "shard": 0,
                 "shards": 1,
@@ -102,6 +102,7 @@ class Case:
     Attributes:
         chases: how many of those in the journal ingest has been given.
         ends: of the partitions.
+        wheel: of its processes, from the next start on.
     """
 
     path: Path
@@ -110,6 +111,7 @@ class Case:
     timers: list[TimerRow]
     chases: int = 0
     ends: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
+    wheel: WheelConfig = WHEEL
 
     def copy(self, to: Path) -> Case:
         to.mkdir()
@@ -124,7 +126,9 @@ class CaseShard:
     def __init__(self, case: Case) -> None:
         self.clock = ManualClock(case.now_ms)
         self.journal = JournalPublisher(case.journal, self.clock)
-        self.shard = LocalShard(case.path, WHEEL, self.journal, self.clock, CONFIG, fs=Unsynced())
+        self.shard = LocalShard(
+            case.path, case.wheel, self.journal, self.clock, CONFIG, fs=Unsynced()
+        )
         self.chases = case.chases
 
     def chase(self, ends: list[int]) -> bool:

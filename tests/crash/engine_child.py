@@ -3,8 +3,8 @@
 Started once as a script; for every line of JSON on stdin it forks a child that does the work, and
 answers with a line: how the child ended, and how many stores it had made. What counts as a store:
 a write to a file, a cut, a rename, an unlinking, an assignment to a mapped page or to the wheel's
-entries, a write to RocksDB; those that can be half done are killed twice, before them and in the
-middle.
+entries, a write to RocksDB and what makes, opens or removes a database; those that can be half done
+are killed twice, before them and in the middle.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ from duewheel.testing.unsynced import Unsynced
 from duewheel.wheel.admin.accept_loss import KafkaTopics, accept, losses
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.recovery.survey import survey
-from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.slots import TimelineKind, WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory, hold_role
+from duewheel.wheel.storage.timelines import rocksdb_files
+from duewheel.wheel.storage.timelines.rocksdb_timeline import RocksdbTimeline
 from duewheel.wheel.storage.timelines.timer_wheel import TimerWheel
 from duewheel.wheel.storage.timer_log import TimerLog
 
@@ -103,6 +105,11 @@ def counted(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def remove_some(path: Path) -> None:
+    for each in sorted(each for each in path.rglob("*") if not each.is_dir())[::2]:
+        each.unlink()
+
+
 class KillingFiles(Unsynced):
     """Counts the stores of this process."""
 
@@ -127,13 +134,22 @@ class KillingFiles(Unsynced):
         before_store()
         super().unlink(path)
 
+    def remove_tree(self, path: Path) -> None:
+        if path.exists():
+            before_store(lambda: remove_some(path))
+        super().remove_tree(path)
+
     def map(self, fd: int, size: int, *, writable: bool) -> mmap.mmap:
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         return KillingMap(fd, size, access=access)
 
 
-def count_stores() -> None:
-    """From here on the stores of this process that KillingFiles does not see are counted, too."""
+def count_stores(kind: TimelineKind) -> None:
+    """From here on the stores of this process that KillingFiles does not see are counted, too.
+
+    Args:
+        kind: of the timeline.
+    """
 
     def killing_wheel(self: TimerWheel, path: Path, ring: int, fs: FileSystem = HOST_FS) -> None:
         make_wheel(self, path, ring, fs)
@@ -142,11 +158,11 @@ def count_stores() -> None:
 
     make_wheel = TimerWheel.__init__
     TimerWheel.__init__ = killing_wheel  # type: ignore[method-assign]
-    if os.environ.get("DUEWHEEL_TIMER__TIMELINE") == "rocksdb":
-        from duewheel.wheel.storage.timelines.rocksdb_timeline import RocksdbTimeline
-
-        for name in ("append", "clear", "forget_below"):
+    if kind == "rocksdb":
+        for name in ("hold", "clear", "_write"):
             setattr(RocksdbTimeline, name, counted(getattr(RocksdbTimeline, name)))
+        for name in ("make", "_spare_readers"):
+            setattr(rocksdb_files, name, counted(getattr(rocksdb_files, name)))
     TimerLog.mark_cancelled = counted(TimerLog.mark_cancelled)  # type: ignore[method-assign]
     for name in LIVE_STORES:
         setattr(State, name, counted(getattr(State, name)))
@@ -240,7 +256,7 @@ def fork(task: dict[str, Any]) -> dict[str, int]:
         try:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             Stores.last = task["kill_at"]
-            count_stores()
+            count_stores(task["wheel"][-1])
             work(task)
             os.write(writer, str(Stores.made).encode())
             os._exit(0)

@@ -12,7 +12,6 @@ import pytest
 from tests.crash.engine_cases import (
     PRECISION_MS,
     SLOTS,
-    WHEEL,
     Case,
     CaseShard,
     judge_rows,
@@ -76,7 +75,7 @@ def finish(case: Case, world: CaseShard, new: list[list[TimerRow]]) -> None:
     mirror = state.mirror()
     placed = sum(timer.request != "cancel" for timer in expected.values())
     assert mirror is not None and mirror.delivered_rows == state.commit().placed == placed
-    assert check(case.path, WHEEL).findings == []
+    assert check(case.path, case.wheel).findings == []
     world.kill()
 
 
