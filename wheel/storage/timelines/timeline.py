@@ -1,25 +1,43 @@
 """The seam of the timelines: which records leave in which slot.
 
-    append/staged_batch     a new run      ──► predecessors
-    storage/data_directory  a batch's runs ──► append      under engine.lock, behind the commit page
-    storage/far_slots       far runs       ──► link        once they come within reach
-    dequeue/slot_scan       closed slots   ──► runs        in delivery order
-    recovery/rebuild        kept logs      ──► clear, link
-    storage/full_check      a snapshot     ──► Verifier    against the logs, hour by hour
+A timeline has the runs of each slot, oldest first; a run is a row of neighbouring records in the
+log of the slot's hour (storage/runs.py). Everything else lies beside it and is common to all
+timelines: records with their ids, levels and marks of cancelled timers, messages, commit page.
 
-Everything else is the logs' and common to all timelines: the records with their ids, levels and
-marks of cancelled timers, the messages, the commit page and its lengths. So a timeline is derived:
-it can be made again from the logs, a batch that it has half taken is appended once more, and what
-it lacks is damage, which it must find: a slot that seems empty is delivered as empty.
+    who                         when                                      calls
+    storage/creation            at a start                                exists, create
+    storage/data_directory      ingest starts                             hold
+                                engine.lock is taken                      refresh
+                                a batch has its commit page               append
+    append/staged_batch         a batch's records are written             predecessors
+    storage/garbage_collection  with each batch                           forget_below
+    storage/far_slots           slots come within reach                   reach, link
+    dequeue/slot_scan           slots are closed                          require_sound, runs
+    dequeue/loop                before it closes slots; at its start      is_empty, count
+    recovery/rebuild            the timeline is damaged, or too new       clear, link
+    storage/full_check          `duewheel check`, or a recovery           verifier
 
-What a method has written lies in files of the data directory when it returns, so a kill loses
-nothing; a clean stop syncs all files there, and a start after a loss of power builds the timeline
-again. Each process has an object of its own, which a start opens under engine.lock. In dequeue a
-thread reads closed slots (`runs`, `require_sound`) while another one links later ones or
-refreshes. There are two:
+Every timeline keeps these rules:
+
+- It is derived: all of it can be made again from the logs.
+- It lacks nothing unnoticed: a slot without runs is delivered as empty. After `refresh` a reader
+  finds each run that was appended before, whatever the writer does meanwhile, or an error says that
+  something is missing.
+- A kill loses nothing and spoils nothing: what a method has written lies in files of the data
+  directory when it returns, and a method that was interrupted is called again. Only a clean stop
+  syncs these files: a start after a loss of power builds the timeline again.
+- Each process has an object of its own. One process writes, under engine.lock: ingest, once it has
+  called `hold`; while there is no ingest, dequeue, which then finishes a killed ingest's batch, and
+  links. The others read. In dequeue one thread reads closed slots (`runs`, `require_sound`) while
+  another one refreshes or links later slots.
+
+There are two:
 
     wheel      a ring of slots, each with a chain of runs in the log    wheel_timeline.py
     rocksdb    a key for each run, ordered by slot                      rocksdb_timeline.py
+
+A ring is finite, so it has a *reach*: runs of later slots wait in the logs, and are linked once the
+ring comes to them. RocksDB reaches every slot.
 
 A third one is a subclass of `Timeline` and one of `Verifier`, a name in `TimelineKind` (slots.py),
 and a line in `FILES` and `timeline_class` (kinds.py); the tests in
@@ -63,11 +81,15 @@ class DirectoryFiles:
 
 
 class Timeline(ABC):
-    """One data directory's runs by slot; see the module's head."""
+    """One data directory's runs by slot; see the module's head.
+
+    An interval of slots after < s ≤ until lies in one hour, and is not longer than `config.ring`,
+    unless a method says otherwise.
+    """
 
     @abstractmethod
     def __init__(self, directory: DirectoryFiles) -> None:
-        """Opens its files to read.
+        """Opens its files. What is read before the first `refresh` may be old.
 
         Raises:
             CorruptFile: the timeline is damaged or missing.
@@ -105,29 +127,30 @@ class Timeline(ABC):
         """
 
     def hold(self) -> None:  # noqa: B027 - most timelines have nothing to do
-        """Opens the files to write for as long as this object lives. Called by ingest's start,
-        under engine.lock.
+        """Prepares to write for as long as this object lives. Called by ingest's start, under
+        engine.lock.
 
         Raises:
-            CorruptFile: they are damaged. Then only `clear` works, which makes others.
+            CorruptFile: the files are damaged. Then only `clear` works, which makes others.
         """
 
     @abstractmethod
     def close(self) -> None:
         """Closes the files."""
 
-    # ---- writing, under engine.lock: ingest; or dequeue, `append` and `link` only, unheld ----
+    # ---- writing, under engine.lock --------------------------------------------------------
 
     @abstractmethod
     def reach(self, lower: int) -> int:
-        """Computes the last slot whose runs can be here once every slot up to `lower` is delivered.
-        Runs of later slots wait in the logs (far_slots.py).
+        """Computes the last slot that has room for runs once every slot up to `lower` is delivered:
+        the most that `state.linked` can be. No run of a later slot is appended or linked.
         """
 
     @abstractmethod
     def predecessors(self, slots: Int64, before: Int64, commit: Commit) -> Int64:
-        """Returns what `prev_pos` of the first record of a new run in each slot must be: the slot's
-        newest committed record, or NO_POSITION where there is none or the timeline needs none.
+        """Returns what the log must have as `prev_pos` of the first record of each new run: the
+        position of the slot's newest committed record, or NO_POSITION where there is none or the
+        timeline has no use for it. Also of slots beyond the reach.
 
         Args:
             slots: not delivered yet, rising.
@@ -141,7 +164,8 @@ class Timeline(ABC):
     @abstractmethod
     def append(self, runs: Runs, batch: int) -> None:
         """Adds a batch's runs, maybe none, behind those of each slot; from then on the batch is the
-        newest. A second call, also after a kill during the first, changes nothing.
+        newest. Every batch is appended, in order. A second call, also after a kill during the
+        first, changes nothing.
 
         Raises:
             RecoveryPending: nothing can be written now; the next start appends the batch again.
@@ -149,43 +173,48 @@ class Timeline(ABC):
 
     @abstractmethod
     def link(self, runs: Runs, batch: int) -> None:
-        """Adds runs of many batches, several per slot, oldest first, for a rebuild or for slots
-        that come within reach. A slot's first run replaces what the slot had.
+        """Adds runs of many batches, oldest first, of slots that have none since `clear`, or of
+        slots that come within reach: there may be something of an interrupted call, or of a slot
+        delivered long ago, which the slot's first run replaces.
+
+        Args:
+            runs: several of a slot may come, also in several calls of a rebuild.
+            batch: the newest in the logs.
         """
 
     @abstractmethod
     def clear(self, batch: int) -> None:
-        """Empties every slot.
+        """Empties every slot; for good, whatever damage there was. Held only.
 
         Args:
-            batch: of the commit page that says so, which is written afterwards.
+            batch: the newest from now on, though its commit page is written afterwards.
         """
 
     @abstractmethod
     def forget_below(self, slot: int) -> None:
-        """Drops the runs of slots below `slot`: their hours are delivered and unlinked. Called with
-        each batch.
+        """Drops the runs of slots below `slot`, if that saves anything: their hours are delivered,
+        and their logs unlinked. Called with each batch, mostly with the same slot.
         """
 
     # ---- reading ---------------------------------------------------------------------------
 
     @abstractmethod
     def refresh(self, batch: int = 0) -> None:
-        """Lets the next reads see every batch that was applied before this call, by any process:
-        all, under engine.lock.
+        """Lets the next reads see every batch that any process has marked as applied before this
+        call. Without engine.lock they may also see later ones.
 
         Args:
-            batch: one that is known to be applied.
+            batch: one of these: the newest, if the caller knows it.
 
         Raises:
-            CorruptFile: the timeline is damaged, or lacks the batch.
+            CorruptFile: the timeline is damaged, or lacks a batch.
             RecoveryPending: another timeline has taken the place of the one that is open.
         """
 
     @abstractmethod
     def require_sound(self, after: int, until: int) -> None:
-        """Refuses slots after < s ≤ until that only seem to be empty, because of damage. Valid
-        before their delivery. The interval must not be longer than the ring.
+        """Refuses slots after < s ≤ until that only seem to be empty, because of damage which
+        `runs` does not find. Of slots that are not delivered yet; maybe of several hours.
 
         Raises:
             CorruptFile: names the first such slot.
@@ -193,8 +222,8 @@ class Timeline(ABC):
 
     @abstractmethod
     def runs(self, after: int, until: int, records_max: int) -> tuple[SlotRuns, int]:
-        """Finds the runs of the first slots of after < s ≤ until, up to a number of records; but of
-        one slot at least. The interval must lie in one hour, and not be longer than the ring.
+        """Finds the runs of the first slots of after < s ≤ until: of as many whole slots as have up
+        to `records_max` records together, but of one at least.
 
         Returns:
             The runs, and the last slot that they cover: `until` if there are no more.
@@ -205,7 +234,7 @@ class Timeline(ABC):
 
     @abstractmethod
     def count(self, after: int, until: int) -> int:
-        """Counts the records of the slots after < s ≤ until."""
+        """Counts the records of the slots after < s ≤ until, maybe of several hours."""
 
     def is_empty(self, after: int, until: int) -> bool:
         """Returns whether no slot of after < s ≤ until has a record."""
@@ -213,7 +242,8 @@ class Timeline(ABC):
 
     @abstractmethod
     def newest_batch(self, near: int) -> int:
-        """Returns the newest batch that was appended, 0 if there is none.
+        """Returns the newest batch that was appended, 0 if there is none. It comes with its runs: a
+        newer one than that of the commit page means that the page is lost.
 
         Args:
             near: a number that is known to be close to it.
@@ -231,17 +261,21 @@ class Timeline(ABC):
 
 
 class NewTimeline(Protocol):
-    """The files of a timeline that is not in place yet."""
+    """The files of a timeline that is not in place yet, made under wheel.lock alone: that may take
+    minutes.
+    """
 
     def put_in_place(self) -> None:
-        """Renames them, durably."""
+        """Renames them, durably. Under engine.lock."""
 
     def close(self) -> None:
         """Closes them; removes them if they are not in place."""
 
 
 class Verifier(ABC):
-    """A snapshot of a timeline, compared with the logs."""
+    """A snapshot of a timeline, compared with the logs: first what belongs to no slot, then hour by
+    hour, each of which is followed from its first run to its last, and ended.
+    """
 
     @abstractmethod
     def newest_batch(self, near: int) -> int:
@@ -261,8 +295,8 @@ class HourVerifier(ABC):
 
     @abstractmethod
     def follow(self, runs: Runs, log_name: str) -> Iterator[Finding]:
-        """Adds the log's next runs; finds those that do not continue their slot's last one."""
+        """Takes the log's next runs; finds those that do not continue their slot's last one."""
 
     @abstractmethod
     def end(self) -> Iterator[Finding]:
-        """Finds slots that have other runs in the timeline than in the log."""
+        """Finds slots that have other runs in the timeline than in the log, once all are taken."""
