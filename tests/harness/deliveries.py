@@ -9,11 +9,7 @@ import numpy as np
 from tests.harness.source_table import SourceRow, as_table, read_records
 
 from duewheel.kafka.park_or_dead_letter import Routed, route
-from duewheel.schemas.batches import (
-    ANY_TIME,
-    Deliveries,
-    TimerBatch,
-)
+from duewheel.schemas.batches import ANY_TIME, NO_PARTITION, Deliveries, TimerBatch
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
@@ -23,14 +19,16 @@ from duewheel.testing import suite_parameters
 from duewheel.wheel.encoded import EncodingTarget, Target
 
 
-def rows(targets: Sequence[str], partitions: Sequence[int]) -> Deliveries:
-    names, count = sorted(set(targets)), len(targets)
+def plain_deliveries(count: int) -> Deliveries:
+    """Timers of one partition, from offset 0 on; a test replaces the columns that it is about. So a
+    new column is written here, not in each of them.
+    """
     zeros = np.zeros(count, np.int32)
     source = binary(b"timers-0@%d" % offset for offset in range(count))
     return Deliveries(
-        targets=names,
-        target=np.array([names.index(name) for name in targets], np.int32),
-        target_partition=np.array(partitions, np.int32),
+        targets=["orders"],
+        target=zeros,
+        target_partition=np.full(count, NO_PARTITION, np.int32),
         key_hash=zeros,
         due_ms=np.zeros(count, np.int64),
         source_partitions=[("timers", 0)],
@@ -48,6 +46,16 @@ def rows(targets: Sequence[str], partitions: Sequence[int]) -> Deliveries:
         is_copy=np.zeros(count, np.bool_),
         not_before_ms=np.full(count, ANY_TIME),
         answer=np.zeros(count, np.bool_),
+    )
+
+
+def rows(targets: Sequence[str], partitions: Sequence[int]) -> Deliveries:
+    names = sorted(set(targets))
+    return replace(
+        plain_deliveries(len(targets)),
+        targets=names,
+        target=np.array([names.index(name) for name in targets], np.int32),
+        target_partition=np.array(partitions, np.int32),
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from kafka import KafkaAdminClient
+from tests.harness.deliveries import plain_deliveries
 from tests.harness.reader import read_topic
 from tests.harness.shared_broker import AnyBroker
 
@@ -20,7 +21,7 @@ from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.compression import Compression
 from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
+from duewheel.schemas.batches import NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.varint import varint
 
@@ -55,16 +56,16 @@ def framed(value: bytes | None) -> bytes:
 
 def deliveries(messages: list[Message]) -> Deliveries:
     topics = sorted({message.topic for message in messages})
-    n, zeros = len(messages), np.zeros(len(messages), np.int32)
+    n = len(messages)
     key_hashes = [NO_KEY if m.key is None else sum(m.key) for m in messages]
-    return Deliveries(
+    return replace(
+        plain_deliveries(n),
         targets=topics,
         target=np.array([topics.index(m.topic) for m in messages], np.int32),
         target_partition=np.array([m.partition for m in messages], np.int32),
         key_hash=np.array(key_hashes, np.int32),
         due_ms=np.full(n, 1_800_000_000_000, np.int64),
         source_partitions=[("orders.delayed", 0)],
-        source_partition=zeros,
         origin_offset=np.ones(n, np.int64),
         source=binary([m.source for m in messages]),
         timer_id=binary([m.source for m in messages]),
@@ -73,13 +74,7 @@ def deliveries(messages: list[Message]) -> Deliveries:
             [b"".join(framed(k.encode()) + framed(v) for k, v in m.headers) for m in messages]
         ),
         header_count=np.array([len(m.headers) for m in messages], np.int32),
-        roll_times=zeros,
-        retries=zeros,
-        level=zeros,
         dead_letter=np.array([m.dead_letter for m in messages], np.bool_),
-        is_copy=np.zeros(n, np.bool_),
-        not_before_ms=np.full(n, ANY_TIME),
-        answer=np.zeros(n, np.bool_),
     )
 
 

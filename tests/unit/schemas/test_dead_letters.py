@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from kafka.record import MemoryRecords
+from tests.harness.deliveries import plain_deliveries
 
 from duewheel.checkpoints.dlq_replay_position import ReplayPosition
 from duewheel.kafka import unpublishable_rows
-from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
+from duewheel.schemas.batches import NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
 from duewheel.schemas.name_patterns import TimerTopics
@@ -39,9 +40,9 @@ USERS: list[Header] = [("a", None), ("a", b"1"), ("TIMER_ERROR_CODE", b"mine")]
 def deliveries(rolled: bool) -> Deliveries:
     """A row without wishes, one with a partition, an id and a roll behind it."""
     header = b"".join(framed(name.encode()) + framed(value) for name, value in USERS)
-    return Deliveries(
+    return replace(
+        plain_deliveries(2),
         targets=["gone"],
-        target=np.zeros(2, np.int32),
         target_partition=np.array([NO_PARTITION, 3], np.int32),
         key_hash=np.array([NO_KEY, 5], np.int32),
         due_ms=np.array([7, 8]),
@@ -54,12 +55,7 @@ def deliveries(rolled: bool) -> Deliveries:
         headers=binary([header, header]),
         header_count=np.full(2, len(USERS), np.int32),
         roll_times=np.array([0, 2], np.int32),
-        retries=np.zeros(2, np.int32),
-        level=np.zeros(2, np.int32),
-        dead_letter=np.zeros(2, np.bool_),
         is_copy=np.full(2, rolled),
-        not_before_ms=np.full(2, ANY_TIME),
-        answer=np.zeros(2, np.bool_),
     )
 
 

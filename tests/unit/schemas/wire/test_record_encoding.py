@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from kafka.record import MemoryRecords
+from tests.harness.deliveries import plain_deliveries
 
-from duewheel.schemas.batches import ANY_TIME, Deliveries
+from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire import record_batch
 from duewheel.schemas.wire.record_codec import Records
 from duewheel.schemas.wire.varint import varint, varints
@@ -53,28 +54,16 @@ def deliveries(*messages: WireMessage) -> Deliveries:
     def binary(values: list[bytes]) -> pa.LargeBinaryArray:
         return pa.array(values, pa.large_binary())
 
-    n = len(messages)
-    return Deliveries(
-        targets=["orders"],
-        target=np.zeros(n, np.int32),
-        target_partition=np.full(n, -1, np.int32),
-        key_hash=np.zeros(n, np.int32),
+    return replace(
+        plain_deliveries(len(messages)),
         due_ms=np.array([m.due_ms for m in messages], np.int64),
-        source_partitions=[("timers", 0)],
-        source_partition=np.zeros(n, np.int32),
-        origin_offset=np.arange(n),
         source=binary([m.source for m in messages]),
         timer_id=binary([m.timer_id for m in messages]),
         key_value=binary([framed(m.key) + framed(m.value) for m in messages]),
         headers=binary([encoded_headers(m.headers) for m in messages]),
         header_count=np.array([len(m.headers or []) for m in messages], np.int32),
         roll_times=np.array([m.roll_times for m in messages], np.int32),
-        retries=np.zeros(n, np.int32),
-        level=np.zeros(n, np.int32),
         dead_letter=np.array([m.dead_letter for m in messages], np.bool_),
-        is_copy=np.zeros(len(messages), np.bool_),
-        not_before_ms=np.full(len(messages), ANY_TIME),
-        answer=np.zeros(len(messages), np.bool_),
     )
 
 
