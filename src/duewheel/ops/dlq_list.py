@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
@@ -135,16 +136,20 @@ def list_letters(
         partition, offset, time, code, error, source, key, value_bytes (None: a null value),
         replayed.
     """
+    with closing(_parts(settings, since, code, after)) as parts:
+        yield from islice((row for rows, _ in parts for row in rows), limit)
+
+
+def _parts(
+    settings: Settings, since: Bound, code: str | None, after: Place
+) -> Generator[tuple[list[dict[str, Any]], str], None, None]:
+    """Yields the rows of some dead letters, and the place up to which these go."""
     with dead_letter_reader(settings) as reader:
         position = reader.position()
         for partition, start, end in ranges_behind(after, reader.bounds(since)):
-            for letters, _ in reader.read(partition, start, end):
-                for letter in letters:
-                    if code in (None, letter.code):
-                        yield _row(letter, position)
-                        limit -= 1
-                    if limit == 0:
-                        return
+            for letters, reached in reader.read(partition, start, end):
+                rows = [_row(each, position) for each in letters if code in (None, each.code)]
+                yield rows, f"{partition}@{reached - 1}"
 
 
 def _row(letter: DeadLetter, position: ReplayPosition) -> dict[str, Any]:
@@ -198,18 +203,13 @@ def page_of_letters(
     """
     after = place_before(page)
     end_s, rows = time.monotonic() + within_s, list[dict[str, Any]]()
-    begin = Bound.parse("from", since)
-    with dead_letter_reader(settings) as reader:
-        position = reader.position()
-        for partition, start, end in ranges_behind(after, reader.bounds(begin)):
-            for letters, reached in reader.read(partition, start, end):
-                for letter in letters:
-                    if code in (None, letter.code):
-                        if len(rows) == limit:
-                            return LetterPage(rows, "{partition}@{offset}".format(**rows[-1]))
-                        rows.append(_row(letter, position))
-                if time.monotonic() > end_s:
-                    return LetterPage(rows, f"{partition}@{reached - 1}")
+    with closing(_parts(settings, Bound.parse("from", since), code, after)) as parts:
+        for found, reached in parts:
+            rows += found
+            if len(rows) > limit:
+                return LetterPage(rows[:limit], "{partition}@{offset}".format(**rows[limit - 1]))
+            if time.monotonic() > end_s:
+                return LetterPage(rows, reached)
     return LetterPage(rows, None)
 
 
