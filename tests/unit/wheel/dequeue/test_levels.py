@@ -103,7 +103,8 @@ def test_timers_of_a_level_leave_in_the_order_written(
         if killed := chance.choice([(), (Role.INGEST,), (Role.DEQUEUE,), tuple(Role)]):
             world.restart(*killed)
     world.clock.sleep(3_600)
-    world.drain()
+    for _ in range(2):  # the turn that ends an empty range, as a start may find one, has no work
+        world.drain()
     found, marks = left(world), world.engine.marks
     world.kill()
     assert len(found) == sum(marks.values())
