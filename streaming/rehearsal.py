@@ -14,13 +14,16 @@ import psutil
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.query import StreamingQuery
 
 from duewheel.errors import DuewheelError
+from duewheel.streaming.failure import cause
 from duewheel.streaming.session import SessionOptions, start_session
 
 _FORMAT = "rehearsal"
 _BATCHES = 3
 _TIMEOUT_S = 300.0
+_POLL_S = 0.5
 _pa: Any = pa  # pyarrow-stubs lack the record batch of a list
 
 
@@ -58,7 +61,7 @@ def rehearse(options: SessionOptions) -> None:
     """Start the session, run some batches and end the JVM in order.
 
     Raises:
-        DuewheelError: Spark does not start, or the batches do not come.
+        DuewheelError: Spark does not start, or ends the query, or the batches do not come.
     """
     before = set(psutil.Process().children(recursive=True))
     session = start_session(options)
@@ -78,8 +81,7 @@ def rehearse(options: SessionOptions) -> None:
         .start()
     )
     for _ in range(_BATCHES):
-        if not taken.acquire(timeout=_TIMEOUT_S):
-            raise DuewheelError(f"Spark takes no batch within {_TIMEOUT_S:.0f} s")
+        await_batch(query, taken)
     query.stop()
     session.stop()
     jvms = [process for process in started if process.name() == "java"]
@@ -88,3 +90,17 @@ def rehearse(options: SessionOptions) -> None:
     _, left = psutil.wait_procs(jvms, _TIMEOUT_S)
     if left:
         raise DuewheelError(f"Spark's JVM does not end within {_TIMEOUT_S:.0f} s")
+
+
+def await_batch(query: StreamingQuery, taken: threading.Semaphore) -> None:
+    """Wait for the next batch.
+
+    Raises:
+        DuewheelError: the query has ended, or none comes.
+    """
+    end_s = time.monotonic() + _TIMEOUT_S
+    while not taken.acquire(timeout=_POLL_S):
+        if (error := query.exception()) is not None:
+            raise cause(None, str(error))
+        if time.monotonic() > end_s:
+            raise DuewheelError(f"Spark takes no batch within {_TIMEOUT_S:.0f} s")

@@ -58,7 +58,7 @@ def main() -> int:
         if not write_spark_archive(java):
             print(f"Java {java.version} writes no class archive: Spark starts without one")
     except (DuewheelError, OSError) as error:
-        print(f"Spark starts without a class archive: {error}", file=sys.stderr)
+        print(f"no archive yet, which only costs time at starts: {error}", file=sys.stderr)
     return 0
 
 
