@@ -78,6 +78,7 @@ class Listeners:
     plain: str
     sasl: str
     tls: str
+    named: str
     both: str
     mtls: str
     tokens: str
@@ -120,7 +121,8 @@ def listeners(
     with DevBroker(java=java, port=ports[0], properties=properties):
         plain, sasl, tls, both, tokens = (f"{HOST}:{port}" for port in ports[:5])
         mtls = f"{HOST}:{at['MTLS']}" if has_mtls else ""
-        yield Listeners(plain, sasl, tls, both, mtls, tokens, authority, certificate, key)
+        named = f"localhost:{at['TLS']}"  # the certificate has the address alone
+        yield Listeners(plain, sasl, tls, named, both, mtls, tokens, authority, certificate, key)
 
 
 def make_client_certificate(certificate: Path, key: Path) -> None:
@@ -151,7 +153,8 @@ WRONG: list[tuple[str, dict[str, str], str]] = [
     ("plain", {"security_protocol": "SSL"}, "speaks no TLS: security_protocol is SSL, should be P"),
     ("sasl", login(security_protocol="SASL_SSL"), "speaks no TLS: security_protocol is SASL_SSL"),
     ("both", {"security_protocol": "SSL"}, r"requires a login \(PLAIN\): security_protocol is SSL"),
-    ("tls", {"security_protocol": "SSL", "ssl_cafile": ""}, "certificate verify failed"),
+    ("tls", {"security_protocol": "SSL", "ssl_cafile": ""}, "does not trust: correct ssl_cafile"),
+    ("named", {"security_protocol": "SSL"}, "has a certificate without the name 'localhost'"),
 ]
 
 

@@ -125,8 +125,7 @@ class ClientSettings:
 
     def explain(self, error: BaseException) -> str:
         """The error in one line, without the value of any secret setting."""
-        name = type(error).__name__
-        return self.redacted(f"{name}: {str(error).removeprefix(f'{name}: ')}".replace("\n", " "))
+        return self.redacted(login.in_words(error))
 
     def redacted(self, text: str) -> str:
         """A text without the value of any secret setting."""
@@ -187,17 +186,21 @@ class ClientSettings:
         """The result of a call that connects. If the servers refuse these settings, it ends with
         their reason, not at the deadline: kafka-python would try again until then.
         """
+        reasons: list[str] = []
 
         def require_login() -> None:
             made = login.attempts(self._settings, deadline.part(LOGIN_S))
             if why := login.refusal(made):
                 raise self.refused(why)
             if all(each.problem for each in made):
-                reasons = "; ".join(f"{each.server}: {each.problem}" for each in made)
-                log.warning("no broker answers yet: %s", self.redacted(reasons))
+                reasons.extend(f"{each.server}: {each.problem}" for each in made)
+                log.warning("no broker answers yet: %s", self.redacted("; ".join(reasons)))
 
         with self.explained(what):
-            return within(deadline, what, connect, (_REASON_AFTER_S, require_login))
+            try:
+                return within(deadline, what, connect, (_REASON_AFTER_S, require_login))
+            except DeadlineExceeded as error:
+                raise DeadlineExceeded("; ".join([str(error), *reasons])) from None
 
     def attempts(self, deadline: Deadline) -> list[login.LoginAttempt]:
         """Asks each bootstrap server to log a client in, once."""

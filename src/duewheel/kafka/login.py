@@ -11,6 +11,7 @@ Invariant: a server that cannot be reached, or is starting, is no refusal.
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -29,6 +30,9 @@ from duewheel.kafka.deadline import Deadline, DeadlineExceeded, within
 from duewheel.threads import each_beside
 
 _AT_A_TIME = 16
+# kafka-python and OpenSSL: what a client says of a certificate.
+_OTHER_NAME = "certificate is not valid for"
+_UNTRUSTED = ("self-signed certificate", "self signed certificate", "unable to get local issuer")
 _OFFERED = (0, UnsupportedSaslMechanismError.errno)  # of a handshake: both list the mechanisms
 _PORT = 9092
 
@@ -65,6 +69,15 @@ def attempts(settings: Settings, deadline: Deadline) -> list[LoginAttempt]:
     )
 
 
+def in_words(error: BaseException) -> str:
+    """Class and text of an error, in one line. kafka-python's texts may begin with the class, too,
+    once for each time that the error was passed on.
+    """
+    name = type(error).__name__
+    text = re.sub(rf"^(?:(?:\[Error \d+\] )?{name}(?:: |$))+", "", str(error).replace("\n", " "))
+    return f"{name}: {text}" if text else name
+
+
 def refusal(made: Sequence[LoginAttempt]) -> str:
     """The first server that refuses the settings, and why; "" if one accepts them, or none says."""
     if any(not each.problem for each in made):
@@ -88,7 +101,7 @@ class _Login:
             self._ask(_metadata)
         except Exception as error:  # noqa: BLE001 - also what a token provider raises
             reason = self._explained(error)
-            problem = reason or f"{type(error).__name__}: {error}"
+            problem = reason or in_words(error)
             return LoginAttempt(self._server, problem, is_refusal=bool(reason))
         return LoginAttempt(self._server)
 
@@ -119,7 +132,7 @@ class _Login:
 
     def _explained(self, error: Exception) -> str:
         """Why the settings cannot work; "" if that is unknown."""
-        login, text = f"SASL {self._mechanism}", f"{type(error).__name__}: {error}"
+        login, text = f"SASL {self._mechanism}", in_words(error)
         if isinstance(error, SaslAuthenticationFailedError):
             return f"does not accept {self._who} by {login}: {text}"
         if isinstance(error, UnsupportedSaslMechanismError):
@@ -147,12 +160,20 @@ class _Login:
             plain = self._succeeds(security_protocol="PLAINTEXT")
             return f"speaks no TLS: {is_now} PLAINTEXT or SASL_PLAINTEXT" if plain else ""
         if wants_tls and "SSL" in text.upper().replace("KAFKASSL", ""):
-            return f"and this client do not agree on TLS: correct the ssl_ options ({text})"
+            return f"{self._explained_by_tls(text)} ({text})"
         offered = () if wants_login else self._mechanisms()
         if offered:
             wanted = "SASL_SSL" if wants_tls else "SASL_PLAINTEXT"
             return f"requires a login ({', '.join(offered)}): {is_now} {wanted}"
         return ""
+
+    def _explained_by_tls(self, text: str) -> str:
+        if _OTHER_NAME in text:
+            host, _ = _place(self._server)
+            return f"has a certificate without the name {host!r}: use one that it has"
+        if any(each in text for each in _UNTRUSTED):
+            return "has a certificate that this client does not trust: correct ssl_cafile"
+        return "and this client do not agree on TLS: correct the ssl_ options"
 
     def _speaks_tls(self) -> bool | None:
         """Whether a TLS server answers; None if no server does. Its certificate does not matter."""

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient
+from kafka.errors import KafkaConnectionError, SaslAuthenticationFailedError
 from tests.harness.small_servers import hangs_up, is_silent, server, speaks_tls
 
 from duewheel.dev.broker import HOST, free_ports
-from duewheel.errors import ConfigError
+from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.login import LoginAttempt, attempts, refusal
+from duewheel.kafka.login import LoginAttempt, attempts, in_words, refusal
 
 
 def attempt(address: str, seconds: float = 5.0, **settings: Any) -> LoginAttempt:
@@ -65,3 +66,27 @@ def test_a_client_gives_up_at_once_where_its_settings_are_refused() -> None:
         with pytest.raises(ConfigError, match="speaks TLS"):
             client.open(KafkaAdminClient, Deadline(60))
     assert time.monotonic() - begun_s < 30
+
+
+def test_a_client_that_reaches_nobody_ends_with_the_reason() -> None:
+    (nobody,) = free_ports(1)
+    client = ClientSettings({"bootstrap_servers": [f"{HOST}:{nobody}"]})
+    reason = rf"no answer within 3 s; {HOST}:{nobody}: KafkaConnectionError: .*ECONNREFUSED"
+    with pytest.raises(KafkaUnavailable, match=reason):
+        client.open(KafkaAdminClient, Deadline(3))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (KafkaConnectionError("refused"), "KafkaConnectionError: refused"),
+        (
+            SaslAuthenticationFailedError("SaslAuthenticationFailedError: Authentication failed"),
+            "SaslAuthenticationFailedError: Authentication failed",
+        ),
+        (KafkaConnectionError(), "KafkaConnectionError"),
+        (OSError("two\nlines"), "OSError: two lines"),
+    ],
+)
+def test_the_class_of_an_error_is_named_once(error: Exception, expected: str) -> None:
+    assert in_words(error) == expected
