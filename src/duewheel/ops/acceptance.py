@@ -12,6 +12,8 @@ from duewheel.kafka.admin import KafkaAdmin
 from duewheel.schemas.request.preview import rejection_of
 from duewheel.schemas.wire.single_record import Header
 
+_NOT_ALLOWED = "target_not_allowed"
+
 
 def require_accepted(
     settings: Settings,
@@ -27,8 +29,14 @@ def require_accepted(
     """
     now_ms = SystemClock().now_ms()
     rejection = rejection_of(contract(settings), timer_topic, key, value, headers, now_ms)
-    if rejection is not None:
-        raise ConfigError(f"it would become a dead letter: {rejection.reason} ({rejection.code})")
+    if rejection is None:
+        return
+    text = f"it would become a dead letter: {rejection.reason} ({rejection.code})"
+    if rejection.code == _NOT_ALLOWED:
+        opened = settings.timer.open_targets
+        names = ", ".join(opened.get(timer_topic, opened.get("*", ()))) or "no target"
+        text += f"; {timer_topic} is open for {names}"
+    raise ConfigError(text)
 
 
 def is_missing(settings: Settings, target: str) -> bool:

@@ -51,7 +51,7 @@ SEND: dict[str, Any] = {
     ("given", "reason"),
     [
         ({"topic": "or ders"}, "'or ders' is no topic name"),
-        ({"topic": "bills"}, r"\(target_not_allowed\)"),
+        ({"topic": "bills"}, r"\(target_not_allowed\); orders.delayed is open for orders"),
         ({"topic": "duewheel.state"}, r"\(forbidden_target\)"),
         ({"topic": "orders.delayed"}, "is the timer topic itself"),
         ({"timer_topic": "order.delayed"}, 'is no timer topic .*did you mean "orders.delayed"'),
