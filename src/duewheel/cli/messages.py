@@ -238,7 +238,9 @@ def answered(settings: Settings, result: dict[str, Any], wait_s: float | None, o
         from duewheel.ops.reply_delay import reasons
 
         why = "".join(f"; {reason}" for reason in reasons(settings))
-        click.echo(f"duewheel: written, but no reply in time{why}", err=True)
+        click.echo(
+            f"duewheel: written, but no reply in time: it takes effect without one{why}", err=True
+        )
     return 0 if result["answer"] == "cancelled" else 1
 
 

@@ -30,6 +30,7 @@ _INSTANTS = frozenset(
         "floor_ms",
         "lag_asked_ms",
         "latest_due_ms",
+        "leaves_ms",
         "next_due_ms",
         "next_try_ms",
         "oldest_ms",

@@ -160,7 +160,7 @@ def test_instants_are_times_in_text_and_numbers_in_json(capsys: pytest.CaptureFi
         "behind_ms    20",
         "run.next_try -",
     ]
-    show_row({"level": 1, "next_due_ms": NOW_MS, "next": None}, "text")
-    assert capsys.readouterr().out == "level=1  next_due=2027-01-15T08:00:00.000Z\n"
+    show_row({"level": 1, "leaves_ms": NOW_MS, "next": None}, "text")
+    assert capsys.readouterr().out == "level=1  leaves=2027-01-15T08:00:00.000Z\n"
     show(result, "json")
     assert json.loads(capsys.readouterr().out) == result

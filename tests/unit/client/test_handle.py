@@ -153,7 +153,7 @@ def test_where_named_timers_are() -> None:
         ("cancelled", 10, "replies", 0, ""),
         ("already_delivered", 10, "replies", 1, ""),
         ("unknown", 10, "replies", 1, ""),
-        (None, 10, "replies", 1, "written, but no reply in time"),
+        (None, 10, "replies", 1, "no reply in time: it takes effect without one"),
         (None, 10, None, 0, "written, and takes effect"),
         (None, None, "replies", 0, ""),
         (None, None, None, 0, ""),
