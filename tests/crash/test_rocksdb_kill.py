@@ -69,7 +69,7 @@ class Reader:
         assert self._process.returncode == -signal.SIGKILL
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.crash_matrix)])
 def test_rocksdb_killed_at_work(tmp_path: Path, kills: int) -> None:
     dice, clock = Random(kills), ManualClock(NOW_MS)
@@ -101,8 +101,9 @@ def test_rocksdb_killed_at_work(tmp_path: Path, kills: int) -> None:
     shard.kill(Role.DEQUEUE)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "step", [7, pytest.param(1, marks=pytest.mark.crash_matrix)], ids=["seventh", "every"]
+    "step", [11, pytest.param(1, marks=pytest.mark.crash_matrix)], ids=["eleventh", "every"]
 )
 def test_a_rebuild_killed_at_every_store(
     server: Server, template: Case, tmp_path: Path, step: int

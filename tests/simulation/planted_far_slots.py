@@ -88,6 +88,14 @@ FAR_SLOTS = {
         "            yield",
         test="unit/wheel/storage/timelines/test_kinds.py::test_a_killed_batch_is_finished_by_dequeue",
     ),
+    "rocksdb-batches": Planted(
+        "2",
+        "a reader does without a table that it cannot open",
+        "wheel/storage/timelines/rocksdb_timeline.py",
+        "        if files != self._files:\n",
+        "        if self._files is not None and files != self._files:\n",
+        test="unit/wheel/storage/timelines/test_rocksdb_timeline.py::test_a_table_that_a_reader_cannot_read_is_damage",
+    ),
     "far-chain": Planted(
         "2",
         "rows of far slots do not lead to those before them",
