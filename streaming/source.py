@@ -5,7 +5,8 @@ It keeps the batch's end in its checkpoint (spark_checkpoint.py) and runs the ta
 
     initialOffset   where a query without a checkpoint begins: the engine's marks
     latestOffset    where the next batch ends: at most at the last stable offsets, so that it has no
-                    record of an open transaction, and after at most so many rows
+                    record of an open transaction, and after at most so many rows; in a topic with a
+                    quota where that permits (topic_quotas.py)
     partitions      the ranges of a batch, one for each partition, divided among the tasks. One task
                     reads all of a partition's range, because its rows must keep their order
     read            in the process of a task
@@ -22,29 +23,31 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
 from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks_to
+from duewheel.clock import SystemClock
 from duewheel.kafka.log_ends import EARLIEST, LATEST
+from duewheel.streaming.batch_ends import Offsets, batch_ends
 from duewheel.streaming.task_share import COLUMN, TaskSettings, TaskShare
 
 if TYPE_CHECKING:  # see the module's head
     from duewheel.kafka.raw_reader import RawReader
     from duewheel.schemas.batches import OffsetRanges, TopicPartition
+    from duewheel.streaming.topic_quotas import TopicQuotas
 
 _FORMAT = "duewheel"
 # Names of Spark's options of a stream. It redacts the values of those with `secret`.
 _OPTIONS, _TASKS = "options_secret", "tasks"
 _QUIET_S = 0.5  # how long one call of `latestOffset` waits for rows; a stop waits for it
 _ROWS_OF_ONE_TASK = 2_000  # one task reads fewer rows faster than several: each has a fixed cost
-
-Offsets: TypeAlias = "dict[TopicPartition, int]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,8 @@ class SourceOptions:
             the partitions does. Otherwise all partitions are read, also those added later.
         poll_ms: between two looks at the logs, while there is nothing to read; 0: one look for each
             call of Spark's.
+        quotas: messages per second of the topics that have a quota.
+        data_dir: of the shard; only quotas need it.
     """
 
     task: TaskSettings
@@ -67,6 +72,8 @@ class SourceOptions:
     rows_max: int
     only: bool = False
     poll_ms: int = 0
+    quotas: Mapping[str, int] = field(default_factory=dict)
+    data_dir: str = ""
 
     @property
     def text(self) -> str:
@@ -123,7 +130,9 @@ class TimerReader(DataSourceStreamReader):
         """
         self._options = options
         self._tasks = tasks
-        self._log_ends: Offsets = {}  # in the planning process, since the last `latestOffset`
+        # Of the planning process, since its last and since its first `latestOffset`.
+        self._log_ends: Offsets = {}
+        self._quotas: TopicQuotas | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         starts = self._options.starting_offsets
@@ -149,7 +158,22 @@ class TimerReader(DataSourceStreamReader):
         firsts = self._next_offsets(self._log_ends, before)
         # A partition that the metadata lacks for a moment keeps its offset: as a new one it would
         # be read again from its log's start.
-        return {**before, **batch_ends(firsts, self._log_ends, options.rows_max)}
+        return {**before, **self._batch_ends(firsts)}
+
+    def _batch_ends(self, firsts: Offsets) -> Offsets:
+        log_ends, options = self._log_ends, self._options
+        if not options.quotas:
+            return batch_ends(firsts, log_ends, options.rows_max)
+        if self._quotas is None:
+            from duewheel.streaming.topic_quotas import TopicQuotas
+
+            self._quotas = TopicQuotas(options.quotas, Path(options.data_dir), SystemClock())
+        permitted = self._quotas.permitted(
+            firsts, log_ends, lambda partitions: self._kafka.offsets(partitions, EARLIEST)
+        )
+        ends = batch_ends(firsts, permitted, options.rows_max)
+        self._quotas.planned(ends)
+        return ends
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         return marks_to(self._log_ends)
@@ -177,40 +201,6 @@ class TimerReader(DataSourceStreamReader):
         new = [p for p in partitions if before.get(p, EARLIEST) == EARLIEST]
         starts = self._kafka.offsets(new, EARLIEST) if new else {}
         return {p: starts[p] if p in starts else before[p] for p in partitions}
-
-
-def batch_ends(firsts: Offsets, log_ends: Offsets, rows_max: int) -> Offsets:
-    """Where the next batch ends in each partition: after all that waits there, or after as
-    many rows as in each other.
-
-    In proportion to what waits, the backlog of one topic would delay new messages of all others.
-
-    A log that has lost its end lies below its first offset. The batch ends there, so that the sink
-    sees an end that falls, and refuses it; as an idle log it would hide the loss.
-
-    Args:
-        firsts: next offset of each partition.
-        log_ends: last stable offset of the same partitions.
-        rows_max: of the batch; with more partitions than rows a row of each.
-    """
-    waiting = {p: max(end - firsts[p], 0) for p, end in log_ends.items()}
-    each = rows_of_each(waiting.values(), rows_max)
-    return {p: min(end, firsts[p] + min(waiting[p], each)) for p, end in log_ends.items()}
-
-
-def rows_of_each(waiting: Iterable[int], rows_max: int) -> int:
-    """The most rows of one partition, at least 1. What some leave of them, the others have.
-
-    >>> rows_of_each([5, 1_000, 70], 100), rows_of_each([5, 10], 100), rows_of_each([9, 9], 1)
-    (47, 100, 1)
-    """
-    rising, left = sorted(rows for rows in waiting if rows), rows_max
-    for passed, rows in enumerate(rising):
-        each = left // (len(rising) - passed)
-        if rows > each:
-            return max(each, 1)
-        left -= rows
-    return rows_max
 
 
 def divide(ranges: OffsetRanges, tasks: int) -> list[TaskShare]:

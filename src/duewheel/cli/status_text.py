@@ -44,6 +44,7 @@ def _status(shard: Mapping[str, Any], now_ms: int) -> Iterator[Line]:
     yield "ingest", "; ".join(_ingest(shard["ingest"]))
     yield "dequeue", "; ".join(_dequeue(shard["dequeue"], now_ms))
     yield from _topics(shard["timer_topics"])
+    yield from _quotas(shard["quotas"])
     disk = shard["disk"]
     room = f"{_gib(disk['free_bytes'])} free, {_gib(disk['min_free_bytes'])} of them reserved"
     waiting = disk["rows_without_room"]
@@ -97,6 +98,16 @@ def _topics(topics: Mapping[str, Any] | None) -> Iterator[Line]:
     for kind in ("left_out", "faulty"):
         for topic, reason in topics[kind].items():
             yield "", f"{topic}: {reason}"
+
+
+def _quotas(quotas: Mapping[str, Mapping[str, int]]) -> Iterator[Line]:
+    waiting = [(topic, quota) for topic, quota in quotas.items() if quota["waiting"]]
+    for row, (topic, quota) in enumerate(waiting):
+        count, rate = quota["waiting"], quota["per_second"]
+        text = (
+            f"{topic}: {count} messages wait, {about(1_000 * count // rate)} at {rate} per second"
+        )
+        yield "" if row else "quotas", text
 
 
 def _offsets(missing: Mapping[str, int]) -> str:

@@ -142,6 +142,9 @@ class TimerTopic(Section):
     """Delay of messages that request no due time."""
     max_delay: Duration | None = None
     """The longest delay of its messages; at most `timer.max_delay`, which holds without it."""
+    quota_per_second: Annotated[int, Field(ge=1)] | None = None
+    """How many of its messages a shard takes per second. Further ones wait in Kafka, and delay no
+    other topic (docs/flow.md); copies that roll and cancels wait with them."""
     past_due: Literal["fire", "dead-letter"] = "fire"
     """Whether a message with a due time in the past is delivered at once, or becomes a dead
     letter."""
@@ -246,6 +249,12 @@ class TimerSection(Section):
             for name, each in contracts.items()
         }
         return {name: each for name, each in complete.items() if each != self.default_contract}
+
+    @property
+    def quotas(self) -> dict[str, int]:
+        """Returns the messages per second of the timer topics with a quota."""
+        quotas = ((name, table.quota_per_second) for name, table in self.topic.items())
+        return {name: quota for name, quota in quotas if quota is not None}
 
     @property
     def open_targets(self) -> dict[str, list[str]]:

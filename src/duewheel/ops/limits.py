@@ -56,6 +56,7 @@ def _of_ingest(settings: Settings) -> dict[str, Bound]:
         "ring_slots": _set(settings, "timer.slots", 2 * timer.slots, "twice "),
         "far_index_bytes": _fixed(INDEX_BYTES),
         "skipped_records": _fixed(SKIPPED_MAX),
+        "quota_per_second": _set(settings, "timer.topic", timer.quotas),
         "longest_delay_ms": _set(settings, "timer.max_delay", as_millis(timer.max_delay)),
     }
 

@@ -13,6 +13,7 @@ from typing import Any
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.held_copies import copies
+from duewheel.checkpoints.quota_waiting import QuotaWaiting
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.timer_topics_file import TopicSet
@@ -56,6 +57,7 @@ def status(settings: Settings) -> dict[str, Any]:
             "ingest": _ingest(state, now_ms),
             "timer_topics": _timer_topics(settings),
             "open_targets": settings.timer.open_targets,
+            "quotas": _quotas(settings, now_ms),
             "dequeue": _dequeue(state, settings, now_ms),
             "disk": _disk(state, settings),
             "standby": _standby(state, now_ms),
@@ -107,6 +109,15 @@ def _timer_topics(settings: Settings) -> dict[str, Any] | None:
         "read": list(topics.topics),
         "left_out": dict(topics.left_out),
         "faulty": dict(topics.faulty),
+    }
+
+
+def _quotas(settings: Settings, now_ms: int) -> dict[str, dict[str, int]]:
+    """Reports the quota of each topic that has one, and its messages that wait because of it."""
+    waiting = QuotaWaiting.read(settings.storage.data_dir, now_ms).by_topic
+    return {
+        topic: {"per_second": quota, "waiting": waiting[topic]}
+        for topic, quota in settings.timer.quotas.items()
     }
 
 

@@ -229,6 +229,8 @@ class IngestRun:
             self._limit.rows,
             only=settings.shard.count > 1,
             poll_ms=settings.ingest.trigger_ms,
+            quotas=settings.timer.quotas,
+            data_dir=str(self._directory.path.absolute()),
         )
 
     @contextmanager

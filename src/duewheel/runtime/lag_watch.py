@@ -6,7 +6,8 @@ a client and time-outs of its own, and compares them with the marks of the commi
 lies in `state`, for `status` and the metrics of both processes.
 
 The age of the oldest offset is measured without reading a message: each poll notes the ends; the
-oldest note that the marks have not reached shows since when its offsets exist.
+oldest note that the marks have not reached shows since when its offsets exist. What waits because
+of its topic's quota is no lag.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import structlog
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.live_fields import Lag
+from duewheel.checkpoints.quota_waiting import QuotaWaiting
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.clock import Clock, Interval
@@ -138,10 +140,10 @@ class LagWatch:
             commit, close = state.commit(), state.close()
             committed = {**(close.marks if close else {}), **commit.marks}
             marks = self._marks(admin, committed, stable, topics)
-            now_ms = self._clock.boottime_ms()
-            count, age_ms, stuck_ms = self._notes.measure(now_ms, commit.batch, marks, stable)
+            now_ms, wall_ms = self._clock.boottime_ms(), self._clock.now_ms()
+            due = QuotaWaiting.read(settings.storage.data_dir, wall_ms).below(stable)
+            count, age_ms, stuck_ms = self._notes.measure(now_ms, commit.batch, marks, due)
             held = sum(max(0, ends.get(p, end) - end) for p, end in stable.items())
-            wall_ms = self._clock.now_ms()
             # As instants: a reader of `state` sees the ages grow even if this thread has died.
             lag = Lag(requested_ms, count, wall_ms - age_ms, wall_ms - stuck_ms, held)
             state.live.note_lag(lag)

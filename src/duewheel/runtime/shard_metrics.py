@@ -11,6 +11,7 @@ from pathlib import Path
 from prometheus_client.core import Metric
 
 from duewheel.checkpoints.fs import READING_FS
+from duewheel.checkpoints.quota_waiting import QuotaWaiting
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
@@ -37,6 +38,24 @@ class ShardMetrics:
         yield from _supervised(data_dir)
         with State.open(data_dir, READING_FS) as state:
             yield from _readiness(state, self._settings, self._clock.now_ms())
+        yield from self._waiting()
+
+    def _waiting(self) -> Iterator[Metric]:
+        quotas, data_dir = self._settings.timer.quotas, self._settings.storage.data_dir
+        waiting = QuotaWaiting.read(data_dir, self._clock.now_ms()).by_topic
+        counts = {topic: waiting[topic] for topic in quotas}
+        yield gauges(
+            "quota_waiting",
+            "Messages that wait in Kafka because of their topic's quota.",
+            "topic",
+            counts,
+        )
+        yield gauges(
+            "quota_waiting_seconds",
+            "How long they wait at the rate of the quota, until the last one is taken.",
+            "topic",
+            {topic: counts[topic] / quota for topic, quota in quotas.items()},
+        )
 
 
 def _readiness(state: State, settings: Settings, now_ms: int) -> Iterator[Metric]:

@@ -123,6 +123,11 @@ def test_status_of_a_shard_at_work() -> None:
         "ingest": ingest,
         "dequeue": dequeue,
         "timer_topics": {"read": ["a", "b"], "left_out": {"c": "no right"}, "faulty": {}},
+        "quotas": {
+            "a": {"per_second": 100, "waiting": 360_000},
+            "b": {"per_second": 5, "waiting": 0},
+            "d": {"per_second": 5, "waiting": 10},
+        },
         "disk": {"free_bytes": 3 << 30, "min_free_bytes": 1 << 28, "rows_without_room": 2},
         "standby": {"missing": {"a-0": 3}, "behind_ms": 1_000},
         "copies_signed": False,
@@ -142,6 +147,8 @@ def test_status_of_a_shard_at_work() -> None:
         ),
         "timer topics  a, b",
         "              c: no right",
+        "quotas        a: 360000 messages wait, 1h at 100 per second",
+        "              d: 10 messages wait, 2s at 5 per second",
         "disk          3.0 GiB free, 0.2 GiB of them reserved; 2 rows wait",
         "standby       1s behind its owner; reads 3 offsets again",
         (

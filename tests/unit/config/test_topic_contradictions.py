@@ -129,6 +129,7 @@ def test_from_the_environment_and_from_flags(
         "targets": ["mail", "bills.*"],
         "delay": "15m",
         "max_delay": None,
+        "quota_per_second": None,
         "past_due": "fire",
         "receipts": True,
         "lateness_header": False,

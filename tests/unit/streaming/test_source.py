@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +16,11 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from duewheel.checkpoints.commit_and_close_pages import marks_from, marks_to
+from duewheel.checkpoints.state_file import State
 from duewheel.kafka.log_ends import EARLIEST, LATEST
 from duewheel.schemas.batches import TopicPartition
-from duewheel.streaming.source import Offsets, SourceOptions, TimerReader, batch_ends, divide
+from duewheel.streaming.batch_ends import Offsets, batch_ends
+from duewheel.streaming.source import SourceOptions, TimerReader, divide
 from duewheel.streaming.task_share import TaskSettings
 
 A, B, C = ("a", 0), ("a", 1), ("b", 0)
@@ -52,9 +56,10 @@ class Source(TimerReader):
         brokers: that it asks.
     """
 
-    def __init__(self, starts: Offsets, brokers: Brokers, poll_ms: int = 0) -> None:
+    def __init__(self, starts: Offsets, brokers: Brokers, poll_ms: int = 0, **more: Any) -> None:
         self.brokers = brokers
-        super().__init__(SourceOptions(TASK, starts, rows_max=100, poll_ms=poll_ms), tasks=2)
+        options = SourceOptions(TASK, starts, rows_max=100, poll_ms=poll_ms, **more)
+        super().__init__(options, tasks=2)
 
     @property
     def _kafka(self) -> Any:
@@ -89,6 +94,15 @@ def test_a_partition_that_metadata_lacks_for_a_moment_is_not_read_again() -> Non
     assert end == {A: 6, C: 7}
     brokers.ends = {A: 6, C: 8}
     assert source.ranges(end, source.next_end(end)) == {C: (7, 8)}
+
+
+def test_a_topic_over_its_quota_stays_behind(tmp_path: Path) -> None:
+    State.create(tmp_path, 50, 1_000).release()
+    brokers, begun = Brokers({A: 0, C: 0}, {A: 10**6, C: 9}), {A: 5, C: 7}
+    source = Source(begun, brokers, quotas={"a": 1_000}, data_dir=str(tmp_path))
+    assert source.next_end(begun) == {A: 5, C: 9}
+    time.sleep(0.02)
+    assert 20 <= source.next_end(begun)[A] - 5 <= 100
 
 
 def test_a_quiet_log_is_looked_at_again_before_spark_is_told() -> None:
@@ -160,7 +174,9 @@ def test_nothing_to_read_needs_no_task() -> None:
 
 
 def test_options_pass_as_text() -> None:
-    options = SourceOptions(TASK, {A: 5, C: EARLIEST}, rows_max=100, only=True)
+    options = SourceOptions(
+        TASK, {A: 5, C: EARLIEST}, rows_max=100, only=True, quotas={"a": 7}, data_dir="/d"
+    )
     assert SourceOptions.from_text(options.text) == options
 
 

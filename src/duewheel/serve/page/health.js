@@ -32,7 +32,7 @@ const NOT_READY = {
 /** Conditions that follow from the status. @returns {Condition[]} */
 export function conditionsOf(status) {
   const found = Object.entries(status.not_ready).map(([name, detail]) => notReady(name, detail));
-  const { dequeue, ingest, disk } = status;
+  const { dequeue, ingest, disk, quotas } = status;
   const add = (name, kind, text) => found.push({ name, kind, text });
   if (status.role === "standby") {
     add("standby", "plain", "This is a standby: it delivers nothing while its owner does.");
@@ -63,6 +63,15 @@ export function conditionsOf(status) {
       "warn",
       `A timer partition takes no writes: ${counted(dequeue.copies_held, "copy waits", "copies wait")}.`,
     );
+  }
+  for (const [topic, { per_second: rate, waiting }] of Object.entries(quotas)) {
+    if (waiting) {
+      add(
+        `quota_${topic}`,
+        "warn",
+        `${topic} has reached its quota of ${rate} per second: ${counted(waiting, "message waits", "messages wait")} in Kafka.`,
+      );
+    }
   }
   if (disk.rows_without_room) {
     add(

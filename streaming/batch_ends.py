@@ -1,0 +1,48 @@
+"""Decides where a batch ends in each timer partition, by the rows that it may have.
+
+Spark's planning processes import this and no library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:  # it imports numpy and pyarrow
+    from duewheel.schemas.batches import TopicPartition
+
+Offsets: TypeAlias = "dict[TopicPartition, int]"
+
+
+def batch_ends(firsts: Offsets, log_ends: Offsets, rows_max: int) -> Offsets:
+    """Where the next batch ends in each partition: after all that waits there, or after as
+    many rows as in each other.
+
+    In proportion to what waits, the backlog of one topic would delay new messages of all others.
+
+    A log that has lost its end lies below its first offset. The batch ends there, so that the sink
+    sees an end that falls, and refuses it; as an idle log it would hide the loss.
+
+    Args:
+        firsts: next offset of each partition.
+        log_ends: last stable offset of the same partitions.
+        rows_max: of the batch; with more partitions than rows a row of each.
+    """
+    waiting = {p: max(end - firsts[p], 0) for p, end in log_ends.items()}
+    each = rows_of_each(waiting.values(), rows_max)
+    return {p: min(end, firsts[p] + min(waiting[p], each)) for p, end in log_ends.items()}
+
+
+def rows_of_each(waiting: Iterable[int], rows_max: int) -> int:
+    """The most rows of one partition, at least 1. What some leave of them, the others have.
+
+    >>> rows_of_each([5, 1_000, 70], 100), rows_of_each([5, 10], 100), rows_of_each([9, 9], 1)
+    (47, 100, 1)
+    """
+    rising, left = sorted(rows for rows in waiting if rows), rows_max
+    for passed, rows in enumerate(rising):
+        each = left // (len(rising) - passed)
+        if rows > each:
+            return max(each, 1)
+        left -= rows
+    return rows_max

@@ -1,0 +1,143 @@
+"""The quotas of timer topics: how far a batch may read a topic of which only so many messages are
+taken per second.
+
+Further messages stay in Kafka: the end of a batch does not move on in their partitions. Nothing is
+refused, so the outcome of a message follows from its record and the settings alone, whenever it is
+read.
+
+A quota is a bucket of messages. It fills with the rate from one look at the logs to the next, and
+keeps what a second fills when nobody takes it. It begins empty, so that restarts permit no more.
+The partitions of a topic share what is in it as those of a batch do (batch_ends.py): a row of each
+one that has some, at least, for which the next ones wait the longer.
+
+Offsets below the close page's marks are free. They were taken before: in a recovery, delivery waits
+for them; in a standby, its owner has taken them. So are those that retention has deleted.
+
+Invariant: only the planning process of ingest's query counts, so a batch that is run again costs
+nothing, and a quota that is changed changes no batch that is planned.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from duewheel.checkpoints.fs import READING_FS
+from duewheel.checkpoints.quota_waiting import QuotaWaiting
+from duewheel.checkpoints.state_file import State
+from duewheel.clock import Clock, Interval
+from duewheel.streaming.batch_ends import Offsets, rows_of_each
+
+if TYPE_CHECKING:  # it imports numpy and pyarrow
+    from duewheel.schemas.batches import TopicPartition
+
+_UPKEEP_MS = 1_000  # between two reads of the free offsets, and two writes of the file
+
+
+class TopicQuotas:
+    """The buckets of one planning process. Not thread-safe."""
+
+    def __init__(self, per_second: Mapping[str, int], data_dir: Path, clock: Clock) -> None:
+        """
+        Args:
+            per_second: messages, of each topic with a quota.
+            data_dir: with the close page, and the file for `status`.
+            clock: of the rates.
+        """
+        self._per_second = per_second
+        self._data_dir = data_dir
+        self._clock = clock
+        self._filled_ms = clock.boottime_ms()
+        self._bucket = dict.fromkeys(per_second, 0.0)
+        self._counted_from: Offsets = {}  # of the partitions with a quota, since `permitted`
+        self._free_below: Offsets = {}
+        self._free_is_due = Interval(clock, _UPKEEP_MS)
+        self._note_is_due = Interval(clock, _UPKEEP_MS)
+        self._has_noted = True  # the process before may have
+
+    def permitted(
+        self,
+        firsts: Offsets,
+        log_ends: Offsets,
+        log_starts: Callable[[list[TopicPartition]], Offsets],
+    ) -> Offsets:
+        """How far the next batch may read each partition: to its log's end, or as far as the quota
+        of its topic permits.
+
+        Args:
+            firsts: next offset of each partition.
+            log_ends: last stable offset of the same partitions.
+            log_starts: first offsets of the logs of some partitions.
+        """
+        self._fill()
+        limited = [p for p, end in log_ends.items() if p[0] in self._bucket and firsts[p] < end]
+        self._counted_from = {p: firsts[p] for p in limited}
+        over = self._topics_over(log_ends)
+        if over:
+            self._read_free(limited, log_starts)
+            self._counted_from = {
+                p: min(max(firsts[p], self._free_below.get(p, 0)), log_ends[p]) for p in limited
+            }
+        ends = dict(log_ends)
+        for topic in over:
+            ends |= self._ends_of(topic, log_ends)
+        self._note({p: (ends[p], log_ends[p]) for p in limited if ends[p] < log_ends[p]})
+        return ends
+
+    def planned(self, ends: Offsets) -> None:
+        """Takes the messages of a batch from the buckets.
+
+        Args:
+            ends: where it ends, as `permitted` or before.
+        """
+        for partition, first in self._counted_from.items():
+            self._bucket[partition[0]] -= max(ends[partition] - first, 0)
+
+    def _fill(self) -> None:
+        now_ms = self._clock.boottime_ms()
+        passed_s, self._filled_ms = (now_ms - self._filled_ms) / 1000, now_ms
+        for topic, rate in self._per_second.items():
+            self._bucket[topic] = min(self._bucket[topic], rate) + rate * passed_s
+
+    def _topics_over(self, log_ends: Offsets) -> list[str]:
+        """Lists the topics with more messages, free ones included, than their buckets have."""
+        rows = Counter[str]()
+        for partition, first in self._counted_from.items():
+            rows[partition[0]] += log_ends[partition] - first
+        return [topic for topic, count in rows.items() if count > self._bucket[topic]]
+
+    def _ends_of(self, topic: str, log_ends: Offsets) -> Offsets:
+        """Shares the bucket of a topic among its partitions."""
+        firsts = {p: first for p, first in self._counted_from.items() if p[0] == topic}
+        bucket = int(self._bucket[topic])
+        waiting = [log_ends[p] - first for p, first in firsts.items()]
+        each = rows_of_each(waiting, bucket) if bucket > 0 else 0
+        return {p: min(first + each, log_ends[p]) for p, first in firsts.items()}
+
+    def _read_free(
+        self,
+        partitions: list[TopicPartition],
+        log_starts: Callable[[list[TopicPartition]], Offsets],
+    ) -> None:
+        """Reads below which offsets messages do not count. Marks and logs' starts only rise, and a
+        partition that is new has nothing that was taken.
+        """
+        if not self._free_is_due.is_over():
+            return
+        with State.open(self._data_dir, READING_FS) as state:
+            close = state.close()
+        taken = close.marks if close else {}
+        starts = log_starts(partitions)
+        self._free_below = {p: max(taken.get(p, 0), starts.get(p, 0)) for p in partitions}
+
+    def _note(self, waiting: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Writes the file for `status` and the lag watch. It is a hint: a full disk must not end
+        the query.
+        """
+        if (waiting or self._has_noted) and self._note_is_due.is_over():
+            with suppress(OSError):
+                QuotaWaiting(self._clock.now_ms(), waiting).write(self._data_dir)
+            self._has_noted = bool(waiting)

@@ -1,0 +1,198 @@
+"""How far a batch may read a topic with a quota: never beyond its rate, and at no other's cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duewheel.checkpoints.commit_and_close_pages import Close
+from duewheel.checkpoints.quota_waiting import VALID_MS, QuotaWaiting
+from duewheel.checkpoints.state_file import State
+from duewheel.schemas.batches import TopicPartition
+from duewheel.streaming.batch_ends import Offsets, batch_ends
+from duewheel.streaming.topic_quotas import TopicQuotas
+from duewheel.testing import ManualClock
+
+A, B, FREE = ("a", 0), ("a", 1), ("free", 0)
+RATE = 10
+
+
+class Planner:
+    """What a source does at each look, over logs that begin at 0.
+
+    Attributes:
+        marks: how far batches have come.
+        starts: of the logs, if not 0.
+    """
+
+    def __init__(self, path: Path, rate: int = RATE) -> None:
+        self.clock, self.path = ManualClock(), path
+        self.quotas = TopicQuotas({"a": rate}, path, self.clock)
+        self.marks: Offsets = {}
+        self.starts: Offsets = {}
+
+    def plan(self, ends: Offsets, passed_ms: int = 0, rows_max: int = 10**9) -> Offsets:
+        """Plans a batch; returns the rows of each partition."""
+        self.clock.sleep(passed_ms / 1000)
+        firsts = {p: self.marks.get(p, 0) for p in ends}
+        permitted = self.quotas.permitted(firsts, ends, self.log_starts)
+        found = batch_ends(firsts, permitted, rows_max)
+        self.quotas.planned(found)
+        self.marks |= found
+        return {p: found[p] - firsts[p] for p in ends}
+
+    def log_starts(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        return {p: self.starts.get(p, 0) for p in partitions}
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        return QuotaWaiting.read(self.path, self.clock.now_ms()).by_topic
+
+
+@pytest.fixture
+def planner(tmp_path: Path) -> Planner:
+    State.create(tmp_path, 50, 1_000).release()
+    return Planner(tmp_path)
+
+
+def test_a_restart_permits_nothing_more(planner: Planner) -> None:
+    assert planner.plan({A: 100, FREE: 100}) == {A: 0, FREE: 100}
+    assert planner.plan({A: 100, FREE: 100}, 500) == {A: 5, FREE: 0}
+    planner.quotas = TopicQuotas({"a": RATE}, planner.path, planner.clock)
+    assert planner.plan({A: 100, FREE: 100}) == {A: 0, FREE: 0}
+
+
+def test_a_topic_below_its_quota_does_not_notice_it(planner: Planner) -> None:
+    ends = {A: 0, B: 0}
+    for number in range(1, 50):
+        ends[A if number % 3 else B] += 1
+        assert sum(planner.plan(ends, 100).values()) == 1
+    assert planner.waiting == {}
+
+
+@pytest.mark.parametrize("passed_ms", [100, 30_000])
+def test_the_rate_holds_however_long_a_batch_takes(planner: Planner, passed_ms: int) -> None:
+    """Also a batch that takes longer than the second for which the bucket has room."""
+    taken = sum(planner.plan({A: 10**6}, passed_ms)[A] for _ in range(300))
+    assert taken == RATE * 300 * passed_ms // 1000
+
+
+def test_what_nobody_takes_is_kept_for_a_second(planner: Planner) -> None:
+    planner.plan({A: 0}, 60_000)
+    assert planner.plan({A: 0}, 100) == {A: 0}
+    assert planner.plan({A: 1_000}, 100) == {A: RATE + 1}
+
+
+def test_partitions_share_as_those_of_a_batch(planner: Planner) -> None:
+    assert planner.plan({A: 3, B: 1_000, FREE: 7}, 1_000) == {A: 3, B: 7, FREE: 7}
+    many = {("a", number): 1_007 for number in range(20)}
+    taken = planner.plan(many, 1_000)
+    assert set(taken.values()) == {1}, "a row of each"
+    assert sum(planner.plan(many, 900).values()) == 0, "for which the next ones wait"
+    assert sum(planner.plan(many, 200).values()) == 20
+
+
+def test_a_log_that_has_lost_its_end_is_not_hidden(planner: Planner) -> None:
+    planner.marks = {A: 50}
+    assert planner.plan({A: 30, B: 100}, 1_000) == {A: -20, B: 10}
+
+
+def test_what_was_taken_before_is_free(planner: Planner) -> None:
+    """As in a recovery without the data directory: the close page is there, the rows are not."""
+    with State.open(planner.path) as state:
+        state.write_close(Close(7, {A: 900}, 9, {A: 1_000}))
+    assert planner.plan({A: 5_000, B: 5_000}, 1_000) == {A: 1_005, B: 5}
+    assert planner.plan({A: 5_000, B: 5_000}, 1_000) == {A: 5, B: 5}
+
+
+def test_what_was_taken_before_is_free_in_all_its_batches(planner: Planner) -> None:
+    with State.open(planner.path) as state:
+        state.write_close(Close(7, {A: 1_000}, 9, {A: 1_000}))
+    taken = [planner.plan({A: 5_000}, 0, rows_max=300)[A] for _ in range(5)]
+    assert taken == [300, 300, 300, 100, 0]
+
+
+def test_what_retention_has_deleted_is_free(planner: Planner) -> None:
+    planner.starts = {A: 4_000}
+    assert planner.plan({A: 5_000}, 1_000) == {A: 4_010}
+
+
+def test_what_waits_is_noted_until_nothing_does(planner: Planner) -> None:
+    planner.plan({A: 100, B: 50, FREE: 10**6}, 1_000, rows_max=100)
+    assert planner.waiting == {"a": 140}, "what only the size of a batch excludes is not in it"
+    planner.plan({A: 100, B: 50, FREE: 10**6}, 500)
+    assert planner.waiting == {"a": 140}, "not more often than once a second"
+    planner.plan({A: 100, B: 50, FREE: 10**6}, 30_000)
+    assert planner.waiting == {}
+
+
+def test_a_note_ends_the_lag_and_its_age_ends_the_note(planner: Planner) -> None:
+    planner.plan({A: 100, B: 5, FREE: 9}, 1_000)
+    now_ms = planner.clock.now_ms()
+    noted = QuotaWaiting.read(planner.path, now_ms)
+    assert noted.below({A: 120, B: 5, FREE: 9}) == {A: 5, B: 5, FREE: 9}
+    assert noted.below({A: 3}) == {A: 3}
+    assert QuotaWaiting.read(planner.path, now_ms + VALID_MS) == noted
+    assert QuotaWaiting.read(planner.path, now_ms + VALID_MS + 1).below({A: 120}) == {A: 120}
+
+
+@pytest.mark.parametrize("text", [b"", b"00000000 {}\n", b"\xff"])
+def test_a_damaged_note_says_nothing(planner: Planner, text: bytes) -> None:
+    (planner.path / "quota-waiting").write_bytes(text)
+    assert planner.waiting == {}
+
+
+def test_a_full_disk_ends_no_planning(planner: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(QuotaWaiting, "write", full)
+    assert planner.plan({A: 100}, 1_000) == {A: 10}
+
+
+LOOKS = st.lists(
+    st.tuples(st.integers(0, 5_000), st.lists(st.integers(0, 60), min_size=4, max_size=4)),
+    min_size=1,
+    max_size=25,
+)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("quota")
+    State.create(path, 50, 1_000).release()
+    return path
+
+
+@given(looks=LOOKS, rate=st.integers(1, 40), rows_max=st.integers(1, 200))
+def test_no_interval_has_more_than_its_share(
+    directory: Path,
+    looks: list[tuple[int, list[int]]],
+    rate: int,
+    rows_max: int,
+) -> None:
+    """Between any two looks: what the rate gives from the look before them on, a second's worth,
+    and a row of each partition. Others have at least what they would have without a quota.
+    """
+    planner = Planner(directory, rate)
+    ends, at_ms = {("a", 0): 0, ("a", 1): 0, ("a", 2): 0, FREE: 0}, [0]
+    rows = list[int]()
+    for passed_ms, new in looks:
+        ends = {p: end + more for (p, end), more in zip(ends.items(), new, strict=True)}
+        firsts = {p: planner.marks.get(p, 0) for p in ends}
+        alone = batch_ends(firsts, ends, rows_max)
+        taken = planner.plan(ends, passed_ms, rows_max)
+        assert taken[FREE] >= alone[FREE] - firsts[FREE]
+        at_ms.append(at_ms[-1] + passed_ms)
+        rows.append(sum(taken.values()) - taken[FREE])
+    total = [0, *accumulate(rows)]
+    for first in range(len(rows)):
+        for last in range(first, len(rows)):
+            most = rate * (1 + (at_ms[last + 1] - at_ms[first]) / 1000) + 3
+            assert total[last + 1] - total[first] <= most + 1e-6
