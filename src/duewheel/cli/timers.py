@@ -34,7 +34,7 @@ def list_timers(
     """List pending timers in the order in which they leave.
 
     A cancelled timer is listed until then, with `cancelled`. If more timers follow, a line on
-    stderr says how to list them. JSON has times in epoch milliseconds.
+    stderr says how to list them. JSON has times in epoch milliseconds, and recall handles.
     """
     from duewheel.cli.timer_text import timer_line
     from duewheel.clock import SystemClock

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
+from duewheel.client.handle import RecallHandle
 from duewheel.config.instants import epoch_ms
 from duewheel.config.settings import Settings
 from duewheel.ops.open_files import opened
@@ -79,7 +80,27 @@ def timer_row(timer: PendingTimer) -> dict[str, Any]:
         "rolled": timer.rolled,
         "cancelled": timer.cancelled,
         "page": timer.place,
+        "handle": handle_of(timer),
     }
+
+
+def handle_of(timer: PendingTimer) -> str | None:
+    """Returns the recall handle; None for a dead letter, and for an id that is no text."""
+    if timer.due_ms is None:
+        return None
+    topic, partition, offset = source_of(timer)
+    try:
+        timer_id = timer.id.decode()
+    except UnicodeDecodeError:
+        return None
+    return RecallHandle(topic, partition, offset, timer.due_ms, timer_id).encode()
+
+
+def source_of(timer: PendingTimer) -> tuple[str, int, int]:
+    """Returns the timer topic, the partition and the offset of a timer's first copy."""
+    place, _, offset = timer.source.rpartition("@")
+    topic, _, partition = place.rpartition("-")
+    return topic, int(partition), int(offset)
 
 
 def octets_shown(name: str, octets: bytes | None) -> dict[str, str | None]:

@@ -29,8 +29,9 @@ from duewheel.ops.changes import (
     producer_of,
     rescheduled,
 )
+from duewheel.ops.listed_timers import handle_of, source_of, timer_row
 from duewheel.ops.open_files import opened
-from duewheel.ops.timers import handle_of, pending_by_handle, source_of, summary
+from duewheel.ops.timers import pending_by_handle
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks
 
 LEAVES_SOON_MS = 5_000
@@ -204,7 +205,7 @@ def _matching(
             for timer in chunk.timers:
                 handle = handle_of(timer)
                 if handle is not None and not timer.cancelled:
-                    timers.append((summary(timer) if len(timers) < SAMPLE else {}, handle))
+                    timers.append((timer_row(timer) if len(timers) < SAMPLE else {}, handle))
             if len(timers) > at_most:
                 raise Unchangeable(f"more than {at_most} timers match: narrow it, or allow more")
             if time.monotonic() > end_s:

@@ -56,7 +56,7 @@ def page_of(settings: Settings, wanted: Filter, limit: int, within_s: float = PA
     with opened(settings) as directory:
         # One more than wanted shows whether there is another page.
         for chunk in list_chunks(directory, wanted, limit + 1):
-            timers += [summary(timer) for timer in chunk.timers]
+            timers += [timer_row(timer) for timer in chunk.timers]
             if len(timers) > limit:
                 return TimerPage(timers[:limit], timers[limit - 1]["page"])
             if time.monotonic() > end_s:
@@ -119,32 +119,8 @@ def pending_by_handle(settings: Settings, handle: str) -> PendingTimer | None:
         return None
 
 
-def handle_of(timer: PendingTimer) -> str | None:
-    """Returns the recall handle; None for a dead letter, and for an id that is no text."""
-    if timer.due_ms is None:
-        return None
-    topic, partition, offset = source_of(timer)
-    try:
-        timer_id = timer.id.decode()
-    except UnicodeDecodeError:
-        return None
-    return RecallHandle(topic, partition, offset, timer.due_ms, timer_id).encode()
-
-
-def source_of(timer: PendingTimer) -> tuple[str, int, int]:
-    """Returns the timer topic, the partition and the offset of a timer's first copy."""
-    place, _, offset = timer.source.rpartition("@")
-    topic, _, partition = place.rpartition("-")
-    return topic, int(partition), int(offset)
-
-
-def summary(timer: PendingTimer) -> dict[str, Any]:
-    """Returns a timer without its message, as an object ready for JSON."""
-    return {**timer_row(timer), "handle": handle_of(timer)}
-
-
 def _with_message(timer: PendingTimer, *, body: bool) -> dict[str, Any]:
-    row = {**summary(timer), "partition": timer.target_partition}
+    row = {**timer_row(timer), "partition": timer.target_partition}
     headers = timer.headers
     if not body:
         return {**row, "header_names": [name for name, _ in headers]}

@@ -12,6 +12,7 @@ from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0
 
 from duewheel.checkpoints.role import Role
+from duewheel.client.handle import RecallHandle
 from duewheel.config.instants import parse_instant
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
@@ -63,6 +64,7 @@ def test_a_range_of_time_includes_both_ends(shard: Settings) -> None:
     found = listed(shard, since=since, until=NOW_MS + 20_000, topic="orders")
     assert [row["due_ms"] for row in found] == [NOW_MS + s * 1000 for s in range(10, 21, 2)]
     assert {row["topic"] for row in found} == {"orders"}
+    assert RecallHandle.decode(found[0]["handle"]).due_ms == NOW_MS + 10_000
     first, second = found[:2]
     assert listed(shard, topic="orders", page=first["page"], limit=1) == [second]
 

@@ -15,7 +15,7 @@ from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.ops import timers
-from duewheel.ops.listed_timers import selection
+from duewheel.ops.listed_timers import handle_of, selection
 from duewheel.ops.open_files import opened
 from duewheel.testing import TimerRow
 from duewheel.wheel.inspect.listing import PendingTimer, list_pending
@@ -92,7 +92,7 @@ def test_an_id_selects(shard: Settings) -> None:
 
 def test_a_timer_is_shown_by_its_handle(shard: Settings) -> None:
     for timer in pending(shard):
-        handle = timers.handle_of(timer)
+        handle = handle_of(timer)
         assert handle is not None
         row = timers.by_handle(shard, handle, body=True)
         assert row is not None
