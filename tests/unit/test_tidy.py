@@ -65,7 +65,10 @@ def test_modules_are_of_a_size_to_read() -> None:
 def test_files_contain_nothing_that_must_not_be_there() -> None:
     found = []
     for path in tracked():
-        text = path.read_bytes().decode(errors="replace")
+        content = path.read_bytes()
+        if b"\0" in content:
+            continue  # a picture: any three letters come by chance
+        text = content.decode()
         for what, pattern in FORBIDDEN.items():
             for match in pattern.finditer(text):
                 line = text.count("\n", 0, match.start()) + 1
