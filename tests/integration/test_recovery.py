@@ -177,7 +177,8 @@ def test_a_loss_of_power(shard: LoadedShard) -> None:
     count = len(shard.events("recovered"))
     disk = shard.path / "disk"
     durable = copy_disk(shard, disk)
-    time.sleep(2)
+    sent = len(shard.load.due_ms)
+    shard.wait(lambda: len(shard.load.due_ms) > sent + 300)
     shard.kill_all()
     lose_power(disk, durable)
     remove(shard.data)

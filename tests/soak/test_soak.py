@@ -16,7 +16,8 @@ from tests.soak.rounds import Plan, soak
 def test_three_rounds(tmp_path: Path) -> None:
     """kill -9 of dequeue and of the broker; Spark lives through both."""
     outcome = soak(Plan(3, kinds=("dequeue", "broker")), tmp_path)
-    assert outcome.ok, (outcome.verdict.details[:20], outcome.findings, outcome.stuck)
+    told = "\n".join([*outcome.verdict.details[:20], *outcome.findings, outcome.stuck])
+    assert outcome.ok, told  # a text, because pytest shortens all else
     assert outcome.verdict.delivered > 0 < outcome.verdict.rolled
     assert outcome.verdict.replies.keys() >= {"cancelled", "already_delivered"}
     assert outcome.verdict.cancelled > 0 < outcome.verdict.chases
