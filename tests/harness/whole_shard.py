@@ -71,7 +71,10 @@ class WholeShard:
                 "reply_topic": f"{name}.replies",
                 "receipts_topic": f"{name}.receipts",
                 "topics_pattern": f"{name}[.]later.*",
-                "topic": {f"{name}.later.right": {"headers": "etf1"}},
+                "topic": {
+                    f"{name}.later.right": {"headers": "etf1"},
+                    f"{name}.later.quota": {"quota_per_second": 20},
+                },
             },
             ingest={"topics_interval": "500ms"} | sections.pop("ingest", {}),
             metrics={"ingest_port": 0, "dequeue_port": 0},

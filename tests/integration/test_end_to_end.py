@@ -19,7 +19,7 @@ from tests.harness.launcher import DEADLINE_S
 from tests.harness.random_timers import PARTITIONS, Headers
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.timelines import KIND
-from tests.harness.topics import alter
+from tests.harness.topics import alter, make_timer_topic
 from tests.harness.whole_shard import (
     CLOCK,
     WholeShard,
@@ -180,15 +180,6 @@ def test_pause_and_resume(served: WholeShard) -> None:
     assert set(shard.arrivals.count.values()) == {1}
 
 
-def make_topic(shard: WholeShard, topic: str, **changed: str) -> None:
-    """A timer topic as it must be, but for what is changed."""
-    right = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
-    admin = KafkaAdminClient(bootstrap_servers=shard.servers)
-    configs = right | {name.replace("_", "."): value for name, value in changed.items()}
-    admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1, "configs": configs}})
-    admin.close()
-
-
 def schedule_as_etf1_does(shard: WholeShard, topic: str) -> int:
     """Three schedules, of which one replaces another and one is cancelled; when all are due."""
     producer = KafkaProducer(bootstrap_servers=shard.servers)
@@ -229,8 +220,8 @@ def test_topics_that_come_later_and_go(served: WholeShard) -> None:
     ingest = shard.status()["ingest"]["pid"]
     producer = KafkaProducer(bootstrap_servers=shard.servers)
     at_once: Headers = [("TIMER_DELAY_MS", b"0"), ("REAL_TOPIC", shard.target.encode())]
-    make_topic(shard, wrong, retention_ms="3600000")
-    make_topic(shard, right)
+    make_timer_topic(shard.servers, wrong, retention_ms="3600000")
+    make_timer_topic(shard.servers, right)
     for topic in (wrong, right):
         producer.send(topic, topic.encode(), headers=at_once).get(timeout=30)
     shard.wait(lambda: right.encode() in shard.arrivals.first)
@@ -268,6 +259,34 @@ def test_topics_that_come_later_and_go(served: WholeShard) -> None:
     state = State.open(shard.settings.storage.data_dir)
     assert state.commit().topic_ids.keys() == {shard.timers, right, wrong}
     state.release()
+
+
+@pytest.mark.crash_matrix
+@pytest.mark.timeout(600)
+def test_a_topic_over_its_quota_waits_and_delays_no_other(served: WholeShard) -> None:
+    shard, count = served, 600
+    shard.forget()
+    ((topic, quota),) = shard.settings.timer.quotas.items()
+    make_timer_topic(shard.servers, topic)
+    producer = KafkaProducer(bootstrap_servers=shard.servers)
+    at_once: Headers = [("TIMER_DELAY_MS", b"0"), ("REAL_TOPIC", shard.target.encode())]
+    for number in range(count):
+        producer.send(topic, b"over %d" % number, headers=at_once)
+    producer.flush(timeout=30)
+    producer.close()
+    shard.wait(lambda: shard.status()["quotas"][topic]["waiting"] > quota)
+    shard.deliver_one(b"of another topic")
+    assert shard.status()["not_ready"] == {}
+    waiting = [shard.scrape(name) for name in ("ingest", "dequeue")]
+    assert all(each[f"quota_waiting:{topic}"] > 0 for each in waiting), waiting
+    shard.wait(lambda: len(shard.arrivals.first) == count + 1)
+    seen_ms = {value: at_ms for value, (*_, at_ms) in shard.arrivals.first.items()}
+    other_ms = seen_ms.pop(b"of another topic")
+    assert other_ms < max(seen_ms.values())
+    # A batch has what the rate gives since the batch before: half of them come at the rate alone.
+    assert max(seen_ms.values()) - min(seen_ms.values()) > count / quota / 2 * 1_000
+    shard.wait(lambda: shard.status()["quotas"][topic]["waiting"] == 0)
+    assert set(shard.arrivals.count.values()) == {1}
 
 
 def grown(before: Counter[str], after: dict[str, float]) -> dict[str, float]:

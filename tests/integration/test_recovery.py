@@ -18,17 +18,21 @@ from pathlib import Path
 
 import psutil
 import pytest
+from kafka import KafkaProducer
 from tests.harness.loaded_shard import LoadedShard, remove
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.timelines import copy_timeline, spoil_timeline
+from tests.harness.topics import make_timer_topic
 from tests.harness.whole_shard import CLOCK
 
 from duewheel import factory
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import Settings, load
 from duewheel.errors import Fenced, Locked
 from duewheel.runtime.ingest_process import CHECKPOINT
+from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.batch_attempt import SPARK_DIR
 from duewheel.streaming.spark_checkpoint import resume_point
 from duewheel.wheel.storage.byte_layouts import hour_name
@@ -132,6 +136,46 @@ def test_a_directory_lost_with_a_slot_half_delivered(shard: LoadedShard) -> None
     assert (recovered["case"], recovered["keep"]) == ("taken over", "nothing")
     assert recovered["reads_from"] == found["start_offsets"]
     shard.await_arrivals()
+
+
+@pytest.mark.crash_matrix
+def test_a_quota_slows_no_recovery(shard: LoadedShard) -> None:
+    """Ten seconds of the quota were in the wheel: they are read again in one batch."""
+    ((topic, quota),) = shard.settings.timer.quotas.items()
+    make_timer_topic(shard.servers, topic)
+    due = dict.fromkeys((b"quota %d" % n for n in range(10 * quota)), CLOCK.now_ms() + 60_000)
+    producer = KafkaProducer(bootstrap_servers=shard.servers)
+    for value, due_ms in due.items():
+        headers = [("TIMER_DELIVER_MS", b"%d" % due_ms), ("REAL_TOPIC", shard.target.encode())]
+        producer.send(topic, value, headers=headers)
+    producer.flush(timeout=60)
+    producer.close()
+    shard.load.due_ms.update(due)
+    partition, count = (topic, 0), len(due)
+    shard.wait(lambda: is_closed_with(shard, partition, count))
+    shard.kill_all()
+    remove(shard.data)
+    shard.run()
+    shard.wait(lambda: mark_of(shard, partition) > 0)
+    assert mark_of(shard, partition) == count  # in one batch
+    shard.await_arrivals()
+
+
+def is_closed_with(shard: LoadedShard, partition: TopicPartition, mark: int) -> bool:
+    """Whether the progress in Kafka says that the partition was taken up to there."""
+    with State.open(shard.data) as state:
+        mirror = state.mirror()
+    known = mirror.progress.partitions.get(partition) if mirror else None
+    return known is not None and known.delivered_mark == mark
+
+
+def mark_of(shard: LoadedShard, partition: TopicPartition) -> int:
+    """How far ingest has come in the partition; 0 while there are no files."""
+    try:
+        with State.open(shard.data) as state:
+            return state.commit().marks.get(partition, 0)
+    except FileNotFoundError:
+        return 0
 
 
 def copy_disk(shard: LoadedShard, target: Path) -> Durable:
