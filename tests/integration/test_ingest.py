@@ -77,7 +77,10 @@ def test_a_checkpoint_that_is_too_new_is_set_aside_and_lost_messages_are_reporte
     (aside,) = shard.events("Spark's checkpoint does not fit, starting from the marks")
     assert "180" in str(aside["reason"])
     assert (shard.checkpoint.parent / f"{CHECKPOINT}.aside-1" / "commits" / "0").exists()
-    (loss,) = shard.events("retention deleted messages that were never read")
+    # The log's start is asked for behind the batch.
+    lost = "retention deleted messages that were never read"
+    shard.wait_for("the report of the loss", lambda: bool(shard.events(lost)))
+    (loss,) = shard.events(lost)
     assert (loss["partition"], loss["first_offset"], loss["rows_max"]) == (0, 50, 20)
 
 
