@@ -17,10 +17,15 @@ log = structlog.get_logger(__name__)
 @contextmanager
 def interruptible() -> Iterator[None]:
     """SIGTERM, SIGINT and the end of the terminal raise KeyboardInterrupt, for the length of a with
-    block. Only once: a second signal would cut the clean-up short. Main thread only.
+    block. Only once: a second signal would cut the clean-up short, or, behind the block, end the
+    process without its exit code. So they are ignored from the first to the end of the process.
+    Main thread only.
     """
+    interrupted = False
 
     def interrupt(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
         for number in before:
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
@@ -34,8 +39,9 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if not interrupted:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 @contextmanager
