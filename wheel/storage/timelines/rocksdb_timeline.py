@@ -26,7 +26,8 @@ The write-ahead log is not synced: the page cache outlives a process, and a loss
 followed by a rebuild from the logs.
 
 Cost: 0.3 µs for each run that is written, the same for each that is read; half a millisecond for
-the first refresh after a batch.
+the first refresh after a batch; where files have changed, 0.25 µs for each batch that is kept, 4.4
+ms for an hour of five a second.
 """
 
 from __future__ import annotations
