@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from duewheel.checkpoints import fs
-from duewheel.cli import times
 from duewheel.cli.printable import printable
+from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings, load
 from duewheel.errors import NO_ROOM, ConfigError, DiskFull, KafkaUnavailable
 from duewheel.extras import Extra, require
@@ -190,7 +190,7 @@ def _label(key: str) -> str:
 def _shown(key: str, value: Any) -> Any:
     """A value for people: instants as UTC, not as milliseconds."""
     if key in _INSTANTS and isinstance(value, int):
-        return times.instant(value)
+        return utc_text(value)
     if isinstance(value, str):
         return printable(value)
     return "-" if value is None else value

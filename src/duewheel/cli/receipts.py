@@ -7,10 +7,10 @@ import math
 
 import click
 
-from duewheel.cli import times
 from duewheel.cli.examples import CommandWithExamples
 from duewheel.cli.options import with_output, with_settings
 from duewheel.cli.printable import printable
+from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 
 
@@ -50,7 +50,7 @@ def receipts(
             click.echo(json.dumps(row))
         else:
             line = "{at}  {lateness_ms} ms late  {target}-{target_partition}  {id}  from {source}"
-            click.echo(printable(line.format(at=times.instant(row["delivered_ms"]), **row)))
+            click.echo(printable(line.format(at=utc_text(row["delivered_ms"]), **row)))
     if not part.receipts:
         click.echo("duewheel: no receipts", err=True)
     if part.next is not None:

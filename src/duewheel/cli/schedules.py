@@ -10,11 +10,11 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from duewheel.cli import times
 from duewheel.cli.examples import CommandGroup, CommandWithExamples
 from duewheel.cli.messages import as_header
 from duewheel.cli.options import Command, one_of, show, with_output, with_settings
 from duewheel.config.durations import format_duration_ms, parse_duration_ms
+from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
@@ -123,7 +123,7 @@ def next_(settings: Settings, name: str, output: str) -> None:
     for instant_ms in next_instants(settings, name):
         local = datetime.fromtimestamp(instant_ms / 1000, zone).isoformat(timespec="seconds")
         row = {"due_ms": instant_ms, "local": local}
-        text = f"{times.instant(instant_ms)}  {local}"
+        text = f"{utc_text(instant_ms)}  {local}"
         click.echo(json.dumps(row) if output == "json" else text)
 
 
@@ -188,7 +188,7 @@ def _line(row: dict[str, Any]) -> str:
         return f"{row['name']}  unreadable"
     every = row["every_ms"]
     when = f"{row['cron']} {row['zone']}" if every is None else f"every {format_duration_ms(every)}"
-    upcoming = "" if row["next_due_ms"] is None else f"next {times.instant(row['next_due_ms'])}"
+    upcoming = "" if row["next_due_ms"] is None else f"next {utc_text(row['next_due_ms'])}"
     applied = "" if row["applied"] else "not applied yet"
     parts = (row["name"], row["state"], when, f"to {row['target']}", upcoming, applied)
     return "  ".join(filter(None, parts))

@@ -7,6 +7,7 @@ from typing import Any
 
 from duewheel.cli import times
 from duewheel.cli.printable import printable
+from duewheel.config.instants import utc_text
 
 
 def timer_line(row: Mapping[str, Any], now_ms: int) -> str:
@@ -21,7 +22,7 @@ def timer_line(row: Mapping[str, Any], now_ms: int) -> str:
 
 def _parts(row: Mapping[str, Any], now_ms: int) -> Iterator[str]:
     leaves_ms, due_ms = row["leaves_ms"], row["due_ms"]
-    yield times.instant(leaves_ms)
+    yield utc_text(leaves_ms)
     yield times.distance(leaves_ms, now_ms)
     yield row["topic"]
     if row.get("key") is not None:

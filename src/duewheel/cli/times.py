@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from duewheel.config.durations import about
-
-
-def instant(epoch_ms: int) -> str:
-    """An instant in UTC; its number if no calendar has it.
-
-    >>> instant(1_800_000_000_050)
-    '2027-01-15T08:00:00.050Z'
-    """
-    try:
-        time = datetime.fromtimestamp(epoch_ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return f"{epoch_ms} ms"
-    return f"{time.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+from duewheel.config.instants import utc_text
 
 
 def distance(epoch_ms: int, now_ms: int) -> str:
@@ -36,4 +22,4 @@ def moment(epoch_ms: int, now_ms: int) -> str:
     >>> moment(1_800_000_000_050, 1_800_000_000_000)
     '2027-01-15T08:00:00.050Z (in 50ms)'
     """
-    return f"{instant(epoch_ms)} ({distance(epoch_ms, now_ms)})"
+    return f"{utc_text(epoch_ms)} ({distance(epoch_ms, now_ms)})"

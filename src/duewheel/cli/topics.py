@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from duewheel.cli import times
 from duewheel.cli.examples import CommandGroup
 from duewheel.cli.options import with_output, with_settings
 from duewheel.cli.printable import printable
 from duewheel.config.durations import about
+from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
@@ -103,7 +103,7 @@ def _line(row: dict[str, Any]) -> str:
     key = row.get("key", row.get("key_base64"))
     value = row["value"]
     parts = [
-        times.instant(row["timestamp_ms"]),
+        utc_text(row["timestamp_ms"]),
         f"{row['partition']}@{row['offset']}",
         "" if row["late_ms"] is None else f"{about(row['late_ms'])} late",
         "no key" if key is None else f"key {key}",

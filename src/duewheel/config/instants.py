@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 
 from duewheel.errors import ConfigError
 
@@ -39,3 +39,16 @@ def epoch_ms(instant: datetime | int) -> int:
     if abs(instant) > _MS_MAX:
         raise ConfigError(f"{instant} ms is no instant")
     return instant
+
+
+def utc_text(epoch_ms: int) -> str:
+    """An instant in UTC, as people read it; its number if no calendar has it.
+
+    >>> utc_text(1_800_000_000_050)
+    '2027-01-15T08:00:00.050Z'
+    """
+    try:
+        time = datetime.fromtimestamp(epoch_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{epoch_ms} ms"
+    return f"{time.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"

@@ -6,11 +6,11 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
 from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
+from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.kafka.admin import KafkaAdmin
@@ -27,7 +27,6 @@ from duewheel.schemas.dead_letters import DeadLetter
 _DEADLINE_S = 30.0
 _FETCH_BYTES = 1 << 20
 CHUNK_RECORDS = 1_000  # read at a time; a replay writes them in one transaction
-_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +152,10 @@ def _parts(
 
 
 def _row(letter: DeadLetter, position: ReplayPosition) -> dict[str, Any]:
-    written = datetime.fromtimestamp(letter.timestamp_ms / _MS, UTC)
     return {
         "partition": letter.partition,
         "offset": letter.offset,
-        "time": written.isoformat(timespec="milliseconds"),
+        "time": utc_text(letter.timestamp_ms),
         "code": letter.code,
         "error": letter.error,
         "source": letter.source,

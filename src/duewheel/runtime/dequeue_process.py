@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 
 import structlog
@@ -22,6 +21,7 @@ from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import read_local_state
 from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock
+from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, Fenced, KafkaUnavailable, OwnerAlive, RecoveryPending
 from duewheel.kafka import shard_settings
@@ -144,11 +144,10 @@ def once_the_owner_is_silent(
         except OwnerAlive as alive:
             publisher.close()
             wait_s = alive.left_ms / 1000 + _TAKE_OVER_AGAIN_S
-            until = datetime.fromtimestamp(clock.now_ms() / 1000 + wait_s, UTC)
             log.warning(
                 "waiting for the shard's owner to be silent",
                 reason=str(alive),
-                until=until.isoformat(timespec="seconds"),
+                until=utc_text(clock.now_ms() + round(wait_s * 1000)),
             )
             clock.sleep(wait_s)
         else:
