@@ -13,6 +13,7 @@ from pathlib import Path
 from duewheel.errors import DuewheelError
 from duewheel.java.class_archive import archive_name, recorded, write_base_archive
 from duewheel.java.find import Java, find_java
+from duewheel.osutil import logs
 from duewheel.streaming.rehearsal import rehearse
 from duewheel.streaming.session import SessionOptions
 
@@ -51,6 +52,7 @@ def write_spark_archive(java: Java) -> bool:
 
 def main() -> int:
     """Write the archive. None is no error: starts only take longer."""
+    logs.configure("cli", "error")  # Spark's own lines say nothing more to who only waits for it
     try:
         java = find_java()
         if not spark_archive(java).exists():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -73,3 +74,32 @@ def test_an_archive_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path.write_bytes(b"written before")
     assert write_spark_archive(JAVA)
     assert path.read_bytes() == b"written before"
+
+
+FAILING_JAVA = """\
+#!/bin/sh
+echo '    java.home = {home}' >&2
+echo '    java.version = 21.0.1' >&2
+case "$*" in *-version*) exit 0 ;; esac
+for n in 1 2 3 4 5; do echo "a line of a JVM that ends, $n" >&2; done
+exit 1
+"""
+MAIN = "import sys; sys.prefix = sys.argv[1]; from duewheel.java.spark_archive import main; main()"
+
+
+def test_a_spark_that_does_not_start_is_one_warning(tmp_path: Path) -> None:
+    """`make setup` goes on without an archive."""
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(FAILING_JAVA.format(home=java.parent.parent))
+    java.chmod(0o755)
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", MAIN, str(tmp_path)],
+        env={**os.environ, "JAVA_HOME": str(java.parent.parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout.splitlines() == ["archiving Spark's classes, for quicker starts"]
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("no archive yet, which only costs time at starts: Spark does not start")
