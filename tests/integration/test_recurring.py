@@ -27,13 +27,14 @@ from duewheel.errors import ConfigError
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.ops import schedules
 from duewheel.ops.schedules import ScheduledMessage, Times
+from duewheel.osutil.child_process import Child
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
 
 pytestmark = pytest.mark.kafka
 
 SECOND_MS = 1_000
-WITHIN_S = 30.0
+WITHIN_S = 120.0  # a shard that has few processors takes half a minute for a cancel
 
 
 @pytest.fixture
@@ -102,6 +103,21 @@ def test_many_kills(config: Path, pumped: Pumped) -> None:
     kills(config, pumped, 15)
 
 
+def owner_of(running: list[Child], log: Path) -> Child:
+    """The scheduler that has opened the schedules last, once it is one of these. On a busy host a
+    standby may take over from one that lives.
+    """
+    found: list[Child] = []
+
+    def look() -> bool:
+        pids = [each["pid"] for each in events(log, "schedules opened")[-1:]]
+        found[:] = [each for each in running if each.pid in pids]
+        return bool(found)
+
+    wait_until(look, lambda: tail(log))
+    return found[0]
+
+
 def kills(config: Path, pumped: Pumped, number: int) -> None:
     """A firing each second; the scheduler is killed so often, and a standby takes over. Then a
     pause at the last moment, a resume, a stop.
@@ -113,16 +129,14 @@ def kills(config: Path, pumped: Pumped, number: int) -> None:
     row = settled(schedules.put(settings, "tick", times, message, WITHIN_S), log)
     assert row["state"] == "active" and row["every_ms"] == SECOND_MS
     assert schedules.overview(settings).scheduler == "running"
+    wait_until(lambda: len(pumped.delivered()) >= 2, lambda: tail(log))
     for kill in range(number):
-        wait_until(lambda: len(events(log, "schedules opened")) == kill + 1, lambda: tail(log))  # noqa: B023
-        opened = events(log, "schedules opened")[-1]
-        owner = next(each for each in running if each.pid == opened["pid"])
-        wait_until(lambda: len(pumped.delivered()) >= 2, lambda: tail(log))
+        owner = owner_of(running, log)
         assert owner.end(signal.SIGKILL, WITHIN_S)
         running.remove(owner)
         if kill + 1 < number:
             running.append(launch(config, "recur"))
-    wait_until(lambda: len(events(log, "schedules opened")) == number + 1, lambda: tail(log))
+    owner_of(running, log)
     # The firings ahead of a change are cancelled, or have left; not both.
     assert settled(schedules.pause(settings, "tick", WITHIN_S, on=True), log)["state"] == "paused"
     paused = pumped.delivered()
