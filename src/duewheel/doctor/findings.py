@@ -72,14 +72,18 @@ def as_object(findings: Sequence[Diagnosis]) -> dict[str, Any]:
 
 
 def as_lines(findings: Sequence[Diagnosis]) -> Iterator[str]:
-    """Formats for people: a table, each remedy below its finding, and the sums."""
+    """Formats for people: a table, each remedy once below its findings, and the sums."""
     columns = zip(*((f.severity, f.code, f.subject) for f in findings), strict=True)
     widths = [max(map(len, column)) for column in columns]
+    by_remedy: dict[tuple[Severity, str], list[Diagnosis]] = {}
     for f in worst_first(findings):
-        cells = (f.severity, f.code, f.subject)
-        named = "  ".join(map(str.ljust, cells, widths))
-        yield f"{named}  {f.found}"
-        if f.remedy:
-            yield f"{'':{widths[0]}}  → {f.remedy}"
+        by_remedy.setdefault((f.severity, f.remedy), []).append(f)
+    for (_, remedy), shared in by_remedy.items():
+        for f in shared:
+            cells = (f.severity, f.code, f.subject)
+            named = "  ".join(map(str.ljust, cells, widths))
+            yield f"{named}  {f.found}"
+        if remedy:
+            yield f"{'':{widths[0]}}  → {remedy}"
     counts = Counter(finding.severity for finding in findings)
     yield f"errors: {counts['error']}, warnings: {counts['warning']}, ok: {counts['ok']}"

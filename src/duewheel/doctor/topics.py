@@ -130,7 +130,7 @@ def _problems(topic: Topic, address: str) -> Iterator[tuple[Severity, str, str]]
         yield "error", text, set_to(f"{_UNCLEAN}=false")
     if replicas == 1:
         text = "1 replica: a loss of its host loses acknowledged records"
-        remedy = f"give it {_REPLICAS} with kafka-reassign-partitions.sh --bootstrap-server"
+        remedy = f"give each {_REPLICAS} with kafka-reassign-partitions.sh --bootstrap-server"
         yield "warning", text, f"{remedy} {address}; `duewheel init --replication-factor 3` for new"
     elif _IN_SYNC_MIN not in topic.config:
         return

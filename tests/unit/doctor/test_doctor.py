@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,28 @@ def test_the_worst_comes_first_and_its_remedy_below_it() -> None:
     shown = findings.as_object(found)
     assert (shown["ok"], shown["errors"], shown["warnings"]) == (False, 1, 0)
     assert [row["code"] for row in shown["findings"]] == ["bad", "fine"]
+
+
+def test_a_remedy_that_findings_share_is_printed_once() -> None:
+    durability = partial(Diagnosis, "durability", "warning")
+    found = [
+        durability("a", "1 replica", "give each 3"),
+        durability("b", "2 replicas", "set it to 2"),
+        durability("c", "1 replica", "give each 3"),
+        Diagnosis("durability", "error", "d", "no leader", "give each 3"),
+    ]
+    assert list(findings.as_lines(found)) == [
+        "error    durability  d  no leader",
+        "         → give each 3",
+        "warning  durability  a  1 replica",
+        "warning  durability  c  1 replica",
+        "         → give each 3",
+        "warning  durability  b  2 replicas",
+        "         → set it to 2",
+        "errors: 1, warnings: 3, ok: 0",
+    ]
+    remedies = [row["remedy"] for row in findings.as_object(found)["findings"]]
+    assert all(remedies), "programs find it in each"
 
 
 def test_a_remedy_is_only_for_what_needs_one() -> None:
