@@ -62,8 +62,7 @@ def remedy(error: ModuleNotFoundError, command: str = "") -> str | None:
     library = (error.name or "").partition(".")[0]
     for extra, libraries in LIBRARIES.items():
         if library in libraries:
-            install = _INSTALL.get(command, _INSTALL[extra])
-            return f"this needs {library}, which is not installed: {install}"
+            return f"an extra is missing: {_INSTALL.get(command, _INSTALL[extra])}"
     return None
 
 

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from duewheel.extras import remedy
+
 if TYPE_CHECKING:  # the client alone is installed without numpy and pyarrow
     from duewheel.testing.service import LocalService
 
@@ -40,10 +42,9 @@ def duewheel(duewheel_settings: Mapping[str, Any] | Path | None) -> Iterator[Loc
             warnings.filterwarnings("ignore", "(open|read)_text is deprecated", DeprecationWarning)
             from duewheel.testing.service import LocalService
     except ModuleNotFoundError as error:
-        install = "pip install 'duewheel[testing]'"
-        pytest.fail(
-            f"the fixture `duewheel` needs {error.name}, which is not installed: {install}",
-            pytrace=False,
-        )
+        text = remedy(error, "testing")
+        if text is None:
+            raise
+        pytest.fail(f"the fixture `duewheel`: {text}", pytrace=False)
     with LocalService.started(duewheel_settings) as service:
         yield service

@@ -153,11 +153,13 @@ def test_the_client_alone_sends_a_timer(
 def test_beside_the_client_alone_commands_name_the_extra(client: Site) -> None:
     version = client.python("-m", "duewheel", "--version")
     assert version.stdout == f"duewheel, version {PROJECT['version']}\n"
+    libraries = {name for names in LIBRARIES.values() for name in names}
     for command, extra in {"run": "service", "--help": "service", "serve": "serve"}.items():
         run = client.python("-m", "duewheel", command)
         assert run.returncode == 2
         (line,) = run.stderr.splitlines()
         assert f"pip install 'duewheel[{extra}]'" in line
+        assert not libraries & set(re.findall(r"\w+", line)), "it names no library"
 
 
 def test_without_spark_commands_work_or_name_the_extra(dequeue: Site) -> None:
@@ -199,5 +201,5 @@ def test_pytest_finds_the_fixture_of_the_extra(wheel: Path, tmp_path: Path) -> N
     assert "1 passed" in run.stdout
     (wheel.with_name("testing") / "numpy").unlink()
     run = site.python(*pytest_here, str(tmp_path))
-    assert "needs numpy, which is not installed: pip install 'duewheel[testing]'" in run.stdout
+    assert "an extra is missing: pip install 'duewheel[testing]'" in run.stdout
     assert "1 error" in run.stdout
