@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -18,6 +19,7 @@ from duewheel.cli.filters import (
 )
 from duewheel.cli.options import Command, show, with_output, with_settings
 from duewheel.config.durations import parse_duration_ms
+from duewheel.config.instants import epoch_ms, parse_instant
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
@@ -30,14 +32,37 @@ _NO_REPLY_TOPIC = (
 
 
 def _with_time(command: Command) -> Command:
-    """Adds the three options of the due time."""
+    """Adds the three options of the due time, and refuses wrong ones by their names."""
+
+    @functools.wraps(command)
+    def checked(**options: Any) -> Any:
+        _require_time(options)
+        return command(**options)
+
+    with_options: Command = checked
     for option in (
         click.option("--level", type=click.IntRange(1), help="one of the delay levels"),
         click.option("--delay", help="such as 90s, 15m or 1h30m"),
         click.option("--deliver-at", help="epoch milliseconds, or ISO-8601 with a zone"),
     ):
-        command = option(command)
-    return command
+        with_options = option(with_options)
+    return with_options
+
+
+def _require_time(options: Mapping[str, Any]) -> None:
+    given = [name for name in ("deliver_at", "delay", "level") if options[name] is not None]
+    if len(given) > 1 or not (given or options.get("file")):
+        raise ConfigError("give one of --deliver-at, --delay and --level")
+    try:
+        if options["deliver_at"] is not None:
+            epoch_ms(parse_instant(options["deliver_at"]))
+    except ConfigError as error:
+        raise ConfigError(f"--deliver-at: {error}") from error
+    try:
+        if options["delay"] is not None:
+            parse_duration_ms(options["delay"])
+    except ValueError as error:
+        raise ConfigError(f"--delay: {error}") from error
 
 
 def _with_timer(command: Command) -> Command:

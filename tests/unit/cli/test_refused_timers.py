@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from duewheel.cli.main import cli
 from duewheel.client.due_time import DueTime
 from duewheel.client.producer import DelayProducer
 from duewheel.client.request_headers import target, timer_headers
@@ -78,6 +80,22 @@ def test_reschedule_refuses_the_same(settings: Settings) -> None:
     ):
         with pytest.raises(ConfigError, match=reason):
             changes.reschedule(settings, named, None, **{**message, **given})
+
+
+@pytest.mark.parametrize(
+    ("times", "reason"),
+    [
+        ([], "give one of --deliver-at, --delay and --level"),
+        (["--delay", "1s", "--level", "3"], "give one of --deliver-at, --delay and --level"),
+        (["--deliver-at", "soon"], "--deliver-at: 'soon' is no due time"),
+        (["--deliver-at", "2027-01-15T08:00"], "--deliver-at: 2027-01-15 08:00:00 has no zone"),
+        (["--delay", "90"], "--delay: "),
+    ],
+)
+def test_commands_name_their_options(times: list[str], reason: str) -> None:
+    for command in (["send", "--topic", "orders", "--value", "v"], ["reschedule", "--handle", "h"]):
+        with pytest.raises(ConfigError, match=f"^{re.escape(reason)}"):
+            cli([*command, *times], standalone_mode=False)
 
 
 def test_what_ingest_accepts_passes(settings: Settings) -> None:
