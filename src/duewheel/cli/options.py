@@ -37,6 +37,19 @@ _INSTANTS = frozenset(
     ]
 )
 
+# As text, a dry run says these of what it has not done; JSON has the names of a real run.
+_WOULD = {
+    "accepted": "would accept",
+    "cancelled": "would cancel",
+    "dropped": "would drop",
+    "key_rotated": "would rotate key",
+    "moved": "would move",
+    "refused": "would refuse",
+    "replayed": "would replay",
+    "skipped": "would skip",
+    "written": "would write",
+}
+
 
 def one_of(*words: str) -> click.Choice[str]:
     """The type of an option with these words, in any case."""
@@ -151,10 +164,12 @@ def _overrides(
 
 
 def show(result: dict[str, Any], output: str) -> None:
-    """Prints one result object."""
+    """Prints one result object, which is that of a dry run if it has a true `dry_run`."""
     if output == "json":
         click.echo(json.dumps(result))
         return
+    if result.get("dry_run"):
+        result = {_WOULD.get(key, key): value for key, value in result.items()}
     rows = flat(result)
     width = max((len(key) for key, _ in rows), default=0)
     for key, value in rows:

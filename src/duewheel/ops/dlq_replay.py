@@ -92,7 +92,7 @@ def replay(
 
     Returns:
         dry_run, replayed, topics (count by target), refused (count by code of the letters that
-        became dead letters again).
+        became dead letters again). Of a dry run: what a real one would do.
 
     Raises:
         ConfigError: `to_topic` is one of duewheel's own topics, or does not exist.

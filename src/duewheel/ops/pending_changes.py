@@ -125,7 +125,8 @@ def cancel_all(
 
     Returns:
         dry_run; matched: pending timers, without those that are cancelled already, and dead
-        letters; written: cancels; answers: their replies, counted; sample: some of the timers.
+        letters; written: cancels, in a dry run those of a real one; answers: their replies,
+        counted; sample: some of the timers.
 
     Raises:
         Unchangeable: more match; nothing was cancelled.
@@ -137,7 +138,7 @@ def cancel_all(
     result: dict[str, Any] = {
         "dry_run": dry_run,
         "matched": len(timers),
-        "written": 0,
+        "written": len(timers) if dry_run else 0,
         "answers": {},
     }
     result["sample"] = [row for row, _ in timers[:SAMPLE]]

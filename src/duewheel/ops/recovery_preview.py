@@ -62,9 +62,10 @@ def dry_run(settings: Settings) -> dict[str, Any]:
     """Previews the next start.
 
     Returns:
-        case, keep: as in checkpoints/recovery_decision.py. start_offsets: {"topic-partition": next
-        offset that ingest reads}. rows_to_read: messages from there up to C; done_rows of them are
-        delivered and would be dropped, pending_rows would be placed again. took_s: of this preview.
+        dry_run; case, keep: as in checkpoints/recovery_decision.py. start_offsets:
+        {"topic-partition": next offset that ingest reads}. rows_to_read: messages from there up to
+        C; done_rows of them are delivered and would be dropped, pending_rows would be placed again.
+        took_s: of this preview.
 
     Raises:
         ConfigError: the data directory has another geometry, or a topic is missing.
@@ -82,6 +83,7 @@ def dry_run(settings: Settings) -> dict[str, Any]:
             starts = _starts(settings, admin, progress, local, decision)
             reread = _classify_rows(settings, admin, progress, starts, decision.close.marks)
     return {
+        "dry_run": True,
         "case": case,
         "keep": keep.name.lower(),
         "start_offsets": {f"{topic}-{number}": o for (topic, number), o in sorted(starts.items())},

@@ -174,7 +174,7 @@ class BulkCancel(BaseModel):
 
 
 class BulkCancelled(BaseModel):
-    """What a bulk cancel has matched and written."""
+    """What a bulk cancel has matched and written; of a dry run, what a real one would write."""
 
     dry_run: bool
     matched: int
@@ -230,7 +230,7 @@ class Replay(BaseModel):
 
 
 class Replayed(BaseModel):
-    """What a replay has written."""
+    """What a replay has written; of a dry run, what a real one would write."""
 
     dry_run: bool
     replayed: int

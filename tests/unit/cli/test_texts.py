@@ -171,3 +171,18 @@ def test_instants_are_times_in_text_and_numbers_in_json(capsys: pytest.CaptureFi
     assert capsys.readouterr().out == "level=1  leaves=2027-01-15T08:00:00.000Z\n"
     show(result, "json")
     assert json.loads(capsys.readouterr().out) == result
+
+
+def test_a_dry_run_says_what_would_happen(capsys: pytest.CaptureFixture[str]) -> None:
+    result = {"dry_run": True, "replayed": 2, "topics": {"a": 2}, "refused": {"no_due_time": 1}}
+    show(result, "text")
+    assert capsys.readouterr().out.splitlines() == [
+        "dry_run                  True",
+        "would replay             2",
+        "topics.a                 2",
+        "would refuse.no_due_time 1",
+    ]
+    show(result, "json")
+    assert json.loads(capsys.readouterr().out) == result, "programs find the same names"
+    show({**result, "dry_run": False}, "text")
+    assert "would" not in capsys.readouterr().out
