@@ -156,6 +156,28 @@ def test_a_bar_selects_its_timers(page: Browser, settings: Settings) -> None:
         page.driver.get("about:blank")
 
 
+LEFT_MS = """
+return (async (name, longest) => {
+  const [ranges, format] = await Promise.all([
+    import("/page/ranges.js"),
+    import("/page/format.js"),
+  ]);
+  const { from, bars, width } = ranges.named(name, longest);
+  return from + bars * width - format.now();
+})(...arguments);
+"""
+
+
+def test_a_range_reaches_as_far_as_its_name_says(page: Browser, settings: Settings) -> None:
+    """Also shortly before the next bar begins."""
+    with listening(app_of(settings, clock=ManualClock(NOW_MS + 3_599_900))) as address:
+        open_page(page, address)
+        page.wait_text("#view-pending .caption", "overdue")
+        for name, span_s in {"minute": 60, "hour": 3_600, "day": 86_400, "all": 864_000}.items():
+            assert page.run(LEFT_MS, name, 864_000_000) >= span_s * 1_000, name
+        page.driver.get("about:blank")
+
+
 def rows(page: Browser) -> int:
     return int(page.run("return document.querySelectorAll('#view-pending .list tbody tr').length"))
 

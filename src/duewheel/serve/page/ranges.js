@@ -45,11 +45,14 @@ function floorTo(ms, width) {
  * @property {number} bars how many
  */
 
-/** A named range, from now on. @returns {Range} */
+/**
+ * A named range, from now on. The first bar has begun, so one more is needed to reach as far as
+ * the name says. @returns {Range}
+ */
 export function named(name, longestDelayMs) {
   const found = NAMED.find((each) => each.name === name) ?? NAMED[1];
   if (found.name !== "all") {
-    return { from: floorTo(now(), found.width), width: found.width, bars: found.bars };
+    return { from: floorTo(now(), found.width), width: found.width, bars: found.bars + 1 };
   }
   const width = Math.ceil(longestDelayMs / HORIZON_BARS_MAX / DAY) * DAY;
   return { from: floorTo(now(), DAY), width, bars: Math.ceil(longestDelayMs / width) + 1 };
