@@ -28,7 +28,7 @@ from tests.bench.system import (
     allocated_bytes,
 )
 
-from duewheel.dev.broker import HOST, free_ports
+from duewheel.dev.listeners import HOST, free_ports
 from duewheel.java.find import find_java
 from duewheel.osutil.child_process import Child
 

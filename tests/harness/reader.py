@@ -104,10 +104,10 @@ def partitions_of(stranger: KafkaConsumer, *topics: str) -> list[TopicPartition]
     ]
 
 
-def read_first(servers: str, topic: str, count: int) -> list[Any]:
+def read_first(servers: str, topic: str, count: int, **settings: Any) -> list[Any]:
     """The first `count` committed records of a topic, once they are there."""
     found: list[Any] = []
-    with consumer(servers) as stranger:
+    with consumer(servers, **settings) as stranger:
         _begin(stranger, dict.fromkeys(partitions_of(stranger, topic), 0))
         give_up = time.monotonic() + _GIVE_UP_S
         while len(found) < count:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from duewheel.dev.broker import HOST
+from duewheel.dev.listeners import HOST
 
 TLS_CLIENT_HELLO = b"\x16"
 TLS_ALERT = bytes.fromhex("15030300020228")  # fatal: handshake failure

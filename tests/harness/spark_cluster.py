@@ -13,7 +13,7 @@ import psutil
 import pyspark
 from tests.harness.launcher import tail, wait_until
 
-from duewheel.dev.broker import HOST, free_ports
+from duewheel.dev.listeners import HOST, free_ports
 from duewheel.java.find import Java
 from duewheel.osutil.child_process import Child
 

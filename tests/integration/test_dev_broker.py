@@ -6,21 +6,26 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
 import time
+import tomllib
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import NewTopic
+from tests.harness.launcher import run
 from tests.harness.reader import read_first
 
+from duewheel.config.credentials import in_clear
 from duewheel.dev.broker import DevBroker, PortTaken, new_cluster_id
 from duewheel.errors import DuewheelError, Locked
 from duewheel.java.find import Java
@@ -29,12 +34,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kafka_jars")]
 
 PATIENCE_S = 120.0
 
-RUN = """
-import sys
-from pathlib import Path
-from duewheel.dev.broker import run_dev_broker
-run_dev_broker(Path(sys.argv[1]), 0, "json")
-"""
+RUN = (sys.executable, "-P", "-m", "duewheel", "dev-broker", "run", "--output", "json")
 
 
 def write(broker: DevBroker, topic: str, value: bytes) -> None:
@@ -71,16 +71,16 @@ def is_gone(pid: int) -> bool:
 
 
 @contextmanager
-def foreground(data_dir: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """`run_dev_broker` in a process of its own, in a process group of its own; with the broker."""
-    command = [sys.executable, "-P", "-c", RUN, str(data_dir)]
+def foreground(*options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """`dev-broker run` in a process group of its own, and what it prints."""
+    command = [*RUN, *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as runner:
         try:
             assert runner.stdout is not None
             ready = json.loads(runner.stdout.readline())
             host, port = ready["bootstrap_servers"].split(":")
             socket.create_connection((host, int(port)), timeout=PATIENCE_S).close()
-            yield runner, ready["pid"]
+            yield runner, ready
         finally:
             runner.kill()
 
@@ -156,18 +156,76 @@ def test_impossible_setting_is_reported_in_kafkas_words(java: Java) -> None:
     ],
 )
 def test_runs_in_the_foreground_until_a_signal(tmp_path: Path, number: signal.Signals) -> None:
-    with foreground(tmp_path) as (runner, pid):
+    with foreground("--data-dir", str(tmp_path)) as (runner, ready):
         # To the whole group, as a terminal does it on Ctrl-C: the broker itself must not get it.
         os.killpg(runner.pid, number)
         assert runner.wait(PATIENCE_S) == 0
-        assert is_gone(pid)
+        assert is_gone(ready["pid"])
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
 def test_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
-    with foreground(tmp_path) as (runner, pid):
+    with foreground("--data-dir", str(tmp_path)) as (runner, ready):
         runner.kill()
-        assert is_gone(pid)
+        assert is_gone(ready["pid"])
+
+
+def holders_of(secret: str, folder: Path) -> dict[str, int]:
+    """The files with it, and their modes."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    found = [path for path in files if secret.encode() in path.read_bytes()]
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in found}
+
+
+def test_a_login_is_needed_and_written_for_clients(tmp_path: Path) -> None:
+    """In a temporary folder, of which nothing stays."""
+    with foreground("--sasl-ssl") as (runner, ready):
+        written, servers = Path(ready["client_config"]), ready["bootstrap_servers"]
+        config = tmp_path / "duewheel.toml"
+        config.write_text(f'{written.read_text()}[timer]\ntopics = ["orders.delayed"]\n')
+        created = run(config, "topic", "create", "orders")
+        assert created.returncode == 0, created.stderr
+
+        options = in_clear(tomllib.loads(written.read_text())["kafka"]["client"])
+        producer = KafkaProducer(bootstrap_servers=servers, transactional_id="one", **options)
+        producer.init_transactions()
+        for value in (b"first", b"second"):  # the broker ends the first as a client of its own
+            producer.begin_transaction()
+            producer.send("orders", value)
+            producer.commit_transaction()
+        producer.close()
+        assert len(read_first(servers, "orders", 2, **options)) == 2
+
+        password = str(options["sasl_plain_password"])
+        assert password not in json.dumps(ready)
+        holders = holders_of(password, written.parent)
+        assert holders == {"password": 0o600, "server.properties": 0o600}
+
+        wrong = tmp_path / "wrong-password"
+        wrong.write_text("hunter2\n")
+        for setting, reason in {
+            f"sasl_plain_password_file={wrong}": "does not accept user 'duewheel'",
+            "security_protocol=SASL_PLAINTEXT": "speaks TLS",
+        }.items():
+            refused = run(config, "topic", "create", "late", "--set", f"kafka.client.{setting}")
+            assert refused.returncode == 2 and reason in refused.stderr
+        os.kill(runner.pid, signal.SIGTERM)
+        assert runner.wait(PATIENCE_S) == 0
+        assert is_gone(ready["pid"]) and not written.parent.exists()
+
+
+@pytest.mark.crash_matrix
+def test_a_login_stays_the_same_and_needs_no_new_data(java: Java, tmp_path: Path) -> None:
+    """So that a client that runs meanwhile is let in again."""
+    with DevBroker(tmp_path, java=java) as broker:
+        create(broker, "orders")
+        write(broker, "orders", b"before")
+    with DevBroker(tmp_path, java=java, sasl_ssl=True) as broker:
+        assert broker.client_config is not None
+        options = in_clear(tomllib.loads(broker.client_config.read_text())["kafka"]["client"])
+        broker.restart()
+        (found,) = read_first(broker.bootstrap_servers, "orders", 1, **options)
+        assert found.value == b"before"
 
 
 def test_a_cluster_id_is_never_taken_for_an_option() -> None:

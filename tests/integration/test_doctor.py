@@ -17,7 +17,7 @@ from tests.harness.shared_broker import SharedBroker
 
 from duewheel import factory
 from duewheel.config.settings import Settings
-from duewheel.dev.broker import free_ports
+from duewheel.dev.listeners import free_ports
 from duewheel.doctor import apis, examination
 from duewheel.doctor.findings import Diagnosis
 from duewheel.kafka.admin import KafkaAdmin

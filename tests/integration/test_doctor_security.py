@@ -32,11 +32,12 @@ from tests.harness.config_file import write_config
 from tests.harness.deliveries import rows
 from tests.harness.examining import CLOCK, errors, examined, only, settings_for
 from tests.harness.launcher import run, wait_until
-from tests.harness.secured_broker import listener_properties, password_properties
 
 from duewheel import factory
 from duewheel.config.settings import Settings
-from duewheel.dev.broker import HOST, DevBroker, free_ports
+from duewheel.dev.broker import DevBroker
+from duewheel.dev.listeners import HOST, addresses, free_ports, listener_properties
+from duewheel.dev.sasl_ssl import password_properties
 from duewheel.doctor import examination
 from duewheel.doctor.findings import exit_code
 from duewheel.errors import DuewheelError
@@ -71,7 +72,8 @@ def secured(java: Java, kafka_jars: list[Path]) -> Iterator[Secured]:
     ports = {"PLAINTEXT": plain, "SASL": sasl, "ASTRAY": astray}
     protocols = {"PLAINTEXT": "PLAINTEXT", "SASL": "SASL_PLAINTEXT", "ASTRAY": "PLAINTEXT"}
     properties = {
-        **listener_properties(ports, protocols, controller, {"ASTRAY": nobody}),
+        **listener_properties(ports, protocols, controller),
+        "advertised.listeners": addresses({**ports, "ASTRAY": nobody}),
         **password_properties("SASL", USER, PASSWORD),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",

@@ -20,19 +20,15 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient
-from tests.harness.certificates import self_signed
 from tests.harness.config_file import write_config
 from tests.harness.launcher import run
-from tests.harness.secured_broker import (
-    keystore_properties,
-    listener_properties,
-    password_properties,
-)
 from tests.harness.small_servers import ends_with_the_answer, server
 
 from duewheel.client import DelayProducer
 from duewheel.clock import SystemClock
-from duewheel.dev.broker import HOST, DevBroker, free_ports
+from duewheel.dev.broker import DevBroker
+from duewheel.dev.listeners import HOST, free_ports, listener_properties
+from duewheel.dev.sasl_ssl import keystore_properties, password_properties, self_signed
 from duewheel.errors import ConfigError
 from duewheel.java.find import Java
 from duewheel.kafka.clients import ClientSettings

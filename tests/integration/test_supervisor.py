@@ -15,12 +15,12 @@ from kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
-from tests.harness.certificates import self_signed
-from tests.harness.secured_broker import keystore_properties, listener_properties
 from tests.harness.whole_shard import WholeShard
 
 from duewheel.checkpoints.file_lock import ENGINE_LOCK, FileLock
-from duewheel.dev.broker import HOST, DevBroker, free_ports
+from duewheel.dev.broker import DevBroker
+from duewheel.dev.listeners import HOST, free_ports, listener_properties
+from duewheel.dev.sasl_ssl import keystore_properties, self_signed
 from duewheel.errors import Locked
 from duewheel.java.find import Java
 

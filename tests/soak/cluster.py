@@ -15,7 +15,8 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 from tests.harness.launcher import wait_until
 
-from duewheel.dev.broker import HOST, DevBroker, free_ports, new_cluster_id
+from duewheel.dev.broker import DevBroker, new_cluster_id
+from duewheel.dev.listeners import HOST, free_ports
 from duewheel.schemas.hashing import java_hash
 
 _TRANSACTIONS = "__transaction_state"

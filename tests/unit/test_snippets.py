@@ -165,7 +165,7 @@ def exists(words: list[str]) -> None:
         headers = rest[0].partition("\\t")[0].split(",")
         assert {header.partition(":")[0] for header in headers} <= REQUEST.keys()
     else:
-        known = {".", "cat", "curl", "echo", "eval", "export"}
+        known = {".", "cat", "cd", "curl", "echo", "eval", "export", "mkdir"}
         known |= {"kafka-configs.sh", "kafka-console-producer.sh", "kafka-python"}
         known |= {
             "docker",

@@ -30,13 +30,18 @@ def dev_broker() -> None:
     help="stays afterwards; by default a temporary one, which is removed",
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="0: a free one")
+@click.option(
+    "--sasl-ssl",
+    is_flag=True,
+    help="with TLS and a password; client.toml in the data directory has what clients need",
+)
 @with_output
-def dev_broker_run(data_dir: Path | None, port: int, output: str) -> None:
+def dev_broker_run(data_dir: Path | None, port: int, sasl_ssl: bool, output: str) -> None:
     """Start the broker, print its address once it is ready, and run until a signal stops it."""
     from duewheel.dev.broker import run_dev_broker
 
     logs.configure("cli")
-    run_dev_broker(data_dir, port, output)
+    run_dev_broker(data_dir, port, output, sasl_ssl=sasl_ssl)
 
 
 @click.command(cls=CommandWithExamples)

@@ -93,7 +93,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "demo": ("duewheel demo", "duewheel demo --timers 100000 --over 60s"),
     "prove": ("duewheel prove", "duewheel prove --minutes 30 --seed 7 --out verdict.html"),
-    "dev-broker run": ("duewheel dev-broker run --port 9092",),
+    "dev-broker run": (
+        "duewheel dev-broker run --port 9092",
+        "duewheel dev-broker run --port 9093 --sasl-ssl --data-dir secured-kafka",
+    ),
 }
 
 

@@ -3,11 +3,13 @@
 The data directory:
 
     lock                held while a broker is run here
-    server.properties   rewritten at every start: broker.properties, ports, extra properties
+    server.properties   rewritten at every start: broker.properties, ports, extra properties; mode
+                        0600, as it may have passwords
     log4j2.properties   logging to server.log, rolled
     server.log          Kafka's own log
     broker.out          the JVM's own output
     data/               Kafka's files; formatted as data.new, and renamed when complete
+    client.toml, login/ of a broker with a login: sasl_ssl.py
 
 Invariant: the broker never outlives the process that started it. A normal exit stops it cleanly; a
 kill of the starter kills the broker too (child_process.py), and removes a temporary data directory
@@ -20,29 +22,28 @@ import base64
 import fcntl
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
+from duewheel.config.credentials import in_clear
 from duewheel.dev.ivy import pyspark_jars
 from duewheel.dev.jars import broker_archive, broker_jars
+from duewheel.dev.listeners import HOST, free_ports, in_use, listener_properties
+from duewheel.dev.sasl_ssl import SaslSsl, write_secret
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable, Locked
 from duewheel.java.class_archive import archive_options
 from duewheel.java.find import Java, find_java
 from duewheel.osutil.child_process import Child
 from duewheel.osutil.signals import interruptible
 from duewheel.osutil.tempdir import ScratchFolder
-
-HOST = "127.0.0.1"
 
 _TEMPLATE = Path(__file__).with_name("broker.properties")
 _STARTED = b"Kafka Server started"
@@ -92,6 +93,7 @@ class DevBroker:
         data_dir: Path | None = None,
         *,
         port: int = 0,
+        sasl_ssl: bool = False,
         properties: Mapping[str, str] | None = None,
         heap_mb: int = 512,
         java_options: Sequence[str] = JVM_OPTIONS,
@@ -104,6 +106,7 @@ class DevBroker:
             data_dir: stays, and is used again if it has a broker's data; None: a temporary one,
                 which `stop` removes.
             port: where to listen; 0: a free one.
+            sasl_ssl: listen with TLS and a login, and not without (sasl_ssl.py).
             properties: Kafka broker settings that override the template's.
             heap_mb: the JVM's largest heap.
             java_options: compilers and collector; the default starts fast and is slower under load.
@@ -114,6 +117,7 @@ class DevBroker:
         self._cluster_id = cluster_id or new_cluster_id(uuid.uuid4())
         self._given_dir = data_dir
         self._fixed_port = port
+        self._sasl_ssl = sasl_ssl
         self._properties = dict(properties or {})
         self._heap_mb = heap_mb
         self._java_options = java_options
@@ -124,6 +128,7 @@ class DevBroker:
         self._folder: Path | None = None
         self._scratch: ScratchFolder | None = None
         self._lock: TextIO | None = None
+        self._login: SaslSsl | None = None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -142,6 +147,11 @@ class DevBroker:
         """The folder in use, given or temporary; available after the start."""
         assert self._folder is not None, "not started yet"
         return self._folder
+
+    @property
+    def client_config(self) -> Path | None:
+        """With a login: the file with duewheel's tables [kafka] and [kafka.client]."""
+        return self._login.client_config if self._login else None
 
     def __enter__(self) -> Self:
         self.start()
@@ -165,6 +175,8 @@ class DevBroker:
         self._java = self._java or find_java()
         self._open_folder()
         try:
+            if self._sasl_ssl:
+                self._login = SaslSsl.of(self.data_dir, self._java)
             self._classpath = _classpath(broker_jars(self._java))
             self._start_on_ports()
         except BaseException:
@@ -223,7 +235,7 @@ class DevBroker:
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             chosen_here = self._ports == (0, 0)
             if chosen_here:
-                if self._fixed_port and _in_use(self._fixed_port):
+                if self._fixed_port and in_use(self._fixed_port):
                     raise PortTaken(f"port {self._fixed_port} on {HOST} is in use")
                 port, controller_port = free_ports(2)
                 self._ports = (self._fixed_port or port, controller_port)
@@ -254,19 +266,23 @@ class DevBroker:
                 raise DuewheelError(f"the broker in {self._folder} did not start:\n{output}")
             if time.monotonic() > deadline:
                 raise KafkaUnavailable(f"the broker in {self._folder} is not ready in time")
-        _await_answer(self.bootstrap_servers, deadline)
+        options: Mapping[str, Any] = {}
+        if self._login is not None:
+            self._login.write_client_config(self.bootstrap_servers)
+            options = in_clear(self._login.client_options)
+        _await_answer(self.bootstrap_servers, options, deadline)
 
     def _write_settings(self, data: str = "data") -> None:
         port, controller_port = self._ports
+        name = "SASL_SSL" if self._login else "PLAINTEXT"
         settings = {
             "log.dirs": f"{self._folder}/{data}",
-            "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
-            "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+            **listener_properties({name: port}, {name: name}, controller_port),
+            **(self._login.broker_properties() if self._login else {}),
             **self._properties,
         }
         lines = "".join(f"{name}={value}\n" for name, value in settings.items())
-        (self.data_dir / "server.properties").write_text(_TEMPLATE.read_text() + lines)
+        write_secret(self.data_dir / "server.properties", _TEMPLATE.read_text() + lines)
         (self.data_dir / "log4j2.properties").write_text(_LOG4J2.format(folder=self._folder))
 
     def _format_if_new(self) -> None:
@@ -305,20 +321,21 @@ class DevBroker:
         return (self.data_dir / "broker.out").read_text(errors="replace")
 
 
-def run_dev_broker(data_dir: Path | None, port: int, output: str) -> None:
+def run_dev_broker(data_dir: Path | None, port: int, output: str, *, sasl_ssl: bool) -> None:
     """Runs a broker until SIGTERM, SIGINT or SIGHUP, for `duewheel dev-broker run`.
 
     Args:
         data_dir: as for DevBroker.
         port: as for DevBroker.
-        output: "json": one line {"bootstrap_servers", "pid"} on stdout once the broker is ready;
-            otherwise a sentence.
+        output: "json": one line {"bootstrap_servers", "pid", "client_config"} on stdout once the
+            broker is ready, the last only with `sasl_ssl`; otherwise sentences.
+        sasl_ssl: as for DevBroker.
 
     Raises:
         DuewheelError: the broker does not start, or ends by itself.
     """
     try:
-        with interruptible(), DevBroker(data_dir, port=port) as broker:
+        with interruptible(), DevBroker(data_dir, port=port, sasl_ssl=sasl_ssl) as broker:
             _announce(broker, output)
             broker.wait()
             raise DuewheelError(f"the broker in {broker.data_dir} has ended by itself")
@@ -327,13 +344,15 @@ def run_dev_broker(data_dir: Path | None, port: int, output: str) -> None:
 
 
 def _announce(broker: DevBroker, output: str) -> None:
+    config = broker.client_config
     if output == "json":
         ready = {"bootstrap_servers": broker.bootstrap_servers, "pid": broker.pid}
-        print(json.dumps(ready), flush=True)
+        print(json.dumps(ready | ({"client_config": str(config)} if config else {})), flush=True)
         return
+    login = f"Its clients need SASL_SSL, with the settings in {config}. " if config else ""
     print(
         f"Kafka is ready at {broker.bootstrap_servers} (process {broker.pid}, "
-        f"files in {broker.data_dir}). Ctrl-C stops it.",
+        f"files in {broker.data_dir}). {login}Ctrl-C stops it.",
         flush=True,
     )
 
@@ -353,43 +372,14 @@ def _classpath(jars: Sequence[Path]) -> str:
     return os.pathsep.join([*from_spark, *map(str, jars)])
 
 
-def free_ports(count: int) -> list[int]:
-    """Returns unused ports outside the range that the kernel gives to outgoing connections.
-
-    Inside it, a client that keeps trying to reach a stopped broker can be given the broker's
-    own port as its source port; it is then connected to itself, and the broker cannot come back.
-    """
-    range_file = Path("/proc/sys/net/ipv4/ip_local_port_range")
-    first_outgoing = int(range_file.read_text().split()[0])
-    low = 10_000 if first_outgoing > 11_000 else 1024
-    candidates = random.SystemRandom().sample(range(low, max(first_outgoing, low + 1000)), 500)
-    free: list[int] = []
-    for port in candidates:
-        if not _in_use(port):
-            free.append(port)
-            if len(free) == count:
-                return free
-    raise DuewheelError(f"no free port between {low} and {first_outgoing}")
-
-
-def _in_use(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return True
-    return False
-
-
-def _await_answer(bootstrap_servers: str, deadline: float) -> None:
+def _await_answer(bootstrap_servers: str, options: Mapping[str, Any], deadline: float) -> None:
     """Waits until a client gets a list of brokers with this one in it."""
     error: Exception | None = None
     while (left_s := deadline - time.monotonic()) > 0:
         left_ms = int(left_s * 1000) + 1
         try:
             client = KafkaAdminClient(
-                bootstrap_servers=bootstrap_servers, bootstrap_timeout_ms=left_ms
+                bootstrap_servers=bootstrap_servers, bootstrap_timeout_ms=left_ms, **options
             )
             try:
                 if client.describe_cluster()["brokers"]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.harness.small_servers import hangs_up, server, speaks_tls
 
-from duewheel.dev.broker import HOST, free_ports
+from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError, KafkaUnavailable
 
 COMMANDS = {

@@ -11,7 +11,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaConnectionError, SaslAuthenticationFailedError
 from tests.harness.small_servers import hangs_up, is_silent, server, speaks_tls
 
-from duewheel.dev.broker import HOST, free_ports
+from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
