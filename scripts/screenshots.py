@@ -178,8 +178,7 @@ def take(browser: Browser, address: str) -> None:
     browser.driver.get(f"{address}#pending?range=hour&from={spike_ms}&to={spike_ms + MINUTE}")
     time.sleep(WARM_S)
     save(browser, "page-pending")
-    browser.run("location.hash = 'pending?topic=trials.end'")
-    browser.wait_text("#view-pending .list", "trials")
+    view(browser, "pending?topic=trials.end", "trials")
     browser.run(
         "document.querySelector('#view-pending .list tbody tr:nth-child(4) button').click()"
     )
@@ -188,23 +187,21 @@ def take(browser: Browser, address: str) -> None:
     browser.wait_text("dialog.ask", "cannot be undone")
     save(browser, "page-cancel")
     browser.run("document.querySelectorAll('dialog').forEach((dialog) => dialog.close())")
-    browser.run("location.hash = 'schedules'")
-    browser.wait_text("#view-schedules .list", "daily-digest")
-    save(browser, "page-schedules")
-    browser.run("location.hash = 'receipts?target=payments.expire'")
-    browser.wait_text("#view-receipts .list", "payments")
-    save(browser, "page-receipts")
+    view(browser, "schedules", "daily-digest", "page-schedules")
+    view(browser, "receipts?target=payments.expire", "payments.expire", "page-receipts")
     browser.resize(1400, 900, "dark")
-    browser.run("location.hash = 'dead-letters'")
-    browser.wait_text("#view-dead-letters .list", "target_not_allowed")
-    save(browser, "page-dead-letters")
-    browser.run("location.hash = 'shard'")
-    browser.wait_text("#view-shard", "orders.reminders")
-    save(browser, "page-shard")
+    view(browser, "dead-letters", "target_not_allowed", "page-dead-letters")
+    view(browser, "shard", "orders.reminders", "page-shard")
     browser.resize(360, 780, "dark", scale=2)
-    browser.run("location.hash = 'pending?range=day'; scrollTo(0, 0)")
-    browser.wait_text("#view-pending .caption", "timers of")
-    save(browser, "page-narrow")
+    view(browser, "pending?range=day", "timers of", "page-narrow")
+
+
+def view(browser: Browser, place: str, text: str, picture: str = "") -> None:
+    """Goes to a place of the page, waits for a text in its view, and saves a picture if named."""
+    browser.run("location.hash = arguments[0]; scrollTo(0, 0)", place)
+    browser.wait_text(f"#view-{place.partition('?')[0]}", text)
+    if picture:
+        save(browser, picture)
 
 
 def save(browser: Browser, name: str) -> None:
