@@ -178,6 +178,23 @@ def test_a_range_reaches_as_far_as_its_name_says(page: Browser, settings: Settin
         page.driver.get("about:blank")
 
 
+TICKS = """
+return import("/page/ranges.js").then(({ barsOf }) => {
+  const range = { from: arguments[0], width: 3_600_000, bars: 25 };
+  return barsOf(range, Array(25).fill(0)).map(({ tick }) => tick !== null);
+});
+"""
+
+
+def test_the_last_bar_has_no_tick(page: Browser, settings: Settings) -> None:
+    """Its text would be cut, where a day from midnight ends at midnight."""
+    with listening(app_of(settings)) as address:
+        open_page(page, address)
+        ticks = page.run(TICKS, NOW_MS - 8 * 3_600_000)
+        assert [i for i, tick in enumerate(ticks) if tick] == list(range(0, 24, 3))
+        page.driver.get("about:blank")
+
+
 def rows(page: Browser) -> int:
     return int(page.run("return document.querySelectorAll('#view-pending .list tbody tr').length"))
 

@@ -66,13 +66,13 @@ export function between(from, to, precisionMs) {
   return { from: begin, width, bars: Math.max(1, Math.ceil((to - begin) / width)) };
 }
 
-/** The bars of a range, with labels. */
+/** The bars of a range, with labels. The last one has no tick: its text would be cut. */
 export function barsOf(range, counts) {
   const every = tickEvery(range);
   return counts.map((n, i) => {
     const from = range.from + i * range.width;
     const to = from + range.width;
-    const isTick = from === floorTo(from, every * range.width);
+    const isTick = i < counts.length - 1 && from === floorTo(from, every * range.width);
     return {
       from,
       to,
