@@ -3,7 +3,8 @@
 A record gets its place and its time here as from a broker, and is read again as record batches.
 Every topic exists, with the same number of partitions. Readers see committed records alone: those
 of an open transaction hold back what lies behind them in their partition, and those of an aborted
-one leave a gap. Each client is as much of kafka-python's as duewheel's client calls.
+one leave a gap. A transaction that is open for too long is aborted, and its producer fenced. Each
+client is as much of kafka-python's as duewheel's client calls.
 
 Thread-safe: `changed` guards the records. A reader of replies waits in a thread of its own.
 """
@@ -19,7 +20,7 @@ from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.consumer.fetcher import ConsumerRecord
-from kafka.errors import IllegalStateError
+from kafka.errors import IllegalStateError, MessageSizeTooLargeError
 from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.structs import TopicPartition as KafkaPartition
@@ -31,6 +32,7 @@ from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.record_batch import Batch, seal
 
 PARTITIONS = 4  # of each topic
+TRANSACTION_TIMEOUT_MS = int(KafkaProducer.DEFAULT_CONFIG["transaction_timeout_ms"])
 
 _BATCH_BYTES_MAX = 1 << 30  # of what is read in one go
 _CREATE_TIME = 0
@@ -45,12 +47,14 @@ class MemoryTransaction:
         records: in the order in which they were sent.
         firsts: the first offset of these in each of their partitions.
         offsets: those of consumer groups, by group and partition.
+        until_ms: when it is aborted; None: nothing is in it, and nobody waits for it.
     """
 
     transactional_id: str
     records: list[ConsumerRecord] = field(default_factory=list)
     firsts: dict[TopicPartition, int] = field(default_factory=dict)
     offsets: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
+    until_ms: int | None = None
 
 
 class MemoryCluster:
@@ -74,6 +78,7 @@ class MemoryCluster:
         # None: a record of an aborted transaction.
         self._logs: defaultdict[TopicPartition, list[ConsumerRecord | None]] = defaultdict(list)
         self._open: list[MemoryTransaction] = []
+        self._unseen: list[ConsumerRecord] = []  # in the order in which they were sent
         self._arrivals: defaultdict[str, list[ConsumerRecord]] = defaultdict(list)
 
     def open(self, kind: type, **options: Any) -> MemoryProducer | MemoryConsumer:
@@ -125,12 +130,13 @@ class MemoryCluster:
             place = *partition, None, len(log), stamp_ms, _CREATE_TIME
             record = ConsumerRecord(*place, key, value, list(headers), None, *sizes, -1)
             log.append(record)
+            self._unseen.append(record)
             if transaction is None:
-                self._arrivals[partition[0]].append(record)
-                self.changed.notify_all()
+                self._show()
             else:
                 transaction.records.append(record)
                 transaction.firsts.setdefault(partition, record.offset)
+                self.has_begun(transaction)
             return record
 
     def write(self, partition: TopicPartition, batch: Batch, timestamp_ms: int) -> None:
@@ -173,6 +179,20 @@ class MemoryCluster:
             struct.pack_into(">q", octets, 0, begin)
         return Fetched(partition, memoryview(octets), (), begin, end)
 
+    def _show(self) -> None:
+        """Lets readers see what no open transaction holds back any more."""
+        unseen = self._unseen
+        places = {(record.topic, record.partition) for record in unseen}
+        ends = {place: self.end(place) for place in places}
+        self._unseen = []
+        for record in unseen:
+            place = (record.topic, record.partition)
+            if record.offset >= ends[place]:
+                self._unseen.append(record)
+            elif self._logs[place][record.offset] is not None:
+                self._arrivals[record.topic].append(record)
+        self.changed.notify_all()
+
     # ---- transactions ----------------------------------------------------------------------
 
     def begin(self, transactional_id: str) -> MemoryTransaction:
@@ -182,18 +202,34 @@ class MemoryCluster:
             self._open.append(transaction)
             return transaction
 
+    def has_begun(self, transaction: MemoryTransaction) -> None:
+        """Bounds an open transaction, from what is sent first in it on."""
+        if transaction.until_ms is None:
+            transaction.until_ms = self._clock.now_ms() + TRANSACTION_TIMEOUT_MS
+
+    @property
+    def next_timeout_ms(self) -> int | None:
+        """When the next open transaction is aborted; None: there is none."""
+        return min((t.until_ms for t in self._open if t.until_ms is not None), default=None)
+
+    def end_timed_out(self) -> None:
+        """Aborts the transactions that have been open for too long, and fences their producers."""
+        now_ms = self._clock.now_ms()
+        with self.changed:
+            for each in [t for t in self._open if t.until_ms is not None and t.until_ms <= now_ms]:
+                del self.owners[each.transactional_id]
+                self.finish(each, commit=False)
+
     def finish(self, transaction: MemoryTransaction, *, commit: bool) -> None:
         """Ends an open transaction."""
         with self.changed:
             self._open.remove(transaction)
-            for record in transaction.records:
-                if commit:
-                    self._arrivals[record.topic].append(record)
-                else:
-                    self._logs[record.topic, record.partition][record.offset] = None
             if commit:
                 self.group_offsets |= transaction.offsets
-            self.changed.notify_all()
+            else:
+                for record in transaction.records:
+                    self._logs[record.topic, record.partition][record.offset] = None
+            self._show()
         for record in transaction.records if commit else ():
             self.after_send(record)
 
@@ -228,9 +264,12 @@ class MemoryProducer:
         partitioner: Any,
         key_serializer: Any,
         value_serializer: Any,
+        max_request_size: int = KafkaProducer.DEFAULT_CONFIG["max_request_size"],
         **_: Any,
     ) -> None:
         self._cluster = cluster
+        self._bytes_max = max_request_size
+        self._is_closed = False
         self._transaction: MemoryTransaction | None = None  # of a transactional one
         self._partitioner = partitioner
         self._key_serializer, self._value_serializer = key_serializer, value_serializer
@@ -246,10 +285,12 @@ class MemoryProducer:
     ) -> FutureRecordMetadata:
         """As KafkaProducer; a record without key and partition goes to partition 0."""
         self._cluster.require_open()
+        if self._is_closed:
+            raise IllegalStateError("the producer is closed")
         headers = list(headers or ())
         octets_of_key = self._key_serializer.serialize(topic, headers, key)
         octets = self._value_serializer.serialize(topic, headers, value)
-        _require_writable(octets_of_key, octets, headers)
+        _require_writable(octets_of_key, octets, headers, self._bytes_max)
         numbers = self._cluster.partitions_for_topic(topic)
         if partition is None:
             partition = 0
@@ -278,7 +319,8 @@ class MemoryProducer:
         """As KafkaProducer: nothing waits."""
 
     def close(self, timeout: float | None = None) -> None:
-        """As KafkaProducer: there is nothing to close."""
+        """As KafkaProducer: it sends no more. An open transaction stays open."""
+        self._is_closed = True
 
 
 class MemoryConsumer:
@@ -336,12 +378,12 @@ class MemoryConsumer:
 
 
 def _require_writable(
-    key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, Any]]
+    key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, Any]], bytes_max: int
 ) -> None:
     """Refuses what KafkaProducer refuses.
 
     Raises:
-        ValueError, TypeError: as KafkaProducer.
+        ValueError, TypeError, MessageSizeTooLargeError: as KafkaProducer.
     """
     if key is None and value is None:
         raise ValueError("Need at least one: key or value")
@@ -350,3 +392,6 @@ def _require_writable(
             raise TypeError(f"Unsupported type for a serialized key or value: {type(data)}")
     if not all(isinstance(octets, bytes) for _, octets in headers):
         raise TypeError("All headers items must be (str, bytes) tuples")
+    size = DefaultRecordBatchBuilder.estimate_size_in_bytes(key, value, headers)
+    if size > bytes_max:
+        raise MessageSizeTooLargeError(f"{size} bytes are more than max_request_size, {bytes_max}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
+from duewheel import factory
 from duewheel.checkpoints.progress import Progress
+from duewheel.config.settings import Settings
 from duewheel.kafka.batch_encoder import encode
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing.clock import ManualClock
@@ -22,10 +24,11 @@ class MemoryPublisher(RecordingPublisher):
 
     aside: Aside
 
-    def __init__(self, cluster: MemoryCluster, clock: ManualClock, dead_letter_topic: str) -> None:
+    def __init__(self, cluster: MemoryCluster, clock: ManualClock, settings: Settings) -> None:
         super().__init__(clock)
         self._cluster = cluster
-        self._dead_letter_topic = dead_letter_topic
+        self._dead_letter_topic = settings.dead_letter_topic
+        self._receipts = factory.receipts(settings)
         self._chance = random.Random(0)
 
     def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -41,6 +44,7 @@ class MemoryPublisher(RecordingPublisher):
                 self._chance,
                 self.clock.now_ms(),
                 progress.epochs.newest.signing_key,
+                self._receipts,
             )
             for part in encoded.parts:
                 place = (part.topic, part.partition)

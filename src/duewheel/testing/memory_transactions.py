@@ -2,7 +2,8 @@
 
 What it sends is in the topics at once, and read by nobody before `commit_transaction`; a consumer
 group's offsets likewise. A process that ends inside of a transaction leaves it open, as it would in
-Kafka: `init_transactions` of the next producer with the same id aborts it, and fences this one.
+Kafka: `init_transactions` of the next producer with the same id aborts it, and fences this one, or
+else kafka-python's default of `transaction_timeout_ms` does.
 
 A call that kafka-python refuses is refused here, with its class of error.
 """
@@ -68,6 +69,7 @@ class MemoryTransactionalProducer(MemoryProducer):
         transaction = self._require_transaction()
         group = group_metadata if isinstance(group_metadata, str) else group_metadata.group_id
         transaction.offsets |= {(group, place): each.offset for place, each in offsets.items()}
+        self._cluster.has_begun(transaction)
 
     def commit_transaction(self) -> None:
         """As KafkaProducer: all of it is visible behind it."""
@@ -92,10 +94,11 @@ class MemoryTransactionalProducer(MemoryProducer):
         """Refuses a producer that does not own its id.
 
         Raises:
-            KafkaError: `init_transactions` was not called, or another producer has called it since.
+            KafkaError: `init_transactions` was not called; or another producer has called it since,
+                or a transaction has taken too long.
         """
         self._cluster.require_open()
         if not self._is_initialized:
             raise IllegalStateError("call init_transactions first")
-        if self._cluster.owners[self._id] is not self:
+        if self._cluster.owners.get(self._id) is not self:
             raise ProducerFencedError

@@ -247,24 +247,29 @@ class LocalService:
         if end_ms < self.now_ms():
             raise ValueError(f"the time would fall by {self.now_ms() - end_ms} ms")
         self._settle()
-        while (next_ms := self._next_ms()) <= end_ms:
+        while (next_ms := min(slot_ms := self._next_slot_ms(), self._next_event_ms())) <= end_ms:
             self._deliver(next_ms)
-            assert self._floor >= next_ms // SLOT_MS, f"{next_ms}: a slot is not closed at its end"
+            is_closed = self._floor * SLOT_MS >= slot_ms
+            assert is_closed or slot_ms > next_ms, f"{slot_ms}: a slot is not closed at its end"
             self._settle()
         self._deliver(end_ms)
         self._settle()
 
-    def _next_ms(self) -> int:
-        """Returns the end of the next slot with rows or replies, or when a schedule writes its next
-        firings; a time beyond all if there is nothing to do.
-        """
+    def _next_slot_ms(self) -> int:
+        """Returns the end of the next slot with rows or replies; a time beyond all without one."""
         with self._cluster.changed:
             self._take()
             while self._slots and self._slots[0] <= self._floor:
                 heapq.heappop(self._slots)
-            slot_ms = self._slots[0] * SLOT_MS if self._slots else _BEYOND_ALL
+            return self._slots[0] * SLOT_MS if self._slots else _BEYOND_ALL
+
+    def _next_event_ms(self) -> int:
+        """Returns when a schedule writes its next firings, or a transaction is open for too long; a
+        time beyond all if neither does.
+        """
         wake_ms = None if self._schedules is None else self._schedules.wake_ms
-        return slot_ms if wake_ms is None else min(slot_ms, wake_ms)
+        events = (wake_ms, self._cluster.next_timeout_ms)
+        return min((each for each in events if each is not None), default=_BEYOND_ALL)
 
     def _settle(self) -> None:
         """Lets schedules and consumers do what they do at this instant."""
@@ -288,6 +293,7 @@ class LocalService:
         """Sets the clock, and turns the loop until it has nothing to do."""
         with self._cluster.changed:
             self.clock.set(max(now_ms, self.now_ms()))
+            self._cluster.end_timed_out()
             assert self._shard.dequeue is not None
             while self._shard.dequeue.tick():
                 pass

@@ -87,7 +87,7 @@ def started_shard(
     settings: Settings, clock: ManualClock, cluster: MemoryCluster
 ) -> Iterator[LocalShard]:
     """Starts both processes of a new shard, on files that are removed in the end."""
-    publisher = MemoryPublisher(cluster, clock, settings.dead_letter_topic)
+    publisher = MemoryPublisher(cluster, clock, settings)
     config = factory.dequeue_config(settings)
     with tempfile.TemporaryDirectory(prefix="duewheel-") as folder:
         shard = LocalShard(Path(folder), _WHEEL, publisher, clock, config, fs=Unsynced())

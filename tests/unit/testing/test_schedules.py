@@ -49,6 +49,16 @@ def test_an_interval_counts_from_set(service: LocalService) -> None:
     assert times(service) == [begun + number * timedelta(seconds=90) for number in (1, 2, 3)]
 
 
+def test_a_firing_is_written_however_short_before_the_time_was_advanced_to(
+    service: LocalService,
+) -> None:
+    """The loop closes empty slots together: none has closed since."""
+    service.schedules.set("poll", every="90s", target="reports", value="poll")
+    service.advance("29s 999ms")
+    service.advance("1ms")
+    assert [timer.target for timer in service.pending()] == ["reports"]
+
+
 def test_a_pause_a_new_time_and_a_stop_hold_at_once(service: LocalService) -> None:
     service.schedules.set("poll", every="10s", target="reports", value="1")
     service.advance("25s")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka.errors import IllegalStateError
+from kafka.errors import IllegalStateError, MessageSizeTooLargeError
 
 from duewheel.client import AsyncDelayProducer, DelayProducer, RetryLater, RetryPolicy
 from duewheel.clock import SystemClock
@@ -105,6 +105,27 @@ def test_a_message_that_cannot_be_accepted_is_a_dead_letter() -> None:
         letters = {letter.value: letter.error_code for letter in service.dead_letters()}
         assert letters == {b"closed": "target_not_allowed", b"unreadable": "bad_header"}
         assert all(letter.error for letter in service.dead_letters())
+
+
+def test_a_message_that_is_too_large_for_its_producer_is_refused(service: LocalService) -> None:
+    producer = service.producer(max_request_size=1_000)
+    with pytest.raises(MessageSizeTooLargeError):
+        producer.schedule("orders", b"x" * 1_000, delay="1h")
+    producer.schedule("orders", b"x" * 500, delay="1h")
+    assert len(service.pending()) == 1
+
+
+def test_receipts_and_lateness_are_those_of_the_settings() -> None:
+    own = {"a": {"lateness_header": True}, "b": {"receipts": False}}
+    timer = {"topics": ["a", "b"], "targets": ["*"], "receipts_topic": "receipts", "topic": own}
+    with LocalService.started({"timer": timer}) as service:
+        for topic in ("a", "b"):
+            service.producer(topic).schedule("orders", b"", delay="1h", id=topic)
+        service.advance("2h")
+        (receipt,) = service.records("receipts")
+        assert receipt.key == b"a" and b'"target":"orders"' in (receipt.value or b"")
+        late = {each.id: each.header("TIMER_LATENESS_MS") for each in service.delivered("orders")}
+        assert late["b"] is None and 0 <= int(late["a"] or -1) <= SLOT_MS
 
 
 def test_a_forged_copy_is_an_ordinary_timer(service: LocalService) -> None:

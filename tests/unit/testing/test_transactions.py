@@ -51,7 +51,7 @@ def test_a_transaction_is_seen_whole_or_never(
     offsets = [producer.send("bills", value, partition=1).get().offset for value in (b"a", b"b")]
     producer.send("timers", b"due", b"42", IN_A_MINUTE)
     assert offsets == [0, 1]
-    service.advance("2m")
+    service.advance("50s")
     assert values(service, "bills") == values(service, "orders") == []
     (producer.commit_transaction if commit else producer.abort_transaction)()
     service.advance("2m")
@@ -68,14 +68,64 @@ def test_timers_behind_an_open_transaction_wait_for_its_end(
     producer.begin_transaction()
     producer.send("timers", b"first", b"42", IN_A_MINUTE)
     other = service.producer()
-    other.schedule("orders", b"behind", key=b"42", delay="1m")
-    service.advance("1h")
+    other.schedule("orders", b"behind", key=b"42", delay="30s")
+    service.advance("50s")
     assert service.pending() == []
     producer.abort_transaction()
     service.advance("1s")
     assert values(service, "orders") == [b"behind"]
     handle = other.schedule("orders", b"later", key=b"42", delay="1h").result(timeout=10).handle
     assert other.cancel(handle).result(timeout=10).answer(10) == "cancelled"
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_what_lies_behind_an_open_transaction_is_seen_after_it_and_once(
+    service: LocalService, producer: MemoryTransactionalProducer, commit: bool
+) -> None:
+    """Or a group whose offset is behind both would never get the first one."""
+    other, consumer = service.transactional_producer("other"), service.consumer("bills", group="g")
+    other.init_transactions()
+    seen = list[bytes]()
+
+    @consumer
+    def handle(record: Any) -> None:
+        seen.append(record.value)
+        other.begin_transaction()
+        place = TopicPartition(record.topic, record.partition)
+        offsets = {place: OffsetAndMetadata(record.offset + 1, "", -1)}
+        other.send_offsets_to_transaction(offsets, consumer.group_metadata())
+        other.commit_transaction()
+
+    producer.begin_transaction()
+    producer.send("bills", b"first", b"42")
+    service.producer().send("bills", b"behind", key=b"42")
+    service.producer().schedule("bills", b"timer", key=b"42", delay="10s")
+    service.advance("20s")
+    assert seen == values(service, "bills") == []
+    (producer.commit_transaction if commit else producer.abort_transaction)()
+    service.advance("1s")
+    assert seen == values(service, "bills") == [b"first"] * commit + [b"behind", b"timer"]
+
+
+def test_a_transaction_that_stays_open_is_aborted_after_a_minute(
+    service: LocalService, producer: MemoryTransactionalProducer
+) -> None:
+    """Its process has ended, and nobody begins again."""
+    producer.begin_transaction()
+    service.advance("1h")  # counts from what is sent first, as in Kafka
+    producer.send("timers", b"never", b"42", IN_A_MINUTE)
+    service.producer().schedule("orders", b"behind", key=b"42", delay="30s")
+    service.advance("59s 999ms")
+    assert values(service, "orders") == []
+    service.advance("1s")
+    (delivered,) = service.delivered("orders")
+    assert delivered.value == b"behind" and delivered.due_ms is not None
+    assert 30_000 <= delivered.delivered_ms - delivered.due_ms <= 30_200
+    with pytest.raises(ProducerFencedError):
+        producer.commit_transaction()
+    begun(service).begin_transaction()
+    service.advance("40d")
+    assert values(service, "orders") == [b"behind"]
 
 
 def test_an_aborted_cancel_cancels_nothing_and_a_committed_one_has_its_reply(
@@ -118,8 +168,10 @@ def test_a_producer_that_was_replaced_is_fenced_and_its_transaction_aborted(
         lambda one: one.send_offsets_to_transaction({}, "billing"),
         lambda one: (one.begin_transaction(), one.begin_transaction()),
         lambda one: one.init_transactions(),
+        lambda one: (one.begin_transaction(), one.close(), one.send("bills", b"")),
+        lambda one: (one.begin_transaction(), one.send("bills", b"x" * (1 << 20))),
     ],
-    ids=["send", "commit", "offsets", "begin twice", "init twice"],
+    ids=["send", "commit", "offsets", "begin twice", "init twice", "closed", "too large"],
 )
 def test_misuse_is_refused(
     producer: MemoryTransactionalProducer, misuse: Callable[[Any], object]
