@@ -6,8 +6,8 @@ import errno
 import os
 import resource
 import shutil
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,19 @@ def refreshed(world: LocalWorld) -> RocksdbTimeline:
 
 def has(timeline: RocksdbTimeline, slot: int) -> bool:
     return not timeline.is_empty(SLOT + slot - 1, SLOT + slot)
+
+
+@contextmanager
+def without_descriptors() -> Iterator[None]:
+    """Leaves one descriptor to this process."""
+    free = os.dup(0)
+    os.close(free)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_table_is_noticed_that_the_database_has_forgotten(losing: RecoveryWorld) -> None:
@@ -207,22 +220,48 @@ def test_a_table_that_a_reader_cannot_read_is_damage(world: LocalWorld) -> None:
     """To RocksDB it is one that was compacted: it goes on without it."""
     for table in two_tables_and_a_log(world):
         os.truncate(table, 100)
-    with pytest.raises(CorruptFile, match="batches"):
+    with pytest.raises(CorruptFile, match="size mismatch"):
+        refreshed(world)
+
+
+def test_a_table_is_missed_although_an_hour_was_dropped_since(world: LocalWorld) -> None:
+    """It may have timers of later hours; the log behind it has the first batch that is kept."""
+    put(world, 5)
+    refreshed(world)
+    (table,) = flushed(world)
+    put(world, 6)
+    of(world, Role.INGEST).forget_below(SLOT + 1)
+    put(world, 7)
+    os.truncate(table, 100)
+    with pytest.raises(CorruptFile, match=table.name):
+        refreshed(world)
+
+
+def test_an_old_table_is_missed_by_a_reader_that_opens_the_database_again(
+    world: LocalWorld,
+) -> None:
+    """Without the keys of its batches; it was open until then."""
+    put(world, 5)
+    (table,) = flushed(world)
+    refreshed(world)
+    for slot in (6, 7, 8):
+        put(world, slot)
+        of(world, Role.INGEST).forget_below(SLOT + slot - 5)
+    assert has(refreshed(world), 5)
+    table.unlink()
+    flushed(world)
+    put(world, 9)
+    with without_descriptors(), pytest.raises(OSError, match="Too many open files"):
+        refreshed(world)
+    with pytest.raises(CorruptFile, match=table.name):
         refreshed(world)
 
 
 def test_a_reader_that_failed_half_way_has_everything_later(world: LocalWorld) -> None:
     """No descriptor was left for tables and logs, which is no damage."""
     two_tables_and_a_log(world)
-    free = os.dup(0)
-    os.close(free)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, before[1]))
-    try:
-        with pytest.raises(OSError, match="Too many open files") as refused:
-            refreshed(world)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    with without_descriptors(), pytest.raises(OSError, match="Too many open files") as refused:
+        refreshed(world)
     assert refused.value.errno == errno.EMFILE
     reader = refreshed(world)
     assert [slot for slot in (5, 6, 7) if has(reader, slot)] == [5, 6, 7]
