@@ -6,8 +6,9 @@
                            those of killed ones. Nothing reads them, so no crash test need see when
                            they come and go
 
-A database is opened to write by one process; to read as it is now; or to follow it, as RocksDB's
-secondary. `path` is that of the data directory.
+A database is opened to write, by one process; to read it as it is now; or as RocksDB's *secondary*,
+which reads what was written since, each time that it catches up. `path` is that of the data
+directory.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from duewheel.errors import CorruptFile, Locked
 FOLDER = "rocksdb"
 READERS = "rocksdb.readers"
 
-# Of a process, however much is pending. Two buffers: one is flushed while the other one fills.
+# The cache of a process, and a buffer of a database, however much is pending. A database has two:
+# one is flushed while the other one fills; a secondary has the same runs in memory.
 CACHE_BYTES, BUFFER_BYTES = 32 << 20, 16 << 20
 LOG_BYTES = 64 << 20  # on disk
 _MESSAGES_BYTES = 1 << 20
@@ -187,7 +189,7 @@ def as_it_is(path: Path, number: int) -> Rdict:
 
 
 def secondary(path: Path, number: int) -> tuple[Rdict, Path]:
-    """Opens a database to follow it; returns it, and the folder of its messages.
+    """Opens a database as a secondary; returns it, and the folder of its messages.
 
     Raises:
         CorruptFile, OSError: as `as_it_is`.

@@ -64,7 +64,9 @@ _TRIES, _TRY_AGAIN_S = 100, 0.01
 
 
 class RocksdbTimeline(Timeline):
-    """The database of one data directory; see the module's head. Not thread-safe."""
+    """The database of one data directory; see the module's head. Not thread-safe: as every slot is
+    within reach, dequeue refreshes it only between two closed ranges.
+    """
 
     def __init__(self, directory: DirectoryFiles) -> None:
         """Opens the database to read.

@@ -6,6 +6,7 @@ timelines: records with their ids, levels and marks of cancelled timers, message
 
     who                         when                                      calls
     storage/creation            at a start                                exists, create
+                                at a start, before engine.lock            newest_batch
     storage/data_directory      ingest starts                             hold
                                 engine.lock is taken                      refresh
                                 a batch has its commit page               append
@@ -14,7 +15,8 @@ timelines: records with their ids, levels and marks of cancelled timers, message
     storage/far_slots           slots come within reach                   reach, link
     dequeue/slot_scan           slots are closed                          require_sound, runs
     dequeue/loop                before it closes slots; at its start      is_empty, count
-    recovery/rebuild            the timeline is damaged, or too new       clear, link
+    dequeue/prefetch, inspect   beside the others, without a lock         refresh, runs
+    recovery/rebuild            a recovery                                reach, clear, link
     storage/full_check          `duewheel check`, or a recovery           verifier
 
 Every timeline keeps these rules:
@@ -26,10 +28,13 @@ Every timeline keeps these rules:
 - A kill loses nothing and spoils nothing: what a method has written lies in files of the data
   directory when it returns, and a method that was interrupted is called again. Only a clean stop
   syncs these files: a start after a loss of power builds the timeline again.
+- It tells damage from a host that refuses. CorruptFile leads to a recovery, which may read all
+  pending timers again from Kafka. After an OSError (a full disk, no descriptor left) the process
+  ends, and starts again. Each method that opens or reads files may raise both.
 - Each process has an object of its own. One process writes, under engine.lock: ingest, once it has
   called `hold`; while there is no ingest, dequeue, which then finishes a killed ingest's batch, and
   links. The others read. In dequeue one thread reads closed slots (`runs`, `require_sound`) while
-  another one refreshes or links later slots.
+  another one links later slots, and refreshes for that; never if every slot is within reach.
 
 There are two:
 
@@ -40,8 +45,8 @@ A ring is finite, so it has a *reach*: runs of later slots wait in the logs, and
 ring comes to them. RocksDB reaches every slot.
 
 A third one is a subclass of `Timeline` and one of `Verifier`, a name in `TimelineKind` (slots.py),
-and a line in `FILES` and `timeline_class` (kinds.py); the tests in
-tests/unit/wheel/storage/timelines/test_kinds.py say what all must do.
+and a line in `FILES` and `timeline_class` (kinds.py); a library that it needs is an extra
+(extras.py). tests/unit/wheel/storage/timelines/test_kinds.py says what all must do.
 """
 
 from __future__ import annotations
@@ -131,7 +136,8 @@ class Timeline(ABC):
         engine.lock.
 
         Raises:
-            CorruptFile: the files are damaged. Then only `clear` works, which makes others.
+            CorruptFile: the files are damaged. Then only `clear` and `close` work.
+            Locked: another process still writes.
         """
 
     @abstractmethod
@@ -165,10 +171,11 @@ class Timeline(ABC):
     def append(self, runs: Runs, batch: int) -> None:
         """Adds a batch's runs, maybe none, behind those of each slot; from then on the batch is the
         newest. Every batch is appended, in order. A second call, also after a kill during the
-        first, changes nothing.
+        first, changes nothing. All runs are of slots that are not delivered, and within reach.
 
         Raises:
             RecoveryPending: nothing can be written now; the next start appends the batch again.
+            Locked: in dequeue, while an ingest lives.
         """
 
     @abstractmethod
@@ -184,7 +191,8 @@ class Timeline(ABC):
 
     @abstractmethod
     def clear(self, batch: int) -> None:
-        """Empties every slot; for good, whatever damage there was. Held only.
+        """Empties every slot; for good, whatever damage there was. Only after `hold`, which may
+        have failed.
 
         Args:
             batch: the newest from now on, though its commit page is written afterwards.
@@ -234,19 +242,20 @@ class Timeline(ABC):
 
     @abstractmethod
     def count(self, after: int, until: int) -> int:
-        """Counts the records of the slots after < s ≤ until, maybe of several hours."""
+        """Counts the records of the slots after < s ≤ until, of any number of hours."""
 
     def is_empty(self, after: int, until: int) -> bool:
-        """Returns whether no slot of after < s ≤ until has a record."""
+        """Returns whether no slot of after < s ≤ until has a record, maybe of several hours."""
         return self.count(after, until) == 0
 
     @abstractmethod
     def newest_batch(self, near: int) -> int:
-        """Returns the newest batch that was appended, 0 if there is none. It comes with its runs: a
-        newer one than that of the commit page means that the page is lost.
+        """Returns the newest batch that was appended, 0 if there is none. A page is committed
+        before its batch is appended, so a number above that of the newest page means that a page
+        is lost.
 
         Args:
-            near: a number that is known to be close to it.
+            near: a number close to it: a timeline may store only the lower bits of a number.
         """
 
     @abstractmethod
