@@ -271,14 +271,17 @@ class RocksdbTimeline(Timeline):
         Raises:
             CorruptFile: with how many it has, and should have.
         """
-        keys = b"".join(some for some, _ in self._between(_FIRST_KEPT, _END))
-        kind, number = np.frombuffer(keys, ">i8").astype(np.int64).reshape(-1, 2).T
-        is_batch = kind == -1
-        first = int(number[~is_batch].max(initial=0))
-        found = number[is_batch & (number >= first)]
-        newest = int(found.max(initial=first))
-        if keys and len(found) != newest - first + 1:
-            raise self._corrupt(f"it has {len(found)} of the batches {first} to {newest}")
+        first = newest = found = 0
+        for keys, _ in self._between(_FIRST_KEPT, _END):
+            kind, number = np.frombuffer(keys, ">i8").astype(np.int64).reshape(-1, 2).T
+            is_batch = kind == -1
+            # These keys come before those of the batches.
+            first = max(first, int(number[~is_batch].max(initial=0)))
+            kept = number[is_batch & (number >= first)]
+            found += len(kept)
+            newest = int(kept.max(initial=max(first, newest)))
+        if max(first, newest) and found != newest - first + 1:
+            raise self._corrupt(f"it has {found} of the batches {first} to {newest}")
 
     def require_sound(self, after: int, until: int) -> None:
         """As Timeline: RocksDB has checksums, and a scan fails at the first that does not match."""
