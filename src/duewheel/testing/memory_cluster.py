@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,14 +67,14 @@ class MemoryCluster:
         owners: the producer that owns a transactional id.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        """`clock`: of the brokers."""
+    def __init__(self, clock: Clock, append_time: Container[str] = ()) -> None:
+        """`clock`: of the brokers. `append_time`: topics whose records have its time alone."""
         self.changed = threading.Condition(threading.RLock())
         self.after_send: Callable[[ConsumerRecord], None] = lambda _: None
         self.is_closed = False
         self.group_offsets: dict[tuple[str, TopicPartition], int] = {}
         self.owners: dict[str, MemoryProducer] = {}
-        self._clock = clock
+        self._clock, self._append_time = clock, append_time
         # None: a record of an aborted transaction.
         self._logs: defaultdict[TopicPartition, list[ConsumerRecord | None]] = defaultdict(list)
         self._open: list[MemoryTransaction] = []
@@ -125,9 +125,10 @@ class MemoryCluster:
         """Writes a record, by default with the present time and committed."""
         with self.changed:
             log = self._logs[partition]
-            stamp_ms = self._clock.now_ms() if timestamp_ms is None else timestamp_ms
+            if timestamp_ms is None or partition[0] in self._append_time:
+                timestamp_ms = self._clock.now_ms()
             sizes = (-1 if data is None else len(data) for data in (key, value))
-            place = *partition, None, len(log), stamp_ms, _CREATE_TIME
+            place = *partition, None, len(log), timestamp_ms, _CREATE_TIME
             record = ConsumerRecord(*place, key, value, list(headers), None, *sizes, -1)
             log.append(record)
             self._unseen.append(record)

@@ -127,7 +127,7 @@ class LocalService:
         """
         read = load_settings(SETTINGS if settings is None else settings)
         clock = ManualClock(DueTime.of(deliver_at=start).number)
-        cluster = MemoryCluster(clock)
+        cluster = MemoryCluster(clock, append_time=read.timer.topics)
         with (
             without_log_lines(),
             started_shard(read, clock, cluster) as shard,

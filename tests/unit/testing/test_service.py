@@ -115,6 +115,17 @@ def test_a_message_that_is_too_large_for_its_producer_is_refused(service: LocalS
     assert len(service.pending()) == 1
 
 
+def test_a_delay_counts_from_the_brokers_time_whatever_the_producer_says(
+    service: LocalService,
+) -> None:
+    headers = [("TIMER_DELAY_SEC", b"60"), ("REAL_TOPIC", b"orders")]
+    service.producer().send("timers", b"", b"42", headers, timestamp_ms=1)
+    (timer,) = service.pending()
+    assert timer.due_ms == service.now_ms() + 60_000
+    service.producer().send("orders", b"", b"42", timestamp_ms=1)
+    assert service.records("orders")[0].delivered_ms == 1
+
+
 def test_receipts_and_lateness_are_those_of_the_settings() -> None:
     own = {"a": {"lateness_header": True}, "b": {"receipts": False}}
     timer = {"topics": ["a", "b"], "targets": ["*"], "receipts_topic": "receipts", "topic": own}
