@@ -30,7 +30,7 @@ FAR_SLOTS = {
         "wheel/dequeue/loop.py",
         "end = max(r, min(self.position.close.floor, self._directory.state.linked))",
         "end = self.position.close.floor",
-        seed=24,
+        seed=2,
     ),
     "far-committed-meanwhile": Planted(
         "2",
@@ -102,7 +102,6 @@ FAR_SLOTS = {
         "wheel/storage/timelines/chain_ends.py",
         "found[rows] = ends[slots[rows] - first_slot_of_hour(hour, self._precision_ms)]\n",
         "pass\n",
-        seed=3,
     ),
     "far-lap": Planted(
         "2",

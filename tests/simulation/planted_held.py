@@ -50,7 +50,7 @@ HELD = {
         "wheel/dequeue/committer.py",
         "self._happened(self._with_held(progress))",
         "self._happened(progress)",
-        seed=24,
+        test="unit/kafka/test_held_queue.py::test_dequeue_carries_what_its_publisher_holds_over_a_doubt_and_a_start",
     ),
     "held-end-asked": Planted(
         "8",

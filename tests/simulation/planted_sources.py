@@ -59,6 +59,7 @@ SOURCES = {
         "client/retry_policy.py",
         "doublings = min(attempt - 1, _DOUBLINGS_MAX)",
         "doublings = min(attempt, _DOUBLINGS_MAX)",
+        seed=2,
     ),
     "retry-past-deadline": Planted(
         "retries",
