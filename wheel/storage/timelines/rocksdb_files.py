@@ -2,9 +2,7 @@
 
     rocksdb/<number>/      a database; the highest number counts. A rebuild makes the next one and
                            removes the others: a damaged one is never written to
-    rocksdb.readers/<pid>  the messages of RocksDB in a reading process; a start of ingest removes
-                           those of killed ones. Nothing reads them, so no crash test need see when
-                           they come and go
+    rocksdb.readers/       the messages of RocksDB in reading processes: rocksdb_readers.py
 
 A database is opened to write, by one process; to read it as it is now; or as RocksDB's *secondary*,
 which reads what was written since, each time that it catches up. `path` is that of the data
@@ -15,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -33,9 +30,9 @@ from rocksdict import (
 
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.errors import CorruptFile, Locked
+from duewheel.wheel.storage.timelines.rocksdb_readers import ReaderFolder
 
 FOLDER = "rocksdb"
-READERS = "rocksdb.readers"
 
 # The cache of a process, and a buffer of a database, however much is pending. A database has two:
 # one is flushed while the other one fills; a secondary has the same runs in memory.
@@ -188,17 +185,17 @@ def as_it_is(path: Path, number: int) -> Rdict:
     return _opened_to_read(database(path, number), AccessType.read_only(False))
 
 
-def secondary(path: Path, number: int) -> tuple[Rdict, Path]:
+def secondary(path: Path, number: int) -> tuple[Rdict, ReaderFolder]:
     """Opens a database as a secondary; returns it, and the folder of its messages.
 
     Raises:
         CorruptFile, OSError: as `as_it_is`.
     """
-    messages = _folder_of_reader(path)
+    messages = ReaderFolder(path)
     try:
-        opened = _opened_to_read(database(path, number), AccessType.secondary(str(messages)))
+        opened = _opened_to_read(database(path, number), AccessType.secondary(str(messages.path)))
     except BaseException:
-        HOST_FS.remove_tree(messages)
+        messages.remove()
         raise
     return opened, messages
 
@@ -214,16 +211,6 @@ def _opened_to_read(folder: Path, access: AccessType) -> Rdict:
             if not tries_left or not _says(error, errno.ENOENT):
                 raise as_raised(folder, error) from error
     raise AssertionError("the last try returns or raises")
-
-
-def remove_dead_readers(path: Path) -> None:
-    """Removes the folders of readers that were killed. Without its folder a living one would end
-    with SIGSEGV when it closes.
-    """
-    with suppress(FileNotFoundError):
-        for folder in (path / READERS).iterdir():
-            if not Path("/proc", folder.name.partition("-")[0]).exists():
-                HOST_FS.remove_tree(folder)
 
 
 def as_raised(folder: Path, error: Exception) -> CorruptFile | OSError:
@@ -245,14 +232,6 @@ def _says(error: Exception, number: int) -> bool:
         IO error: While lock file: /data/rocksdb/0000000000/LOCK: Resource temporarily unavailable
     """
     return os.strerror(number) in str(error)
-
-
-def _folder_of_reader(path: Path) -> Path:
-    """Makes a folder for a secondary: in the data directory, or where this user may write."""
-    with suppress(OSError):
-        HOST_FS.make_folder(path / READERS)
-        return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=path / READERS))
-    return Path(tempfile.mkdtemp(prefix="duewheel-rocksdb-"))
 
 
 def files(path: Path, number: int) -> Files:

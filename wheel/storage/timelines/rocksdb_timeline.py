@@ -19,6 +19,7 @@ every slot is within reach, and the log's prev_pos stays NO_POSITION; records of
 keep theirs, which nothing here reads.
 
 rocksdb_files.py    the databases of a data directory: made, opened, named
+rocksdb_readers.py  the folders of readers
 rocksdb_check.py    a database, compared with the log
 
 One process writes: ingest, for life; or, while there is no ingest, dequeue for the moment in which
@@ -43,7 +44,7 @@ import numpy as np
 from rocksdict import Rdict, ReadOptions, WriteBatch
 
 from duewheel.checkpoints.commit_and_close_pages import Commit
-from duewheel.checkpoints.fs import HOST_FS, FileSystem
+from duewheel.checkpoints.fs import FileSystem
 from duewheel.errors import CorruptFile, Locked, RecoveryPending
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.slots import LATEST_SLOT, WheelConfig
@@ -52,6 +53,7 @@ from duewheel.wheel.storage.log_scan import count_between
 from duewheel.wheel.storage.runs import OnProgress, Runs, SlotRuns
 from duewheel.wheel.storage.timelines import rocksdb_files
 from duewheel.wheel.storage.timelines.rocksdb_check import RocksdbVerifier
+from duewheel.wheel.storage.timelines.rocksdb_readers import ReaderFolder, remove_dead_readers
 from duewheel.wheel.storage.timelines.timeline import DirectoryFiles, Timeline
 
 _KEY_BYTES = 16
@@ -80,7 +82,7 @@ class RocksdbTimeline(Timeline):
         self._forgotten = 0  # the runs of slots below it are dropped
         self._newest_then = 0  # the newest batch when they were; 0: not by this object
         self._number = rocksdb_files.newest(path)
-        self._messages: Path | None = None  # of a secondary
+        self._messages: ReaderFolder | None = None  # of a secondary
         self._seen = _NEVER  # `applied` before a secondary last caught up
         self._identity = ""
         self._files: rocksdb_files.Files | None = None  # with which it had each batch
@@ -112,7 +114,7 @@ class RocksdbTimeline(Timeline):
             if other != self._number:
                 self._directory.fs.remove_tree(rocksdb_files.database(self._path, other))
         self._db = rocksdb_files.opened_to_write(self._path, self._number)
-        rocksdb_files.remove_dead_readers(self._path)
+        remove_dead_readers(self._path)
         self._require_each_batch()
 
     def close(self) -> None:
@@ -128,7 +130,7 @@ class RocksdbTimeline(Timeline):
     def _close_database(self) -> None:
         rocksdb_files.close(self._db)
         if self._messages is not None:
-            HOST_FS.remove_tree(self._messages)
+            self._messages.remove()
             self._messages = None
 
     # ---- writing ---------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from rocksdict import Rdict, WriteBatch
 from tests.harness.local_world import PRECISION_MS, SLOT, LocalWorld
 from tests.harness.recovery_world import RecoveryWorld
 
+from duewheel.checkpoints.file_lock import FileLock
 from duewheel.checkpoints.fs import HOST_FS, READING_FS
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage
@@ -24,7 +25,7 @@ from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check
-from duewheel.wheel.storage.timelines import rocksdb_files
+from duewheel.wheel.storage.timelines import rocksdb_files, rocksdb_readers
 from duewheel.wheel.storage.timelines.rocksdb_timeline import RocksdbTimeline
 
 CONFIG = WheelConfig(PRECISION_MS, 4096, 40_000, margin_ms=0, timeline="rocksdb")
@@ -344,13 +345,34 @@ def test_a_reader_sees_a_batch_whose_log_became_a_table_before_it_looked(
 
 
 def test_only_the_folders_of_killed_readers_are_removed(world: LocalWorld) -> None:
-    """RocksDB crashes when it closes a reader whose folder is gone."""
+    """RocksDB may crash when it closes a reader whose folder is gone. Its process id would mean
+    nothing here if it lived in another container.
+    """
+    readers = world.path / rocksdb_readers.READERS
     world.shard.directory(Role.DEQUEUE).timeline.refresh()
-    killed = world.path / rocksdb_files.READERS / f"{2**22 + 1}-killed"
-    killed.mkdir()
+    (living,) = readers.iterdir()
+    (readers / "killed").mkdir()
     world.restart(Role.INGEST)
-    (living,) = killed.parent.iterdir()
-    assert living.name.startswith(f"{os.getpid()}-")
+    assert list(readers.iterdir()) == [living]
+
+
+def test_a_reader_whose_folder_was_removed_before_it_was_locked_has_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = FileLock.try_acquire
+    removed: list[Path] = []
+
+    def take_late(lock: FileLock) -> bool:
+        if not removed:
+            removed.append(lock.path.parent)
+            shutil.rmtree(lock.path.parent)
+        return take(lock)
+
+    monkeypatch.setattr(FileLock, "try_acquire", take_late)
+    folder = rocksdb_readers.ReaderFolder(tmp_path)
+    assert folder.path.exists() and folder.path not in removed
+    folder.remove()
+    assert not list((tmp_path / rocksdb_readers.READERS).iterdir())
 
 
 def test_a_reader_writes_nothing(world: LocalWorld) -> None:
