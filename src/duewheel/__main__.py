@@ -1,6 +1,7 @@
 """The command `duewheel`, also as `python -m duewheel`.
 
-It starts where only the client is installed, too: there it names the extra that a command needs.
+It starts where only the client is installed, too: there it says so, or names the extra that a
+command needs.
 """
 
 import sys
@@ -23,9 +24,13 @@ def main() -> None:
 
         run_command()
     except ModuleNotFoundError as error:
-        text = extras.remedy(error, *sys.argv[1:2])
+        command = "".join(sys.argv[1:2])
+        text = extras.remedy(error, extras.COMMANDS.get(command, "dequeue"))
         if text is None:
             raise
+        if command in {"", "-h", "--help"}:
+            print(extras.help_text(), end="")
+            sys.exit(0 if command else ConfigError.exit_code)
         print(f"duewheel: {text}", file=sys.stderr)
         sys.exit(ConfigError.exit_code)
 

@@ -41,28 +41,57 @@ LIBRARIES: dict[Extra, frozenset[str]] = {
 }
 """The modules that each extra adds. All but the first include "dequeue"."""
 
-_INSTALL: dict[str, str] = {
-    "dequeue": "pip install 'duewheel[service]', or 'duewheel[dequeue]' on a host without ingest",
-    "service": "pip install 'duewheel[service]'",
-    "audit": "pip install 'duewheel[audit]'",
-    "serve": "pip install 'duewheel[serve]'",
-    "rocksdb": "pip install 'duewheel[rocksdb]'",
-    "import": "pip install 'duewheel[import]'",
-    "testing": "pip install 'duewheel[testing]'",
+COMMANDS: dict[str, Extra] = {
+    "run": "service",
+    "standby": "service",
+    "ingest": "service",
+    "prove": "service",
+    "demo": "service",
+    "dev-broker": "service",
+    "audit": "audit",
+    "serve": "serve",
+    "import": "import",
 }
+"""The commands that need more than "dequeue", and the extra of each."""
 
 
-def remedy(error: ModuleNotFoundError, command: str = "") -> str | None:
+def _install(extra: Extra) -> str:
+    return f"pip install 'duewheel[{extra}]'"
+
+
+def help_text() -> str:
+    """What `duewheel --help` prints where only the client is installed."""
+    by_extra: dict[Extra, list[str]] = {}
+    for command, extra in COMMANDS.items():
+        by_extra.setdefault(extra, []).append(command)
+    rows = [(_install(extra), ", ".join(commands)) for extra, commands in by_extra.items()]
+    rows.append((_install("dequeue"), "all others, such as status, list, send and cancel"))
+    width = max(len(install) for install, _ in rows)
+    lines = "\n".join(f"    {install:<{width}}   {commands}" for install, commands in rows)
+    return f"""This installation of duewheel is the client for Python alone:
+
+    from duewheel.client import DelayProducer
+
+Commands need an extra of the package; each has the commands of [dequeue], too:
+
+{lines}
+
+In a checkout it is pip install '.[service]'.
+"""
+
+
+def remedy(error: ModuleNotFoundError, wanted: Extra = "dequeue") -> str | None:
     """One line about a failed import; None if no extra brings the module.
 
     Args:
         error: of the import.
-        command: the one that was started; those with an extra of their own have its name.
+        wanted: what was started needs this extra.
     """
     library = (error.name or "").partition(".")[0]
     for extra, libraries in LIBRARIES.items():
         if library in libraries:
-            return f"an extra is missing: {_INSTALL.get(command, _INSTALL[extra])}"
+            needed = wanted if extra == "dequeue" else extra
+            return f"an extra is missing: {_install(needed)}"
     return None
 
 

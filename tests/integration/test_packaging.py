@@ -20,7 +20,7 @@ from tests.harness.built_package import FILES, LINKED, ROOT, Site, build, copy_s
 from tests.harness.reader import everything_in
 from tests.harness.shared_broker import SharedBroker
 
-from duewheel.extras import LIBRARIES
+from duewheel.extras import COMMANDS, LIBRARIES
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.producer_internals import SUPPORTED_VERSION
 
@@ -154,12 +154,27 @@ def test_beside_the_client_alone_commands_name_the_extra(client: Site) -> None:
     version = client.python("-m", "duewheel", "--version")
     assert version.stdout == f"duewheel, version {PROJECT['version']}\n"
     libraries = {name for names in LIBRARIES.values() for name in names}
-    for command, extra in {"run": "service", "--help": "service", "serve": "serve"}.items():
+    for command, extra in {**COMMANDS, "list": "dequeue", "dequeue": "dequeue"}.items():
         run = client.python("-m", "duewheel", command)
         assert run.returncode == 2
         (line,) = run.stderr.splitlines()
         assert f"pip install 'duewheel[{extra}]'" in line
-        assert not libraries & set(re.findall(r"\w+", line)), "it names no library"
+        named = set(re.findall(r"\w+", line.partition("[")[0]))
+        assert not libraries & named, "it names no library"
+
+
+def test_the_help_of_the_client_alone_says_what_it_is(client: Site) -> None:
+    texts = set()
+    for words in ((), ("--help",), ("-h",)):
+        run = client.python("-m", "duewheel", *words)
+        assert (run.returncode, run.stderr) == (0 if words else 2, ""), words
+        texts.add(run.stdout)
+    (text,) = texts
+    assert "from duewheel.client import DelayProducer\n" in text
+    for extra in {*COMMANDS.values(), "dequeue"}:
+        assert f"pip install 'duewheel[{extra}]'" in text
+    named = set(re.findall(r"[a-z-]+", text))
+    assert named.issuperset(COMMANDS)
 
 
 def test_without_spark_commands_work_or_name_the_extra(dequeue: Site) -> None:

@@ -97,7 +97,7 @@ def demo(
     help="the page with the verdict",
 )
 @with_output
-@with_settings(needs_kafka=True, extra="service")
+@with_settings(needs_kafka=True)
 def prove(
     settings: Settings,
     minutes: float,

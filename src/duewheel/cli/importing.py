@@ -73,7 +73,7 @@ def import_karafka(settings: Settings, from_topic: str, output: str, **choice: A
 @click.option("--query", required=True, help="a SELECT of position, due, topic, value (key, id)")
 @_with_choice
 @with_output
-@with_settings(needs_kafka=True, extra="import")
+@with_settings(needs_kafka=True)
 def import_postgres(settings: Settings, dsn: str, query: str, output: str, **options: Any) -> int:
     """Import the rows of a query in PostgreSQL.
 
@@ -101,7 +101,7 @@ def import_postgres(settings: Settings, dsn: str, query: str, output: str, **opt
 @_with_name
 @_with_choice
 @with_output
-@with_settings(needs_kafka=True, extra="import")
+@with_settings(needs_kafka=True)
 def import_redis(settings: Settings, url: str, key: str, output: str, **options: Any) -> int:
     """Import a sorted set of Redis.
 

@@ -116,7 +116,7 @@ def doctor(settings: Settings, output: str) -> int:
 )
 @click.option("--to", "until", help="an offset, or ISO-8601 with a zone; by default the end")
 @with_output
-@with_settings("audit", needs_kafka=True, extra="audit")
+@with_settings("audit", needs_kafka=True)
 def audit(
     settings: Settings, topics: tuple[str, ...], since: str | None, until: str | None, output: str
 ) -> int:

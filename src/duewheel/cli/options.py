@@ -16,7 +16,7 @@ from duewheel.cli.printable import printable
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings, load
 from duewheel.errors import NO_ROOM, ConfigError, DiskFull, KafkaUnavailable
-from duewheel.extras import Extra, require
+from duewheel.extras import COMMANDS, require
 from duewheel.osutil import logs
 
 Command = Callable[..., Any]
@@ -67,15 +67,15 @@ def with_output(command: Command) -> Command:
 
 
 def with_settings(
-    role: logs.Role = "cli", *, needs_kafka: bool = False, extra: Extra | None = None
+    role: logs.Role = "cli", *, needs_kafka: bool = False
 ) -> Callable[[Command], Command]:
-    """Adds the flags of the settings, as the argument `settings`; sets up the logs.
+    """Adds the flags of the settings, as the argument `settings`; sets up the logs. A command that
+    needs an extra of its own ends at once without it.
 
     Args:
         role: of the process, in its logs.
         needs_kafka: the command can do nothing without Kafka: it says at once why it has none, and
             the clients' log lines are left out.
-        extra: the command needs these libraries: it ends at once without them.
     """
 
     def decorate(command: Command) -> Command:
@@ -92,7 +92,7 @@ def with_settings(
             **others: Any,
         ) -> Any:
             settings = load(config, _overrides(bootstrap_servers, data_dir, pairs))
-            if extra is not None:
+            if (extra := COMMANDS.get(_command())) is not None:
                 require(extra)
             # A command's output is its result: the steps of a start are the log of a process.
             is_default = settings.source("log.level") == "default"
@@ -109,6 +109,14 @@ def with_settings(
         return with_loaded
 
     return decorate
+
+
+def _command() -> str:
+    """The name behind `duewheel`: of a group, not of its command."""
+    context = click.get_current_context()
+    while context.parent is not None and context.parent.parent is not None:
+        context = context.parent
+    return context.info_name or ""
 
 
 @contextmanager

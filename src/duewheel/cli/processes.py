@@ -20,7 +20,7 @@ _take_over = click.option(
 
 @click.command(cls=CommandWithExamples)
 @_take_over
-@with_settings("run", extra="service")
+@with_settings("run")
 def run(settings: Settings, *, take_over: bool) -> int:
     """Run ingest and dequeue, and restart a process that dies."""
     from duewheel.runtime import supervisor
@@ -29,7 +29,7 @@ def run(settings: Settings, *, take_over: bool) -> int:
 
 
 @click.command(cls=CommandWithExamples)
-@with_settings("run", extra="service")
+@with_settings("run")
 def standby(settings: Settings) -> int:
     """Run a standby of the shard, ready to take over at once.
 
@@ -48,7 +48,7 @@ def _own_flags() -> list[str]:
 
 
 @click.command(cls=CommandWithExamples)
-@with_settings("ingest", extra="service")
+@with_settings("ingest")
 def ingest(settings: Settings) -> None:
     """Run only ingest: read timer topics into the wheel (Spark)."""
     from duewheel.runtime.ingest_process import run_ingest
@@ -68,7 +68,7 @@ def dequeue(settings: Settings, *, take_over: bool, standby: bool) -> None:
 
 
 @click.command("serve", cls=CommandWithExamples)
-@with_settings("serve", extra="serve")
+@with_settings("serve")
 def serve(settings: Settings) -> None:
     """Serve the HTTP API of the shard.
 

@@ -10,8 +10,10 @@ from click.testing import CliRunner
 
 from duewheel.cli.command_groups import GROUPS
 from duewheel.cli.main import cli
+from duewheel.extras import COMMANDS
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "commands.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = DOCS / "commands.md"
 
 
 def test_each_command_is_in_one_group() -> None:
@@ -34,3 +36,11 @@ def test_the_page_has_the_same_groups() -> None:
     rows = re.findall(r"^\| ([a-z ]+) \| (`.*) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
     shown = {heading: set(re.findall(r"`([a-z-]+)", names)) for heading, names in rows}
     assert shown == {heading.lower(): set(names) for heading, names in GROUPS.items()}
+
+
+def test_the_quickstart_has_the_extra_of_each_command() -> None:
+    assert set(COMMANDS) <= set(cli.commands)
+    row = r"^\| `duewheel\[(\w+)\]`.* \| .* \| (.*) \|$"
+    rows = dict(re.findall(row, (DOCS / "quickstart.md").read_text("utf-8"), re.MULTILINE))
+    for command, extra in COMMANDS.items():
+        assert f"`{command}`" in rows[extra] or f"]({command}.md)" in rows[extra], command
