@@ -78,13 +78,17 @@ def cancel_matching(
     settings: Settings, options: Mapping[str, Any], wait_s: float | None, output: str
 ) -> int:
     """Runs `cancel --matching`; returns its exit code."""
-    from duewheel.ops.pending_changes import cancel_all
+    from duewheel.ops.pending_changes import Unchangeable, cancel_all
 
     if any(options[name] is not None for name in ("handle", "partition", "timer_topic")):
         raise ConfigError("--matching goes with --topic, --id, --key, --level, --from and --to")
     wanted = selected(settings, options)
     dry_run, at_most = options["dry_run"], options["at_most"]
-    result = cancel_all(settings, wanted, wait_s, at_most=at_most, dry_run=dry_run)
+    try:
+        result = cancel_all(settings, wanted, wait_s, at_most=at_most, dry_run=dry_run)
+    except Unchangeable as error:
+        allow = "or allow more with --at-most; --dry-run beside it only counts them"
+        raise ConfigError(f"{error}, {allow}") from error
     sample = result.pop("sample")
     if output == "json":
         click.echo(json.dumps({**result, "sample": sample}))

@@ -208,7 +208,7 @@ def _matching(
                 if handle is not None and not timer.cancelled:
                     timers.append((timer_row(timer) if len(timers) < SAMPLE else {}, handle))
             if len(timers) > at_most:
-                raise Unchangeable(f"more than {at_most} timers match: narrow it, or allow more")
+                raise Unchangeable(f"more than {at_most} timers match: narrow the filter")
             if time.monotonic() > end_s:
                 raise ConfigError(f"the search takes longer than {within_s:g} s: narrow it")
     return timers

@@ -12,10 +12,12 @@ from tests.harness.config_file import small_settings
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0
 
+from duewheel.cli.filters import cancel_matching
 from duewheel.cli.options import show, show_row
 from duewheel.cli.status_text import status_lines
 from duewheel.cli.timer_text import timer_line
 from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
 from duewheel.ops.listed_timers import listed, selection
 from duewheel.ops.status import status
 from duewheel.testing import TimerRow
@@ -62,6 +64,21 @@ def test_what_is_special_about_a_timer() -> None:
     )
     dead = {**row, "due_ms": None, "rolled": False, "value_bytes": 3, "level": None}
     assert timer_line(dead, NOW_MS).endswith("id a-0@1  3 bytes  dead letter")
+
+
+def test_a_filter_that_selects_too_many_names_the_options(settings: Settings) -> None:
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
+    world.append(*(TimerRow(0, n, NOW_MS + 5_000, timer_id=b"many") for n in range(3)))
+    world.stop()
+    unset = dict.fromkeys(
+        ("handle", "partition", "timer_topic", "topic", "level", "key", "since", "until")
+    )
+    options = {**unset, "timer_id": "many", "dry_run": True, "at_most": 2}
+    with pytest.raises(ConfigError) as raised:
+        cancel_matching(settings, options, None, "text")
+    text = str(raised.value)
+    assert text.startswith("more than 2 timers match")
+    assert "--at-most" in text and "--dry-run" in text
 
 
 def test_no_producer_writes_to_the_terminal() -> None:
