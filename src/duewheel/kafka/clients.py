@@ -200,7 +200,10 @@ class ClientSettings:
             try:
                 return within(deadline, what, connect, (_REASON_AFTER_S, require_login))
             except DeadlineExceeded as error:
-                raise DeadlineExceeded("; ".join([str(error), *reasons])) from None
+                if not reasons:
+                    raise
+                why = self.redacted("; ".join(reasons))
+                raise KafkaUnavailable(f"Kafka answers no client: {why}; {error}") from None
 
     def attempts(self, deadline: Deadline) -> list[login.LoginAttempt]:
         """Asks each bootstrap server to log a client in, once."""

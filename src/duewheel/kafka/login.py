@@ -11,6 +11,7 @@ Invariant: a server that cannot be reached, or is starting, is no refusal.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import socket
 import ssl
@@ -70,11 +71,15 @@ def attempts(settings: Settings, deadline: Deadline) -> list[LoginAttempt]:
 
 
 def in_words(error: BaseException) -> str:
-    """Class and text of an error, in one line. kafka-python's texts may begin with the class, too,
-    once for each time that the error was passed on.
+    """Class and text of an error, in one line; of an error of the system, its own words.
+
+    kafka-python's texts may begin with the class, too, once for each time that the error was passed
+    on. Of an error of the system they have only number and name.
     """
     name = type(error).__name__
     text = re.sub(rf"^(?:(?:\[Error \d+\] )?{name}(?:: |$))+", "", str(error).replace("\n", " "))
+    if of_system := re.fullmatch(r"(\d{1,3}) (E[A-Z0-9]+)", text):
+        return f"{os.strerror(int(of_system[1]))} ({of_system[2]})"
     return f"{name}: {text}" if text else name
 
 

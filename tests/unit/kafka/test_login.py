@@ -71,9 +71,11 @@ def test_a_client_gives_up_at_once_where_its_settings_are_refused() -> None:
 def test_a_client_that_reaches_nobody_ends_with_the_reason() -> None:
     (nobody,) = free_ports(1)
     client = ClientSettings({"bootstrap_servers": [f"{HOST}:{nobody}"]})
-    reason = rf"no answer within 3 s; {HOST}:{nobody}: KafkaConnectionError: .*ECONNREFUSED"
-    with pytest.raises(KafkaUnavailable, match=reason):
+    reason = f"{HOST}:{nobody}: Connection refused (ECONNREFUSED)"
+    limit = "connect (KafkaAdminClient): no answer within 3 s"
+    with pytest.raises(KafkaUnavailable) as raised:
         client.open(KafkaAdminClient, Deadline(3))
+    assert str(raised.value) == f"Kafka answers no client: {reason}; {limit}"
 
 
 @pytest.mark.parametrize(
@@ -85,6 +87,7 @@ def test_a_client_that_reaches_nobody_ends_with_the_reason() -> None:
             "SaslAuthenticationFailedError: Authentication failed",
         ),
         (KafkaConnectionError(), "KafkaConnectionError"),
+        (KafkaConnectionError("111 ECONNREFUSED"), "Connection refused (ECONNREFUSED)"),
         (OSError("two\nlines"), "OSError: two lines"),
     ],
 )
