@@ -81,6 +81,11 @@ class Outgoing:
     partition_needed: bool
     headers: tuple[Header, ...]
 
+    @property
+    def is_request(self) -> bool:
+        """Whether it goes to a timer topic, where ingest checks it."""
+        return not self.partition_needed
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:

@@ -12,7 +12,7 @@ from duewheel.kafka.admin import KafkaAdmin
 from duewheel.schemas.request.preview import rejection_of
 from duewheel.schemas.wire.single_record import Header
 
-_NOT_ALLOWED = "target_not_allowed"
+NOT_ALLOWED = "target_not_allowed"  # the timer topic is not open for the target
 
 
 def require_accepted(
@@ -32,7 +32,7 @@ def require_accepted(
     if rejection is None:
         return
     text = f"it would become a dead letter: {rejection.reason} ({rejection.code})"
-    if rejection.code == _NOT_ALLOWED:
+    if rejection.code == NOT_ALLOWED:
         opened = settings.timer.open_targets
         names = ", ".join(opened.get(timer_topic, opened.get("*", ()))) or "no target"
         text += f"; {timer_topic} is open for {names}"

@@ -6,8 +6,9 @@ letter is replayed once, whatever is killed and however often the command runs
 (positioned_writes.py). Two concurrent replays share a transactional id, and a run opens its
 producer again after each refusal.
 
-The same transaction writes a letter that cannot be replayed now (no such topic, too large …) to the
-end of the dead-letter topic again, with the present reason. The same run does not read it.
+The same transaction writes a letter that cannot be replayed now (no such topic, too large, a target
+that its timer topic is not open for …) to the end of the dead-letter topic again, with the present
+reason. The same run does not read it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt
 from duewheel.kafka import shard_settings
 from duewheel.kafka.unpublishable_rows import reason_text
+from duewheel.ops.acceptance import NOT_ALLOWED
 from duewheel.ops.dlq_list import CHUNK_RECORDS, DeadLetterReader, dead_letter_reader
 from duewheel.ops.positioned_writes import REFUSALS_MAX, PositionedWriter
 from duewheel.osutil.terminal import progress_bar
@@ -35,6 +37,7 @@ from duewheel.schemas.batches import NO_KEY, NO_PARTITION
 from duewheel.schemas.columns import binary
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
 from duewheel.schemas.hashing import key_hashes
+from duewheel.schemas.request.preview import previews_of
 from duewheel.schemas.wire.record_batch import HEADER_BYTES
 from duewheel.schemas.wire.single_record import Header, encode
 from duewheel.wheel.encoded import Reason, Target
@@ -251,6 +254,7 @@ class _Replay:
             )
             for letter in letters
         ]
+        self._refuse_closed_targets(letters, outgoing)
         topics = {out.topic for out in outgoing if isinstance(out, Outgoing)}
         targets = self._writer.resolve([self._settings.dead_letter_topic, *sorted(topics)])
         hashes = key_hashes(binary(letter.key for letter in letters)).tolist()
@@ -259,6 +263,27 @@ class _Replay:
             for letter, out, key_hash in zip(letters, outgoing, hashes, strict=True)
         ]
         return targets, records
+
+    def _refuse_closed_targets(
+        self, letters: list[DeadLetter], outgoing: list[Outgoing | Refusal]
+    ) -> None:
+        """Replaces messages whose timer topic is still not open for their target: ingest would make
+        dead letters of them again, which a dry run could not count.
+        """
+        by_topic: dict[str, list[int]] = {}
+        for place, (letter, out) in enumerate(zip(letters, outgoing, strict=True)):
+            if letter.code == NOT_ALLOWED and isinstance(out, Outgoing) and out.is_request:
+                by_topic.setdefault(out.topic, []).append(place)
+        for topic, of_topic in by_topic.items():
+            requests = [
+                (letters[place].key, letters[place].value, letters[place].message_headers)
+                for place in of_topic
+            ]
+            previews = previews_of(self._contract, topic, requests, SystemClock().now_ms())
+            for place, preview in zip(of_topic, previews, strict=True):
+                rejection = preview.rejection
+                if rejection is not None and rejection.code == NOT_ALLOWED:
+                    outgoing[place] = Refusal(rejection.code, rejection.reason)
 
     def _record(
         self,
