@@ -1,5 +1,5 @@
-// Changes of timers: each says what will happen and asks, and returns what has happened as text;
-// null if the person declined.
+// Changes of timers: each says what will happen and asks, and returns what has happened; null if the
+// person declined. That of one timer is an Outcome, that of many a text.
 
 import { ask } from "./dialogs.js";
 import { el, field } from "./dom.js";
@@ -30,7 +30,14 @@ const LATER = [
 const name = (timer) =>
   `The message for ${timer.topic}, id ${timer.id}, due ${instant(timer.due_ms)} (${relative(timer.due_ms)})`;
 
-/** Cancels a timer. */
+/**
+ * @typedef {object} Outcome
+ * @property {string} text
+ * @property {?string} state of the timer by the reply: "cancelled", "replaced" or "delivered"; null: unknown
+ * @property {?string} next handle of the timer that replaces it and stays pending
+ */
+
+/** Cancels a timer. @returns {Promise<?Outcome>} */
 export async function cancelTimer(timer) {
   const agreed = await ask({
     title: "Cancel this timer?",
@@ -45,17 +52,18 @@ export async function cancelTimer(timer) {
     return null;
   }
   const { answer } = await cancel(timer.handle);
-  return (
+  const text =
     {
       cancelled: "Cancelled: the message will not be delivered.",
       already_delivered: "Too late: the message was delivered before.",
       unknown: "The reply is `unknown`: no such timer was found, or its log is no longer on disk.",
     }[answer] ??
-    "The cancel is written. There is no reply yet, or no reply topic: read the timer again."
-  );
+    "The cancel is written. There is no reply yet, or no reply topic: read the timer again.";
+  const state = { cancelled: "cancelled", already_delivered: "delivered" }[answer] ?? null;
+  return { text, state, next: null };
 }
 
-/** Makes a timer due now. */
+/** Makes a timer due now. @returns {Promise<?Outcome>} */
 export async function fireTimer(timer) {
   const agreed = await ask({
     title: "Fire this timer now?",
@@ -66,10 +74,14 @@ export async function fireTimer(timer) {
     action: "Fire now",
     grave: true,
   });
-  return agreed ? replaced(await fire(timer.handle), "It is due now") : null;
+  if (!agreed) {
+    return null;
+  }
+  const { answer } = await fire(timer.handle);
+  return replaced(answer, "It is due now", null);
 }
 
-/** Gives a timer another due time. */
+/** Gives a timer another due time. @returns {Promise<?Outcome>} */
 export async function postponeTimer(timer) {
   const choice = el(
     "select",
@@ -103,20 +115,23 @@ export async function postponeTimer(timer) {
           : null,
     action: "Postpone",
   });
-  return agreed
-    ? replaced(await reschedule(timer.handle, { deliver_at: due() }), `It is due ${instant(due())}`)
-    : null;
+  if (!agreed) {
+    return null;
+  }
+  const { answer, handle } = await reschedule(timer.handle, { deliver_at: due() });
+  return replaced(answer, `It is due ${instant(due())}`, handle);
 }
 
-function replaced({ answer }, done) {
-  return (
+function replaced(answer, done, next) {
+  const text =
     {
       cancelled: `${done}. The timer before it will not be delivered.`,
       already_delivered: `${done}, but the timer before it had left already: the message is delivered twice.`,
       unknown: `${done}. Whether the timer before it was stopped is unknown: the message may be delivered twice.`,
     }[answer] ??
-    `${done}. Whether the timer before it was stopped is not known yet: there is no reply yet, or no reply topic.`
-  );
+    `${done}. Whether the timer before it was stopped is not known yet: there is no reply yet, or no reply topic.`;
+  const state = { cancelled: "replaced", already_delivered: "delivered" }[answer] ?? null;
+  return { text, state, next };
 }
 
 /**

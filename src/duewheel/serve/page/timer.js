@@ -14,8 +14,11 @@ import { clock, moment } from "./times.js";
  * @param {function(): void} changed called after a change
  */
 export async function openTimer(handle, changed) {
-  const dialog = open("Timer", "side");
-  dialog.body.append(note("Loading"));
+  await load(open("Timer", "side"), handle, changed);
+}
+
+async function load(dialog, handle, changed) {
+  dialog.body.replaceChildren(note("Loading"));
   try {
     show(dialog, await oneTimer(handle), changed);
   } catch (error) {
@@ -25,41 +28,80 @@ export async function openTimer(handle, changed) {
         "bad",
       ),
     );
+    focusFirst(dialog);
   }
 }
 
 const NOT_PENDING =
-  "It is not pending any more: it was delivered or cancelled, or it rolls and its copy is not taken yet.";
+  "It is not pending: it was delivered or cancelled, or ingest has not taken it yet, or, if it rolls, its copy.";
 
 function show(dialog, timer, changed) {
   const result = el("p", { class: "note", role: "status" });
+  const state = el("span", {}, stateOf(timer));
   const actions = el("div", { class: "row" });
-  const run = async (action) => {
-    const text = await action(timer).catch(
-      (error) => `Nothing is known to have changed: ${error.message}.`,
-    );
-    if (text !== null) {
-      result.textContent = text;
-      announce(text);
-      changed();
+  const another = (label, handle) => button(label, () => load(dialog, handle, changed));
+  const run = async (pressed, action) => {
+    disable(actions, true); // one change at a time
+    const outcome = await action(timer).catch(failed);
+    disable(actions, false);
+    if (outcome === null) {
+      pressed.focus();
+      return;
     }
+    result.textContent = outcome.text;
+    if (outcome.state !== undefined) {
+      state.replaceChildren(stateAfter(outcome));
+      actions.replaceChildren(
+        ...(outcome.state === null ? [another("Read it again", timer.handle)] : []),
+        ...(outcome.next === null ? [] : [another("Show the new timer", outcome.next)]),
+      );
+    }
+    focusFirst(dialog, actions);
+    announce(outcome.text);
+    changed();
   };
+  const offer = (label, action, attributes) =>
+    button(label, ({ currentTarget }) => run(currentTarget, action), attributes);
   actions.append(
-    button("Postpone", () => run(postponeTimer)),
-    button("Fire now", () => run(fireTimer)),
-    button("Cancel the timer", () => run(cancelTimer), { class: "grave" }),
+    offer("Postpone", postponeTimer),
+    offer("Fire now", fireTimer),
+    offer("Cancel the timer", cancelTimer, { class: "grave" }),
   );
   dialog.body.replaceChildren(
     timer.cancelled ? note("It is cancelled: the message will not be delivered.", "warn") : actions,
     result,
-    fields(timer),
+    fields(timer, state),
     el("h3", {}, "Message"),
     ...messageOf(timer),
   );
-  (actions.querySelector("button") ?? dialog.querySelector("button")).focus();
+  focusFirst(dialog, actions);
 }
 
-function fields(timer) {
+function disable(actions, isDisabled) {
+  for (const each of actions.children) {
+    each.disabled = isDisabled;
+  }
+}
+
+function focusFirst(dialog, actions = null) {
+  const first = dialog.contains(actions) ? actions.querySelector("button") : null;
+  (first ?? dialog.querySelector("button")).focus();
+}
+
+// One that is not pending can be read again at most; after another failure all is as before.
+function failed({ code: problem, message }) {
+  const text = `Nothing is known to have changed: ${message}.`;
+  return problem === "not_pending" ? { text, state: null, next: null } : { text };
+}
+
+/** The state of a timer by the reply to its change. */
+function stateAfter({ state }) {
+  return state === null
+    ? el("span", { class: "muted" }, "unknown until it is read again")
+    : el("span", { class: state === "cancelled" ? "tag bad" : "tag" }, state);
+}
+
+function fields(timer, state) {
   const rows = [
     ["Due", timer.due_ms === null ? "at once" : moment(timer.due_ms)],
     ["Exactly", timer.due_ms === null ? "" : full(timer.due_ms)],
@@ -75,7 +117,7 @@ function fields(timer) {
     ["Id", code(timer.id)],
     ["Record", code(timer.source)],
     ["Handle", code(timer.handle ?? "none")],
-    ["State", stateOf(timer)],
+    ["State", state],
   ];
   return list(rows);
 }
