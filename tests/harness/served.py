@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,10 +29,11 @@ LOCAL = "http://localhost"
 COUNT = 60
 
 
-def settings_of(path: Path, **serve: Any) -> Settings:
-    """Of a shard that allows every target."""
-    timer = {"topics": "timers", "targets": "*", "slots": 100_000}
+def settings_of(path: Path, quotas: Mapping[str, int] | None = None, **serve: Any) -> Settings:
+    """Of a shard that allows every target; `quotas`: messages per second of timer topics."""
+    timer: dict[str, Any] = {"topics": "timers", "targets": "*", "slots": 100_000}
     timer |= {"roll_window": "1h", "margin": "5m"}
+    timer["topic"] = {name: {"quota_per_second": rate} for name, rate in (quotas or {}).items()}
     given = {"timer": timer, "storage": {"data_dir": path / "data"}, "serve": serve}
     return load(None, given)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,8 +25,10 @@ from tests.harness.served import (
 )
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import SparklessShard
-from tests.harness.timer_rows import P0
+from tests.harness.timer_rows import P0, P1
 
+from duewheel.checkpoints.quota_waiting import QuotaWaiting
+from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.client import Answer
 from duewheel.clock import Clock, SystemClock
@@ -109,7 +112,7 @@ def test_every_view_fits_and_names_its_controls(
     with listening(app_of(settings)) as address:
         for view in ("pending", "shard"):
             open_page(page, address, view)
-            page.wait_text("#strip", "120")
+            page.wait_text("#strip", "120\ncancelled ones included")
             if view == "pending":
                 page.wait_text("#view-pending .caption", f"{2 * COUNT} timers")
             assert page.run("return document.documentElement.scrollWidth") <= size[0], view
@@ -365,6 +368,50 @@ def test_a_recovery_and_the_loss_of_the_api_are_shown(page: Browser, settings: S
     page.driver.get("about:blank")
     lines = page.console()
     assert [line for line in lines if "503" not in line and "ERR_" not in line] == []
+
+
+def test_a_topic_at_its_quota_is_shown(page: Browser, tmp_path: Path) -> None:
+    """While messages wait for it, and no longer."""
+    settings = settings_of(tmp_path, quotas={"timers": 20})
+    fill(settings)
+    data_dir = settings.storage.data_dir
+    with listening(app_of(settings)) as address:
+        open_page(page, address)
+        page.wait_text("#conditions", "Dequeue does not run")
+        assert "quota" not in page.text("#conditions")
+        waiting = {P0: (60, 1_260), P1: (60, 94)}
+        QuotaWaiting(SystemClock().now_ms(), waiting).write(data_dir)
+        page.wait_text(
+            "#conditions [data-name=quota_timers].warn",
+            "timers has reached its quota of 20 per second: 1,234 messages wait in Kafka.",
+        )
+        QuotaWaiting(SystemClock().now_ms()).write(data_dir)
+        page.wait(lambda: "quota" not in page.text("#conditions"), "its end")
+        page.driver.get("about:blank")
+
+
+def test_less_than_a_second_is_not_behind(page: Browser, settings: Settings) -> None:
+    """An idle shard is up to a slot and a heartbeat behind: that delays nothing."""
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0, P1: 0})
+    state = world.shard.directory(Role.DEQUEUE).state
+    fresh_ms = SystemClock().now_ms() + 60_000
+
+    def beat(behind_ms: int) -> None:
+        state.live.beat(Role.DEQUEUE, os.getpid(), fresh_ms, behind_ms)
+
+    try:
+        with listening(app_of(settings)) as address:
+            beat(504)
+            open_page(page, address, "shard")
+            page.wait_text("#view-shard .panel[aria-label=Dequeue]", "running")
+            assert field_of(page, "Behind", "#strip") == "none"
+            assert field_of(page, "Behind", "#view-shard") == "none"
+            beat(4_000)
+            page.wait(lambda: field_of(page, "Behind", "#strip") == "4 s", "it is behind")
+            assert field_of(page, "Behind", "#view-shard") == "4 s"
+            page.driver.get("about:blank")
+    finally:
+        world.stop()
 
 
 def test_before_the_first_start_there_is_a_page(page: Browser, tmp_path: Path) -> None:

@@ -72,6 +72,9 @@ function inUnits(ms) {
   return parts.join(" ");
 }
 
+/** How far deliveries are behind. Dequeue reports it twice a second, so less than one is none. */
+export const behind = (ms) => (ms < SECOND ? "none" : duration(ms));
+
 /** How far an instant is: "in 3 min", "2 h ago". */
 export function relative(ms) {
   const away = ms - now();

@@ -1,7 +1,7 @@
 // The strip of numbers on top: what is pending, how fast it comes and leaves, how late it is.
 
 import { el } from "./dom.js";
-import { bytes, count, counted, duration, rate } from "./format.js";
+import { behind, bytes, count, counted, duration, rate } from "./format.js";
 import { HistogramSamples, Samples } from "./samples.js";
 
 const RATE_MS = 10_000;
@@ -59,7 +59,10 @@ export class Live {
     const tiles = el("div", { class: "tiles" });
     const tile = (name, explained) => new Tile(tiles, name, explained);
     strip.append(tiles);
-    this.pending = tile("Pending", "Timers in the wheel");
+    this.pending = tile(
+      "Pending",
+      "Timers in the wheel. A cancelled one counts until it would have left: it is dropped then",
+    );
     this.accepted = tile("Accepted", "Timers that ingest has taken into the wheel, over 10 s");
     this.delivered = tile(
       "Delivered",
@@ -69,7 +72,10 @@ export class Live {
       "Lateness",
       "Acknowledgement minus due time, upper bounds of half and of 99 % of the last minute's timers",
     );
-    this.behind = tile("Behind", "Now minus the end of the last slot that is delivered in full");
+    this.behind = tile(
+      "Behind",
+      "Now minus the end of the last slot that is delivered in full. Dequeue reports it twice a second: less than a second is the age of its report, and no delay",
+    );
     this.lag = tile(
       "Ingest lag",
       "Messages in the timer topics that are not in the wheel, and the age of the oldest",
@@ -84,7 +90,8 @@ export class Live {
   showStatus(status, at) {
     this.placed.add(at, status.pending + status.delivered);
     this.out.add(at, status.delivered);
-    this.pending.show(count(status.pending), status.role === "standby" ? "of the owner" : "");
+    const counts = status.role === "standby" ? "of the owner" : "cancelled ones included";
+    this.pending.show(count(status.pending), counts);
     this.#rate(this.accepted, this.placed);
     this.#rate(this.delivered, this.out);
     this.#showDelays(status);
@@ -109,11 +116,11 @@ export class Live {
   }
 
   #showDelays({ dequeue, ingest, bounds }) {
-    const behind = dequeue.behind_ms;
-    const isBehind = behind > bounds.ready_behind_ms.value;
+    const behindMs = dequeue.behind_ms;
+    const isBehind = behindMs > bounds.ready_behind_ms.value;
     this.behind.show(
-      behind === null ? "–" : duration(behind),
-      behind === null ? `dequeue is ${dequeue.state}` : "",
+      behindMs === null ? "–" : behind(behindMs),
+      behindMs === null ? `dequeue is ${dequeue.state}` : "",
       isBehind ? "bad" : "",
     );
     if (ingest.lag === null) {

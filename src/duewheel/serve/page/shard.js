@@ -3,7 +3,7 @@
 import { code, list } from "./cells.js";
 import { ask } from "./dialogs.js";
 import { announce, button, el, note, table } from "./dom.js";
-import { bytes, count, counted, duration, relative } from "./format.js";
+import { behind, bytes, count, counted, duration, relative } from "./format.js";
 import { pause, resume } from "./operations.js";
 import { change } from "./route.js";
 import { clock, moment } from "./times.js";
@@ -163,7 +163,7 @@ function dequeueRows(status) {
   return [
     ...processRows(status, "dequeue"),
     ["Delivered up to", dequeue.floor_ms === null ? "nothing yet" : clock(dequeue.floor_ms)],
-    ["Behind", dequeue.behind_ms === null ? "unknown" : duration(dequeue.behind_ms)],
+    ["Behind", dequeue.behind_ms === null ? "unknown" : behind(dequeue.behind_ms)],
     [
       "Clock",
       dequeue.clock_skew_ms === null
