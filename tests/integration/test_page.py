@@ -422,6 +422,23 @@ def test_before_the_first_start_there_is_a_page(page: Browser, tmp_path: Path) -
         page.driver.get("about:blank")
 
 
+BROKEN = """
+const broken = [], texts = document.createTreeWalker(
+  document.querySelector(arguments[0]), NodeFilter.SHOW_TEXT);
+for (let text; (text = texts.nextNode()); ) {
+  for (const { 0: word, index } of text.data.matchAll(/[\\w@]+/g)) {
+    const range = document.createRange();
+    range.setStart(text, index);
+    range.setEnd(text, index + word.length);
+    if (new Set([...range.getClientRects()].map(({ top }) => top)).size > 1) {
+      broken.push(word);
+    }
+  }
+}
+return broken;
+"""  # the words of a part of the page that do not stand in one line
+
+
 @pytest.mark.kafka
 def test_a_timer_is_cancelled_in_kafka(page: Browser, config: Path) -> None:
     receipts = {"receipts_topic": f"{load(config).app.id}.receipts"}
@@ -466,6 +483,17 @@ def test_a_timer_is_cancelled_in_kafka(page: Browser, config: Path) -> None:
             page.wait_text("#view-pending .list", "cancelled")
             open_page(page, address, "dead-letters")
             page.wait_text("#view-dead-letters", "There are no dead letters")
+            for key in (b"customer-42", b"k" * 200):
+                denied = ("REAL_TOPIC", b"orders.denied")
+                shard.send(shard.timers, 0, (key, b"pay", [denied, *due]))
+            shard.pump()
+            page.run("document.querySelector('#view-dead-letters .head button').click()")
+            page.wait_text("#view-dead-letters .list", "target_not_allowed")
+            for width in (360, 761, 1200, 1920):
+                page.resize(width, 900, "light")
+                assert page.run("return document.documentElement.scrollWidth") <= width
+                assert page.run(BROKEN, "#view-dead-letters table") == ["k" * 200], width
+            page.resize(1400, 900, "light")
             open_page(page, address, "receipts")
             page.wait_text("#view-receipts", "No receipt matches")
             now = [("TIMER_DELAY_MS", b"0"), ("UNIQ_KEY", b"reminder-43")]

@@ -86,11 +86,11 @@ function cellsOf(letter) {
   const size = letter.value_bytes === null ? "null" : bytes(letter.value_bytes);
   return [
     opener,
-    code(letter.code ?? "none"),
-    letter.error ?? "",
-    keyOf(letter),
+    whole(code(letter.code ?? "none")),
+    el("span", { class: "words" }, letter.error ?? ""),
+    whole(keyOf(letter)),
     size,
-    code(`${letter.partition}@${letter.offset}`),
+    whole(code(`${letter.partition}@${letter.offset}`)),
     el(
       "span",
       { class: letter.replayed ? "tag" : "tag warn" },
@@ -98,6 +98,8 @@ function cellsOf(letter) {
     ),
   ];
 }
+
+const whole = (value) => el("span", { class: "whole" }, value);
 
 async function show(letter) {
   const dialog = open("Dead letter", "side");
