@@ -24,8 +24,8 @@ def main() -> None:
 
         run_command()
     except ModuleNotFoundError as error:
-        command = "".join(sys.argv[1:2])
-        text = extras.remedy(error, extras.COMMANDS.get(command, "dequeue"))
+        command, *others = [*sys.argv[1:], ""]
+        text = extras.remedy(error, extras.of_command(command, *others))
         if text is None:
             raise
         if command in {"", "-h", "--help"}:

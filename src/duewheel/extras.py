@@ -50,9 +50,15 @@ COMMANDS: dict[str, Extra] = {
     "dev-broker": "service",
     "audit": "audit",
     "serve": "serve",
-    "import": "import",
+    "import postgres": "import",
+    "import redis": "import",
 }
 """The commands that need more than "dequeue", and the extra of each."""
+
+
+def of_command(*words: str) -> Extra:
+    """The extra that a command needs; `words` are those behind `duewheel`, at least the first."""
+    return COMMANDS.get(" ".join(words[:2])) or COMMANDS.get(words[0], "dequeue")
 
 
 def _install(extra: Extra) -> str:

@@ -16,7 +16,7 @@ from duewheel.cli.printable import printable
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings, load
 from duewheel.errors import NO_ROOM, ConfigError, DiskFull, KafkaUnavailable
-from duewheel.extras import COMMANDS, require
+from duewheel.extras import of_command, require
 from duewheel.osutil import logs
 
 Command = Callable[..., Any]
@@ -92,7 +92,7 @@ def with_settings(
             **others: Any,
         ) -> Any:
             settings = load(config, _overrides(bootstrap_servers, data_dir, pairs))
-            if (extra := COMMANDS.get(_command())) is not None:
+            if (extra := of_command(*_words())) != "dequeue":
                 require(extra)
             # A command's output is its result: the steps of a start are the log of a process.
             is_default = settings.source("log.level") == "default"
@@ -111,12 +111,14 @@ def with_settings(
     return decorate
 
 
-def _command() -> str:
-    """The name behind `duewheel`: of a group, not of its command."""
-    context = click.get_current_context()
-    while context.parent is not None and context.parent.parent is not None:
+def _words() -> list[str]:
+    """The names of group and command, without `duewheel`."""
+    context: click.Context | None = click.get_current_context()
+    words = []
+    while context is not None:
+        words.append(context.info_name or "")
         context = context.parent
-    return context.info_name or ""
+    return words[-2::-1] or words
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from duewheel.cli.command_groups import GROUPS
 from duewheel.cli.main import cli
-from duewheel.extras import COMMANDS
+from duewheel.extras import COMMANDS, of_command
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = DOCS / "commands.md"
@@ -39,8 +39,15 @@ def test_the_page_has_the_same_groups() -> None:
 
 
 def test_the_quickstart_has_the_extra_of_each_command() -> None:
-    assert set(COMMANDS) <= set(cli.commands)
+    assert {command.partition(" ")[0] for command in COMMANDS} <= set(cli.commands)
     row = r"^\| `duewheel\[(\w+)\]`.* \| .* \| (.*) \|$"
     rows = dict(re.findall(row, (DOCS / "quickstart.md").read_text("utf-8"), re.MULTILINE))
     for command, extra in COMMANDS.items():
-        assert f"`{command}`" in rows[extra] or f"]({command}.md)" in rows[extra], command
+        group = command.partition(" ")[0]
+        assert f"`{command}`" in rows[extra] or f"]({group}.md)" in rows[extra], command
+
+
+def test_an_import_from_a_topic_needs_no_driver_of_a_database() -> None:
+    assert of_command("import", "karafka", "--dry-run") == "dequeue"
+    assert of_command("import", "redis") == "import"
+    assert of_command("run", "--take-over") == of_command("dev-broker", "run") == "service"
