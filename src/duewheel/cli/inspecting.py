@@ -19,7 +19,8 @@ from duewheel.errors import ConfigError
 def status(settings: Settings, *, everything: bool, output: str) -> None:
     """Show the state of the shard, from its data directory.
 
-    JSON has every field, and the bounds that follow from the settings.
+    JSON has every field, and the bounds that follow from the settings. If Kafka has not reported
+    for too long, text also says whether it takes connections from this host.
     """
     from duewheel.cli.status_text import status_lines
     from duewheel.clock import SystemClock
@@ -29,7 +30,12 @@ def status(settings: Settings, *, everything: bool, output: str) -> None:
     if everything or output == "json":
         show(found, output)
     else:
-        for line in status_lines(found, SystemClock().now_ms()):
+        unreachable = ""
+        if "ends_unknown" in found["not_ready"]:
+            from duewheel.kafka.bootstrap import why_unreachable
+
+            unreachable = why_unreachable(settings)
+        for line in status_lines(found, SystemClock().now_ms(), unreachable):
             click.echo(line)
 
 

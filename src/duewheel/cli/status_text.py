@@ -16,14 +16,15 @@ Line = tuple[str, str]
 _BEHIND_MS = 1_000  # less is a transaction under way
 
 
-def status_lines(shard: Mapping[str, Any], now_ms: int) -> Iterator[str]:
+def status_lines(shard: Mapping[str, Any], now_ms: int, unreachable: str = "") -> Iterator[str]:
     """Describes the state of a shard.
 
     Args:
         shard: the object of `ops.status.status`.
         now_ms: this host's clock.
+        unreachable: why this host has no connection to Kafka; empty if that is not so.
     """
-    yield from _aligned(_status(shard, now_ms))
+    yield from _aligned(_status(shard, now_ms, unreachable))
 
 
 def _aligned(lines: Iterator[Line]) -> Iterator[str]:
@@ -34,14 +35,17 @@ def _aligned(lines: Iterator[Line]) -> Iterator[str]:
         yield f"{name:<{width}}  {text}"
 
 
-def _status(shard: Mapping[str, Any], now_ms: int) -> Iterator[Line]:
+def _status(shard: Mapping[str, Any], now_ms: int, unreachable: str) -> Iterator[Line]:
     yield "ready", "yes" if shard["ready"] else "no"
     for code, reason in shard["not_ready"].items():
         yield "", f"{reason} ({code})"
+    if unreachable:
+        yield "", unreachable
     yield "shard", f"{shard['shard']}, {shard['role']}, in {shard['data_dir']}"
     yield "pending", str(shard["pending"])
     yield "delivered", str(shard["delivered"])
-    yield "ingest", "; ".join(_ingest(shard["ingest"]))
+    answered = "ends_unknown" not in shard["not_ready"]
+    yield "ingest", "; ".join(_ingest(shard["ingest"], now_ms, answered=answered))
     yield "dequeue", "; ".join(_dequeue(shard["dequeue"], now_ms))
     yield from _topics(shard["timer_topics"])
     yield from _quotas(shard["quotas"])
@@ -63,10 +67,13 @@ def _process(process: Mapping[str, Any]) -> Iterator[str]:
     yield process["state"] if pid is None else f"{process['state']}, process {pid}"
 
 
-def _ingest(process: Mapping[str, Any]) -> Iterator[str]:
+def _ingest(process: Mapping[str, Any], now_ms: int, *, answered: bool) -> Iterator[str]:
     yield from _process(process)
     if process["lag"] is None:
         yield "lag not known yet"
+    elif not answered:
+        since = about(now_ms - process["lag_asked_ms"])
+        yield f"lag not known, {process['lag']} messages {since} ago"
     elif not process["lag"]:
         yield "no lag"
     else:

@@ -35,6 +35,15 @@ def refusals(settings: Settings, seconds: float) -> list[tuple[str, str]]:
     )
 
 
+def why_unreachable(settings: Settings) -> str:
+    """Each server's reason, if none takes a connection from this host; else ""."""
+    by_server = refusals(settings, _CONNECT_S)
+    if not by_server or not all(refusal for _, refusal in by_server):
+        return ""
+    reasons = "; ".join(f"{server}: {refusal}" for server, refusal in by_server)
+    return f"Kafka takes no connections: {reasons}"
+
+
 def require_connection(settings: Settings) -> None:
     """Refuses to go on if no server logs a client in.
 
@@ -42,10 +51,8 @@ def require_connection(settings: Settings) -> None:
         ConfigError: the servers refuse the client settings; with the reason.
         KafkaUnavailable: with each server's reason.
     """
-    by_server = refusals(settings, _CONNECT_S)
-    if by_server and all(refusal for _, refusal in by_server):
-        reasons = "; ".join(f"{server}: {refusal}" for server, refusal in by_server)
-        raise KafkaUnavailable(f"Kafka takes no connections: {reasons} ({REMEDY})")
+    if unreachable := why_unreachable(settings):
+        raise KafkaUnavailable(f"{unreachable} ({REMEDY})")
     client = ClientSettings(settings.kafka.client_options("admin"))
     made = client.attempts(Deadline(LOGIN_S))
     if any(not each.problem for each in made):

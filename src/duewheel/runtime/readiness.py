@@ -127,7 +127,9 @@ def _late(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
     found, lag = {}, state.live.lag
     if now_ms - lag.polled_ms > bounds.silence_ms:
         since = f"for {_s(now_ms - lag.polled_ms)}" if lag.polled_ms else "yet"
-        found["ends_unknown"] = f"Kafka has not reported the ends of the timer topics {since}"
+        text = f"Kafka has not reported the ends of the timer topics {since}"
+        _, how = process_state(state, "dequeue")
+        found["ends_unknown"] = text if how in ALIVE else f"{text}: dequeue, which asks, is {how}"
     if lag.messages and not state.live.paused(Role.INGEST):
         oldest_ms, stuck_ms = now_ms - lag.oldest_ms, now_ms - lag.stuck_ms
         if oldest_ms > bounds.lag_ms:
@@ -141,7 +143,9 @@ def _late(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
     if not state.live.paused(Role.DEQUEUE):
         behind_ms = behind_now_ms(state, now_ms)
         if behind_ms > bounds.behind_ms:
-            found["dequeue_behind"] = f"a slot that ended {_s(behind_ms)} ago is not delivered"
+            found["dequeue_behind"] = (
+                f"delivery is {_s(behind_ms)} behind: timers due since then, if any, wait"
+            )
     return found
 
 

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from tests.harness.cancel_world import cancel
 from tests.harness.config_file import small_settings
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0
 
+from duewheel.checkpoints.live_fields import Lag
+from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.state_file import State
 from duewheel.cli.filters import cancel_matching
+from duewheel.cli.main import cli
 from duewheel.cli.options import show, show_row
 from duewheel.cli.status_text import status_lines
 from duewheel.cli.timer_text import timer_line
+from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
+from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError
 from duewheel.ops.listed_timers import listed, selection
 from duewheel.ops.status import status
@@ -111,6 +119,30 @@ def test_status_begins_with_what_matters_and_has_no_bounds(settings: Settings) -
     assert named["dequeue"] == "stopped"
     assert len(lines) < 15
     assert not set(found["bounds"]) & set("\n".join(lines).split())
+
+
+def test_status_of_a_stopped_shard_without_kafka_says_what_is_not_known(
+    settings: Settings, tmp_path: Path
+) -> None:
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
+    now_ms = SystemClock().now_ms()
+    with State.open(settings.storage.data_dir) as state:
+        state.live.note_lag(Lag(now_ms - 69_000, 0, now_ms, now_ms, 0))
+        state.live.beat(Role.DEQUEUE, 1, now_ms - 69_000, 0)
+    world.stop()
+    (nobody,) = free_ports(1)
+    config = tmp_path / "duewheel.toml"
+    config.write_text(
+        f'[kafka]\nbootstrap_servers = "{HOST}:{nobody}"\n[timer]\ntopics = ["timers"]\n'
+        f'[storage]\ndata_dir = "{settings.storage.data_dir}"\n'
+    )
+    ended = CliRunner().invoke(cli, ["status", "--config", str(config)], standalone_mode=False)
+    assert ended.exception is None
+    said = re.sub(r"\d+ s\b|1m\d+s", "69 s", ended.output)
+    assert "topics for 69 s: dequeue, which asks, is stopped (ends_unknown)" in said
+    assert f"Kafka takes no connections: {HOST}:{nobody}: [Errno 111]" in said
+    assert "stopped; lag not known, 0 messages 69 s ago" in said
+    assert "delivery is 69 s behind: timers due since then, if any, wait (dequeue_behind)" in said
 
 
 def test_status_of_a_shard_at_work() -> None:
