@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from kafka import KafkaProducer
 from tests.harness.config_file import write_config
 from tests.harness.launcher import launch, objects, run
@@ -15,9 +16,10 @@ from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints.live_fields import Lag
 from duewheel.checkpoints.role import Role
+from duewheel.cli.main import cli
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
-from duewheel.errors import Locked
+from duewheel.errors import ConfigError, Locked
 from duewheel.ops.status import status
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -31,6 +33,13 @@ def test_init_may_be_repeated(config: Path) -> None:
     again = run(config, "init")
     assert again.returncode == 0, again.stderr
     assert "nothing is changed" in again.stdout
+
+
+def test_before_init_each_reader_of_a_topic_names_it(config: Path) -> None:
+    for words in (["dlq", "list"], ["recover", "--dry-run"], ["reshard", "--to", "2", "--dry-run"]):
+        error = CliRunner().invoke(cli, [*words, "--config", str(config)]).exception
+        assert isinstance(error, ConfigError), (words, error)
+        assert "`duewheel init` creates" in str(error)
 
 
 def test_what_deployments_ask_of_running_processes(config: Path) -> None:

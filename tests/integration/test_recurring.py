@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -157,6 +158,19 @@ def kills(config: Path, pumped: Pumped, number: int) -> None:
     assert pumped.shard.letters() == []
     for each in running:
         assert each.end(signal.SIGTERM, WITHIN_S) and each.exit_code == 0
+
+
+def test_before_init_each_operation_names_the_missing_topic(config: Path) -> None:
+    new = ("--every", "90s", "--target", "orders", "--value", "v", "--no-wait")
+    named = [("next", "a"), *((each, "a", "--no-wait") for each in ("pause", "resume", "stop"))]
+    for words in [("set", "a", *new), ("list",), *named]:
+        error = command(config, *words).exception
+        assert isinstance(error, ConfigError), (words, error)
+        assert re.search(r"no topic '.*[.]schedules': `duewheel init` creates it", str(error))
+    app = make_app(load(config), SystemClock(), Access(TOKEN.encode()))
+    with TestClient(app, base_url=LOCAL, headers=bearer(TOKEN)) as client:
+        refused = client.get("/v1/schedules")
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
 
 
 def test_what_is_refused_and_shown(config: Path) -> None:

@@ -25,13 +25,13 @@ from typing import TypeVar
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import OffsetSpec
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, UnknownTopicOrPartitionError, for_code
 from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.held_copies import HELD_PREFIX
 from duewheel.checkpoints.progress import Progress
-from duewheel.errors import DuewheelError
+from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.clients import ClientSettings, close, open_admin, open_reader
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.polling import records_until
@@ -138,10 +138,32 @@ def newest_records(
         consumer.seek(where, bounds[0])
         return _read(consumer, where, bounds[1], deadline)
 
-    rows = settings.call(deadline, f"look up {topic}", lambda: admin.describe_topics([topic]))
-    partitions = [TopicPartition(topic, n) for row in rows for n in range(len(row["partitions"]))]
+    partitions = partitions_of(settings, admin, topic, deadline)
     found = _within_ends(settings, admin, partitions, read, deadline, past_open=past_open)
     return {key: record for each in found for key, record in each.items()}
+
+
+def partitions_of(
+    settings: ClientSettings, admin: KafkaAdminClient, topic: str, deadline: Deadline
+) -> list[TopicPartition]:
+    """The partitions of a topic that `duewheel init` creates.
+
+    Raises:
+        ConfigError: there is no such topic, or no right to describe it.
+        KafkaUnavailable: no answer in time.
+    """
+
+    def ask() -> list[TopicPartition]:
+        (row,) = admin.describe_topics([topic])
+        if row["error_code"] == UnknownTopicOrPartitionError.errno:
+            raise ConfigError(
+                f"Kafka at {settings.address} has no topic {topic!r}: `duewheel init` creates it"
+            )
+        if row["error_code"]:
+            raise for_code(row["error_code"])
+        return [TopicPartition(topic, number) for number in range(len(row["partitions"]))]
+
+    return settings.call(deadline, f"look up {topic}", ask)
 
 
 def last_write_ms(

@@ -11,7 +11,7 @@ from kafka.structs import TopicPartition
 from duewheel.kafka.clients import ClientSettings, close, open_admin, open_reader
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.polling import records_until
-from duewheel.kafka.state_topic import ends_of
+from duewheel.kafka.state_topic import ends_of, partitions_of
 
 _POLL_MS = 20
 
@@ -50,10 +50,12 @@ class TopicFollower:
         transactions below it.
 
         Raises:
+            ConfigError: there is no such topic.
             KafkaUnavailable: no headway in time.
         """
         admin = open_admin(self._settings, deadline)
         try:
+            partitions_of(self._settings, admin, self._place.topic, deadline)
             _, end = ends_of(self._settings, admin, self._place, deadline)
         finally:
             close(admin)

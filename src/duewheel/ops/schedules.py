@@ -75,7 +75,7 @@ def put(
         A row of ScheduleOverview.
 
     Raises:
-        ConfigError: as `accepted_schedule`.
+        ConfigError: as `accepted_schedule`, or as `overview`.
         KafkaUnavailable, Unacknowledged: as `ops.changes.send`.
     """
     schedule = accepted_schedule(settings, name, times, message)
@@ -167,7 +167,7 @@ def overview(settings: Settings) -> ScheduleOverview:
     """Reads all schedules.
 
     Raises:
-        ConfigError: the settings name no topic for them.
+        ConfigError: the settings name no topic for them, or there is none of this name.
         KafkaUnavailable: no answer in time.
     """
     with _records(settings) as records:
