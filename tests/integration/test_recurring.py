@@ -198,6 +198,10 @@ def test_what_is_refused_and_shown(config: Path) -> None:
     assert "not applied yet" in shown
     lines = command(config, "next", "night").output.splitlines()
     assert len(lines) == 10 and all("T02:30:00+0" in each for each in lines)
+    assert command(config, "pause", "night", "--no-wait").exit_code == 0
+    done = command(config, "next", "night")
+    assert len(done.stdout.splitlines()) == 10
+    assert "night is paused: none of these fires before `duewheel schedule resume`" in done.stderr
     done = command(config, "set", "b", "--every", "90", "--target", "orders", "--value", "v")
     assert isinstance(done.exception, ConfigError) and "is no duration" in str(done.exception)
     assert command(config, "stop", "night", "--no-wait").exit_code == 0

@@ -119,7 +119,11 @@ def next_(settings: Settings, name: str, output: str) -> None:
     """Show the next ten instants of a schedule, in UTC and in its zone."""
     from duewheel.ops.schedules import next_instants, schedule_of
 
-    zone = ZoneInfo(schedule_of(settings, name).zone)
+    found = schedule_of(settings, name)
+    if found.paused:
+        text = "none of these fires before `duewheel schedule resume`"
+        click.echo(f"duewheel: {name} is paused: {text}", err=True)
+    zone = ZoneInfo(found.zone)
     for instant_ms in next_instants(settings, name):
         local = datetime.fromtimestamp(instant_ms / 1000, zone).isoformat(timespec="seconds")
         row = {"due_ms": instant_ms, "local": local}
