@@ -29,7 +29,7 @@ from duewheel.cli.main import cli
 from duewheel.client import producer
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError
-from duewheel.schemas.header_names import REQUEST, Answer
+from duewheel.schemas.header_names import DROP_IN, REQUEST, Answer
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -38,6 +38,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
 ]
 CLIENTS = {"java": "java/Reminder.java", "go": "go/main.go", "js": "node/reminder.js"}
 TEST = re.compile(r"^def test_", re.MULTILINE)
+REQUEST_NAMES = REQUEST.keys() | set[str]().union(*DROP_IN.values())
 LANGUAGES = {"toml", "python", "sh", "json", *CLIENTS, ""}  # "": drawings
 
 
@@ -160,7 +161,7 @@ def exists(words: list[str]) -> None:
         assert rest[0] == "install" and set(extras) <= EXTRAS.keys()
     elif program == "kcat":
         headers = [rest[at + 1] for at, word in enumerate(rest) if word == "-H"]
-        assert {header.partition("=")[0] for header in headers} <= REQUEST.keys()
+        assert {header.partition("=")[0] for header in headers} <= REQUEST_NAMES
     elif program == "printf":
         headers = rest[0].partition("\\t")[0].split(",")
         assert {header.partition(":")[0] for header in headers} <= REQUEST.keys()
@@ -292,6 +293,9 @@ class QuickConsumer:
         pass
 
     def group_metadata(self) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
 
