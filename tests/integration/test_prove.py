@@ -119,6 +119,7 @@ def test_a_proof_with_a_kill_holds_and_leaves_nothing(prove: ProveRun) -> None:
     assert result["interruptions"][1]["kind"] == "dequeue"
     assert result["lateness_ms"]["undisturbed"]["count"] > 0
     assert result["lateness_ms"]["disturbed"]["count"] > 0
+    assert sum(row["count"] for row in result["lateness_ms"].values()) == result["delivered"]
     page = prove.out.read_text("utf-8")
     assert "The guarantees held" in page and result["name"] in page
     prove.require_nothing_left()

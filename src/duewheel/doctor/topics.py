@@ -227,7 +227,13 @@ def _progress(cluster: Cluster) -> Iterator[Diagnosis]:
         yield Diagnosis(code, "error", subject, str(error), "duewheel recover --dry-run")
         return
     if shard.index not in shards:
-        yield Diagnosis(code, "warning", subject, "the shard has none yet", "duewheel init")
+        yield Diagnosis(
+            code,
+            "warning",
+            subject,
+            "the shard has not begun: Kafka has no progress of it",
+            "duewheel init",
+        )
         return
     newest = shards[shard.index]
     age_s = (cluster.clock.now_ms() - newest.at_ms) / 1000

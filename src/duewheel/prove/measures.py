@@ -93,12 +93,13 @@ class Measures:
 
     Attributes:
         undisturbed, disturbed: lateness of timers with a delay.
-        at_once: lateness of undisturbed timers that were due when they were written.
+        at_once, at_once_disturbed: lateness of timers that were due when they were written.
     """
 
     undisturbed: Quantiles
     disturbed: Quantiles
     at_once: Quantiles
+    at_once_disturbed: Quantiles
     over_time: OverTime
 
 
@@ -128,6 +129,7 @@ def measure(
         undisturbed=Quantiles.of(late_ms[delayed & ~disturbed]),
         disturbed=Quantiles.of(late_ms[delayed & disturbed]),
         at_once=Quantiles.of(late_ms[~delayed & ~disturbed]),
+        at_once_disturbed=Quantiles.of(late_ms[~delayed & disturbed]),
         over_time=_over_time(
             np.array(scheduled_ms, np.int64),
             received_ms,

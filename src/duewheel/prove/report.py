@@ -38,6 +38,7 @@ _KINDS = {
 }
 # The findings of `duewheel doctor` that describe a cluster, whatever their severity.
 _OF_CLUSTER = {"broker_reachable", "kafka_version", "transaction_version", "clock", "transactions"}
+_BEFORE_BEGIN = "progress"  # of a shard that has begun: a proof examines before its shard begins
 _QUANTILE_NAMES = {"p50": "50 %", "p90": "90 %", "p99": "99 %", "p999": "99.9 %", "max": "all"}
 
 Row = Sequence[object]
@@ -120,6 +121,7 @@ def _lateness(result: ProofResult) -> str:
             row("undisturbed", measures.undisturbed),
             row("after a start or kill, until deliveries flowed", measures.disturbed),
             row("due at once, undisturbed", measures.at_once),
+            row("due at once, after a start or kill", measures.at_once_disturbed),
         ],
     )
 
@@ -138,8 +140,12 @@ def _faults(result: ProofResult) -> str:
 
 
 def _cluster(result: ProofResult) -> str:
-    shown = [each for each in result.cluster if each.severity != "ok" or each.code in _OF_CLUSTER]
-    return _table(("", "finding"), [(each.subject, each.found) for each in shown])
+    rows = [
+        (each.severity, each.subject, each.found)
+        for each in result.cluster
+        if each.code in _OF_CLUSTER or (each.severity != "ok" and each.code != _BEFORE_BEGIN)
+    ]
+    return _table(("severity", "", "finding"), rows)
 
 
 def _plots(result: ProofResult) -> list[Plot]:

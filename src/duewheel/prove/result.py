@@ -96,6 +96,7 @@ class ProofResult:
                 "undisturbed": measures.undisturbed.as_json(),
                 "disturbed": measures.disturbed.as_json(),
                 "at_once": measures.at_once.as_json(),
+                "at_once_disturbed": measures.at_once_disturbed.as_json(),
             },
             "interruptions": [
                 {**asdict(each), "took_s": each.took_s} for each in self.interruptions

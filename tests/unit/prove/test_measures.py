@@ -47,11 +47,13 @@ def test_a_delivery_counts_where_it_was_due_and_received() -> None:
             (20_000, 54_000, 56_000),
             (60_000, 60_000, 60_300),  # at once
             (52_000, 62_000, 62_020),
+            (52_000, 52_000, 54_400),  # at once, after the kill
         ]
     )
     assert found.disturbed.count == 3 and found.disturbed.max == 2_000
     assert found.undisturbed == Quantiles(3, 40, 60, 60, 60, 60)
     assert (found.at_once.count, found.at_once.p50) == (1, 300)
+    assert (found.at_once_disturbed.count, found.at_once_disturbed.p50) == (1, 2_400)
 
 
 def test_without_an_end_of_a_fault_all_that_follows_is_disturbed() -> None:
@@ -72,5 +74,6 @@ def test_rates_and_lateness_over_time() -> None:
 
 def test_nothing_was_delivered() -> None:
     found = measured([], [Interruption(START, BEGIN_MS)])
-    assert found.undisturbed == found.disturbed == found.at_once == Quantiles(0)
+    assert found.undisturbed == found.disturbed == Quantiles(0)
+    assert found.at_once == found.at_once_disturbed == Quantiles(0)
     assert found.over_time.scheduled == [0.0]

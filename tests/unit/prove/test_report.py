@@ -36,8 +36,9 @@ RESULT = ProofResult(
     doubtful=0,
     measures=Measures(
         undisturbed=Quantiles(600, 40, 60, 80, 95, 99),
-        disturbed=Quantiles(300, 900, 4_000, 4_900, 5_000, 5_000),
-        at_once=Quantiles(0),
+        disturbed=Quantiles(200, 900, 4_000, 4_900, 5_000, 5_000),
+        at_once=Quantiles(40, 300, 400, 500, 500, 500),
+        at_once_disturbed=Quantiles(60, 2_000, 3_000, 4_000, 4_000, 4_000),
         over_time=OverTime(
             1.0, [0.0, 100.0, 90.0], [0.0, 80.0, 99.0], [None, 41, 50], [None, 90, 99]
         ),
@@ -52,6 +53,8 @@ RESULT = ProofResult(
     cluster=[
         Diagnosis("kafka_version", "ok", "broker 1", "its APIs are those of Kafka 4.3"),
         Diagnosis("topic_rights", "ok", "topic t", "READ"),
+        Diagnosis("free_disk", "warning", "host", "3 GiB are free", "more room"),
+        Diagnosis("progress", "warning", "shard 0 of 1", "none yet", "duewheel init"),
     ],
     settings={"app.id": "duewheel-prove-0123abcd", "kafka.client": {"sasl_plain_password": "**"}},
     versions={"duewheel": "0.1.0", "python": "3.11"},
@@ -101,6 +104,18 @@ def test_a_good_page_is_whole_and_loads_nothing() -> None:
     assert RESULT.plan.command in text
     assert "topic t" not in text  # a right that is granted
     assert text.count("<svg") == 3 and "prefers-color-scheme: dark" in text
+
+
+def test_the_rows_of_lateness_have_all_deliveries() -> None:
+    counts = re.findall(r"<tr><td>[^<]*</td><td>(\d+)</td><td>[\d,]+\u00a0ms</td>", page(RESULT))
+    assert len(counts) == 4 and sum(map(int, counts)) == GOOD.delivered
+
+
+def test_findings_have_their_severity_and_none_is_the_proofs_own() -> None:
+    text = page(RESULT)
+    assert "<tr><td>ok</td><td>broker 1</td><td>its APIs are those of Kafka 4.3</td></tr>" in text
+    assert "<tr><td>warning</td><td>host</td><td>3 GiB are free</td></tr>" in text
+    assert "shard 0 of 1" not in text  # a proof examines before its shard begins
 
 
 def test_each_fault_has_its_line() -> None:
