@@ -59,7 +59,11 @@ def health(settings: Settings) -> int:
 @with_output
 @with_settings()
 def stats(settings: Settings, by: str | None, output: str) -> None:
-    """Count pending timers by target, level and seconds to wait."""
+    """Count pending timers by target, level and seconds to wait.
+
+    A cancelled timer counts until it would have left; `list` marks it.
+    """
+    from duewheel.cli.status_text import WITH_CANCELLED
     from duewheel.clock import SystemClock
     from duewheel.ops import stats as inspection
 
@@ -69,6 +73,8 @@ def stats(settings: Settings, by: str | None, output: str) -> None:
         return
     found = inspection.stats(settings, SystemClock())
     if by is None:
+        if output == "text":
+            found["pending"] = f"{found['pending']}, {WITH_CANCELLED}"
         show(found, output)
         return
     label, counts = ("topic", "by_topic") if by == "topic" else ("within_s", "within_s")

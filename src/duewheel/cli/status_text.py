@@ -13,6 +13,7 @@ from duewheel.runtime.readiness import ALIVE
 
 Line = tuple[str, str]
 
+WITH_CANCELLED = "cancelled ones included"  # in a count of pending timers
 _BEHIND_MS = 1_000  # less is a transaction under way
 
 
@@ -42,7 +43,7 @@ def _status(shard: Mapping[str, Any], now_ms: int, unreachable: str) -> Iterator
     if unreachable:
         yield "", unreachable
     yield "shard", f"{shard['shard']}, {shard['role']}, in {shard['data_dir']}"
-    yield "pending", str(shard["pending"])
+    yield "pending", f"{shard['pending']}, {WITH_CANCELLED}"
     yield "delivered", str(shard["delivered"])
     answered = "ends_unknown" not in shard["not_ready"]
     yield "ingest", "; ".join(_ingest(shard["ingest"], now_ms, answered=answered))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests.harness.cancel_world import cancel
-from tests.harness.config_file import small_settings
+from tests.harness.config_file import small_settings, write_config
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0
 
@@ -23,7 +23,7 @@ from duewheel.cli.options import show, show_row
 from duewheel.cli.status_text import status_lines
 from duewheel.cli.timer_text import timer_line
 from duewheel.clock import SystemClock
-from duewheel.config.settings import Settings
+from duewheel.config.settings import Settings, load
 from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError
 from duewheel.ops.listed_timers import listed, selection
@@ -105,6 +105,20 @@ def test_no_producer_writes_to_the_terminal() -> None:
     assert r"key k\x1b[2J  id a\n2027-01-15  false \u202e line é" in line
 
 
+def test_stats_says_that_cancelled_timers_count(tmp_path: Path) -> None:
+    config = write_config(tmp_path, "127.0.0.1:1", "app")
+    settings = load(config)
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
+    world.append(TimerRow(0, 1, NOW_MS + 5_000, timer_id=b"a"))
+    world.append(cancel(2, timer_id=b"a"))
+    world.stop()
+    words = ["stats", "--config", str(config)]
+    first = CliRunner().invoke(cli, words).output.splitlines()[1]
+    assert first.split(maxsplit=1) == ["pending", "1, cancelled ones included"]
+    counts = json.loads(CliRunner().invoke(cli, [*words, "--output", "json"]).output)
+    assert counts["pending"] == 1
+
+
 def test_status_begins_with_what_matters_and_has_no_bounds(settings: Settings) -> None:
     world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
     world.append(TimerRow(0, 1, NOW_MS + 5_000))
@@ -114,7 +128,7 @@ def test_status_begins_with_what_matters_and_has_no_bounds(settings: Settings) -
     assert lines[0].split() == ["ready", "no"]
     assert "ingest is stopped (ingest_not_running)" in lines[1]
     named = dict(line.split(maxsplit=1) for line in lines if not line.startswith(" "))
-    assert named["pending"] == "1"
+    assert named["pending"] == "1, cancelled ones included"
     assert named["ingest"] == "stopped; lag not known yet"
     assert named["dequeue"] == "stopped"
     assert len(lines) < 15
@@ -185,7 +199,7 @@ def test_status_of_a_shard_at_work() -> None:
         "ready         no",
         "              7 offsets are read again; nothing is delivered until then (recovering)",
         "shard         0, standby, in /d",
-        "pending       4",
+        "pending       4, cancelled ones included",
         "delivered     5",
         "ingest        running, process 7; lag 12 messages, the oldest written 1m1s ago",
         (
