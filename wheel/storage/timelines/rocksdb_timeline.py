@@ -1,9 +1,5 @@
-"""A timeline in RocksDB: one key for each run, ordered by slot.
-
-    key    slot (8 bytes, big-endian), log position of the run's first record (8)
-    value  number of its records (4)
-    key    0xff… (8 bytes), batch (8): its runs come with it in one atomic write
-    key    0xfe… (8 bytes), batch (8): the first that is kept; each later one has its key
+"""A timeline in RocksDB: one key for each run, ordered by slot, and one for each batch, which comes
+with its runs in one atomic write.
 
 So runs are missing if the key of a batch is. RocksDB opens without an error what a lost file
 leaves, and a secondary passes over a table that it cannot open. `forget_below` drops the keys of
@@ -20,6 +16,7 @@ keep theirs, which nothing here reads.
 
 rocksdb_files.py    the databases of a data directory: made, opened, named
 rocksdb_readers.py  the folders of readers
+rocksdb_keys.py     the formats of keys and values
 rocksdb_check.py    a database, compared with the log
 
 One process writes: ingest, for life; or, while there is no ingest, dequeue for the moment in which
@@ -53,13 +50,23 @@ from duewheel.wheel.storage.log_scan import count_between
 from duewheel.wheel.storage.runs import OnProgress, Runs, SlotRuns
 from duewheel.wheel.storage.timelines import rocksdb_files
 from duewheel.wheel.storage.timelines.rocksdb_check import RocksdbVerifier
+from duewheel.wheel.storage.timelines.rocksdb_keys import (
+    BATCHES,
+    COUNT_BYTES,
+    END,
+    FIRST,
+    FIRST_KEPT,
+    KEY_BYTES,
+    counts_in,
+    decoded,
+    encoded,
+    numbered_key,
+    slot_key,
+    whole_slots,
+)
 from duewheel.wheel.storage.timelines.rocksdb_readers import ReaderFolder, remove_dead_readers
 from duewheel.wheel.storage.timelines.timeline import DirectoryFiles, Timeline
 
-_KEY_BYTES = 16
-_COUNT_BYTES = 4
-_FIRST_KEPT, _BATCHES = b"\xfe" * 8, b"\xff" * 8  # behind the last slot
-_FIRST, _END = bytes(_KEY_BYTES), b"\xff" * (_KEY_BYTES + 1)
 _KEYS_AT_ONCE = 1 << 12
 _NEVER = -1
 _TRIES, _TRY_AGAIN_S = 100, 0.01
@@ -146,11 +153,11 @@ class RocksdbTimeline(Timeline):
     def append(self, runs: Runs, batch: int) -> None:
         """As Timeline: in one atomic write."""
         written = WriteBatch(raw_mode=True)
-        keys, counts = _encoded(runs)
+        keys, counts = encoded(runs)
         for at in range(len(runs)):
-            key = keys[at * _KEY_BYTES : (at + 1) * _KEY_BYTES]
-            written.put(key, counts[at * _COUNT_BYTES : (at + 1) * _COUNT_BYTES])
-        written.put(_numbered(_BATCHES, batch), b"")
+            key = keys[at * KEY_BYTES : (at + 1) * KEY_BYTES]
+            written.put(key, counts[at * COUNT_BYTES : (at + 1) * COUNT_BYTES])
+        written.put(numbered_key(BATCHES, batch), b"")
         self._write(written)
 
     def link(self, runs: Runs, batch: int) -> None:
@@ -166,8 +173,8 @@ class RocksdbTimeline(Timeline):
         self._db = rocksdb_files.opened_to_write(self._path, self._number)
         self._forgotten = self._newest_then = 0
         empty = WriteBatch(raw_mode=True)
-        empty.put(_numbered(_FIRST_KEPT, batch), b"")
-        empty.put(_numbered(_BATCHES, batch), b"")
+        empty.put(numbered_key(FIRST_KEPT, batch), b"")
+        empty.put(numbered_key(BATCHES, batch), b"")
         self._write(empty)
         self._directory.fs.remove_tree(rocksdb_files.database(self._path, old))
 
@@ -176,11 +183,11 @@ class RocksdbTimeline(Timeline):
         if slot > self._forgotten:
             newest, first = self.newest_batch(0), self._newest_then
             dropped = WriteBatch(raw_mode=True)
-            dropped.delete_range(_FIRST, _key(slot))
+            dropped.delete_range(FIRST, slot_key(slot))
             if first:
-                for kind in (_FIRST_KEPT, _BATCHES):
-                    dropped.delete_range(kind, _numbered(kind, first))
-                dropped.put(_numbered(_FIRST_KEPT, first), b"")
+                for kind in (FIRST_KEPT, BATCHES):
+                    dropped.delete_range(kind, numbered_key(kind, first))
+                dropped.put(numbered_key(FIRST_KEPT, first), b"")
             self._write(dropped)
             self._forgotten, self._newest_then = slot, newest
 
@@ -274,7 +281,7 @@ class RocksdbTimeline(Timeline):
             CorruptFile: with how many it has, and should have.
         """
         first = newest = found = 0
-        for keys, _ in self._between(_FIRST_KEPT, _END):
+        for keys, _ in self._between(FIRST_KEPT, END):
             kind, number = np.frombuffer(keys, ">i8").astype(np.int64).reshape(-1, 2).T
             is_batch = kind == -1
             # These keys come before those of the batches.
@@ -294,14 +301,14 @@ class RocksdbTimeline(Timeline):
         for some_keys, some_counts in self._scan(after, until):
             keys += some_keys
             counts += some_counts
-            records += int(_numbers_in(some_counts).sum())
+            records += int(counts_in(some_counts).sum())
             # A slot is whole once a key of a later one is there.
-            if records > records_max and keys[:8] != keys[-_KEY_BYTES : -_KEY_BYTES + 8]:
+            if records > records_max and keys[:8] != keys[-KEY_BYTES : -KEY_BYTES + 8]:
                 break
-        found = _decoded(keys, counts)
+        found = decoded(keys, counts)
         if records <= records_max:
             return found, until
-        return _whole_slots(found, records_max)
+        return whole_slots(found, records_max)
 
     def count(self, after: int, until: int) -> int:
         """As Timeline: in the logs, 50 to 100 million records a second."""
@@ -320,7 +327,7 @@ class RocksdbTimeline(Timeline):
             at.seek_to_last()
             last: bytes = at.key() if at.valid() else b""
             at.status()
-        return int.from_bytes(last[8:], "big") if last.startswith(_BATCHES) else 0
+        return int.from_bytes(last[8:], "big") if last.startswith(BATCHES) else 0
 
     def verifier(self, lower: int, linked: int, *, alone: bool = False) -> RocksdbVerifier:
         """As Timeline: nobody refreshes this object during the check."""
@@ -331,7 +338,7 @@ class RocksdbTimeline(Timeline):
         self, after: int, until: int, keys_max: int = _KEYS_AT_ONCE
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yields keys and values of the slots after < s ≤ until, so many at a time."""
-        yield from self._between(_key(after + 1), _key(until + 1), keys_max)
+        yield from self._between(slot_key(after + 1), slot_key(until + 1), keys_max)
 
     def _between(
         self, first: bytes, end: bytes, keys_max: int = _KEYS_AT_ONCE
@@ -377,40 +384,3 @@ def _checked_write(db: Rdict, batch: WriteBatch, path: Path) -> None:
     except Exception as error:
         # The commit page is written: the next start appends the batch again.
         raise RecoveryPending(f"{path / rocksdb_files.FOLDER} takes no write: {error}") from error
-
-
-def _key(slot: int) -> bytes:
-    return max(slot, 0).to_bytes(8, "big") + bytes(8)
-
-
-def _numbered(kind: bytes, batch: int) -> bytes:
-    return kind + batch.to_bytes(8, "big")
-
-
-def _encoded(runs: Runs) -> tuple[bytes, bytes]:
-    """Returns the keys of the runs, one behind the other, and the values."""
-    assert not len(runs) or int(runs.slot.min()) >= 0, "no slot lies before 1970"
-    keys = np.stack([runs.slot, runs.first_pos], 1).astype(">i8")
-    return keys.tobytes(), runs.count.astype(">u4").tobytes()
-
-
-def _numbers_in(counts: bytes | bytearray) -> Int64:
-    return np.frombuffer(counts, ">u4").astype(np.int64)
-
-
-def _decoded(keys: bytes | bytearray, counts: bytes | bytearray) -> SlotRuns:
-    columns = np.frombuffer(keys, ">i8").astype(np.int64).reshape(-1, 2)
-    return SlotRuns(columns[:, 0].copy(), columns[:, 1].copy(), _numbers_in(counts))
-
-
-def _whole_slots(runs: SlotRuns, records_max: int) -> tuple[SlotRuns, int]:
-    """Returns the runs of the first slots that have so many records together, of one at least."""
-    ends = np.cumsum(runs.count)
-    begins = np.flatnonzero(np.append(True, runs.slot[1:] != runs.slot[:-1]))
-    of_slots = ends[np.append(begins[1:], len(runs)) - 1]
-    slots = max(1, int((of_slots <= records_max).sum()))
-    if slots == len(begins):
-        return runs, int(runs.slot[-1])
-    rows = slice(0, int(begins[slots]))
-    cut = SlotRuns(runs.slot[rows], runs.first_pos[rows], runs.count[rows])
-    return cut, int(runs.slot[rows.stop]) - 1
