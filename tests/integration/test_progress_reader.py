@@ -16,7 +16,8 @@ from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.clients import Client, ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.state_topic import KafkaProgressReader, newest_records, place_of
+from duewheel.kafka.progress_reader import KafkaProgressReader
+from duewheel.kafka.state_topic import newest_records, place_of
 
 pytestmark = pytest.mark.kafka
 

@@ -18,7 +18,6 @@ deadline bounds the time without headway. Records beyond the end are not read, s
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -30,20 +29,17 @@ from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.held_copies import HELD_PREFIX
-from duewheel.checkpoints.progress import Progress
-from duewheel.errors import ConfigError, DuewheelError
+from duewheel.errors import ConfigError
 from duewheel.kafka.clients import ClientSettings, close, open_admin, open_reader
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.polling import records_until
 from duewheel.schemas.batches import TopicPartition as Place
-from duewheel.wheel.publisher_protocol import Seen
 
 T = TypeVar("T")
 
 # A shard writes at least two offsets a transaction, record and marker: the first step covers 500
 # transactions at most, the second 50,000.
 SEARCH_STEPS = (1_000, 100_000)
-_COORDINATOR_S = 3.0  # for its answer
 _CLOCK_KEY = b"clock"
 
 
@@ -95,7 +91,7 @@ def newest_record(
     def search(
         consumer: KafkaConsumer, where: TopicPartition, bounds: tuple[int, int]
     ) -> StateRecord | None:
-        return _search(consumer, where, key, bounds, deadline, search_steps)
+        return search_record(consumer, where, key, bounds, deadline, search_steps)
 
     found = _within_ends(settings, admin, [place], search, deadline, past_open=past_open)
     return found[0] if found else None
@@ -136,7 +132,7 @@ def newest_records(
     ) -> dict[bytes, StateRecord]:
         consumer.assign([where])
         consumer.seek(where, bounds[0])
-        return _read(consumer, where, bounds[1], deadline)
+        return read_records(consumer, where, bounds[1], deadline)
 
     partitions = partitions_of(settings, admin, topic, deadline)
     found = _within_ends(settings, admin, partitions, read, deadline, past_open=past_open)
@@ -190,7 +186,7 @@ def last_write_ms(
         found = settings.call(
             deadline,
             f"read what is not committed in {place.topic}",
-            lambda: _read(consumer, place, end, deadline),
+            lambda: read_records(consumer, place, end, deadline),
         )
         return found[key].timestamp_ms if key in found else 0
     finally:
@@ -248,111 +244,6 @@ def _within_ends(
         )
     finally:
         close(consumer)
-
-
-class KafkaProgressReader:
-    """The ProgressReader (wheel/publisher_protocol.py) of one shard. It keeps one client; a
-    call that fails drops it, and the next one opens another. It does not wait for open
-    transactions.
-    """
-
-    def __init__(
-        self,
-        settings: ClientSettings,
-        place: TopicPartition,
-        key: bytes,
-        transactional_id: str,
-        *,
-        stopping: threading.Event | None = None,
-        deadline_s: float = 30.0,
-    ) -> None:
-        """Connects nothing.
-
-        Args:
-            settings: of the client.
-            place: the partition of the shard.
-            key: of the shard's records.
-            transactional_id: of the shard's owner.
-            stopping: once set, no call waits longer than a moment for Kafka.
-            deadline_s: for one call.
-        """
-        self._settings = settings
-        self._partition = place
-        self._key = key
-        self._transactional_id = transactional_id
-        self._stopping = stopping
-        self._deadline_s = deadline_s
-        self._consumer: KafkaConsumer | None = None
-        self._end = 0
-        self._newest: StateRecord | None = None
-        self._seen: Seen | None = None
-
-    def newest(self) -> Seen | None:
-        """See ProgressReader."""
-        deadline = Deadline(self._deadline_s, self._stopping)
-        try:
-            if self._consumer is None:
-                self._end, self._newest = 0, None
-                self._consumer = open_reader(self._settings, deadline)
-            consumer = self._consumer
-            found = self._settings.call(
-                deadline,
-                f"read the progress in {self._partition.topic}",
-                lambda: self._poll(consumer, deadline),
-            )
-        except DuewheelError:
-            self.close()
-            raise
-        if found is None:
-            return None
-        if self._seen is None or found is not self._newest:
-            self._newest = found
-            self._seen = Seen(Progress.decode(found.value), found.timestamp_ms)
-        return self._seen
-
-    def require_coordinator(self) -> None:
-        """See ProgressReader."""
-        deadline = Deadline(_COORDINATOR_S, self._stopping)
-        # A client of its own: after the coordinator has moved, a cached client keeps asking
-        # the former one, which refuses.
-        admin = open_admin(self._settings, deadline)
-        try:
-            self._settings.call(
-                deadline,
-                f"ask the coordinator of {self._transactional_id}",
-                lambda: _ask_coordinator(admin, self._transactional_id),
-            )
-        finally:
-            close(admin)
-
-    def _poll(self, consumer: KafkaConsumer, deadline: Deadline) -> StateRecord | None:
-        """Read the end each time: otherwise a broker that is down would look like no news."""
-        where = self._partition
-        end = int(consumer.end_offsets([where], timeout_ms=deadline.remaining_ms())[where])
-        before, self._end = self._end, end
-        if end == before:
-            return self._newest
-        if 0 < before < end:
-            return _read(consumer, where, end, deadline).get(self._key, self._newest)
-        # The first call, or a topic that was recreated.
-        firsts = consumer.beginning_offsets([where], timeout_ms=deadline.remaining_ms())
-        return _search(consumer, where, self._key, (int(firsts[where]), end), deadline)
-
-    def close(self) -> None:
-        """Drop the client."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            close(consumer)
-
-
-def _ask_coordinator(admin: KafkaAdminClient, transactional_id: str) -> None:
-    try:
-        admin.describe_transactions([transactional_id])
-    except KafkaError as error:
-        # Other errors are answers of a coordinator: no such id, or a broker older than 3.0 without
-        # this request.
-        if error.retriable:
-            raise
 
 
 def broker_now_ms(settings: ClientSettings, partition: TopicPartition, deadline: Deadline) -> int:
@@ -428,7 +319,7 @@ def _starts(start: int, end: int, search_steps: Sequence[int]) -> Iterator[int]:
     yield start
 
 
-def _search(
+def search_record(
     consumer: KafkaConsumer,
     partition: TopicPartition,
     key: bytes,
@@ -436,18 +327,28 @@ def _search(
     deadline: Deadline,
     search_steps: Sequence[int] = SEARCH_STEPS,
 ) -> StateRecord | None:
+    """Searches the newest record of a key.
+
+    Args:
+        consumer: reads it.
+        partition: of the state topic.
+        key: of the record.
+        bounds: first offset, and the end.
+        deadline: for all of it.
+        search_steps: how far before the end each try starts.
+    """
     first, end = bounds
     consumer.assign([partition])
     for start in _starts(first, end, search_steps):
         consumer.seek(partition, start)
-        newest = _read(consumer, partition, end, deadline)
+        newest = read_records(consumer, partition, end, deadline)
         found = newest.pop(key, None)
         if found is not None:
             return replace(found, beside=newest)
     return None
 
 
-def _read(
+def read_records(
     consumer: KafkaConsumer, partition: TopicPartition, end: int, deadline: Deadline
 ) -> dict[bytes, StateRecord]:
     """Read up to `end`: the newest record of every key, without held copies (held_copies.py)."""

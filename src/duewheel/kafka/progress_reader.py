@@ -1,0 +1,125 @@
+"""The newest progress record of a shard, read again and again: by a standby, and by an empty
+directory that waits for the shard's owner.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from kafka import KafkaAdminClient, KafkaConsumer
+from kafka.errors import KafkaError
+from kafka.structs import TopicPartition
+
+from duewheel.checkpoints.progress import Progress
+from duewheel.errors import DuewheelError
+from duewheel.kafka.clients import ClientSettings, close, open_admin, open_reader
+from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.state_topic import StateRecord, read_records, search_record
+from duewheel.wheel.publisher_protocol import Seen
+
+_COORDINATOR_S = 3.0  # for its answer
+
+
+class KafkaProgressReader:
+    """The ProgressReader (wheel/publisher_protocol.py) of one shard. It keeps one client; a
+    call that fails drops it, and the next one opens another. It does not wait for open
+    transactions.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        place: TopicPartition,
+        key: bytes,
+        transactional_id: str,
+        *,
+        stopping: threading.Event | None = None,
+        deadline_s: float = 30.0,
+    ) -> None:
+        """Connects nothing.
+
+        Args:
+            settings: of the client.
+            place: the partition of the shard.
+            key: of the shard's records.
+            transactional_id: of the shard's owner.
+            stopping: once set, no call waits longer than a moment for Kafka.
+            deadline_s: for one call.
+        """
+        self._settings = settings
+        self._partition = place
+        self._key = key
+        self._transactional_id = transactional_id
+        self._stopping = stopping
+        self._deadline_s = deadline_s
+        self._consumer: KafkaConsumer | None = None
+        self._end = 0
+        self._newest: StateRecord | None = None
+        self._seen: Seen | None = None
+
+    def newest(self) -> Seen | None:
+        """See ProgressReader."""
+        deadline = Deadline(self._deadline_s, self._stopping)
+        try:
+            if self._consumer is None:
+                self._end, self._newest = 0, None
+                self._consumer = open_reader(self._settings, deadline)
+            consumer = self._consumer
+            found = self._settings.call(
+                deadline,
+                f"read the progress in {self._partition.topic}",
+                lambda: self._poll(consumer, deadline),
+            )
+        except DuewheelError:
+            self.close()
+            raise
+        if found is None:
+            return None
+        if self._seen is None or found is not self._newest:
+            self._newest = found
+            self._seen = Seen(Progress.decode(found.value), found.timestamp_ms)
+        return self._seen
+
+    def require_coordinator(self) -> None:
+        """See ProgressReader."""
+        deadline = Deadline(_COORDINATOR_S, self._stopping)
+        # A client of its own: after the coordinator has moved, a cached client keeps asking
+        # the former one, which refuses.
+        admin = open_admin(self._settings, deadline)
+        try:
+            self._settings.call(
+                deadline,
+                f"ask the coordinator of {self._transactional_id}",
+                lambda: _ask_coordinator(admin, self._transactional_id),
+            )
+        finally:
+            close(admin)
+
+    def _poll(self, consumer: KafkaConsumer, deadline: Deadline) -> StateRecord | None:
+        """Read the end each time: otherwise a broker that is down would look like no news."""
+        where = self._partition
+        end = int(consumer.end_offsets([where], timeout_ms=deadline.remaining_ms())[where])
+        before, self._end = self._end, end
+        if end == before:
+            return self._newest
+        if 0 < before < end:
+            return read_records(consumer, where, end, deadline).get(self._key, self._newest)
+        # The first call, or a topic that was recreated.
+        firsts = consumer.beginning_offsets([where], timeout_ms=deadline.remaining_ms())
+        return search_record(consumer, where, self._key, (int(firsts[where]), end), deadline)
+
+    def close(self) -> None:
+        """Drop the client."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            close(consumer)
+
+
+def _ask_coordinator(admin: KafkaAdminClient, transactional_id: str) -> None:
+    try:
+        admin.describe_transactions([transactional_id])
+    except KafkaError as error:
+        # Other errors are answers of a coordinator: no such id, or a broker older than 3.0 without
+        # this request.
+        if error.retriable:
+            raise
