@@ -82,6 +82,9 @@ def test_a_checkpoint_that_is_too_new_is_set_aside_and_lost_messages_are_reporte
     shard.wait_for("the report of the loss", lambda: bool(shard.events(lost)))
     (loss,) = shard.events(lost)
     assert (loss["partition"], loss["first_offset"], loss["rows_max"]) == (0, 50, 20)
+    shard.wait_for("the end of the start", lambda: bool(shard.events("ingest is ready")))
+    (ready,) = shard.events("ingest is ready")
+    assert ready["rows"] > 0 and ready["took_s"] > 0, "behind its first batch"
 
 
 def test_killed_in_the_middle_nothing_is_lost_or_taken_twice(kept: IngestShard) -> None:
@@ -164,6 +167,7 @@ def test_all_header_forms_markers_and_new_partitions(
     with_new_partitions.close(timeout=5)
     shard.wait_for_marks({0: 4_207, 1: 2_605, 2: 10, 3: 10})
 
+    assert len(shard.events("ingest is ready")) == 2, "once for each start"
     assert shard.end(signal.SIGTERM) == 0, shard.tail()
     offsets = [(timer.partition, timer.offset) for timer in shard.taken()]
     expected = [(0, n) for n in range(70, 4_207)] + [(1, n) for n in (*range(2_600), 2_603)]
@@ -176,9 +180,11 @@ def test_all_header_forms_markers_and_new_partitions(
 
 def test_a_topic_that_is_made_anew_stops_ingest(shard: IngestShard) -> None:
     """Its offsets have grown past the marks: only the topic's id tells."""
-    shard.send(0, LATER, 3)
     shard.begin({(shard.topic, 0): 0, (shard.topic, 1): 0})
     shard.start()
+    shard.wait_for("the end of the start", lambda: bool(shard.events("ingest is ready")))
+    assert shard.events("ingest is ready")[0]["rows"] == 0, "nothing waits, and no batch comes"
+    shard.send(0, LATER, 3)
     shard.wait_for_marks({0: 3, 1: 0})
     shard.admin.delete_topics([shard.topic])
     shard.await_deleted()

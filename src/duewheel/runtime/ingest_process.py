@@ -8,7 +8,8 @@ Start, in this order:
     3. the engine, once dequeue has decided how this start continues
        (checkpoints/recovery_decision.py) and that has been carried out (wheel/recovery/rebuild.py)
     4. Spark's checkpoint is compared with the engine's marks
-    5. the query runs, until SIGTERM or an error; the supervisor restarts the process, not the query
+    5. the query runs, until SIGTERM or an error; the supervisor restarts the process,
+       not the query. `ingest is ready` follows its first batch, or comes at once if there is none
 
 The engine's marks decide which rows are new. A checkpoint below them costs a second read; one above
 them, or one that cannot be read, would lose messages: it is set aside, and the query starts from
@@ -95,6 +96,7 @@ def run_ingest(settings: Settings) -> None:
     yield_processors()  # a timer that is taken later is not late; one that is delivered later is
     with stop_signals() as stopping:
         clock = factory.StoppableClock(stopping)
+        begun_ms = clock.boottime_ms()
         directory = factory.start_directory(settings, Role.INGEST)
         try:
             with ignore_kafka_errors_after_stop(stopping):
@@ -121,6 +123,7 @@ def run_ingest(settings: Settings) -> None:
                                 clock,
                                 stopping,
                                 folder,
+                                begun_ms,
                             ).run()
         finally:
             directory.stop()
@@ -139,6 +142,7 @@ class IngestRun:
         clock: Clock,
         stopping: threading.Event,
         folder: str,
+        begun_ms: int,
     ) -> None:
         """
         Args:
@@ -150,6 +154,7 @@ class IngestRun:
             clock: for waiting.
             stopping: ends `run`.
             folder: as in TaskSettings.
+            begun_ms: boottime of the start.
 
         Raises:
             DuewheelError: see `run_ingest`.
@@ -161,7 +166,8 @@ class IngestRun:
         self._engine = Engine(directory, clock, self._watch.find(admin))
         _require_same_settings(settings, state, self._engine)
         self._checkpoint = spark_dir / CHECKPOINT
-        self._folder = folder
+        self._folder, self._begun_ms = folder, begun_ms
+        self._is_ready = self._has_all = False
         wanted = settings.ingest
         self._limit = RowLimit(
             spark_dir, wanted.max_offsets_per_trigger, wanted.max_bytes_per_trigger
@@ -215,7 +221,9 @@ class IngestRun:
         settings = self._settings
         starts = self._watch.starts(self._admin)
         ends = self._admin.stable_offsets(sorted({topic for topic, _ in starts}))
-        settle_checkpoint(self._checkpoint, self._engine.marks, starts, ends)
+        marks = self._engine.marks
+        settle_checkpoint(self._checkpoint, marks, starts, ends)
+        self._has_all = all(marks.get(p, 0) >= ends.get(p, 0) for p in starts)
         task = TaskSettings(
             kafka=settings.kafka.client_options("consumer"),
             topics=self._watch.topic_set.topics,
@@ -258,6 +266,10 @@ class IngestRun:
         statistics = self._sink.statistics
         state.live.note_rows_without_room(statistics.rows_without_room)
         state.live.beat(Role.INGEST, os.getpid(), self._clock.now_ms(), 0)
+        if not self._is_ready and (statistics.batches or self._has_all):
+            self._is_ready = True
+            took_s = (self._clock.boottime_ms() - self._begun_ms) / 1000
+            _log.info("ingest is ready", rows=statistics.rows, took_s=took_s)
         self._gaps.settle()
         self._durable.require_alive()
         self._executors.poll()
