@@ -68,7 +68,7 @@ FAR_SLOTS = {
         "2",
         "the first slot of a scan ends where a read of keys ends",
         "wheel/storage/timelines/rocksdb_timeline.py",
-        "if records > records_max and keys[:8] != keys[-_KEY_BYTES : -_KEY_BYTES + 8]:\n",
+        "if records > records_max and keys[:8] != keys[-KEY_BYTES : -KEY_BYTES + 8]:\n",
         "if records > records_max:\n",
         test="unit/wheel/storage/timelines/test_kinds.py::test_a_slot_with_more_runs_than_are_read_at_a_time_is_whole",
     ),

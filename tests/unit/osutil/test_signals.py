@@ -12,6 +12,7 @@ import os, signal, sys
 from duewheel.osutil.signals import interruptible
 
 number = int(sys.argv[1])
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` has it ignored
 try:
     with interruptible():
         try:
