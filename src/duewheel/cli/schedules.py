@@ -124,7 +124,7 @@ def next_(settings: Settings, name: str, output: str) -> None:
         text = "none of these fires before `duewheel schedule resume`"
         click.echo(f"duewheel: {name} is paused: {text}", err=True)
     zone = ZoneInfo(found.zone)
-    for instant_ms in next_instants(settings, name):
+    for instant_ms in next_instants(found):
         local = datetime.fromtimestamp(instant_ms / 1000, zone).isoformat(timespec="seconds")
         row = {"due_ms": instant_ms, "local": local}
         text = f"{utc_text(instant_ms)}  {local}"

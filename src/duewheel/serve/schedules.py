@@ -48,8 +48,10 @@ async def list_schedules(service: Shared) -> ScheduleList:
 @reading.get("/{name}/next", operation_id="next_instants", responses=MISSING)
 async def next_instants(service: Shared, name: Name) -> NextInstants:
     """The next ten instants of a schedule, pauses aside."""
-    call = partial(schedules.next_instants, service.settings, name)
-    return NextInstants(name=name, due_ms=await service.read_kafka(call))
+    due_ms = await service.read_kafka(
+        lambda: schedules.next_instants(schedules.schedule_of(service.settings, name))
+    )
+    return NextInstants(name=name, due_ms=due_ms)
 
 
 @changing.put("/{name}", operation_id="set_schedule", responses=CHANGED)
