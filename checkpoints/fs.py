@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,9 +22,13 @@ from duewheel.errors import CorruptFile
 
 Bytes = bytes | bytearray | memoryview
 
+_OTHERS = 0o007
+_GROUP_AND_OTHERS = 0o077
+
 
 class FileSystem:
-    """Changes the files of a data directory. Stateless.
+    """Changes the files of a data directory. Each is its owner's alone: message bodies and the key
+    of copies are in them. Stateless.
 
     The first methods are single calls of the operating system; a simulation overrides them, to see
     each store and to refuse it. The others are made of these.
@@ -31,7 +36,7 @@ class FileSystem:
 
     # ---- single calls ----------------------------------------------------------------------
 
-    def open(self, path: Path, flags: int, mode: int = 0o644) -> int:
+    def open(self, path: Path, flags: int, mode: int = 0o600) -> int:
         """As `os.open`; a program that this process starts does not inherit the descriptor."""
         return os.open(path, flags | os.O_CLOEXEC, mode)
 
@@ -87,6 +92,14 @@ class FileSystem:
             FileExistsError: there is one.
         """
         path.mkdir(mode=0o700)
+
+    def chmod(self, path: Path, mode: int) -> None:
+        """Changes the rights to a file or directory.
+
+        Raises:
+            PermissionError: another user owns it.
+        """
+        path.chmod(mode)
 
     def remove_tree(self, path: Path) -> None:
         """Removes a directory and what is below it, as far as that is possible."""
@@ -226,6 +239,42 @@ class FileSystem:
         finally:
             self.close(fd)
 
+    def readable_by_others(self, folder: Path) -> Iterator[Path]:
+        """Yields files and directories below `folder`, and it itself, to which others have rights.
+        The group may have some to directories, and to files of another user: Kubernetes gives them
+        by fsGroup.
+        """
+        for root, _, names in os.walk(folder):
+            yield from (
+                path
+                for path in (Path(root), *(Path(root, name) for name in names))
+                if self._surplus(path)
+            )
+
+    def close_to_others(self, folder: Path) -> list[Path]:
+        """Takes these rights away; returns from which.
+
+        Raises:
+            PermissionError: another user owns one.
+        """
+        changed = []
+        for path in self.readable_by_others(folder):
+            with suppress(FileNotFoundError):
+                self.chmod(path, stat.S_IMODE(path.stat().st_mode) & ~self._surplus(path))
+                changed.append(path)
+        return changed
+
+    def _surplus(self, path: Path) -> int:
+        """Returns the rights to a file or directory that it should not give."""
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            return 0
+        if stat.S_ISLNK(status.st_mode):
+            return 0
+        is_own_file = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+        return status.st_mode & (_GROUP_AND_OTHERS if is_own_file else _OTHERS)
+
     def sync_tree(self, directory: Path) -> None:
         """Makes every file and entry below `directory` durable. A file may vanish meanwhile; a link
         has no content.
@@ -243,7 +292,7 @@ class ReadingFileSystem(FileSystem):
     that no error of its own can change a shard's files.
     """
 
-    def open(self, path: Path, flags: int, mode: int = 0o644) -> int:
+    def open(self, path: Path, flags: int, mode: int = 0o600) -> int:
         """See FileSystem.
 
         Raises:

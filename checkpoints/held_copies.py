@@ -22,15 +22,19 @@ then these offsets are other messages.
 
 from __future__ import annotations
 
+import re
 import struct
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from duewheel.errors import RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.record_batch import Batch
 
 HELD_PREFIX = b"held/"
+_KEY = re.compile(rb"held/([a-zA-Z0-9._-]{1,249})/([0-9]{1,10})/[0-9]+/[0-9]+")
+_FOREIGN = "held copies in the state topic cannot be read: another program has written the record"
 _HEAD = struct.Struct(">i16s")
 
 
@@ -56,10 +60,8 @@ def key_of(partition: TopicPartition, held: Held) -> bytes:
 
 def partition_of(key: bytes) -> TopicPartition | None:
     """Parses a key to the timer partition of the copies; None for a record of another kind."""
-    if not key.startswith(HELD_PREFIX):
-        return None
-    topic, number, *_ = key.removeprefix(HELD_PREFIX).split(b"/")
-    return topic.decode(), int(number)
+    matched = _KEY.fullmatch(key)
+    return None if matched is None else (matched[1].decode(), int(matched[2]))
 
 
 def value_of(batch: Batch, topic_id: str | None) -> bytes:
@@ -70,8 +72,16 @@ def value_of(batch: Batch, topic_id: str | None) -> bytes:
 
 
 def batch_of(value: bytes) -> tuple[Batch, str | None]:
-    """Parses the copies of a record, and the id of their timer topic."""
+    """Parses the copies of a record, and the id of their timer topic.
+
+    Raises:
+        RecoveryRefused: duewheel has not written the value.
+    """
+    if len(value) <= _HEAD.size:
+        raise RecoveryRefused(_FOREIGN)
     count, topic_id = _HEAD.unpack_from(value)
+    if count <= 0:
+        raise RecoveryRefused(_FOREIGN)
     named = str(uuid.UUID(bytes=topic_id)) if any(topic_id) else None
     return Batch(memoryview(value)[_HEAD.size :], count), named
 

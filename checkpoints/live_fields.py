@@ -4,8 +4,10 @@ A kill leaves the old or the new value of a field. The writers:
 
     ingest            its heartbeat, the rows that the disk has no room for; in a recovery the
                       unlinked hours
-    dequeue           its heartbeat, the host's clock, deliveries, lag, the unlinked hours
-    commands          pause, promotion (which State clears at a change of `standby`)
+    dequeue           its heartbeat, the host's clock, deliveries, lag, the time at which Kafka did
+                      not answer, the unlinked hours
+    commands          pause, promotion (which State clears at a change of `standby`), wanted
+                      settings (which a start of dequeue clears)
 
 State (state_file.py) has the fields of starts, stops and recoveries; their numbers are here, too,
 so that no two fields have the same one. A changed number would give an existing directory the value
@@ -47,10 +49,12 @@ class FieldIndex(IntEnum):
     GC_CANCELS = 33
     WITHOUT_ROOM = 34
     LINKED = 36
+    WANTED_SETTINGS = 37
     DELIVERED = 40
     DEAD_LETTERS = 41
     LETTERS_WAIT = 42
     LAG = 64  # five
+    NO_ANSWER = 69
 
 
 PROMOTION_MS = 120_000  # after this the request for a promotion expires
@@ -62,7 +66,8 @@ class Heartbeat(NamedTuple):
     Attributes:
         pid: its process id, 0 if it never ran.
         at_ms: time of the heartbeat, host clock.
-        detail: one number of the process's own (dequeue: behind in ms).
+        detail: one number of the process's own. Dequeue: behind in ms. Ingest: since when no
+            process plans batches, host clock; 0: one does.
     """
 
     pid: int
@@ -86,6 +91,14 @@ class Lag(NamedTuple):
     oldest_ms: int
     stuck_ms: int
     open: int
+
+    def age_ms(self, now_ms: int) -> int:
+        """How long the oldest of them has been known; 0 also after the clock was set back."""
+        return max(0, now_ms - self.oldest_ms) if self.messages else 0
+
+    def batch_age_ms(self, now_ms: int) -> int:
+        """How long no batch has ended although there were offsets to read; 0 as for `age_ms`."""
+        return max(0, now_ms - self.stuck_ms) if self.messages else 0
 
 
 class LiveFields:
@@ -115,6 +128,18 @@ class LiveFields:
     def withdraw_promotion(self) -> None:
         """Withdraws the request; durable."""
         self._words[FieldIndex.PROMOTION] = 0
+        self._sync()
+
+    @property
+    def wanted_settings(self) -> int:
+        """The digest of the settings that a running shard is to take
+        (src/duewheel/runtime/wanted_settings.py); 0: none. While it is set ingest commits no batch.
+        """
+        return self._words[FieldIndex.WANTED_SETTINGS]
+
+    def want_settings(self, digest: int) -> None:
+        """Requests that the shard takes these settings; durable."""
+        self._words[FieldIndex.WANTED_SETTINGS] = digest
         self._sync()
 
     @property
@@ -204,6 +229,15 @@ class LiveFields:
     def lag(self) -> Lag:
         """How far ingest is behind the timer topics, by dequeue's last poll."""
         return Lag(*self._words[FieldIndex.LAG : FieldIndex.LAG + 5])
+
+    @property
+    def no_answer_ms(self) -> int:
+        """When Kafka last failed to answer dequeue's poll, host clock; 0: never."""
+        return self._words[FieldIndex.NO_ANSWER]
+
+    def note_no_answer(self, now_ms: int) -> None:
+        """Records a poll that has failed. Called by dequeue."""
+        self._words[FieldIndex.NO_ANSWER] = now_ms
 
     def note_lag(self, lag: Lag) -> None:
         """Records a poll; its time last, or a reader could see the new time with old counts. Called

@@ -30,6 +30,7 @@ from duewheel.schemas.columns import EMPTY, Column, binary, choose, decimals, jo
 from duewheel.schemas.header_names import NAME_OF, Request
 from duewheel.schemas.name_patterns import TimerTopics, may_name_topic
 from duewheel.schemas.request.parser import Contract
+from duewheel.schemas.request.unread_batches import UNREADABLE_CODE
 from duewheel.schemas.wire.record_codec import framed, header_name
 from duewheel.schemas.wire.single_record import Header
 
@@ -38,8 +39,12 @@ _PARTITION = NAME_OF[Request.TARGET_PARTITION]
 _DELIVERED = (names.DUE_MS, names.TIMER_ID, names.ROLL_TIMES)  # beside TIMER_SOURCE
 _SOURCE = re.compile(r"(.+)-([0-9]{1,9})@([0-9]{1,19})")
 _NUMBER = re.compile(r"[0-9]{1,9}")
-# Never replayed: the new record has another offset, and could fulfil the rule by accident.
-_NEVER_AGAIN = "bad_origin"
+# Never replayed. A new record has another offset, and could fulfil the rule by accident; of a batch
+# that was not read there is nothing to write again.
+_NEVER_AGAIN = {
+    "bad_origin": "TIMER_ORIGIN is for duewheel's own use",
+    UNREADABLE_CODE: "its records could not be read, and are only at the source",
+}
 
 
 def kept_headers(deliveries: Deliveries) -> tuple[Column, Int32]:
@@ -193,8 +198,8 @@ class DeadLetter:
         source = _SOURCE.fullmatch(self.source)
         if not self.code or source is None:
             return Refusal("not_a_dead_letter", "TIMER_ERROR_CODE or TIMER_SOURCE is missing")
-        if self._without_content:
-            return Refusal(self.code, "its content was too large and is only at the source")
+        if (lost := self._why_never()) is not None:
+            return Refusal(self.code, lost)
         topic = to_topic or self._added.get(_TOPIC)
         if topic is None:
             return self._to_timer_topic(source[1], int(source[2]), timer_topics)
@@ -213,8 +218,6 @@ class DeadLetter:
     def _to_timer_topic(
         self, topic: str, partition: int, timer_topics: TimerTopics
     ) -> Outgoing | Refusal:
-        if self.code == _NEVER_AGAIN:
-            return Refusal(self.code, "TIMER_ORIGIN is for duewheel's own use")
         if topic not in timer_topics:
             return Refusal("not_a_timer_topic", f"ingest does not read topic {topic!r}")
         return Outgoing(topic, partition, partition_needed=False, headers=self.message_headers)
@@ -230,8 +233,12 @@ class DeadLetter:
         own = (header for header in self.message_headers if header[0] != names.LATENESS_MS)
         return (*own, source, *kept)
 
-    @property
-    def _without_content(self) -> bool:
-        """Whether the letter is only a pointer: its content exceeded the dead-letter topic too."""
+    def _why_never(self) -> str | None:
+        """Why this letter is not replayed, whatever the settings are."""
+        if _TOPIC in self._added:
+            return None
+        # Only a pointer: the content exceeded the dead-letter topic, too.
         nothing = self.key is None and self.value is None and self._cut == 0
-        return nothing and self.code == "record_too_large" and _TOPIC not in self._added
+        if nothing and self.code == "record_too_large":
+            return "its content was too large and is only at the source"
+        return _NEVER_AGAIN.get(self.code)

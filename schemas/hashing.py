@@ -3,13 +3,18 @@
 - The source "topic-partition@offset" names the record that requested the timer. It is also the
   timer's id where the user gave none.
 - Kafka's murmur2 of the key chooses the partition, as Kafka's Java client does.
-- 40 bits of two murmur2 with other seeds stand for the id in the timer log.
+- 40 bits of two murmur2 with other seeds stand for the id.
+- The lookup hash stands for partition and id in the timer log: the hash of the id, xor 40 bits of
+  a keyed hash of the partition. Producers do not know the key. So they cannot choose ids that
+  have the lookup hashes of ids in other partitions.
 - Java's String.hashCode stands for the target topic there, as in RocketMQ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +39,7 @@ _KAFKA_SEED = 0x9747B28C
 _ID_SEEDS = (0x3C6EF372, 0xA54FF53A)
 _M = np.uint32(0x5BD1E995)
 _MASK = (1 << 32) - 1
+ID_HASH_BYTES = 5
 _FEW = 16  # rows below which a row at a time is faster than a step of all rows at a time
 
 
@@ -55,6 +61,28 @@ def id_hashes(ids: Column) -> Int64:
     """40-bit hash of each timer id."""
     high, low = murmur2(ids, *_ID_SEEDS)
     return (high.astype(np.int64) << 8) | (low & np.uint32(0xFF)).astype(np.int64)
+
+
+def lookup_hashes(
+    id_hash: Int64, partitions: Sequence[TopicPartition], partition: Int32, key: str
+) -> Int64:
+    """40-bit hash of each row's partition and timer id.
+
+    Args:
+        id_hash: `id_hashes` of each row.
+        partitions: that `partition` indexes.
+        partition: of each row.
+        key: secret of the data directory.
+    """
+    masks = np.array([_partition_mask(*each, key) for each in partitions], np.int64)
+    hashes: Int64 = id_hash ^ masks[partition]
+    return hashes
+
+
+@lru_cache(maxsize=1 << 14)
+def _partition_mask(topic: str, number: int, key: str) -> int:
+    name = f"{topic}-{number}".encode()
+    return int.from_bytes(blake2b(name, key=key.encode(), digest_size=ID_HASH_BYTES).digest())
 
 
 def java_hash(text: str) -> int:

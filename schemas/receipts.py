@@ -85,16 +85,18 @@ class Receipt:
         """Parses a record of the receipts topic; None: duewheel has not written it."""
         try:
             fields = json.loads(value or b"")
-            return cls(
-                (key or b"").decode(errors="backslashreplace"),
-                str(fields["source"]),
-                str(fields["target"]),
-                int(fields["target_partition"]),
-                int(fields["due_ms"]),
-                timestamp_ms,
-            )
-        except (ValueError, KeyError, TypeError):
+            source, target = fields["source"], fields["target"]
+            partition, due_ms = fields["target_partition"], fields["due_ms"]
+            for text in (source, target):
+                text.encode()  # lone surrogates could not be printed
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return None
+        if any(
+            type(each) is not int or not -(2**63) <= each < 2**63 for each in (partition, due_ms)
+        ):
+            return None
+        timer_id = (key or b"").decode(errors="backslashreplace")
+        return cls(timer_id, source, target, partition, due_ms, timestamp_ms)
 
 
 def target_pattern(target: str) -> str:

@@ -11,7 +11,8 @@
     6. archives of the classes of both, beside the jars and in .venv: their starts are quicker
 
 Steps 2 and 3 leave a stamp with the hash of all that they depend on and are skipped while it
-fits; 4 to 6 look for themselves. Only the standard library: this runs before anything is there.
+fits; 4 to 6 look for themselves. They are refused while a program runs from .venv, such as a shard:
+it would import a mixture. Only the standard library: this runs before anything is there.
 
 One works at a time. SIGTERM and Ctrl-C stop it in order, and the next run goes on; the exit code is
 then 130.
@@ -21,11 +22,13 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import TextIO
 
@@ -108,11 +111,28 @@ def install(*, dev: bool) -> None:
     lock = DEV_LOCK if dev else BASE_LOCK
     if is_installed(DEV_LOCK) or is_installed(lock):
         return
+    if found := users():
+        say(f"{VENV.name} is out of date, and in use: stop {', '.join(found)} first")
+        raise SystemExit(1)
     say(f"installing the packages of {lock.name} (Spark alone is 0.4 GB the first time)")
     pip("--require-hashes", "-r", BUILD_LOCK)
     pip("--require-hashes", "--no-build-isolation", "--use-pep517", "-r", lock)
     pip("--no-deps", "--no-build-isolation", "--editable", ROOT)
     stamp(lock).write_text(digest(lock))
+
+
+def users() -> list[str]:
+    """The programs that run from .venv, each as its process id and command line."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            program = (process / "cwd").readlink() / words[0]
+        except OSError:  # it has ended, or is another user's
+            continue
+        if program.is_relative_to(VENV):
+            found.append(f"{process.name} ({' '.join(words)[:80].strip()})")
+    return found
 
 
 def stamp(lock: Path) -> Path:
@@ -127,8 +147,12 @@ def is_installed(lock: Path) -> bool:
 
 def digest(lock: Path) -> str:
     """Names everything that steps 2 and 3 depend on, this folder's place included."""
-    parts = [lock, BUILD_LOCK, ROOT / "pyproject.toml", ROOT / "setup.py", Path(__file__)]
+    parts = [lock, BUILD_LOCK, ROOT / "setup.py", Path(__file__)]
     contents = [part.read_bytes() for part in parts]
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    # Not the settings of other tools.
+    declared["tool"] = declared.get("tool", {}).get("setuptools")
+    contents.append(json.dumps(declared, sort_keys=True).encode())
     return hashlib.sha256(b"\0".join([*contents, str(ROOT).encode()])).hexdigest()
 
 

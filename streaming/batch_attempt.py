@@ -1,9 +1,10 @@
-"""Persists the limit and the exit reason of each query, so that the next start can shrink batches.
+"""Persists the limit of rows, so that the planning process follows it, and the exit reason of each
+query, so that the next start can shrink batches.
 
 Spark replays a planned batch unchanged. A batch that is too large for the memory would therefore
-fail for ever. Each start of the query writes the file `batch-limit` (JSON behind its CRC-32): the
-engine's marks and the rows that a batch may have; its end adds the reason. The next start halves
-the rows if
+fail for ever. Each start of the query, and each new limit, writes the file `batch-limit` (JSON
+behind its CRC-32): the engine's marks and the rows that a batch may have; the end of the query adds
+the reason. The next start halves the rows if
 
 - the last query ran out of memory, or
 - it left no reason (a kill, perhaps by the kernel), a batch was planned, and the marks have moved
@@ -15,6 +16,7 @@ A harmless kill in the first batches costs a few smaller ones; the limit grows a
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -38,10 +40,10 @@ class End(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A start of the query.
+    """A start of the query, or a new limit of a running one.
 
     Attributes:
-        marks: the engine's at the start.
+        marks: the engine's then.
         rows: of one batch, at most.
         end: the exit reason.
     """
@@ -80,3 +82,27 @@ class Attempt:
     def halved(self) -> int:
         """Rows of the next attempt if this one has failed."""
         return max(self.rows // 2, ROWS_MIN)
+
+
+class RowsOfBatch:
+    """The limit as the planning process reads it. Not thread-safe."""
+
+    def __init__(self, directory: Path, rows: int) -> None:
+        """
+        Args:
+            directory: of the file.
+            rows: until the file can be read.
+        """
+        self._directory = directory
+        self._rows = rows
+        self._version: tuple[int, int] | None = None  # of the file that was read
+
+    @property
+    def rows(self) -> int:
+        """Most rows of the next batch. Costs a `stat`, unless the file was replaced."""
+        with suppress(OSError):
+            found = (self._directory / FILE_NAME).stat()
+            version = (found.st_ino, found.st_mtime_ns)
+            if version != self._version and (last := Attempt.read(self._directory)):
+                self._rows, self._version = last.rows, version
+        return self._rows

@@ -6,7 +6,8 @@ Two bounds beside the configured one:
                much after some that succeed
     bytes      a batch's rows should not exceed a number of bytes, by the recent size of a row
 
-Spark reads the limit when a query starts: a new limit needs a new query, on the same checkpoint.
+The planning process reads the limit from its file before each batch (batch_attempt.RowsOfBatch):
+a new limit needs no new query.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class RowLimit:
     """The limit of one ingest process, from one query to the next.
 
     Attributes:
-        rows: of the running query, or of the next one before its start.
+        rows: of the next batch.
     """
 
     def __init__(self, directory: Path, rows_max: int, bytes_max: int) -> None:
@@ -99,7 +100,9 @@ class RowLimit:
             )
 
     def begun(self, marks: Marks, batches: int) -> None:
-        """A query starts after this process has finished `batches`."""
+        """Write the limit: batches of so many rows begin at the marks, after this process has
+        finished `batches`.
+        """
         self._marks, self._first_batch = marks, batches
         self._note(End.RUNS)
 
@@ -142,11 +145,11 @@ class RowLimit:
         except OSError as error:
             _log.warning("cannot write the limit of rows per batch", reason=str(error))
 
-    def adapt(self, batches: int, row_bytes: float, behind: int) -> bool:
-        """Set a new limit if rows have become larger, or batches may grow; returns whether it did:
-        then a new query should replace the running one.
+    def adapt(self, marks: Marks, batches: int, row_bytes: float, behind: int) -> None:
+        """Write a new limit if rows have become larger, or batches may grow.
 
         Args:
+            marks: the engine's.
             batches: that this process has finished.
             row_bytes: recent size of a row; 0 before the first.
             behind: offsets that wait to be read; with 0 the limit does not grow.
@@ -158,13 +161,14 @@ class RowLimit:
         if 2 * bound <= rows:
             rows = bound
         elif behind and batches - self._first_batch >= GROWTH_BATCHES and rows < bound:
-            # A new query takes a second to start: only for twice as many rows, or for the
-            # configured limit.
+            # A write and a log line each: only for twice as many rows, or the configured limit.
             rows = min(2 * rows, bound) if 2 * rows <= bound or bound == self._rows_max else rows
-        if rows == self.rows:
-            return False
-        _log.info(
-            "new limit of rows per batch", rows=self.rows, next_rows=rows, row_bytes=int(row_bytes)
-        )
-        self.rows = rows
-        return True
+        if rows != self.rows:
+            _log.info(
+                "new limit of rows per batch",
+                rows=self.rows,
+                next_rows=rows,
+                row_bytes=int(row_bytes),
+            )
+            self.rows = rows
+            self.begun(marks, batches)

@@ -24,6 +24,7 @@ from duewheel.clock import Clock, Interval
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch, TopicPartition
+from duewheel.schemas.request.unread_batches import UNREADABLE_CODE
 from duewheel.streaming.background_append import StoppedWaitingError
 from duewheel.streaming.disk_guard import DiskGuard, written_bytes
 from duewheel.streaming.offset_gaps import GapWatch
@@ -31,6 +32,7 @@ from duewheel.wheel.append.engine import Appended
 
 WAIT_S = 0.05  # between attempts while ingest is paused, or the engine cannot take all of a batch
 NO_ROOM_LOG_INTERVAL_MS = 60_000
+CANCELS_MAX = 20_000
 _NEVER = np.iinfo(np.int64).max
 _DECAY = 0.9  # of the largest row size, per batch
 
@@ -206,8 +208,11 @@ class BatchTaker:
         _log.warning("ingest resumes")
 
     def _append_as_room_permits(self, batch: TimerBatch, marks: Marks) -> None:
-        """Append the batch in parts as the disk has room: a part that is taken stays taken."""
-        while (count := self._rows_with_room(batch)) < len(batch):
+        """Append the batch in parts, as the disk has room and with few enough cancels: these are
+        resolved under engine.lock, which dequeue must get in between. A part that is taken stays
+        taken.
+        """
+        while (count := min(self._rows_with_room(batch), _rows_with_cancels(batch))) < len(batch):
             rest = batch.take(np.arange(count, len(batch)))
             first = _first_offsets(rest)
             part = {p: min(end, first.get(p, end)) for p, end in marks.items()}
@@ -254,11 +259,19 @@ class BatchTaker:
 
     def _count(self, taken: TimerBatch) -> None:
         """Count rows that the engine has. At once: the rest of their batch may never be taken."""
-        done = self._statistics
+        done, rejected = self._statistics, Counter(taken.rejections())
+        if unread := rejected[UNREADABLE_CODE]:
+            row = int(np.argmax(taken.code == taken.codes.index(UNREADABLE_CODE)))
+            topic, number = taken.partitions[taken.partition[row]]
+            _log.warning(
+                "record batches that cannot be read: dead letters",
+                batches=unread,
+                first=f"{topic}-{number}@{taken.offset[row]}",
+            )
         self._statistics = replace(
             done,
             rows=done.rows + len(taken),
-            rejected=Counter(done.rejected) + Counter(taken.rejections()),
+            rejected=Counter(done.rejected) + rejected,
             forged=done.forged + int(taken.forged.sum()),
             newest_ms=max(done.newest_ms, int(taken.timestamp_ms.max(initial=0))),
         )
@@ -267,6 +280,12 @@ class BatchTaker:
         if self._stopping.is_set():
             raise StoppedWaitingError(f"stopped while {why}")
         self._clock.sleep(WAIT_S)
+
+
+def _rows_with_cancels(batch: TimerBatch) -> int:
+    """How many of the first rows have CANCELS_MAX cancels together."""
+    cancels = np.flatnonzero(batch.cancels)
+    return int(cancels[CANCELS_MAX]) if len(cancels) > CANCELS_MAX else len(batch)
 
 
 def _first_offsets(batch: TimerBatch) -> Marks:

@@ -35,11 +35,14 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
-def require_master(master: str) -> None:
+def require_master(master: str) -> str:
     """Connect to the cluster's master: Spark itself takes a minute to give up.
 
     Args:
         master: spark://host:port, with further hosts behind commas, or k8s://https://host:port.
+
+    Returns:
+        This host's address on the way to it, without a port.
 
     Raises:
         SparkUnavailable: none of its addresses takes a connection.
@@ -47,11 +50,10 @@ def require_master(master: str) -> None:
     refusals = []
     for host, port in _addresses(master):
         try:
-            socket.create_connection((host, port), timeout=_CONNECT_S).close()
+            with socket.create_connection((host, port), timeout=_CONNECT_S) as connection:
+                return str(connection.getsockname()[0])
         except OSError as error:
             refusals.append(f"{host}:{port}: {error.strerror or error}")
-        else:
-            return
     raise SparkUnavailable(
         f"no Spark master answers at {master} ({'; '.join(refusals)}): start it, "
         "or correct ingest.spark_master"

@@ -23,17 +23,19 @@ from duewheel.errors import (
     DiskFull,
     DuewheelError,
     KafkaUnavailable,
+    PlannerUnavailable,
     RecoveryRefused,
 )
 
 _ERROR_LINE = re.compile(r"^duewheel\.errors\.(\w+): (.*)$", re.MULTILINE)
 # Those of tasks and of the planning process that have an exit code of their own.
 _CLASSES = {e.__name__: e for e in (ConfigError, KafkaUnavailable, RecoveryRefused)}
-# Of the planning process; Spark's texts give no reason. The 10 s are fixed in Spark's code.
-_PLANNING = {
-    "Python worker failed to connect back": "the process that plans batches did not start "
+# Spark's texts of a planning process that is away give no reason, the second none at all. Its code
+# has the 10 s.
+_NO_PLANNER = {
+    r"Python worker failed to connect back": "the process that plans batches did not start "
     "within 10 s: too few free processors",
-    "terminated with exception: SQLSTATE": "the process that plans batches has ended",
+    r"terminated with exception:\s*SQLSTATE": "the process that plans batches has ended",
 }
 _DISK_FULL = "No space left on device"
 # Of the JVM; of a task, by Python and by pyarrow; of a task that the kernel has killed.
@@ -64,5 +66,7 @@ def cause(sink_error: BaseException | None, text: str = "") -> BaseException:
     first_line = text.strip().splitlines()[0] if text.strip() else "no message"
     if _DISK_FULL in text:
         return DiskFull(f"Spark cannot write its checkpoint or scratch files: {first_line}")
-    reasons = (reason for end, reason in _PLANNING.items() if end in text)
-    return DuewheelError(f"Spark's query failed: {next(reasons, first_line)}")
+    no_planner = (
+        PlannerUnavailable(why) for end, why in _NO_PLANNER.items() if re.search(end, text)
+    )
+    return next(no_planner, DuewheelError(f"Spark's query failed: {first_line}"))

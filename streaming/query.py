@@ -1,8 +1,9 @@
 """Runs the streaming query until `stop` is set, or raises the error that ended it.
 
-A query that ends by itself ends the process, and the supervisor restarts the process after a pause.
-Every start therefore takes the same path, and compares the checkpoint with the engine's marks. The
-query survives a broker outage of seconds, not of minutes.
+A query that ends by itself ends the process, and the supervisor restarts the process after a
+pause. Every start therefore takes the same path, and compares the checkpoint with the engine's
+marks. Where only the planning process is away, the caller starts another query in the same session.
+The query survives a broker outage of seconds, not of minutes.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from pathlib import Path
 
 import structlog
 from py4j.protocol import Py4JError
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from duewheel.errors import DuewheelError
+from duewheel.errors import DuewheelError, SettingsChange
 from duewheel.streaming.background_append import StoppedWaitingError
 from duewheel.streaming.failure import cause
 from duewheel.streaming.query_progress import QueryProgress, read_progress
@@ -51,7 +52,7 @@ class QueryOptions:
 
 
 def run_query(
-    stream: DataFrame,
+    stream: Callable[[], DataFrame],
     sink: TimerSink,
     options: QueryOptions,
     stop: threading.Event,
@@ -60,7 +61,7 @@ def run_query(
     """Start the query and wait for its end.
 
     Args:
-        stream: the timer topics.
+        stream: gives that of the timer topics.
         sink: takes the batches.
         options: how.
         stop: another thread sets it to end the query. The running batch finishes first, unless it
@@ -75,17 +76,12 @@ def run_query(
         DiskFull: Spark's files found no room.
         BatchTooLarge: out of memory, here or in the JVM.
         KafkaUnavailable: the brokers did not answer for minutes.
+        PlannerUnavailable: the planning process did not start, or has ended.
         DuewheelError: Spark ended the query.
         BaseException: what the sink raised, unchanged.
     """
     sink.resume()
-    query = (
-        stream.writeStream.queryName(options.name)
-        .foreachBatch(sink)
-        .option("checkpointLocation", str(options.checkpoint.absolute()))
-        .trigger(processingTime=f"{options.trigger_ms} milliseconds")
-        .start()
-    )
+    query = _start(stream, sink, options)
     renew = False
     try:
         while not stop.is_set() and not _has_ended(query, TICK_S):
@@ -107,6 +103,22 @@ def run_query(
         if not renew:
             raise DuewheelError("the streaming query ended by itself, without an error")
     return renew
+
+
+def _start(
+    stream: Callable[[], DataFrame], sink: TimerSink, options: QueryOptions
+) -> StreamingQuery:
+    try:
+        return (
+            stream()
+            .writeStream.queryName(options.name)
+            .foreachBatch(sink)
+            .option("checkpointLocation", str(options.checkpoint.absolute()))
+            .trigger(processingTime=f"{options.trigger_ms} milliseconds")
+            .start()
+        )
+    except PySparkException as error:  # Spark makes the source in a process of its own
+        raise cause(None, str(error)) from error
 
 
 @contextmanager
@@ -142,5 +154,5 @@ def _stop(query: StreamingQuery, sink: TimerSink) -> None:
     with suppress(Py4JError, OSError):  # the JVM has ended already
         query.stop()
     sink.drain()
-    if sink.failure is not None:
+    if sink.failure is not None and not isinstance(sink.failure, SettingsChange):
         _log.error("the last batch failed", exc_info=sink.failure)

@@ -2,12 +2,13 @@
 
 In the process of a task, for each part of its ranges:
 
-    1. fetches raw record batches (kafka/raw_reader.py)
-    2. reads the committed records in them as columns (kafka/raw_records.py)
+    1. fetches raw record batches (kafka/log/reader.py)
+    2. reads the committed records in them as columns (kafka/log/columns.py)
     3. parses the records to timers, each under the settings of its offset (epoch_parser.py)
     4. yields the timers as a row (task_rows.py)
 
-The process of a task lives on after it, with its connections and its parser.
+The process of a task lives on after it, with its connections, its parser, and the record batches
+that its ranges have cut.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import Any
 
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.raw_reader import RawReader
-from duewheel.kafka.raw_records import committed_records
+from duewheel.kafka.log.columns import CutBatches, committed_records
+from duewheel.kafka.log.reader import LogReader
 from duewheel.streaming.epoch_parser import parser
 from duewheel.streaming.task_rows import row_of
 from duewheel.streaming.task_share import TaskSettings, TaskShare
@@ -38,11 +39,11 @@ def read_share(settings: TaskSettings, share: TaskShare) -> Iterator[Any]:
         KafkaUnavailable: the brokers do not answer.
         ConfigError: the rights or the settings of Kafka's clients do not fit.
         RecoveryRefused: this version cannot apply the settings of an epoch.
-        DuewheelError: a record batch cannot be read.
+        DuewheelError: a record batch is damaged.
     """
-    parse = _parser(settings.epochs, settings.dead_letter_topic)
+    parse, skipped = _parser(settings.epochs, settings.dead_letter_topic)
     for part in reader_of(settings).read(share.ranges, _PART_BYTES):
-        for records in committed_records(part, share.ranges):
+        for records in committed_records(part, share.ranges, skipped=skipped, cut=_cut_batches):
             yield row_of(parse(records), settings.folder)
 
 
@@ -51,13 +52,13 @@ class ProcessReader:
 
     def __init__(self) -> None:
         self._key: object = None  # settings and topics of the reader
-        self._reader: RawReader | None = None
+        self._reader: LogReader | None = None
 
-    def of(self, settings: TaskSettings) -> RawReader:
+    def of(self, settings: TaskSettings) -> LogReader:
         """The reader for these settings; one for other settings or topics is closed.
 
         Raises:
-            KafkaUnavailable, ConfigError: as `RawReader`.
+            KafkaUnavailable, ConfigError: as `LogReader`.
         """
         key = (settings.kafka, settings.topics)
         if self._reader is None or self._key != key:
@@ -65,24 +66,26 @@ class ProcessReader:
                 # Garbage collection may never see it (`gc.freeze`): its sockets would stay open.
                 self._reader.close()
                 self._reader = None
-            self._reader = RawReader(ClientSettings(settings.kafka), settings.topics)
+            self._reader = LogReader(ClientSettings(settings.kafka), settings.topics)
             self._key = key
         return self._reader
 
 
 _process_reader = ProcessReader()
+_cut_batches = CutBatches()
 
 
-def reader_of(settings: TaskSettings) -> RawReader:
+def reader_of(settings: TaskSettings) -> LogReader:
     """This process's reader, as `ProcessReader.of`. The planning process uses it, too."""
     return _process_reader.of(settings)
 
 
 @functools.lru_cache(maxsize=1)
-def _parser(epochs: str, dead_letter_topic: str) -> Any:
-    """The parser of a query, made once in a process."""
-    parse = parser(Epochs.from_json(json.loads(epochs)), dead_letter_topic)
+def _parser(epochs: str, dead_letter_topic: str) -> tuple[Any, Any]:
+    """The parser of a query, made once in a process, and what the operator has skipped."""
+    of_epochs = Epochs.from_json(json.loads(epochs))
+    parse = parser(of_epochs, dead_letter_topic)
     # Spark's worker collects garbage after each task, and to visit all objects that live as long as
     # the process took a quarter of a task.
     gc.freeze()
-    return parse
+    return parse, of_epochs.skipped

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -18,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from duewheel.errors import DuewheelError
 from duewheel.streaming.failure import cause
+from duewheel.streaming.fork_server import forking_python
 from duewheel.streaming.session import SessionOptions, start_session
 
 _FORMAT = "rehearsal"
@@ -63,6 +65,11 @@ def rehearse(options: SessionOptions) -> None:
     Raises:
         DuewheelError: Spark does not start, or ends the query, or the batches do not come.
     """
+    with forking_python(options.work_dir) as python:
+        _run(replace(options, python=python))
+
+
+def _run(options: SessionOptions) -> None:
     before = set(psutil.Process().children(recursive=True))
     session = start_session(options)
     started = set(psutil.Process().children(recursive=True)) - before

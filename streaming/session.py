@@ -22,6 +22,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,7 +46,13 @@ _COLLECTOR = "-XX:+UseParallelGC"
 _PR_SET_PDEATHSIG = 1  # of prctl
 _CHOOSES_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
+# Spark gives a process 15 s to connect and for each of its next messages: too few on a busy host.
+_CONNECT_S = "300"
+
 _DEFAULTS = {
+    "spark.python.authenticate.socketTimeout": f"{_CONNECT_S}s",
+    # Hadoop sets the mode of each file in the checkpoint itself, whatever the umask.
+    "spark.hadoop.fs.permissions.umask-mode": "077",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
@@ -60,7 +67,6 @@ _DEFAULTS = {
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.python.daemon.module": "duewheel.streaming.worker_daemon",
 }
 _ON_A_CLUSTER = {
     # Without a bound the first application has all cores of a standalone cluster. Two executors
@@ -99,6 +105,7 @@ class SessionOptions:
         work_dir: of all files that Spark writes, except its checkpoint.
         java_home: Spark's JAVA_HOME.
         master: where tasks run.
+        python: the program that Spark runs as Python, unless `conf` has another one.
         driver_memory: heap of the JVM, such as "512m".
         log_pattern: log4j2 pattern of a line.
         java_options: further options of the JVM, below those in `conf`.
@@ -109,6 +116,7 @@ class SessionOptions:
     work_dir: Path
     java_home: Path
     master: str = "local[*]"
+    python: str = sys.executable
     driver_memory: str = "512m"
     log_pattern: str = "%d %p %c{1} %m%n"
     java_options: Sequence[str] = ()
@@ -158,8 +166,9 @@ def start_session(options: SessionOptions) -> Session:
         DuewheelError: the JVM does not start.
     """
     _refuse_connect()
-    if not is_local(options.master):
-        require_master(options.master)
+    begun_s = time.monotonic()
+    _log.info("starting Spark", version=pyspark.__version__, master=options.master)
+    address = "127.0.0.1" if is_local(options.master) else require_master(options.master)
     work = options.work_dir.absolute()
     scratch, properties, log4j2 = (
         scratch_folder(work),
@@ -171,6 +180,7 @@ def start_session(options: SessionOptions) -> Session:
     scratch.mkdir(mode=0o700, parents=True)  # a killed task leaves message bodies there
     log4j2.write_text(_log4j2(options.log_pattern))
     conf = _conf(options, scratch, log4j2)
+    _listen_on_loopback(options.master, conf, address)
     _write_properties(properties, conf)
     _set_environment(options, properties, scratch)
     on_interrupt, before = signal.getsignal(signal.SIGINT), tempfile.tempdir
@@ -192,6 +202,7 @@ def start_session(options: SessionOptions) -> Session:
         # pyspark has installed its own handler.
         signal.signal(signal.SIGINT, on_interrupt)
     assert hasattr(session, "_jvm"), "a classic session, not Spark Connect's"
+    _log.info("Spark has started", took_s=round(time.monotonic() - begun_s, 1))
     return session
 
 
@@ -260,15 +271,29 @@ def _set_environment(options: SessionOptions, properties: Path, scratch: Path) -
     """Set the variables that pyspark reads only from the environment."""
     os.environ["JAVA_HOME"] = str(options.java_home)
     # Without it Spark's workers run the `python3` of the PATH.
-    os.environ["PYSPARK_PYTHON"] = options.conf.get("spark.pyspark.python", sys.executable)
+    os.environ["PYSPARK_PYTHON"] = options.conf.get("spark.pyspark.python", options.python)
+    # For connections of this process to the JVM; `_DEFAULTS` has it for all others.
+    os.environ["SPARK_AUTH_SOCKET_TIMEOUT"] = _CONNECT_S
     # Spark would start two Python processes to look for data sources of other packages.
     os.environ["PYSPARK_DRIVER_PYTHON"] = "none"
     os.environ["PYSPARK_SUBMIT_ARGS"] = f'--properties-file "{properties}" pyspark-shell'
     os.environ["SPARK_LOCAL_DIRS"] = str(scratch)
     # Another Spark installation on this host may have another version than pyspark.
     os.environ.pop("SPARK_HOME", None)
-    if is_local(options.master):
-        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+
+def _listen_on_loopback(master: str, conf: dict[str, str], address: str) -> None:
+    """Keep Spark's web interface, which has no login, off the network.
+
+    Only SPARK_LOCAL_IP decides where it listens; by default on all interfaces. The driver would
+    advertise the same address, so on a cluster it gets one of its own: `address`, on the way to the
+    master. An operator who sets the variable has chosen both.
+    """
+    if not is_local(master):
+        if os.environ.get("SPARK_LOCAL_IP"):
+            return
+        conf.setdefault("spark.driver.host", address)
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 
 def _write_properties(path: Path, conf: Mapping[str, str]) -> None:

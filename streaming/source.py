@@ -34,12 +34,13 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
 from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks_to
 from duewheel.clock import SystemClock
-from duewheel.kafka.log_ends import EARLIEST, LATEST
+from duewheel.kafka.log.ends import EARLIEST, LATEST
+from duewheel.streaming.batch_attempt import RowsOfBatch
 from duewheel.streaming.batch_ends import Offsets, batch_ends
 from duewheel.streaming.task_share import COLUMN, TaskSettings, TaskShare
 
 if TYPE_CHECKING:  # see the module's head
-    from duewheel.kafka.raw_reader import RawReader
+    from duewheel.kafka.log.reader import LogReader
     from duewheel.schemas.batches import OffsetRanges, TopicPartition
     from duewheel.streaming.topic_quotas import TopicQuotas
 
@@ -58,7 +59,8 @@ class SourceOptions:
         task: the settings of its tasks.
         starting_offsets: next offset of each partition; EARLIEST: the log's start. Spark ignores
             them where a checkpoint exists.
-        rows_max: most rows of one batch.
+        limit_folder: has the limit of rows of a batch (batch_attempt.RowsOfBatch).
+        rows_max: most rows of a batch while there is none.
         only: whether to read the partitions of `starting_offsets` only, as a shard with a share of
             the partitions does. Otherwise all partitions are read, also those added later.
         poll_ms: between two looks at the logs, while there is nothing to read; 0: one look for each
@@ -69,6 +71,7 @@ class SourceOptions:
 
     task: TaskSettings
     starting_offsets: Marks
+    limit_folder: str
     rows_max: int
     only: bool = False
     poll_ms: int = 0
@@ -131,6 +134,7 @@ class TimerReader(DataSourceStreamReader):
         self._options = options
         self._tasks = tasks
         # Of the planning process, since its last and since its first `latestOffset`.
+        self._rows = RowsOfBatch(Path(options.limit_folder), options.rows_max)
         self._log_ends: Offsets = {}
         self._quotas: TopicQuotas | None = None
 
@@ -139,7 +143,7 @@ class TimerReader(DataSourceStreamReader):
         return marks_to(self._next_offsets(starts, starts))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        return ReadMaxRows(self._options.rows_max)
+        return ReadMaxRows(self._options.rows_max)  # only `latestOffset` knows the limit of rows
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         before, poll_s = marks_from(start), self._options.poll_ms / 1000
@@ -163,7 +167,7 @@ class TimerReader(DataSourceStreamReader):
     def _batch_ends(self, firsts: Offsets) -> Offsets:
         log_ends, options = self._log_ends, self._options
         if not options.quotas:
-            return batch_ends(firsts, log_ends, options.rows_max)
+            return batch_ends(firsts, log_ends, self._rows.rows)
         if self._quotas is None:
             from duewheel.streaming.topic_quotas import TopicQuotas
 
@@ -171,7 +175,7 @@ class TimerReader(DataSourceStreamReader):
         permitted = self._quotas.permitted(
             firsts, log_ends, lambda partitions: self._kafka.offsets(partitions, EARLIEST)
         )
-        ends = batch_ends(firsts, permitted, options.rows_max)
+        ends = batch_ends(firsts, permitted, self._rows.rows)
         self._quotas.planned(ends)
         return ends
 
@@ -191,7 +195,7 @@ class TimerReader(DataSourceStreamReader):
         return read_share(self._options.task, share)
 
     @property
-    def _kafka(self) -> RawReader:
+    def _kafka(self) -> LogReader:
         from duewheel.streaming.read_task import reader_of
 
         return reader_of(self._options.task)

@@ -15,7 +15,10 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from tests.harness import timelines  # noqa: F401 - before any directory is opened
+from tests.harness import (
+    time_limit,
+    timelines,  # noqa: F401 - before any directory is opened
+)
 from tests.harness.report_log import FewOfEach
 from tests.harness.shared_broker import SharedBroker, shared_broker
 
@@ -53,6 +56,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 REPORTED = FewOfEach()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(time_limit)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -46,6 +46,8 @@ class Target:
         refusal: why it takes no record, else NONE.
         unavailable: partitions that take no writes for now.
         topic_id: Kafka's id of the topic that has this name now; empty if it has none.
+        closed_by: the setting because of which no partition takes writes; empty if there is none.
+        is_unknown: its metadata has not come yet, so the other values mean nothing.
     """
 
     partitions: int
@@ -54,6 +56,8 @@ class Target:
     refusal: Reason = Reason.NONE
     unavailable: frozenset[int] = frozenset()
     topic_id: str = ""
+    closed_by: str = ""
+    is_unknown: bool = False
 
     @property
     def available(self) -> Sequence[int]:

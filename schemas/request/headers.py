@@ -1,4 +1,8 @@
-"""The headers of a batch of records as columns, and their meanings (names: header_names.py).
+r"""The headers of a batch of records as columns, and their meanings (names: header_names.py).
+
+A name that is no UTF-8 ends other clients, whose header names are text. Such a name is only read:
+all that is stored has \xHH in the place of each of its bytes beyond ASCII, and no rule but
+bad_header_name sees it.
 
 The meaning of a name depends on the mode of its topic. In a copy it has the native meaning, except
 for a partition key. Of headers with the same meaning the last one in a record counts. A null value
@@ -8,7 +12,7 @@ reads as an empty one, except where it is a key.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,13 +25,19 @@ from duewheel.schemas.columns import (
     binary,
     concat,
     constants,
+    count_bytes,
+    data,
     filled,
+    from_parts,
+    join,
     join_groups,
+    offsets,
     take,
 )
 from duewheel.schemas.header_names import COPY_ONLY, DROP_IN, ORIGIN, REQUEST, Request
 from duewheel.schemas.request.topic_settings import NATIVE
-from duewheel.schemas.wire.spans import RawHeaders
+from duewheel.schemas.wire.record_codec import framed
+from duewheel.schemas.wire.spans import RawHeaders, Spans
 
 Int8 = npt.NDArray[np.int8]
 _pc: Any = pyarrow.compute
@@ -40,10 +50,12 @@ class Headers:
     Attributes:
         raw: names, values and the rows that they belong to.
         request: the meaning of each header, a Request or USERS.
+        bad: which headers have a name that was no UTF-8; None: no header has.
     """
 
     raw: RawHeaders
     request: Int8
+    bad: Bool | None = None
 
     @property
     def firsts(self) -> Int64:
@@ -121,6 +133,14 @@ _NAME_SET = constants([name.encode() for name in _NAMES])
 _ORIGIN = _NAMES.index(ORIGIN)
 
 
+_ASCII = np.arange(256) < 128
+_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+# Arrow searches in a column of bytes byte by byte.
+_UTF8 = (
+    r"\A(?:[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]"
+    r"|[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]"
+    r"|\xf0[\x90-\xbf][\x80-\xbf]{2}|[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*\z"
+)
 _FORGEABLE = constants(
     [name.encode() for name, r in REQUEST.items() if r in COPY_ONLY and r != Request.ROLL_TIMES]
 )
@@ -156,13 +176,17 @@ def read_headers(raw: RawHeaders, mode: Int8 | None = None, own: Bool | None = N
         mode: row → index in MODES; None if all are native.
         own: rows that duewheel has written: headers of copies have a meaning there; None: all.
     """
-    index = _pc.index_in(raw.names.column(), value_set=_NAME_SET)
+    names = raw.names.column()
+    bad = _no_utf8(names)
+    if bad is not None:
+        raw = _escaped(raw, np.flatnonzero(bad))
+    index = _pc.index_in(names, value_set=_NAME_SET)
     name = np.asarray(_pc.fill_null(index, len(_NAMES)))
     counts = np.diff(raw.firsts)
     if own is not None and not _OF_COPIES[name].any():
         own = None  # no header depends on it
     if mode is None and own is None:
-        return Headers(raw, _MEANING[0][name])
+        return Headers(raw, _MEANING[0][name], bad)
     row = np.repeat(np.arange(len(counts)), counts)
     meaning = np.zeros(len(counts), np.int8) if mode is None else mode.copy()
     copy = np.zeros(len(counts), np.bool_)
@@ -171,7 +195,47 @@ def read_headers(raw: RawHeaders, mode: Int8 | None = None, own: Bool | None = N
         copy &= own
         meaning[~own] += 2 * len(MODES)
     meaning[copy] += len(MODES)
-    return Headers(raw, _MEANING[np.repeat(meaning, counts), name])
+    return Headers(raw, _MEANING[np.repeat(meaning, counts), name], bad)
+
+
+def _no_utf8(names: Column) -> Bool | None:
+    """Which names are no UTF-8; None: all are."""
+    sizes = np.diff(offsets(names))
+    beyond_ascii = np.flatnonzero(count_bytes(names, _ASCII) < sizes)
+    if not len(beyond_ascii):
+        return None
+    good = _pc.match_substring_regex(take(names, beyond_ascii), _UTF8)
+    bad = np.zeros(len(names), np.bool_)
+    bad[beyond_ascii] = ~np.asarray(good)
+    return bad if bad.any() else None
+
+
+def _escaped(raw: RawHeaders, rows: Int64) -> RawHeaders:
+    """The headers with other names in the given ones, as they are stored."""
+    names = raw.names.take(rows).column()
+    bounds = offsets(names)
+    octets = data(names)[bounds[0] : bounds[-1]]
+    beyond_ascii = ~_ASCII[octets]
+    starts = bounds_of(1 + 3 * beyond_ascii.astype(np.int64))
+    text = np.repeat(octets, np.diff(starts))
+    at, strange = starts[:-1][beyond_ascii], octets[beyond_ascii]
+    for place, written in enumerate((ord("\\"), ord("x"), _HEX[strange >> 4], _HEX[strange & 15])):
+        text[at + place] = written
+    shown = from_parts(starts[bounds - bounds[0]], text)
+    stored = join(*framed(shown), *framed(raw.values.take(rows).column()))
+    if len(rows) == len(raw.names):
+        return replace(raw, both=Spans.of(stored))
+    place_of = np.arange(len(raw.names))
+    place_of[rows] = len(raw.names) + np.arange(len(rows))
+    return replace(raw, both=Spans.of(take(concat([raw.both.column(), stored]), place_of)))
+
+
+def badly_named(headers: Headers) -> Bool:
+    """The rows with a header whose name was no UTF-8."""
+    if headers.bad is None:
+        return np.zeros(len(headers.firsts) - 1, np.bool_)
+    rows: Bool = np.diff(bounds_of(headers.bad)[headers.firsts]) > 0
+    return rows
 
 
 def forged_rows(headers: Headers, own: Bool | None) -> Bool:

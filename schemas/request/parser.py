@@ -2,7 +2,8 @@
 
 Any bytes in key, value and headers make a timer or a dead letter, never an exception. A rejected
 row keeps all its headers, request headers too, and gets TIMER_ERROR_CODE and TIMER_ERROR after
-them.
+them. A record batch that is not read becomes one dead letter, whatever the settings
+(unread_batches.py).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from duewheel.schemas.request.headers import (
     USERS,
     Field,
     Headers,
+    badly_named,
     forged_rows,
     header_groups,
     read_headers,
@@ -54,8 +56,11 @@ from duewheel.schemas.request.request_columns import (
 )
 from duewheel.schemas.request.row_settings import RowSettings
 from duewheel.schemas.request.topic_settings import DEFAULT, TopicContract
+from duewheel.schemas.request.unread_batches import CODES as UNREAD_CODES
+from duewheel.schemas.request.unread_batches import codes_of as unread_codes
+from duewheel.schemas.request.unread_batches import error_headers as unread_errors
 from duewheel.schemas.wire.copy_mac import own_copies
-from duewheel.schemas.wire.kafka_records import KafkaRecords
+from duewheel.schemas.wire.kafka_records import KafkaRecords, Unread
 from duewheel.schemas.wire.record_codec import LETTER_END, framed, framed_bytes, key_values
 
 _pa: Any = pa
@@ -179,11 +184,16 @@ def parse_with_columns(records: KafkaRecords, contract: Contract) -> tuple[Timer
     own = None if keys is None else own_copies(records, keys)
     headers = read_headers(records.headers, settings.mode, own)
     record_key = records.key.column()
-    requests = _requests(headers.fields(), records, record_key, settings, contract.levels_ms)
+    requests = _requests(headers, records, record_key, settings, contract.levels_ms)
     columns = rule_columns(requests)
     failure, letters = contract.rules.first_failure(columns), waiting_letters(headers)
+    unread = records.unread
     failure[letters] = ACCEPTED
+    if unread is not None:
+        failure[unread.row] = ACCEPTED
     rejected = (failure != ACCEPTED) | letters
+    if unread is not None:
+        rejected[unread.row] = True
     timer, cancelling = requests.cancels.accepted(rejected)
     placed = timer & ~rejected
     target, targets = _targets(columns.column("target_topic"), placed, contract)
@@ -197,6 +207,10 @@ def parse_with_columns(records: KafkaRecords, contract: Contract) -> tuple[Timer
     if foreign.any():
         key_value = key_values(key, records.value.column())
     encoded, header_count = _headers(headers, failure, letters, columns, contract.rules)
+    if unread is not None:
+        errors = unread_errors(unread, records.offset[unread.row])
+        encoded = join(encoded, scatter(errors, unread.row, len(records)))
+        header_count[unread.row] = 2
     if settings.mode is not None:
         added, added_count = traces(records, settings.mode, foreign)
         encoded, header_count = join(encoded, added), header_count + added_count
@@ -207,8 +221,8 @@ def parse_with_columns(records: KafkaRecords, contract: Contract) -> tuple[Timer
         origin_offset=copy.origin_offset,
         due_ms=_due_ms(requests.due, placed, key, id_hash),
         not_before_ms=copy.not_before_ms,
-        codes=[*(rule.code for rule in contract.rules.rules), WAITED],
-        code=np.where(letters, len(contract.rules.rules), failure).astype(np.int32),
+        codes=[*(rule.code for rule in contract.rules.rules), WAITED, *UNREAD_CODES],
+        code=_codes(failure, letters, unread, len(contract.rules.rules)),
         timer=timer,
         cancels=cancelling,
         named_offset=requests.cancels.named_offset,
@@ -234,8 +248,16 @@ def parse_with_columns(records: KafkaRecords, contract: Contract) -> tuple[Timer
     return batch, columns
 
 
+def _codes(failure: Int32, letters: Bool, unread: Unread | None, rules: int) -> Int32:
+    """Row → index in the codes: of so many rules, WAITED, and UNREAD_CODES."""
+    code = np.where(letters, rules, failure).astype(np.int32)
+    if unread is not None:
+        code[unread.row] = rules + 1 + unread_codes(unread)
+    return code
+
+
 def _requests(
-    fields: Mapping[Request, Field],
+    headers: Headers,
     records: KafkaRecords,
     key: Column,
     settings: RowSettings,
@@ -243,6 +265,7 @@ def _requests(
 ) -> RequestColumns:
     """The requests of the records under the settings of their topics."""
     count = len(records)
+    fields: Mapping[Request, Field] = headers.fields()
     cancelling = settings.cancelling_keys(fields, key, records.value.is_null)
     named = settings.keys_as_ids(fields, key)
     cancels = read_cancels(fields, cancelling, named, count)
@@ -253,6 +276,7 @@ def _requests(
     return RequestColumns(
         *(fields, cancels, due, records.timestamp_ms, records.offset, target),
         closed=settings.closed_targets(target),
+        badly_named=badly_named(headers),
         rejects_past_due=settings.rejects_past_due(),
         max_delay_ms=settings.max_delay_ms(),
     )

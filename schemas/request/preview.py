@@ -85,6 +85,7 @@ def previews_of(
         base_ms=now_ms,
         append_ms=-1,
         partition=0,
+        last_offset=len(records) - 1,
     )
     batch, columns = parse_with_columns(read_batches([body], [(timer_topic, 0)]), contract)
     rows = zip(

@@ -41,6 +41,8 @@ RULE_COLUMNS = pa.schema(
     [
         pa.field("cancel", _NAME),  # a kind of cancel, or its defect (cancel_requests.py)
         pa.field("unsupported", _NAME),  # of a drop-in mode: the feature that duewheel lacks
+        pa.field("bad_name", _NAME),  # header, if the name of one is no UTF-8
+        pa.field("timestamp_ms", pa.int64()),  # of the record; null: a copy, or a pure cancel
         pa.field("due_ms", pa.int64()),  # epoch ms; null: not given, or malformed
         pa.field("delay_ms", pa.int64()),  # until the window's end; null: not requested, or a copy
         pa.field("long_ms", pa.int64()),  # the same; null: no longer than the timer topic allows
@@ -62,6 +64,7 @@ RULE_COLUMNS = pa.schema(
 DUE_NAMES = ["epoch_seconds", "when", *(NAME_OF[request] for request in PRECEDENCE[2:])]
 _MISSING = ("due_time", "target_topic")
 _CLOSED = ("target_topic",)
+_BAD_NAME = ("header",)
 UNSUPPORTED = ("recurring", "schema_version", "source_type")
 _SCHEMA_VERSIONS = (b"1.0.0",)
 _SOURCE_TYPES = (b"schedule", CANCEL_TYPE)
@@ -80,6 +83,7 @@ class RequestColumns:
         offset: of the records.
         target: of each row: a column of names; null: none.
         closed: rows of topics that are not open for their target.
+        badly_named: rows with a header whose name is no UTF-8.
         rejects_past_due: rows of topics that reject timers past due.
         max_delay_ms: the longest delay of each row's topic; None: no topic has one.
     """
@@ -91,6 +95,7 @@ class RequestColumns:
     offset: Int64
     target: pa.DictionaryArray[Any, Any]
     closed: Bool
+    badly_named: Bool
     rejects_past_due: Bool
     max_delay_ms: Int64 | None
 
@@ -98,11 +103,11 @@ class RequestColumns:
     def of_targets(cls, settings: RowSettings, targets: Sequence[str]) -> RequestColumns:
         """One timer for each target, due at once, in a topic with these settings."""
         count = len(targets)
-        zeros, none = np.zeros(count, np.int64), Field.none()
+        zeros, none, no = np.zeros(count, np.int64), Field.none(), np.zeros(count, np.bool_)
         target = target_column(None, np.arange(count, dtype=np.int32), targets)
         return cls(
             *({}, read_cancels({}, none, none, count), DueTimes.at(zeros), zeros, zeros),
-            *(target, settings.closed_targets(target), np.zeros(count, np.bool_), None),
+            *(target, settings.closed_targets(target), no, no, None),
         )
 
     @property
@@ -123,6 +128,8 @@ def rule_columns(requests: RequestColumns) -> pa.Table:
     columns = [
         _named(requests.cancels.verdict, VERDICTS),
         _named(_unsupported(fields, count), UNSUPPORTED),
+        _named(np.where(requests.badly_named, np.int8(0), np.int8(NO_NAME)), _BAD_NAME),
+        _pa.array(requests.timestamp_ms, mask=requests.copy | requests.cancels.pure),
         _pa.array(due.due_ms, mask=~due.valid),
         _pa.array(delay_ms, mask=~has_delay),
         _pa.array(delay_ms, mask=~is_long),

@@ -1,7 +1,8 @@
-"""Records that the operator has skipped: they become dead letters unread.
+"""Records that the operator has skipped: dead letters that the parser does not see.
 
-Their headers are neither parsed nor kept: the bytes that stop ingest may lie there. Key and value
-stay, and the dead letter names the record's offset.
+Their headers are neither parsed nor kept: the bytes that stop ingest may be there. Key and value
+stay, and the dead letter names the record's offset. Of a compressed or damaged batch that begins
+with such a record, nothing is read at all (wire/batch_reader.py).
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.schemas.request.acceptance_rules import Rule, Rules
 from duewheel.schemas.request.parser import Contract, parse
+from duewheel.schemas.request.unread_batches import SKIPPED_CODE
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 
 # Every row fails it, whatever its columns hold.
 SKIPPED = Rule(
-    "skipped_by_operator",
+    SKIPPED_CODE,
     "the operator has skipped this record: duewheel reconfigure --skip",
     "due_ms",
     lambda values: np.zeros(len(values), np.bool_),

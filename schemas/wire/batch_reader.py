@@ -7,21 +7,29 @@ A broker answers a fetch with batches end to end; the last may be cut off:
 `committed_batches` goes from batch header to batch header. A broker sends the records of aborted
 transactions too, with a list of these transactions: every client has to drop them. The records
 themselves are read by record_reader.py.
+
+Brokers accept batches that no reader can read: they check the checksum and little else. Such a
+batch is passed on without content, for the reason that it has (`Defect`), and the next one is read.
+A producer cannot write a wrong checksum, length, format or place in the log: these are damage of
+the broker or on the way, another fetch may be right, and they raise CorruptBatch.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from crc32c import crc32c
-
+from duewheel.schemas.wire.batch_header import CRC_END, HEADER, HEADER_BYTES, LENGTH_END, MAGIC
 from duewheel.schemas.wire.compression import CODECS, Codec
-from duewheel.schemas.wire.record_batch import CRC_END, HEADER, HEADER_BYTES, LENGTH_END, MAGIC
+from duewheel.schemas.wire.crc32c import crc32c
+from duewheel.schemas.wire.defects import Defect
 
 _FORMAT = 16  # where a batch has the number of its format
 _LAST_DELTA = 23  # where a batch has its last offset delta
+_BASE_AND_LENGTH = struct.Struct(">qi")
+_LENGTH_MIN = HEADER_BYTES - LENGTH_END  # of a batch without records
 # Bits of a batch's attributes.
 _CODEC, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 7, 1 << 3, 1 << 4, 1 << 5
 # The key of a transaction marker, the one record of a control batch, behind five fields of one byte
@@ -29,10 +37,32 @@ _CODEC, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 7, 1 << 3, 1 << 4, 1 << 5
 _MARKER_KEY, _ABORT = slice(5, 9), b"\0\0\0\0"
 # Of one batch. Without the bound a small compressed batch of empty records would take all memory.
 RECORDS_MAX = 2_000_000
+# Of all records of one batch. A header of two bytes takes 140 bytes of memory while it is read, so
+# without the bound a compressed batch of 25 KB could take 18 GB.
+HEADERS_MAX = 4_000_000
+# A record without key, value and headers: length, attributes, two deltas, two nulls, no headers.
+_NO_BYTES, _EMPTY_RECORD = memoryview(b""), b"\x0c\0\0\0\1\1\0"
+_EMPTY_BODY = (memoryview(_EMPTY_RECORD), 0, len(_EMPTY_RECORD))
+
+BatchId = tuple[int, int]
+"""First offset and checksum of a batch."""
+_NO_PLAIN: Mapping[BatchId, memoryview] = MappingProxyType({})
 
 
 class CorruptBatch(Exception):
-    """A checksum is wrong, a length does not fit, or the format is not known."""
+    """A checksum or a length is wrong, or the format is not known."""
+
+
+class Undecodable(Exception):
+    """The records of a batch cannot be decompressed.
+
+    Attributes:
+        defect: why.
+    """
+
+    def __init__(self, defect: Defect) -> None:
+        super().__init__(defect.name)
+        self.defect = defect
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +74,11 @@ class BatchBody:
         first, end: their range of bytes in the buffer.
         count: of records.
         base_offset, base_ms: what the deltas of records count from.
+        last_offset: of the batch.
+        crc: its checksum.
         append_ms: timestamp of all its records, if the broker stamps them (LogAppendTime); else -1.
         partition: as the caller of `committed_batches` numbers it.
+        defect: of a batch without content: it has one empty record in the place of its own.
     """
 
     octets: memoryview
@@ -56,55 +89,78 @@ class BatchBody:
     base_ms: int
     append_ms: int
     partition: int
+    last_offset: int
+    crc: int = 0
+    defect: Defect = Defect.NONE
+
+    @property
+    def id(self) -> BatchId:
+        """Tells the batch from others of its partition."""
+        return self.base_offset, self.crc
+
+    def without_content(self, defect: Defect) -> BatchBody:
+        """The same batch with one empty record at its first offset."""
+        place = (self.base_offset, self.base_ms, self.append_ms, self.partition, self.last_offset)
+        # Not by replace(), which takes three times as long: all batches of a fetch may need it.
+        return BatchBody(*_EMPTY_BODY, 1, *place, self.crc, defect)
 
 
 def committed_batches(
     octets: memoryview,
     aborted: Iterable[tuple[int, int]],
-    decompress: Callable[[Codec, memoryview], bytes],
+    decompress: Callable[[Codec, memoryview], bytes | bytearray],
     partition: int = 0,
     until: int = 1 << 62,
+    skipped: Collection[int] = (),
+    plain_of: Mapping[BatchId, memoryview] = _NO_PLAIN,
 ) -> Iterator[BatchBody]:
     """The batches in a broker's answer for one partition, without aborted and control batches.
 
     Args:
         octets: the batches.
         aborted: the answer's list of aborted transactions: producer id, first offset.
-        decompress: gives the records of a compressed batch; may raise CorruptBatch.
+        decompress: gives the records of a compressed batch; may raise Undecodable.
         partition: a number of the caller's, passed on in each `BatchBody`.
         until: an offset; the first batch that begins there or behind it ends the reading.
+        skipped: first offsets of batches that are not read if they are compressed or damaged.
+        plain_of: the decompressed records of some batches.
 
     Raises:
-        CorruptBatch: a batch has another format, a wrong checksum, an unknown compression or too
-            many records.
+        CorruptBatch: a batch has another format, a wrong length or checksum, or is out of place.
     """
     transactions = _Transactions(aborted)
-    at = 0
+    at, after = 0, -1
     while at + HEADER_BYTES <= len(octets):
-        _require_format(octets, at)
+        _require_header(octets, at)
         base, length, _, _, crc, attributes, last_delta, *rest = HEADER.unpack_from(octets, at)
         base_ms, max_ms, producer_id, _, _, count = rest
         first, end = at + HEADER_BYTES, at + LENGTH_END + length
         if end > len(octets) or base >= until:
             break
-        if crc32c(octets[at + CRC_END : end]) != crc:
-            raise CorruptBatch(f"wrong checksum of the batch at offset {base}")
-        if count > RECORDS_MAX:
-            raise CorruptBatch(f"the batch at offset {base} has {count} records: too many")
-        at = end
-        if transactions.drop_next(attributes, producer_id, base + last_delta, octets[first:end]):
+        is_whole = crc32c(octets[at + CRC_END : end]) == crc and last_delta >= 0 and base > after
+        if not is_whole and base not in skipped:
+            raise CorruptBatch(f"wrong checksum, or a wrong place, of the batch at offset {base}")
+        at, after = end, base + max(last_delta, 0)
+        is_left_out = transactions.drop_next(attributes, producer_id, after, octets[first:end])
+        # Compaction keeps the header of a producer's last batch.
+        if is_left_out or (count == 0 and first == end):
             continue
         append_ms = max_ms if attributes & _LOG_APPEND_TIME else -1
-        body = (octets, first, end)
-        if codec := attributes & _CODEC:
-            if codec >= len(CODECS):
-                raise CorruptBatch(f"unknown compression of the batch at offset {base}")
-            try:
-                plain = memoryview(decompress(CODECS[codec], octets[first:end]))
-            except CorruptBatch as error:
-                raise CorruptBatch(f"the batch at offset {base}: {error}") from error
+        body, defect = (octets, first, end), Defect.NONE
+        codec = attributes & _CODEC
+        if base in skipped and (codec or not is_whole):
+            defect = Defect.SKIPPED
+        elif not 0 < count <= RECORDS_MAX:
+            defect = Defect.COUNT
+        elif codec:
+            plain = plain_of.get((base, crc))
+            if plain is None:
+                plain, defect = _plain(codec, octets[first:end], decompress)
             body = (plain, 0, len(plain))
-        yield BatchBody(*body, count, base, base_ms, append_ms, partition)
+        if defect:
+            body, count = _EMPTY_BODY, 1
+        batch = BatchBody(*body, count, base, base_ms, append_ms, partition, after, crc, defect)
+        yield batch
 
 
 class _Transactions:
@@ -132,28 +188,44 @@ class _Transactions:
         return True
 
 
-def _require_format(octets: memoryview, at: int) -> None:
-    """The formats before Kafka 0.11 have their number at the same place, in shorter headers."""
+def _plain(
+    codec: int, body: memoryview, decompress: Callable[[Codec, memoryview], bytes | bytearray]
+) -> tuple[memoryview, Defect]:
+    """The decompressed records; none if they have a defect."""
+    if codec >= len(CODECS):
+        return _NO_BYTES, Defect.CODEC
+    try:
+        return memoryview(decompress(CODECS[codec], body)), Defect.NONE
+    except Undecodable as error:
+        return _NO_BYTES, error.defect
+
+
+def _require_header(octets: memoryview, at: int) -> None:
+    """Refuses a batch that has no header as it should be, so that the next one cannot be found. The
+    formats before Kafka 0.11 have their number at the same place, in shorter headers.
+    """
+    base, length = _BASE_AND_LENGTH.unpack_from(octets, at)
     if octets[at + _FORMAT] != MAGIC:
-        (base,) = struct.unpack_from(">q", octets, at)
         raise CorruptBatch(
             f"message format {octets[at + _FORMAT]} at offset {base}: only format 2, of Kafka 0.11 "
             "and later, is read"
         )
+    if length < _LENGTH_MIN:
+        raise CorruptBatch(f"wrong length {length} of the batch at offset {base}")
 
 
 def end_offset(octets: memoryview) -> int:
     """The offset behind the last whole batch, dropped ones included; -1 if there is none.
 
     Raises:
-        CorruptBatch: a batch has another format.
+        CorruptBatch: a batch has another format, or a wrong length.
     """
     at, after = 0, -1
     while at + _FORMAT < len(octets):
-        _require_format(octets, at)
+        _require_header(octets, at)
         if at + HEADER_BYTES > len(octets):
             break
-        base, length = struct.unpack_from(">qi", octets, at)
+        base, length = _BASE_AND_LENGTH.unpack_from(octets, at)
         (last,) = struct.unpack_from(">i", octets, at + _LAST_DELTA)
         if at + LENGTH_END + length > len(octets):
             break

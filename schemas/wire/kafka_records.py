@@ -16,6 +16,28 @@ from duewheel.schemas.wire.spans import RawHeaders, Spans
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """The record batches that are not read: each is one row, at its first offset, without content.
+
+    Attributes:
+        row: rising.
+        last_offset: of each batch.
+        defect: a Defect.
+    """
+
+    row: Int64
+    last_offset: Int64
+    defect: Int64
+
+    def take(self, rows: Int64) -> Unread | None:
+        """Those among the given rows of the records; None: no row stands for a batch."""
+        place = np.minimum(np.searchsorted(self.row, rows), len(self.row) - 1)
+        found = np.flatnonzero(self.row[place] == rows)
+        place = place[found]
+        return Unread(found, self.last_offset[place], self.defect[place]) if len(found) else None
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaRecords:
     """Records, one row for each.
 
@@ -26,6 +48,7 @@ class KafkaRecords:
         key, value: with nulls.
         key_value: both as they stand in the record, each behind its length.
         headers: of all records.
+        unread: the rows that stand for batches that are not read; None: there are none.
     """
 
     partitions: list[TopicPartition]
@@ -36,6 +59,7 @@ class KafkaRecords:
     value: Spans
     key_value: Spans
     headers: RawHeaders
+    unread: Unread | None = None
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -51,6 +75,7 @@ class KafkaRecords:
             value=self.value.take(rows),
             key_value=self.key_value.take(rows),
             headers=self.headers.take(rows),
+            unread=None if self.unread is None else self.unread.take(rows),
         )
 
     def without_headers(self) -> KafkaRecords:

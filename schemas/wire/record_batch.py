@@ -8,44 +8,28 @@ records have the batch's timestamp.
 from __future__ import annotations
 
 import itertools
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from crc32c import crc32c
 
 from duewheel.schemas.arrays import Int64, bounds_of
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.columns import data, offsets
+from duewheel.schemas.wire.batch_header import (
+    CRC,
+    CRC_END,
+    CRC_OFFSET,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_END,
+    MAGIC,
+)
 from duewheel.schemas.wire.compression import CODECS, Codec
+from duewheel.schemas.wire.crc32c import crc32c
 from duewheel.schemas.wire.record_codec import Records
 
-HEADER = struct.Struct(
-    ">"
-    "q"  #  0  base offset: the broker's to fill in
-    "i"  #  8  batch length, from the next field on
-    "i"  # 12  partition leader epoch: the broker's to fill in
-    "b"  # 16  magic: 2
-    "I"  # 17  CRC-32C of everything after it
-    "h"  # 21  attributes: bits 0-2 compression, 3 timestamp type, 4 transactional, 5 control
-    "i"  # 23  last offset delta
-    "q"  # 27  base timestamp, ms
-    "q"  # 35  largest timestamp, ms
-    "q"  # 43  producer id
-    "h"  # 51  producer epoch
-    "i"  # 53  base sequence
-    "i"  # 57  number of records
-)
-HEADER_BYTES = HEADER.size
-LENGTH_END = struct.calcsize(">qi")  # the batch length counts from here
-_CRC_OFFSET = struct.calcsize(">qiib")
-_CRC = struct.Struct(">I")
-CRC_END = _CRC_OFFSET + _CRC.size  # the checksum covers all from here
-MAGIC = 2
 _TRANSACTIONAL = 1 << 4
-assert HEADER_BYTES == 61
-assert (LENGTH_END, _CRC_OFFSET, CRC_END) == (12, 17, 21)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,5 +151,5 @@ def seal(
         base_sequence,
         count,
     )
-    _CRC.pack_into(batch, _CRC_OFFSET, crc32c(memoryview(batch)[CRC_END:]))
+    CRC.pack_into(batch, CRC_OFFSET, crc32c(memoryview(batch)[CRC_END:]))
     return batch

@@ -91,7 +91,7 @@ class RawHeaders:
 
     def take(self, rows: Int64) -> RawHeaders:
         """The headers of the given records, in the given order."""
-        counts = np.diff(self.firsts)[rows]
+        counts = self.firsts[rows + 1] - self.firsts[rows]
         index = ranges(self.firsts[rows], counts)
         spans = (each.take(index) for each in (self.names, self.values, self.both))
         return RawHeaders(bounds_of(counts), *spans)

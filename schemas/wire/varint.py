@@ -27,7 +27,9 @@ def varint(n: int) -> bytes:
 
 
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """The number whose varint begins at byte `at`, and where the next byte after it is."""
+    """The number whose varint begins at byte `at`, and where the next byte after it is. For bytes
+    that duewheel has written: record_reader.py reads those of others.
+    """
     n = shift = 0
     while True:
         octet = data[at]

@@ -24,8 +24,8 @@ def main() -> None:
 
         run_command()
     except ModuleNotFoundError as error:
-        command, *others = [*sys.argv[1:], ""]
-        text = extras.remedy(error, extras.of_command(command, *others))
+        command = [*sys.argv[1:], ""][0]
+        text = extras.remedy(error, extras.of_command(command))
         if text is None:
             raise
         if command in {"", "-h", "--help"}:

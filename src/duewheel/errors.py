@@ -5,19 +5,22 @@ DuewheelError                     1  findings, or any error without a code of it
 │   ├── NoDataDirectory           2  no start of this shard has made its files on this host yet
 │   ├── NoSuchSchedule            2  no recurring schedule has this name
 │   └── InvalidTimer              2  a program requests an impossible timer: correct the call
-├── KafkaUnavailable              3  no answer from Kafka in time: check address, network, broker
-│   └── Unacknowledged            3  records may or may not be written: look before another try
+├── KafkaUnavailable              3  no answer from Kafka, and nothing was changed: check address,
+│                                    network, broker
+├── Unacknowledged                3  records may or may not be written: look before another try
 ├── Fenced                        4  another instance owns the shard: this one must stop for good
 ├── RecoveryRefused               5  files and Kafka disagree: an operator must decide
 ├── CorruptFile                   5  bytes on disk fail their check: `duewheel check` lists them
 ├── BatchTooLarge                 1  a batch exceeds the memory: the next start takes a smaller one
 ├── SparkUnavailable             1  the cluster has no master or no executor for ingest (retriable)
+│   └── PlannerUnavailable       1  no process plans batches: ingest starts another one (retriable)
 ├── DiskFull                      1  the disk lacks room: make room and start again (retriable)
 ├── Locked                        6  another process holds a lock of the data directory: try again
 ├── PublishDoubt                  1  the outcome of a transaction is unknown (retriable)
 │   └── TransactionTooSlow        1  the same, by its duration: the next one is smaller (retriable)
 └── RecoveryPending               1  the files must be recovered first: start again (retriable)
-    └── OwnerAlive                1  the owner may be alive: wait until it is silent (retriable)
+    ├── OwnerAlive                1  the owner may be alive: wait until it is silent (retriable)
+    └── SettingsChange            1  ingest read under settings that change: read again (retriable)
 """
 
 from __future__ import annotations
@@ -60,14 +63,16 @@ class KafkaUnavailable(DuewheelError):
     retriable = True
 
 
-class Unacknowledged(KafkaUnavailable):
+class Unacknowledged(DuewheelError):
     """Kafka has not acknowledged records in time: they may or may not be written, maybe later.
+
+    It is no KafkaUnavailable: a program that tries again after one of those could write twice.
 
     Attributes:
         counts: of a change of many timers: how many records are written, and how many are in doubt.
     """
 
-    retriable = False
+    exit_code = 3
 
     def __init__(self, text: str, **counts: int) -> None:
         super().__init__(text)
@@ -120,6 +125,10 @@ class SparkUnavailable(DuewheelError):
     retriable = True
 
 
+class PlannerUnavailable(SparkUnavailable):
+    """The process that plans batches did not start in time, or has ended."""
+
+
 class DiskFull(DuewheelError):
     """The disk is too full; the message has the bytes needed and the bytes free."""
 
@@ -144,6 +153,12 @@ class RecoveryPending(DuewheelError):
     """Dequeue has decided on a recovery of the files: this ingest must restart."""
 
     retriable = True
+
+
+class SettingsChange(RecoveryPending):
+    """The shard's settings change, or have changed, since ingest parsed this batch: no row of it
+    was taken, and all of them must be read again.
+    """
 
 
 class OwnerAlive(RecoveryPending):

@@ -1,7 +1,8 @@
 """The libraries that only some commands need, and the extra of the package that installs each.
 
-`pip install duewheel` installs the client: kafka-python and crc32c. A command imports its libraries
-where it uses them; the first that is missing ends the command with one line that names the extra.
+`pip install duewheel` installs the client: kafka-python and google-crc32c. A command imports its
+libraries where it uses them; the first that is missing ends the command with one line that names
+the extra.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Literal
 
 from duewheel.errors import ConfigError
 
-Extra = Literal["dequeue", "service", "audit", "serve", "import", "rocksdb", "testing"]
+Extra = Literal["dequeue", "service", "audit", "serve", "rocksdb", "testing"]
 
 LIBRARIES: dict[Extra, frozenset[str]] = {
     "dequeue": frozenset(
@@ -36,7 +37,6 @@ LIBRARIES: dict[Extra, frozenset[str]] = {
     "audit": frozenset({"great_expectations", "pandas"}),
     "serve": frozenset({"fastapi", "starlette", "uvicorn"}),
     "rocksdb": frozenset({"rocksdict"}),
-    "import": frozenset({"psycopg", "redis"}),
     "testing": frozenset({"pytest"}),
 }
 """The modules that each extra adds. All but the first include "dequeue"."""
@@ -50,15 +50,13 @@ COMMANDS: dict[str, Extra] = {
     "dev-broker": "service",
     "audit": "audit",
     "serve": "serve",
-    "import postgres": "import",
-    "import redis": "import",
 }
 """The commands that need more than "dequeue", and the extra of each."""
 
 
-def of_command(*words: str) -> Extra:
-    """The extra that a command needs; `words` are those behind `duewheel`, at least the first."""
-    return COMMANDS.get(" ".join(words[:2])) or COMMANDS.get(words[0], "dequeue")
+def of_command(command: str) -> Extra:
+    """The extra that a command needs."""
+    return COMMANDS.get(command, "dequeue")
 
 
 def _install(extra: Extra) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import structlog
 
 from duewheel.checkpoints import fs
+from duewheel.checkpoints.obstacles import Obstacles
 from duewheel.checkpoints.progress import record_key
 from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
@@ -48,11 +51,14 @@ class StoppableClock(SystemClock):
 
 
 def start_directory(settings: Settings, role: Role) -> DataDirectory:
-    """Start the data directory in this role; a bar shows the progress of creating a wheel.
+    """Start the data directory in this role; a bar shows the progress of creating a wheel. From
+    here on all files that this process makes are its user's alone.
 
     Raises:
         DuewheelError: as `DataDirectory.start`.
     """
+    # For files that RocksDB, the JVM and Spark's tasks make: message bodies are in them.
+    os.umask(0o077)
     with bar_of_bytes("making the wheel") as progress:
         directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, role, progress)
     kind = fs.copies_on_write(directory.path)
@@ -122,7 +128,10 @@ def read_ahead_config(settings: Settings) -> ReadAheadConfig:
 
 
 def publisher(
-    settings: Settings, clock: StoppableClock, shard: int | None = None
+    settings: Settings,
+    clock: StoppableClock,
+    shard: int | None = None,
+    note: Callable[[Obstacles], None] = lambda _: None,
 ) -> KafkaPublisher:
     """The publisher of a shard, by default this one; its calls end soon once it is stopping."""
     number = settings.shard.index if shard is None else shard
@@ -139,6 +148,7 @@ def publisher(
         ),
         receipts=receipts(settings),
         stopping=clock.stopping,
+        note=note,
     )
 
 

@@ -9,7 +9,7 @@ gone ends the process with an error instead; one that is never reached leaves it
 The points follow the numbered steps of wheel/append/engine.py, wheel/dequeue/loop.py,
 wheel/dequeue/cancel_replies.py, streaming/sink.py, checkpoints/durable_checkpoint.py and
 retention.collect. What comes before the first dot names the process: `ingest` and `durable` are
-ingest's, `dequeue` and `collect` are dequeue's.
+ingest's, `dequeue`, `collect` and `settings` are dequeue's.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ STALL_S = 0.4  # long enough for the other process to close several slots
 
 LIVE = "duewheel.checkpoints.live_fields:LiveFields"
 STATE = "duewheel.checkpoints.state_file:State"
+TAKE = "duewheel.wheel.admin.change_settings:take"
 STORE = "duewheel.checkpoints.checksummed_pages:PagePair._store"
 RENAME = "duewheel.checkpoints.fs:FileSystem.replace"
 ENGINE = "duewheel.wheel.append.engine:Engine"
@@ -208,6 +209,17 @@ POINTS = {
     "collect.segment_given_up": after(f"{LIVE}.set_gc_cancels"),
     "collect.segment_half_unlinked": before(UNLINK, call=2),
     "collect.segment_unlinked": before(UNLINK, call=3),
+    # settings that dequeue takes while ingest runs: the steps of runtime/wanted_settings.py
+    "settings.unplanned": before("duewheel.wheel.admin.change_settings:plan"),
+    "settings.id_taken": after(f"{PRODUCER}.init_transactions", inside=TAKE),
+    "settings.commit_sent": after(
+        "kafka.net.transport:KafkaTCPTransport._sock_send", since=(COMMIT,), inside=TAKE
+    ),
+    "settings.committed": before(f"{STATE}.write_mirror", inside=TAKE),
+    "settings.taken": after(TAKE),
+    "settings.unclaimed": before(f"{STATE}.claim", since=(TAKE,)),
+    "settings.claimed": after(f"{STATE}.claim", since=(TAKE,)),
+    "settings.ended": after(f"{LIVE}.want_settings", since=(TAKE,)),
 }
 
 

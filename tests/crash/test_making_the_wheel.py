@@ -24,7 +24,7 @@ CHILD = Path(__file__).with_name("wheel_child.py")
 SLOTS = 1 << 18
 MIB = 2 * SLOTS * ENTRY_BYTES >> 20
 NEVER = -1
-MOUNTED = 'mount -t tmpfs -o size=8m tmpfs "$0" && exec "$@"'
+MOUNTED = 'mount -t tmpfs -o size=8m,mode=700 tmpfs "$0" && exec "$@"'
 
 
 def started(

@@ -19,11 +19,12 @@ from tests.property.plain_contract import table as records_table
 
 from duewheel.schemas.batches import NO_PARTITION
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
-from duewheel.schemas.header_names import DROP_IN, LEVELS_MS, REQUEST
+from duewheel.schemas.header_names import COPY_MAC, DROP_IN, LEVELS_MS, REQUEST
 from duewheel.schemas.name_patterns import TimerTopics
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.topic_settings import TopicContract
+from duewheel.schemas.wire.copy_mac import mac_header, own_copies
 from duewheel.schemas.wire.varint import read_varint
 from duewheel.testing import suite_parameters
 from duewheel.wheel.roll_rule import roll_instants
@@ -267,3 +268,37 @@ def test_any_dead_letter(damage: Change, data: st.DataObject, kept: set[int]) ->
         assert isinstance(found, Outgoing)
         assert found.partition == NO_PARTITION or 0 <= found.partition < 2**31
         assert re.fullmatch("[a-zA-Z0-9._-]{1,249}", found.topic) and found.topic != DEAD
+
+
+KEY = bytes(range(32))
+PLACE = ("orders.delayed", 3)
+UNDER = Contract(
+    CONTRACT.levels_ms,
+    CONTRACT.topics,
+    CONTRACT.dead_letter_topic,
+    CONTRACT.rules,
+    copy_keys=(KEY,),
+)
+
+
+@given(
+    data=st.data(),
+    names=st.lists(st.sampled_from(sorted(SAMPLES)), max_size=6),
+    change=st.sampled_from(["none", "before", "after"]),
+)
+def test_any_copy(damage: Change, data: st.DataObject, names: list[str], change: str) -> None:
+    """Signed after the change, it is a copy with any headers; changed after it, no copy."""
+    headers: list[tuple[str, bytes | None]] = [(name, SAMPLES[name]) for name in names]
+    if headers and change == "before":
+        name, value = headers[-1]
+        headers[-1] = (name, damage(data, value or b""))
+    mac = mac_header(KEY, PLACE, b"key", None, headers)
+    ((_, signature),) = mac
+    if change == "after":
+        mac = [(COPY_MAC, damage(data, signature or b""))]
+    rows = [PlainRecord(*PLACE, 1_800_000_000_000, b"key", None, [*headers, *mac])]
+    records = read_records(records_table(rows, first_offset=100))
+    (is_own,) = own_copies(records, [KEY])
+    assert is_own == (mac[0][1] == signature)
+    batch = parse(records, UNDER)
+    assert len(batch) == 1 and (batch.origin_offset >= 0).all()

@@ -36,6 +36,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kafka.protocol.admin import DescribeClusterResponse
+from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.metadata import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -131,6 +132,7 @@ _REQUESTS: dict[int, Any] = {
     request.API_KEY: request
     for request in (
         ProduceRequest,
+        ListOffsetsRequest,
         MetadataRequest,
         FindCoordinatorRequest,
         ApiVersionsRequest,

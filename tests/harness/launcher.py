@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.harness.patience import Patience
+
 from duewheel.osutil.child_process import Child
 
 DEADLINE_S = 180.0  # a start of Spark on a busy host takes a minute
@@ -33,6 +35,7 @@ def launch(
     log: Path | None = None,
     cwd: Path | None = None,
     on_parent_death: signal.Signals = signal.SIGKILL,
+    niceness: int = 0,
 ) -> Child:
     """Start a command that stays.
 
@@ -42,10 +45,11 @@ def launch(
         log: what it prints is appended there; by default `<command>.log` beside the configuration.
         cwd: its working directory; ours by default.
         on_parent_death: what ends it if the test does not.
+        niceness: added to ours.
     """
     path = log or config.with_name(f"{words[0]}.log")
     with path.open("ab") as out:
-        command = line(config, *words)
+        command = ["/usr/bin/nice", "-n", str(niceness), *line(config, *words)]
         if cwd is not None:
             command = ["/usr/bin/env", "-C", str(cwd), *command]
         return Child(command, stdout=out, stderr=out, on_parent_death=on_parent_death)
@@ -89,13 +93,13 @@ def wait_until(
     Args:
         condition: looked at again and again.
         what: did not come true; a function is called for it at the end, to show a log.
-        seconds: how long at most.
+        seconds: how long at most, on a host that is free (patience.py).
         every_s: between two looks.
 
     Raises:
         AssertionError: it never was.
     """
-    give_up = time.monotonic() + seconds
+    patience = Patience(seconds)
     while not condition():
-        assert time.monotonic() < give_up, what if isinstance(what, str) else what()
+        assert not patience.is_over(), what if isinstance(what, str) else what()
         time.sleep(every_s)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from crc32c import crc32c
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from duewheel.kafka.leader_requests import Fetched
+from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.wire.crc32c import crc32c
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.spans import RawHeaders
 

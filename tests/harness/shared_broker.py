@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from duewheel.dev.broker import DevBroker
 from duewheel.java.find import Java
@@ -30,7 +31,11 @@ class SharedBroker:
     data_dir: Path
 
 
-AnyBroker = SharedBroker | DevBroker  # the run's, or one of a test's own
+class AnyBroker(Protocol):
+    """The run's broker, one of a test's own, or several."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 from tests.harness.launcher import wait_until
 from tests.harness.reader import read_topic
-from tests.harness.source_table import as_table, read_records
 
 from duewheel import factory
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
@@ -24,11 +24,14 @@ from duewheel.kafka import producer_internals as internals
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.log.columns import committed_records
+from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.transactional_producer import open_producer, transact, warm_metadata
 from duewheel.ops import dlq_replay
 from duewheel.ops.dlq_replay import Selection
 from duewheel.runtime.dequeue_process import init_progress
+from duewheel.schemas.batches import OffsetRanges, TimerBatch
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.single_record import Header, encode
@@ -81,16 +84,31 @@ class SparklessShard:
         for directory in self._directories:
             directory.stop()
 
+    def leave_dequeue(self) -> None:
+        """To another process."""
+        self._dequeue.close()
+        self._publisher.close()
+        self._directories.pop(0).stop()
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
     def send(self, topic: str, partition: int, *messages: Message) -> None:
         """Write records as they are, nulls wherever they may be."""
+        body = b"".join(encode(place, *message) for place, message in enumerate(messages))
+        self.send_batch(topic, partition, Batch(memoryview(body), len(messages)))
+
+    def send_batch(
+        self, topic: str, partition: int, batch: Batch, timestamp_ms: int | None = None
+    ) -> None:
+        """Write a record batch of any bytes, as any producer may."""
         client = ClientSettings({"bootstrap_servers": self.servers})
         deadline = Deadline(60)
         limits = PublisherLimits(publish_deadline_s=30, transaction_timeout_ms=60_000)
         producer = open_producer(client, f"{topic}.test", limits, deadline)
-        body = b"".join(encode(place, *message) for place, message in enumerate(messages))
         warm_metadata(client, producer, [topic], deadline)
-        batch = Batch(memoryview(body), len(messages))
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.now_ms() if timestamp_ms is None else timestamp_ms
         outcomes = transact(producer, [(TopicPartition(topic, partition), batch)], now_ms, deadline)
         assert [outcome.error for outcome in outcomes] == [None]
         internals.stop(producer, 5)
@@ -98,18 +116,26 @@ class SparklessShard:
     def take(self, contract: Contract | None = None) -> None:
         """Take what is new in the timer topic."""
         marks = self._engine.marks
-        first = {number: offset for (_, number), offset in marks.items()}
-        # First the ends, and no record behind them: others may write at this moment.
         with self.admin() as admin:
             ends = admin.stable_offsets([self.timers])
-        records = read_topic(self.servers, self.timers, first)
-        new = [record for record in records if record.offset < ends[self.timers, record.partition]]
-        found = read_records(as_table(new))
-        if contract is not None:
-            batch = parse(found, contract)
-        else:
-            batch = parser(self._engine.epochs, self.settings.dead_letter_topic)(found)
+        parsed = self.read({p: (marks.get(p, 0), end) for p, end in ends.items()}, contract)
+        batch = TimerBatch.none().extended_by(*parsed)
         self._engine.append(batch, {**marks, **ends})
+
+    def read(self, ranges: OffsetRanges, contract: Contract | None = None) -> list[TimerBatch]:
+        """The timers of ranges, as a task of Spark reads them."""
+        epochs = self._engine.epochs
+        if contract is None:
+            parse_records = parser(epochs, self.settings.dead_letter_topic)
+        else:
+            parse_records = partial(parse, contract=contract)
+        client = ClientSettings(self.settings.kafka.client_options("consumer"))
+        with closing(LogReader(client, [self.timers])) as reader:
+            return [
+                parse_records(records)
+                for part in reader.read(ranges, 1 << 20)
+                for records in committed_records(part, ranges, skipped=epochs.skipped)
+            ]
 
     def pump(self, contract: Contract | None = None) -> None:
         """Take what is new in the timer topic, deliver what is due."""
@@ -117,6 +143,10 @@ class SparklessShard:
         time.sleep(2 * self.settings.timer.precision_ms / 1000)
         while self._dequeue.tick():
             pass
+
+    def forget_targets(self) -> None:
+        """As once the metadata that dequeue has read of them has expired."""
+        self._publisher._catalog.forget()  # noqa: SLF001
 
     @property
     def statistics(self) -> Statistics:

@@ -98,9 +98,9 @@ class WholeShard:
         assert done.returncode == code, done.stderr
         return json.loads(done.stdout) if "--output" in words else done.stdout
 
-    def launch(self) -> None:
+    def launch(self, niceness: int = 0) -> None:
         """Start `duewheel run`."""
-        self.supervisor = launch(self.config, "run")
+        self.supervisor = launch(self.config, "run", niceness=niceness)
 
     def start(self) -> None:
         """Start `duewheel run` and wait until a timer has gone all the way."""

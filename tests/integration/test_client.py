@@ -8,6 +8,7 @@ import json
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 from kafka.errors import IllegalStateError, KafkaError, KafkaTimeoutError
 from tests.harness import launcher
+from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.harness.launcher import wait_until
 from tests.harness.reader import everything_in, read_topic
 from tests.harness.shared_broker import SharedBroker
@@ -25,7 +27,7 @@ from tests.harness.sparkless_shard import SparklessShard
 from duewheel.client import AsyncDelayProducer, DelayProducer, Timer
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import load
-from duewheel.errors import InvalidTimer
+from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.schemas.header_names import LEVELS_MS
 
@@ -35,6 +37,7 @@ TIMER_PARTITIONS = 3
 ORDER_PARTITIONS = 5
 ANSWER_S = 60.0
 MASK = 0x7FFFFFFF
+LATER = ("TIMER_DELAY_SEC", b"3600")
 
 # What Kafka's Java client computes, as signed 32-bit numbers.
 MURMUR2 = {b"21": -973932308, b"foobar": -790332482, b"abc": 479470107}
@@ -312,7 +315,7 @@ def test_an_async_cancel_has_its_answer(
             timer = await producer.schedule(topics.orders, b"pay", key=b"abc", delay="1h")
             again = await producer.reschedule(timer.handle, delay="2h")
             cancel = await producer.cancel(timer.handle)
-            with pytest.raises(TimeoutError):
+            with pytest.raises(TimeoutError, match=r"no reply to .*@\d+ within 0.05 s"):
                 await cancel.answer_async(0.05)
             source = f"{cancel.timer_topic}-{cancel.partition}@{cancel.offset}".encode()
             reply = [("TIMER_SOURCE", source), ("TIMER_ANSWER", b"cancelled")]
@@ -323,6 +326,70 @@ def test_an_async_cancel_has_its_answer(
     with DelayProducer(topics.timers, bootstrap_servers=topics.servers) as dequeue:
         assert asyncio.run(run(dequeue)) == "cancelled"
     assert [r.value for r in topics.records(topics.timers)] == [b"pay", b"pay", b""]
+
+
+def test_a_timer_topic_that_is_missing_is_named_at_once(
+    topics: ClientTopics, producer: DelayProducer
+) -> None:
+    """kafka-python alone would wait for `max_block_ms`, here three hours, and name nothing."""
+    missing = f"{topics.timers}.missing"
+    named = pytest.raises(ConfigError, match=f'no timer topic "{missing}"')
+    options: dict[str, Any] = {"bootstrap_servers": topics.servers, "max_block_ms": 10_000_000}
+    with DelayProducer(missing, **options) as wrong:
+        with named:
+            wrong.schedule(topics.orders, b"", delay="1h")
+        with named:
+            wrong.send(topics.orders, b"", headers=[LATER])
+        with named:
+            wrong.reschedule("7", key=b"k", topic=topics.orders, value=b"", delay="1h")
+    with named:
+        producer.cancel("7", key=b"k", timer_topic=missing)
+
+
+def test_a_record_without_an_acknowledgement_is_named_by_its_time_out(
+    topics: ClientTopics, proxy: FaultProxy
+) -> None:
+    with DelayProducer(topics.timers, bootstrap_servers=proxy.bootstrap_servers) as producer:
+        proxy.inject(Fault("Produce", Action.HOLD, seconds=30, times=ALWAYS))
+        timer = producer.schedule(topics.orders, b"", delay="1h", id="7")
+        cancel = producer.cancel("7", key=b"k")
+        futures: dict[str, Future[Any]] = {'timer "7" for "': timer, "cancel of '7'": cancel}
+        for what, future in futures.items():
+            for wait in (future.result, future.exception):
+                with pytest.raises(TimeoutError, match=f"{what}.* within 0.01 s; it may still"):
+                    wait(0.01)
+        proxy.clear()
+        assert timer.result(ANSWER_S).id == cancel.result(ANSWER_S).id == "7"
+
+
+def test_an_async_cancel_that_waits_for_the_reader_delays_no_other_call(
+    topics: ClientTopics, proxy: FaultProxy, unique_name: Callable[[str], str]
+) -> None:
+    """But for those with its id: a timer that is begun after a cancel is not cancelled by it."""
+    replies = unique_name("replies")
+    with KafkaAdmin({"bootstrap_servers": [topics.servers]}) as admin:
+        admin.create_topic(replies, 1)
+
+    async def run() -> None:
+        async with AsyncDelayProducer(
+            topics.timers, reply_topic=replies, bootstrap_servers=proxy.bootstrap_servers
+        ) as producer:
+            held = proxy.inject(Fault("ListOffsets", Action.HOLD, seconds=30, times=ALWAYS))
+            cancels = [asyncio.create_task(producer.cancel("7", key=b"k")) for _ in range(9)]
+            await asyncio.sleep(0)
+            later = asyncio.create_task(
+                producer.schedule(topics.orders, b"later", key=b"k", id="7", delay="1h")
+            )
+            await producer.schedule(topics.orders, b"other", key=b"k", id="8", delay="1h")
+            assert not any(task.done() for task in (*cancels, later))
+            await asyncio.to_thread(wait_until, lambda: held.hits, "no reader connects", ANSWER_S)
+            cancels[0].cancel()
+            proxy.clear()
+            await asyncio.gather(*cancels[1:], later)
+
+    asyncio.run(run())
+    values = [record.value for record in topics.records(topics.timers)]
+    assert (values[0], values[-1], len(values)) == (b"other", b"later", 10)
 
 
 def test_a_topic_that_is_missing_delays_no_other_call(topics: ClientTopics) -> None:

@@ -23,7 +23,7 @@ from duewheel.checkpoints.progress import PartitionProgress
 from duewheel.client import DelayProducer
 from duewheel.doctor.topics import as_finding
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.bounded_reader import Bound
+from duewheel.kafka.log.bounds import Bound
 from duewheel.ops.dlq_list import list_letters
 from duewheel.ops.recovery_preview import dry_run
 from duewheel.runtime.dequeue_process import init_progress

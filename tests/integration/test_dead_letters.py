@@ -19,8 +19,8 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, PublishDoubt
 from duewheel.kafka import transactional_producer
-from duewheel.kafka.bounded_reader import Bound
 from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.log.bounds import Bound
 from duewheel.kafka.transactional_producer import transact
 from duewheel.ops.dlq_list import list_letters, one_letter
 from duewheel.schemas.wire.single_record import Header

@@ -25,8 +25,9 @@ from kafka.admin import NewTopic
 from tests.harness.launcher import run
 from tests.harness.reader import read_first
 
+from duewheel.client import transaction
 from duewheel.config.credentials import in_clear
-from duewheel.dev.broker import DevBroker, PortTaken, new_cluster_id
+from duewheel.dev.broker import JVM_OPTIONS, DevBroker, PortTaken, new_cluster_id
 from duewheel.errors import DuewheelError, Locked
 from duewheel.java.find import Java
 
@@ -99,9 +100,8 @@ def test_takes_transactions_and_stops_without_a_trace(java: Java) -> None:
             bootstrap_servers=broker.bootstrap_servers, transactional_id="one", retry_backoff_ms=5
         )
         producer.init_transactions()
-        producer.begin_transaction()
-        producer.send("orders", b"value")
-        producer.commit_transaction()
+        with transaction(producer):
+            producer.send("orders", b"value")
         producer.close()
         assert read(broker, "orders", 1) == [b"value"]
         assert not broker.wait(0), "it has ended with the thread that has started it"
@@ -144,6 +144,16 @@ def test_port_in_use_is_named_and_nothing_stays(java: Java, tmp_path: Path) -> N
 def test_impossible_setting_is_reported_in_kafkas_words(java: Java) -> None:
     with pytest.raises(DuewheelError, match=r"num\.partitions"):
         DevBroker(java=java, properties={"num.partitions": "many"}).start()
+
+
+def test_a_complaint_of_the_jvm_is_reported_though_kafka_has_begun_its_log(
+    java: Java, tmp_path: Path
+) -> None:
+    """The heap is too small for Kafka, which says so on the JVM's own output only."""
+    options = (*JVM_OPTIONS, "-XX:+ExitOnOutOfMemoryError")
+    with pytest.raises(DuewheelError, match="OutOfMemoryError"):
+        DevBroker(tmp_path, java=java, heap_mb=12, java_options=options).start()
+    assert (tmp_path / "server.log").stat().st_size > 0
 
 
 @pytest.mark.usefixtures("hangup")
@@ -190,9 +200,8 @@ def test_a_login_is_needed_and_written_for_clients(tmp_path: Path) -> None:
         producer = KafkaProducer(bootstrap_servers=servers, transactional_id="one", **options)
         producer.init_transactions()
         for value in (b"first", b"second"):  # the broker ends the first as a client of its own
-            producer.begin_transaction()
-            producer.send("orders", value)
-            producer.commit_transaction()
+            with transaction(producer):
+                producer.send("orders", value)
         producer.close()
         assert len(read_first(servers, "orders", 2, **options)) == 2
 

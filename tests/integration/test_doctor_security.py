@@ -6,6 +6,7 @@ listener tells its clients an address at which nobody listens.
 
 from __future__ import annotations
 
+import re
 import threading
 import uuid
 from collections.abc import Iterator
@@ -27,7 +28,6 @@ from kafka.admin import (
     ResourcePatternFilter,
     ResourceType,
 )
-from kafka.structs import TopicPartition
 from tests.harness.config_file import write_config
 from tests.harness.deliveries import rows
 from tests.harness.examining import CLOCK, errors, examined, only, settings_for
@@ -43,8 +43,12 @@ from duewheel.doctor.findings import exit_code
 from duewheel.errors import DuewheelError
 from duewheel.java.find import Java
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.clients import ClientSettings, open_reader
+from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.log.reader import LogReader
+from duewheel.recurring.kafka_store import KafkaStore
+from duewheel.recurring.schedule import Schedule
+from duewheel.recurring.scheduler import ScheduleCommit
 from duewheel.runtime.dequeue_process import init_progress
 from duewheel.schemas.batches import Deliveries
 from duewheel.wheel.dequeue.requeue import rolled_copies
@@ -52,6 +56,12 @@ from duewheel.wheel.dequeue.requeue import rolled_copies
 pytestmark = [pytest.mark.kafka, pytest.mark.crash_matrix]
 
 USER, PASSWORD = "duewheel", "hunter2"
+ROLES = ("dead-letter", "reply", "receipts", "schedules", "state")
+OPERATIONS = {"".join(part.title() for part in op.name.split("_")): op.name for op in ACLOperation}
+KAFKA_PAGE = (Path(__file__).resolve().parents[2] / "docs" / "kafka.md").read_text()
+TABLE = re.findall(
+    r"^\| (.+?) \| (.+?) \|$", KAFKA_PAGE.split("## Rights")[1].split("\n## ")[0], re.MULTILINE
+)[2:]
 LITERAL, PREFIXED = ACLResourcePatternType.LITERAL, ACLResourcePatternType.PREFIXED
 ANYTHING = ACLOperation.ANY
 
@@ -103,26 +113,55 @@ def by_sasl(secured: Secured, path: Path, name: str, password: str, **sections: 
     }
     kafka = {"bootstrap_servers": secured.sasl, "client": client}
     settings = settings_for(path, "", name, kafka=kafka, **sections)
-    timer = settings.timer.model_copy(update={"receipts_topic": f"{name}.receipts"})
+    services = {f"{role}_topic": f"{name}.{role}" for role in ("receipts", "reply", "schedules")}
+    timer = settings.timer.model_copy(update=services)
     return settings.model_copy(update={"timer": timer})
 
 
 def documented(settings: Settings) -> list[tuple[ResourcePattern, str]]:
-    """The table of rights in docs/kafka.md."""
+    """The rights of docs/kafka.md, but those of `import` and `prove`."""
     app, (timers,) = settings.app.id, settings.timer.topics
-    topic = ResourceType.TOPIC
-    own = [timers, settings.dead_letter_topic, settings.state_topic]
-    receipts = settings.timer.receipts_topic
-    assert receipts is not None
-    return [
-        *((ResourcePattern(topic, name), "CREATE READ WRITE DESCRIBE_CONFIGS") for name in own),
-        (ResourcePattern(topic, f"{app}.orders"), "WRITE DESCRIBE_CONFIGS"),
-        (ResourcePattern(topic, receipts), "CREATE READ WRITE DESCRIBE_CONFIGS"),
-        (ResourcePattern(ResourceType.TRANSACTIONAL_ID, f"{app}.", PREFIXED), "WRITE"),
-        (ResourcePattern(topic, f"{app}.doctor.", PREFIXED), "CREATE DELETE READ WRITE"),
-        (ResourcePattern(ResourceType.GROUP, f"{app}.doctor.", PREFIXED), "READ DELETE"),
-        (ResourcePattern(ResourceType.CLUSTER, "kafka-cluster"), "DESCRIBE_CONFIGS"),
-    ]
+    own = {f"{app}.{role}" for role in ROLES} | {timers}
+    topic, exact = ResourceType.TOPIC, LITERAL
+    scratch = f"{app}.doctor."
+    patterns = {
+        "timer topics": (topic, {timers}, exact),
+        "dead-letter and reply topic": (topic, {f"{app}.dead-letter", f"{app}.reply"}, exact),
+        **{f"{role} topic": (topic, {f"{app}.{role}"}, exact) for role in ROLES},
+        "each target topic": (topic, {f"{app}.orders"}, exact),
+        "transactional ids beginning with `<app.id>.`": (
+            ResourceType.TRANSACTIONAL_ID,
+            {f"{app}."},
+            PREFIXED,
+        ),
+        "for `init`: duewheel's topics": (topic, own, exact),
+        "for `init` and `reshard`, to add shards: the state topic": (
+            topic,
+            {f"{app}.state"},
+            exact,
+        ),
+        "for `doctor`: topics beginning with `<app.id>.doctor.`": (topic, {scratch}, PREFIXED),
+        "for `doctor`: groups beginning with `<app.id>.doctor.`": (
+            ResourceType.GROUP,
+            {scratch},
+            PREFIXED,
+        ),
+        "for `doctor`: the cluster": (ResourceType.CLUSTER, {"kafka-cluster"}, exact),
+    }
+    rights = []
+    for resource, operations in TABLE:
+        if not resource.startswith(("for `import", "for `prove")):
+            kind, names, pattern = patterns.pop(resource)
+            granted = " ".join(
+                OPERATIONS[each]
+                for each in re.findall(r"[A-Z]\w+", operations)
+                if each in OPERATIONS
+            )
+            rights += [(ResourcePattern(kind, name, pattern), granted) for name in names]
+    assert set(patterns) <= {"dead-letter topic", "reply topic"}, (
+        "each has a row, if not of its own"
+    )
+    return rights
 
 
 def grant(operator: KafkaAdminClient, rights: list[tuple[ResourcePattern, str]]) -> None:
@@ -173,6 +212,10 @@ def test_the_documented_rights_are_enough_and_each_is_missed(
     finally:
         running.close()
 
+    schedules = KafkaStore(settings, factory.StoppableClock(threading.Event()))
+    assert schedules.open().schedules == {}
+    schedules.close()
+
     patterns = {(p.resource_type, p.resource_name): p for p, _ in rights}
     topic = ResourceType.TOPIC
     revoke(operator, patterns[topic, timers], ACLOperation.WRITE)
@@ -186,6 +229,7 @@ def test_the_documented_rights_are_enough_and_each_is_missed(
         ("topic_rights", f"topic {timers}"),
         ("topic_rights", f"topic {app}.orders"),
         ("transactional_id", f"transactional id {app}.dequeue.0"),
+        ("transactional_id", f"transactional id {app}.recur"),
     }
     lacking = only(found, "topic_rights", timers)
     assert f"User:{USER} lacks WRITE" in lacking.found
@@ -225,12 +269,9 @@ def defect(settings: Settings) -> str:
         aside = publisher.aside
         if aside.reasons or len(aside.letters) or len(aside.parked):
             return f"aside: {aside}"
-        client, deadline = ClientSettings(settings.kafka.client_options("consumer")), Deadline(10)
-        with closing(open_reader(client, deadline)) as reader:
-            partition = TopicPartition(timers, 0)
-            reader.assign([partition])
-            reader.seek(partition, 0)
-            found = client.call(deadline, "read", lambda: reader.poll(timeout_ms=5_000))
+        client = ClientSettings(settings.kafka.client_options("consumer"))
+        with LogReader(client, [timers], deadline=Deadline(10)) as reader:
+            found = list(reader.poll({(timers, 0): 0}))
             return "" if found else "nothing was read"
     except DuewheelError as error:
         return str(error)
@@ -264,6 +305,49 @@ def test_without_any_of_the_rights_no_shard_delivers(
         wait_until(lambda: defect(settings) != "", f"refused without {pattern} {operation}")
         grant(operator, [(pattern, operation.name)])
         wait_until(lambda: defect(settings) == "", f"delivered with {pattern} {operation}")
+
+
+def scheduler_refusal(settings: Settings) -> str:
+    """Why `recur` of this principal writes no firing; "" if it does."""
+    (timers,) = settings.timer.topics
+    store = KafkaStore(settings, factory.StoppableClock(threading.Event()))
+    message = Schedule("a", "revision", timers, f"{settings.app.id}.orders", interval_ms=60_000)
+    firing = ScheduleCommit("a", message, None, ((60_000, 0),))
+    try:
+        store.open()
+        store.partition(message)
+        store.write([firing])
+    except DuewheelError as error:
+        return str(error)
+    finally:
+        store.close()
+    return ""
+
+
+def test_recur_has_rights_of_its_own(settings: Settings, operator: KafkaAdminClient) -> None:
+    """docs/recurring.md: a principal that runs nothing else; each is missed."""
+    rights = begin(settings, operator)
+    app, topic = settings.app.id, ResourceType.TOPIC
+    for pattern, _ in rights:
+        revoke(operator, pattern, ANYTHING)
+    needed = {"schedules": "READ WRITE", "timers": "WRITE", "reply": "READ"}
+    own = [(ResourcePattern(topic, f"{app}.{role}"), each) for role, each in needed.items()]
+    own += [(ResourcePattern(ResourceType.TRANSACTIONAL_ID, f"{app}.recur"), "WRITE")]
+    looked_at = [
+        ResourcePattern(topic, f"{app}.{role}") for role in ("dead-letter", "receipts", "state")
+    ]
+    grant(operator, own + [(pattern, "DESCRIBE") for pattern in looked_at])
+    grant(operator, [(ResourcePattern(topic, f"{app}.schedules"), "DESCRIBE_CONFIGS")])
+    wait_until(lambda: scheduler_refusal(settings) == "", lambda: scheduler_refusal(settings))
+    for pattern, operations in own:
+        for name in operations.split():
+            revoke(operator, pattern, ACLOperation[name])
+            if pattern.resource_name != f"{app}.reply":  # read only once a change cancels firings
+                wait_until(lambda: scheduler_refusal(settings) != "", f"without {pattern} {name}")
+            grant(operator, [(pattern, name)])
+            wait_until(lambda: scheduler_refusal(settings) == "", f"with {pattern} {name}")
+    revoke(operator, looked_at[0], ANYTHING)
+    wait_until(lambda: scheduler_refusal(settings) != "", "without Describe")
 
 
 def test_a_wrong_password_is_no_absence(

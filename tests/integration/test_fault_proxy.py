@@ -12,6 +12,8 @@ from tests.harness.fault_proxy import Action, Fault, FaultProxy
 from tests.harness.reader import read_committed
 from tests.harness.shared_broker import SharedBroker
 
+from duewheel.client import transaction
+
 pytestmark = pytest.mark.kafka
 
 
@@ -24,14 +26,12 @@ def topic(broker: SharedBroker, unique_name: Callable[[str], str]) -> str:
     return name
 
 
-def transaction(producer: KafkaProducer, topic: str) -> None:
-    """A record and an offset, in one."""
-    producer.begin_transaction()
-    sent = producer.send(topic, b"value", partition=0)
-    offsets = {TopicPartition(topic, 0): OffsetAndMetadata(1, "", -1)}
-    producer.send_offsets_to_transaction(offsets, topic)
-    sent.get(30)
-    producer.commit_transaction()
+def write(producer: KafkaProducer, topic: str) -> None:
+    """A record and an offset, in one transaction."""
+    with transaction(producer):
+        producer.send(topic, b"value", partition=0)
+        offsets = {TopicPartition(topic, 0): OffsetAndMetadata(1, "", -1)}
+        producer.send_offsets_to_transaction(offsets, topic)
 
 
 def test_clients_stay_on_the_proxy_and_get_on_over_a_retry_of_everything(
@@ -49,7 +49,7 @@ def test_clients_stay_on_the_proxy_and_get_on_over_a_retry_of_everything(
         bootstrap_servers=proxy.bootstrap_servers, transactional_id=topic, retry_backoff_ms=5
     )
     producer.init_transactions()
-    transaction(producer, topic)
+    write(producer, topic)
     producer.close()
     assert [fault.hits for fault in faults] == [1] * len(faults)
     assert all(proxy.seen[api] >= 2 for api in retried)
@@ -62,8 +62,7 @@ def test_an_error_of_the_answer_reaches_the_client(proxy: FaultProxy, topic: str
     producer = KafkaProducer(bootstrap_servers=proxy.bootstrap_servers, transactional_id=topic)
     producer.init_transactions()
     with pytest.raises(GroupAuthorizationFailedError):
-        transaction(producer, topic)
-    producer.abort_transaction()
+        write(producer, topic)
     producer.close()
 
 

@@ -19,6 +19,7 @@ from tests.harness.ingest_shard import DEADLINE_S, LATER, WHEEL, Headers, Ingest
 from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints.role import Role
+from duewheel.client import transaction
 from duewheel.clock import SystemClock
 from duewheel.runtime.ingest_process import CHECKPOINT
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -152,9 +153,8 @@ def test_all_header_forms_markers_and_new_partitions(
     producer.flush(DEADLINE_S)
     producer.abort_transaction()
     shard.wait_for_marks({0: 4_207, 1: 2_603})
-    producer.begin_transaction()
-    producer.send(shard.topic, b"committed", partition=1, headers=LATER).get(DEADLINE_S)
-    producer.commit_transaction()
+    with transaction(producer):
+        producer.send(shard.topic, b"committed", partition=1, headers=LATER)
     producer.close(timeout=5)
     shard.wait_for_marks({0: 4_207, 1: 2_605})
 

@@ -37,6 +37,7 @@ from duewheel.kafka.compression import Compression
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.kafka.state_topic import newest_record, place_of
+from duewheel.kafka.target_metadata import LOOKUPS_MAX
 from duewheel.schemas.wire.compression import CODECS, Codec
 
 pytestmark = pytest.mark.kafka
@@ -157,7 +158,7 @@ def test_progress_is_read_back(
 
     def in_short_steps(shard: int) -> int | None:
         place, key, deadline = place_of(names.state, shard), record_key(shard), Deadline(30)
-        found = newest_record(client, admin, place, key, deadline, search_steps=(4, 40))
+        found = newest_record(client, place, key, deadline, search_steps=(4, 40))
         assert found is not None
         return slot_of(Progress.decode(found.value))
 
@@ -345,10 +346,10 @@ def test_missing_topics_are_named_at_start(broker: SharedBroker, names: Names) -
     wait_until(lambda: own_threads() <= before, "threads are left")
 
 
-def test_a_transaction_for_hundreds_of_new_topics(
+def test_a_transaction_for_a_hundred_new_topics(
     broker: SharedBroker, names: Names, make: Make, admin: KafkaAdminClient
 ) -> None:
-    topics = [f"{names.target}.{number:03d}" for number in range(300)]
+    topics = [f"{names.target}.{number:03d}" for number in range(LOOKUPS_MAX)]
     admin.create_topics({t: {"num_partitions": 1} for t in topics}, wait_for_metadata=True)
     publisher = make()
     publisher.start()

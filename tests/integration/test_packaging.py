@@ -140,7 +140,7 @@ def test_the_client_alone_sends_a_timer(
     run = client.python("-c", SEND, broker.bootstrap_servers, topic)
     assert run.returncode == 0, run.stderr
     sent = json.loads(run.stdout)
-    assert set(sent["loaded"]) == {"duewheel", "kafka", "crc32c"}
+    assert set(sent["loaded"]) == {"duewheel", "kafka", "google_crc32c"}
     (record,) = everything_in(broker.bootstrap_servers, topic, 1)
     assert (record.offset, record.key, record.value) == (sent["offset"], b"order-42", b"pay")
     assert dict(record.headers) == {

@@ -152,8 +152,8 @@ def test_a_bar_selects_its_timers(page: Browser, settings: Settings) -> None:
         page.keys(Keys.ENTER)
         page.wait(lambda: rows(page) == 2, "its timers")
         assert "from=" in page.driver.current_url
-        page.run("document.querySelector('details summary').click()")
-        page.wait_text("details table", "Timers")
+        page.run("document.querySelector('#view-pending details summary').click()")
+        page.wait_text("#view-pending details table", "Timers")
         page.driver.back()
         page.wait(lambda: rows(page) == 100, "all timers")
         page.driver.get("about:blank")
@@ -370,6 +370,22 @@ def test_a_recovery_and_the_loss_of_the_api_are_shown(page: Browser, settings: S
     assert [line for line in lines if "503" not in line and "ERR_" not in line] == []
 
 
+def test_one_cause_is_one_line_and_the_view_stays_on_a_phone(
+    page: Browser, settings: Settings
+) -> None:
+    page.resize(*SIZES[0], "light")
+    with listening(app_of(settings)) as address:
+        open_page(page, address)
+        page.wait_text("#conditions summary", "2 more conditions")
+        seen = (
+            "return [...document.querySelectorAll('.condition')].filter(e => e.checkVisibility())"
+        )
+        assert page.run(f"{seen}.map(e => e.dataset.name)") == ["dequeue_not_running"]
+        top = page.run("return document.querySelector('#view-pending').getBoundingClientRect().top")
+        assert top < 0.8 * SIZES[0][1]
+        page.driver.get("about:blank")
+
+
 def test_a_topic_at_its_quota_is_shown(page: Browser, tmp_path: Path) -> None:
     """While messages wait for it, and no longer."""
     settings = settings_of(tmp_path, quotas={"timers": 20})
@@ -378,6 +394,7 @@ def test_a_topic_at_its_quota_is_shown(page: Browser, tmp_path: Path) -> None:
     with listening(app_of(settings)) as address:
         open_page(page, address)
         page.wait_text("#conditions", "Dequeue does not run")
+        page.run("document.querySelector('#conditions summary').click()")
         assert "quota" not in page.text("#conditions")
         waiting = {P0: (60, 1_260), P1: (60, 94)}
         QuotaWaiting(SystemClock().now_ms(), waiting).write(data_dir)

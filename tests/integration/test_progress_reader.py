@@ -6,16 +6,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import CoordinatorNotAvailableError
+from kafka.net.compat import KafkaNetClient
 from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.harness.publishing import progress, slot_of
 from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints.progress import Progress, record_key
+from duewheel.client import transaction
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.clients import Client, ClientSettings
+from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.log.leader_requests import LeaderRequests
 from duewheel.kafka.progress_reader import KafkaProgressReader
 from duewheel.kafka.state_topic import newest_records, place_of
 
@@ -47,10 +50,9 @@ def write(producer: KafkaProducer, topic: str, slot: int, shard: int = 0) -> Non
 
 
 def committed(producer: KafkaProducer, topic: str, *slots: int, shard: int = 0) -> None:
-    producer.begin_transaction()
-    for slot in slots:
-        write(producer, topic, slot, shard)
-    producer.commit_transaction()
+    with transaction(producer):
+        for slot in slots:
+            write(producer, topic, slot, shard)
 
 
 class CountingSettings(ClientSettings):
@@ -58,29 +60,9 @@ class CountingSettings(ClientSettings):
 
     opened = 0
 
-    def open(self, kind: type[Client], deadline: Deadline, **own: Any) -> Client:
+    def connect(self, deadline: Deadline, **own: Any) -> KafkaNetClient:
         self.opened += 1
-        return super().open(kind, deadline, **own)
-
-
-class SlowSettings(ClientSettings):
-    """Opens consumers that get one record at a time, after 20 s."""
-
-    now_s = 0.0
-
-    def open(self, kind: type[Client], deadline: Deadline, **own: Any) -> Client:
-        one: dict[str, Any] = {"max_poll_records": 1} if kind is KafkaConsumer else {}
-        client = super().open(kind, deadline, **own, **one)
-        if one:
-            poll = client.poll
-
-            def polled(**asked: Any) -> Any:
-                found = poll(**asked)
-                self.now_s += 20 if found else 0
-                return found
-
-            client.poll = polled
-        return client
+        return super().connect(deadline, **own)
 
 
 def test_it_sees_each_new_progress_once_it_is_committed(
@@ -148,15 +130,23 @@ def test_a_coordinator_that_does_not_answer_is_noticed(
 
 
 def test_what_takes_long_to_read_is_read_as_long_as_there_is_headway(
-    broker: SharedBroker, topic: str, producer: KafkaProducer
+    broker: SharedBroker,
+    topic: str,
+    producer: KafkaProducer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Seven records, each of which takes most of the deadline."""
+    """A record batch at a time, each of which takes most of the deadline."""
     committed(producer, topic, 1, 2, 3)
     committed(producer, topic, *range(5, 9), shard=1)
-    settings = SlowSettings({"bootstrap_servers": broker.bootstrap_servers})
-    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-    newest = newest_records(settings, admin, topic, Deadline(30, now_s=lambda: settings.now_s))
-    admin.close()
-    assert settings.now_s == 7 * 20
+    now_s, fetch = [0.0], LeaderRequests.fetch
+
+    async def slow(self: LeaderRequests, positions: Any, _: int, committed: bool) -> Any:
+        now_s[0] += 20
+        return await fetch(self, positions, 1, committed)
+
+    monkeypatch.setattr(LeaderRequests, "fetch", slow)
+    settings = ClientSettings({"bootstrap_servers": broker.bootstrap_servers})
+    newest = newest_records(settings, topic, Deadline(30, now_s=lambda: now_s[0]))
+    assert now_s[0] >= 4 * 20, "four batches in a partition"
     slots = {key: slot_of(Progress.decode(found.value)) for key, found in newest.items()}
     assert slots == {record_key(0): 3, record_key(1): 8}

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from kafka import KafkaAdminClient
+from tests.harness.fault_judge import FaultTopics
+from tests.harness.fault_proxy import Action, Fault, FaultProxy
+from tests.harness.proxied_shard import ProxiedShard
 from tests.harness.publishing import Message, progress, publish, read
 from tests.harness.shared_broker import SharedBroker
 
@@ -102,3 +106,25 @@ def test_a_state_topic_that_keeps_the_hosts_time_does_not_tell(shard: WrongClock
     shard.create_topics("CreateTime")
     shard.publisher.start()
     assert shard.publisher.publish(None, progress(1)) is None
+
+
+def test_after_a_slow_transaction_no_record_has_a_time_before_it_is_due(
+    broker: SharedBroker, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    """The broker takes the progress at once, and its answer to the commit comes seconds later."""
+    topics = FaultTopics.named(f"slow-{uuid.uuid4().hex[:8]}")
+    topics.create(broker.bootstrap_servers)
+    shard = ProxiedShard(tmp_path, broker, proxy.bootstrap_servers, topics)
+    try:
+        shard.start()
+        due_ms = [shard.write([(topics.orders, 0)], after_ms=1_000 + 250 * n) for n in range(24)]
+        slow = proxy.inject(Fault("EndTxn", Action.HOLD_ANSWER, seconds=4.0, skip=1))
+        shard.turn_until(lambda: shard.statistics.delivered == len(due_ms), "not delivered")
+        records = shard.arrived(topics.orders)[0]
+        early_ms = [
+            int(dict(record.headers)["TIMER_DUE_MS"]) - record.timestamp for record in records
+        ]
+        assert (len(early_ms), slow.hits) == (len(due_ms), 1)
+        assert max(early_ms) <= 0, early_ms
+    finally:
+        shard.stop()

@@ -27,7 +27,7 @@ from tests.harness.reader import TopicReader, everything_in, read_topic
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import SparklessShard, until
 
-from duewheel.client import Answer, Cancel, DelayProducer, Timer
+from duewheel.client import Answer, Cancel, DelayProducer, Timer, transaction
 from duewheel.client.replies import AnswerReader
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, DuewheelError, InvalidTimer
@@ -340,11 +340,10 @@ def test_an_answer_in_a_transaction_counts_once_that_is_committed(
     writer.begin_transaction()
     writer.send(topics.replies, b"", headers=aborted).get(WITHIN_S)
     writer.abort_transaction()
-    writer.begin_transaction()
-    writer.send(topics.replies, b"", headers=headers).get(WITHIN_S)
-    with pytest.raises(TimeoutError):
-        cancel.answer(0.5)
-    writer.commit_transaction()
+    with transaction(writer):
+        writer.send(topics.replies, b"", headers=headers).get(WITHIN_S)
+        with pytest.raises(TimeoutError):
+            cancel.answer(0.5)
     assert cancel.answer(WITHIN_S) is Answer.UNKNOWN
     writer.close()
 
@@ -354,7 +353,7 @@ def test_an_answer_may_come_before_the_acknowledgement(
 ) -> None:
     """And what is kept for that is bounded by the requests that are open."""
     client = ClientSettings({"bootstrap_servers": topics.servers})
-    reader = AnswerReader(client, topics.replies, early_max=20, poll_records=5)
+    reader = AnswerReader(client, topics.replies, early_max=20, fetch_bytes=1)
 
     def answer(number: int, word: str = "unknown") -> None:
         """In one partition, so that they are read in this order."""

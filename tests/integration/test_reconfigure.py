@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.launcher import objects, wait_until
+from kafka import KafkaProducer
+from tests.harness.launcher import objects, run, wait_until
+from tests.harness.reader import read_topic
 from tests.harness.sparkless_shard import Restartable, running, timer
+from tests.harness.whole_shard import WholeShard
 
+from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, Locked, RecoveryRefused
+from duewheel.kafka.admin import KafkaAdmin
 from duewheel.ops.reconfigure import accept_loss, reconfigure
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -32,13 +37,13 @@ def test_settings_change_for_what_comes_from_then_on(config: Path) -> None:
         shard.pump()
         set_levels(config, "3s")
         with pytest.raises(Locked, match=f"dequeue runs already, as process {os.getpid()}"):
-            reconfigure(load(config), dry_run=False)
+            reconfigure(load(config), dry_run=False, rotate_key=True)
     with pytest.raises(RecoveryRefused, match=r"levels_ms: was \[1000\], is \[3000\].*reconfigure"):
         Restartable(config)
     dry = reconfigure(load(config), dry_run=True)
     _, (done,) = objects(config, "reconfigure")
     assert done == {**dry, "dry_run": False}
-    assert done["changes"] == {"levels_ms": {"old": [1000], "new": [3000]}}
+    assert done["changes"] == {"timer.levels": {"old": ["1s"], "new": ["3s"]}}
     # A record and its transaction's marker.
     assert done["since"] == {f"{shard.timers}-0": 2, f"{shard.timers}-1": 0}
     assert reconfigure(load(config), dry_run=False)["changes"] == {}
@@ -93,3 +98,46 @@ def test_a_topic_that_was_made_anew_is_accepted_and_the_old_one_delivered(
         shard.pump()
         assert shard.delivered() == wanted
         assert shard.letters() == []
+
+
+@pytest.mark.spark
+def test_one_more_target_while_the_shard_runs(shard: WholeShard) -> None:
+    """A reply topic and a mapping, too; with the same processes, and the same JVM."""
+    shard.start()
+    pids = {name: shard.status()[name]["pid"] for name in ("ingest", "dequeue")}
+    text, new = shard.config.read_text(), f"{shard.target}.new"
+    with KafkaAdmin(shard.settings.kafka.client_options("admin")) as admin:
+        admin.create_topic(new, 1)
+    assert f'"{shard.target}"' in text
+    text = text.replace(f'"{shard.target}"', f'"{new}"')
+    shard.config.write_text(text.replace('targets = ["*"]', 'targets = ["*.orders*"]'))
+    dry = shard.command("reconfigure", "--dry-run", "--output", "json")
+    mapping = f'timer.mapping."{shard.timers}"'
+    assert dry["changes"][mapping] == {"old": shard.target, "new": new}
+    assert dry["changes"]["timer.targets"] == {"old": ["*"], "new": ["*.orders*"]}
+    done = shard.command("reconfigure", "--output", "json")
+    assert done["changes"] == dry["changes"]
+    producer = KafkaProducer(bootstrap_servers=shard.servers)
+    producer.send(shard.timers, b"new", headers=[("TIMER_DELAY_MS", b"0")]).get(timeout=30)
+    producer.close()
+    shard.wait(lambda: [record.value for record in read_topic(shard.servers, new)] == [b"new"])
+    assert shard.command("reconfigure", "--output", "json")["changes"] == {}
+    assert shard.status()["dequeue"]["pid"] == pids["dequeue"]
+    followed = shard.events("messages are read under other settings from here on")
+    assert [each["pid"] for each in followed] == [pids["ingest"]]
+    # A file that cannot be taken: the shard keeps what it has, and delivers.
+    shard.config.write_text(text.replace("slots = 100000", "slots = 200000"))
+    done = run(shard.config, "reconfigure")
+    assert done.returncode == ConfigError.exit_code and "slots" in done.stderr
+    shard.config.write_text(text.replace('receipts"', 'receipts.missing"'))
+    done = run(shard.config, "reconfigure")
+    assert done.returncode == ConfigError.exit_code and "receipts.missing" in done.stderr
+    with State.open(shard.settings.storage.data_dir) as state:
+        state.live.want_settings(1)  # of another configuration than the file
+        shard.wait(lambda: not state.live.wanted_settings)
+    assert shard.events("the requested settings are refused")
+    producer = KafkaProducer(bootstrap_servers=shard.servers)
+    producer.send(shard.timers, b"still", headers=[("TIMER_DELAY_MS", b"0")]).get(timeout=30)
+    producer.close()
+    shard.wait(lambda: len(read_topic(shard.servers, new)) == 2)
+    assert shard.status()["dequeue"]["pid"] == pids["dequeue"]

@@ -270,7 +270,7 @@ def restart_dequeue(shard: LoadedShard) -> None:
 
 @pytest.mark.crash_matrix
 @pytest.mark.parametrize(
-    "module", ["python_streaming_source_runner", "plan_data_source_read", "worker_daemon"]
+    "module", ["python_streaming_source_runner", "plan_data_source_read", "pyspark.daemon"]
 )
 def test_python_processes_of_spark_are_killed(shard: LoadedShard, module: str) -> None:
     """The one that plans batches, the one that divides them, those of the tasks."""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from fastapi.testclient import TestClient
+from kafka import KafkaProducer
 from tests.harness.config_file import write_config
 from tests.harness.launcher import events, launch, tail, wait_until
 from tests.harness.reader import read_topic
@@ -25,10 +26,13 @@ from duewheel.cli.schedules import schedule
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError
+from duewheel.factory import StoppableClock
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.ops import schedules
 from duewheel.ops.schedules import ScheduledMessage, Times
 from duewheel.osutil.child_process import Child
+from duewheel.recurring.kafka_store import KafkaStore
+from duewheel.recurring.scheduler import Scheduler
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
 
@@ -222,7 +226,7 @@ def test_a_shard_whose_timer_topics_are_a_pattern(
         admin.init_topics(settings)
     running = launch(config, "recur")
     times, message = Times(interval_ms=SECOND_MS), ScheduledMessage("orders", b"v")
-    with pytest.raises(ConfigError, match="--timer-topic"):
+    with pytest.raises(ConfigError, match="name the timer topic"):
         schedules.put(settings, "tick", times, message, 0)
     message = replace(message, timer_topic=timers)
     assert schedules.put(settings, "tick", times, message, WITHIN_S)["timer_topic"] == timers
@@ -262,3 +266,56 @@ def test_the_same_by_http(config: Path) -> None:
         assert client.delete(path, params=now).json()["state"] == "stopped"
         missing = client.post(f"{path}/pause", params=now)
         assert (missing.status_code, missing.json()["code"]) == (404, "no_such_schedule")
+
+
+class Set(StoppableClock):
+    """This host's, which may be set."""
+
+    def __init__(self) -> None:
+        super().__init__(threading.Event())
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+
+def test_a_clock_that_is_ahead_for_a_turn_skips_no_firing(config: Path) -> None:
+    """Nor does a record of key `owner` that no scheduler has written end it."""
+    settings = load(config)
+    timers = settings.timer.topics[0]
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        admin.init_topics(settings, partitions=1)
+    topic = settings.timer.schedules_topic
+    producer = KafkaProducer(bootstrap_servers=settings.kafka.servers)
+    for foreign in (b"\xff", b"[]", b'{"owner": 1}'):
+        producer.send(topic, foreign, key=b"owner", partition=0).get(timeout=30)
+        clock = Set()
+        with closing(KafkaStore(settings, clock)) as store:
+            Scheduler(store, clock).open()
+    producer.close()
+    times, message = Times(interval_ms=SECOND_MS), ScheduledMessage("orders", b"v")
+    schedules.put(settings, "tick", times, message, 0)
+    with closing(KafkaStore(settings, clock)) as store:
+        scheduler = Scheduler(store, clock)
+        scheduler.open()
+        scheduler.turn()
+        written, missed = scheduler.statistics.firings, scheduler.statistics.missed_steps
+        assert written
+        clock.ahead_ms = 86_400_000
+        scheduler.turn()
+        assert scheduler.statistics.firings == written
+        clock.ahead_ms = 0
+        scheduler.turn()
+        assert scheduler.statistics.missed_steps == missed
+    firings = read_topic(settings.kafka.servers, timers)
+    ahead = sorted(int(dict(each.headers)["TIMER_DELIVER_MS"]) for each in firings)
+    assert ahead == list(range(ahead[0], ahead[-1] + 1, SECOND_MS))
+
+
+def test_a_schedule_whose_firings_would_become_dead_letters_is_refused(config: Path) -> None:
+    settings = load(config, {"timer": {"max_delay": "59s"}})
+    times, message = Times(interval_ms=SECOND_MS), ScheduledMessage("orders", b"v")
+    with pytest.raises(ConfigError, match="max_delay"):
+        schedules.accepted_schedule(settings, "tick", times, message)
+    longer = load(config, {"timer": {"max_delay": "60s"}})
+    assert schedules.accepted_schedule(longer, "tick", times, message).name == "tick"

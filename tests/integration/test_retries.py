@@ -7,18 +7,33 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka import KafkaProducer, TopicPartition
+from kafka.errors import (
+    IllegalStateError,
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    NotLeaderForPartitionError,
+)
 from tests.harness import reader, retrying_consumer
+from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import SparklessShard, until
 
-from duewheel.client import DelayProducer, Retry, RetryEnd, RetryLater, RetryPolicy
+from duewheel.client import (
+    DelayProducer,
+    Retry,
+    RetryEnd,
+    RetryLater,
+    RetryPolicy,
+    transaction,
+)
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.kafka.admin import KafkaAdmin
@@ -55,10 +70,16 @@ def topics(broker: SharedBroker, unique_name: Callable[[str], str]) -> RetryTopi
 
 @pytest.fixture
 def transactional(topics: RetryTopics) -> Iterator[KafkaProducer]:
+    with opened(topics) as made:
+        yield made
+
+
+@contextmanager
+def opened(topics: RetryTopics) -> Iterator[KafkaProducer]:
     made = KafkaProducer(bootstrap_servers=topics.servers, transactional_id=topics.orders)
     made.init_transactions()
-    yield made
-    made.close()
+    with closing(made):
+        yield made
 
 
 def send_all(servers: str, topic: str, count: int) -> None:
@@ -227,6 +248,135 @@ def test_an_aborted_transaction_leaves_neither_retry_nor_offset(
         transactional.flush()
         end()
     assert topics.values(topics.timers) == [b"0"]
+
+
+# ---- a partition that takes no writes ------------------------------------------------------------
+
+
+def without_writes(topic: str, action: Action) -> Fault:
+    """A topic that takes no writes: without a leader, or refused on each try."""
+    if action is Action.LEADERLESS:
+        return Fault("Metadata", action, topic=topic, times=ALWAYS)
+    return Fault("Produce", action, NotLeaderForPartitionError.errno, topic=topic, times=ALWAYS)
+
+
+@pytest.fixture
+def impatient(topics: RetryTopics, proxy: FaultProxy) -> Iterator[KafkaProducer]:
+    """A transactional producer behind the proxy, whose records expire within a second."""
+    made = KafkaProducer(
+        bootstrap_servers=proxy.bootstrap_servers,
+        transactional_id=topics.orders,
+        request_timeout_ms=1_000,
+        delivery_timeout_ms=1_000,
+    )
+    made.init_transactions()
+    yield made
+    made.close()
+
+
+def send_both(producer: KafkaProducer, topics: RetryTopics, value: bytes) -> None:
+    """A transaction of a program, whose futures it does not read."""
+    with transaction(producer):
+        producer.send(topics.timers, value)
+        producer.send(topics.outputs, value)
+
+
+@dataclass
+class Consumer:
+    """Bills each order in a transaction of its own, and begins again after an error.
+
+    Attributes:
+        fails: whether its handler does, after the bill is sent.
+        attempts: of the policy.
+    """
+
+    topics: RetryTopics
+    fails: bool
+    attempts: int
+
+    def run(self, producer: KafkaProducer, orders: int) -> KafkaError | None:
+        """Until all orders are committed, or an error."""
+        place, policy = TopicPartition(self.topics.orders, 0), RetryPolicy(attempts=self.attempts)
+        retry_later = RetryLater(
+            *(producer, self.topics.timers), dead_letter_topic=self.topics.dead, policy=policy
+        )
+        settings = {"group_id": self.topics.orders, "enable_auto_commit": False}
+        with reader.consumer(self.topics.servers, **settings) as consumer:
+
+            @retry_later.in_transactions(consumer)
+            def handle(record: Any) -> None:
+                producer.send(self.topics.outputs, record.value)  # reads no future
+                if self.fails:
+                    raise ValueError
+
+            consumer.assign([place])
+            while (consumer.committed(place) or 0) < orders:
+                for record in reader.poll(consumer, 100):
+                    try:
+                        handle(record)
+                    except KafkaError as error:
+                        with pytest.raises(IllegalStateError, match="begin again"):
+                            handle(record)
+                        assert consumer.committed(place) is None
+                        return error
+        return None
+
+
+@pytest.mark.parametrize(
+    "action", [Action.LEADERLESS, Action.REFUSE], ids=["leaderless", "refused"]
+)
+@pytest.mark.parametrize("expires", ["timers", "dead", "outputs"])
+def test_a_record_that_expires_keeps_the_offset_back(
+    topics: RetryTopics,
+    proxy: FaultProxy,
+    impatient: KafkaProducer,
+    expires: str,
+    action: Action,
+) -> None:
+    """The retry, its dead letter, or what the handler has sent: none of the three is lost."""
+    send_all(topics.servers, topics.orders, 2)
+    consumer = Consumer(topics, expires != "outputs", 1 if expires == "dead" else 5)
+    fault = proxy.inject(without_writes(getattr(topics, expires), action))
+    assert isinstance(consumer.run(impatient, 2), KafkaTimeoutError) and fault.hits
+    with opened(topics) as successor:  # as documented: the process begins again
+        assert consumer.run(successor, 2) is None
+    found = {name: topics.values(getattr(topics, name)) for name in ("timers", "dead", "outputs")}
+    assert found.pop(expires) == [b"0", b"1"]
+    assert not any(found.values())
+
+
+def test_an_own_transaction_is_aborted_if_a_record_expires(
+    topics: RetryTopics, proxy: FaultProxy, impatient: KafkaProducer
+) -> None:
+    """`send` itself reads its future, so that also a plain commit cannot lose the retry."""
+    send_all(topics.servers, topics.orders, 1)
+    (record,) = reader.read_topic(topics.servers, topics.orders)
+    retry_later = RetryLater(impatient, topics.timers, dead_letter_topic=topics.dead)
+    proxy.inject(without_writes(topics.timers, Action.LEADERLESS))
+    impatient.begin_transaction()
+    with pytest.raises(KafkaTimeoutError):
+        retry_later.send(record, ValueError())
+    impatient.abort_transaction()
+    with pytest.raises(KafkaTimeoutError):
+        send_both(impatient, topics, b"aborted")
+    proxy.clear()
+    with opened(topics) as successor:
+        send_both(successor, topics, b"committed")
+    assert topics.values(topics.outputs) == [b"committed"]
+
+
+def test_a_send_that_raises_aborts_even_if_its_error_is_handled(
+    topics: RetryTopics, transactional: KafkaProducer
+) -> None:
+    def send_too_large() -> None:
+        with transaction(transactional):
+            transactional.send(topics.outputs, b"1")
+            with suppress(MessageSizeTooLargeError):
+                transactional.send(topics.timers, bytes(2_000_000))
+
+    with pytest.raises(MessageSizeTooLargeError):
+        send_too_large()
+    assert topics.values(topics.outputs) == []
 
 
 @pytest.mark.crash_matrix

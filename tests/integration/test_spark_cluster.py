@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -12,6 +15,7 @@ from tests.harness.shared_broker import SharedBroker
 from tests.harness.spark_cluster import CONF, SparkCluster, kill_all_of
 from tests.harness.whole_shard import WholeShard, judge, schedule
 
+from duewheel.dev.listeners import free_ports
 from duewheel.java.find import Java
 
 pytestmark = [
@@ -89,3 +93,33 @@ def test_a_worker_dies_while_timers_come_in(shard: WholeShard, cluster: SparkClu
     assert executors(shard)[-1] == 1
     assert shard.status()["ingest"]["pid"] == ingest
     assert shard.stop() == 0
+
+
+def test_sparks_web_interface_listens_on_loopback(
+    cluster: SparkCluster, tmp_path: Path, java: Java
+) -> None:
+    """It has no login. On a cluster Spark itself would open it on all interfaces."""
+    cluster.start_master()
+    cluster.add_workers(1)
+    (port,) = free_ports(1)
+    program = f"""
+import psutil
+from pathlib import Path
+from duewheel.streaming.session import SessionOptions, start_session, stop_session
+conf = {{"spark.ui.enabled": "true", "spark.ui.port": "{port}"}}
+work, java = Path({str(tmp_path / "ui")!r}), Path({str(java.home)!r})
+session = start_session(SessionOptions("ui", work, java, {cluster.url!r}, conf=conf))
+(jvm,) = psutil.Process().children()
+found = [c.laddr for c in jvm.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+print(sorted({{ip for ip, port in found if port == {port}}}))
+stop_session(session)
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_IP"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.stdout.strip() in {"['127.0.0.1']", "['::ffff:127.0.0.1']"}, done.stderr[-3_000:]

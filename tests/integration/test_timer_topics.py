@@ -35,7 +35,7 @@ from duewheel.doctor.cluster import Topic
 from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.log_ends import EARLIEST
+from duewheel.kafka.log.ends import EARLIEST
 from duewheel.kafka.topic_discovery import TakenTopics, discover, timer_topics
 from duewheel.runtime.topic_watch import TopicWatch
 from duewheel.testing import ManualClock

@@ -178,7 +178,10 @@ def test_the_longest_outage_is_a_setting(topics: ShardTopics, admin: KafkaAdmin)
 
 
 def test_missing_topics(topics: ShardTopics, admin: KafkaAdmin) -> None:
-    admin.delete_topics([topics.name(DEAD)])
+    dead = topics.name(DEAD)
+    admin.delete_topics([dead])
+    # A deletion is acknowledged before the metadata follow.
+    wait_until(lambda: not admin.describe_partitions([dead]), "the end of the topic")
     with pytest.raises(ConfigError, match=r"no topic .*dead-letter.*duewheel init"):
         admin.require_topics(topics.settings)
     admin.require_topics(topics.settings, served=True)  # its dead letters wait, its timers do not

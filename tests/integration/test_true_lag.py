@@ -104,6 +104,19 @@ def test_a_reader_that_hangs(shard: WholeShard, proxy: FaultProxy) -> None:
     await_ready(shard)
 
 
+def test_kafka_that_is_away_is_the_only_reason(shard: WholeShard, proxy: FaultProxy) -> None:
+    """Dequeue gives no sign then, ingest may end: neither is the cause."""
+    shard.start()
+    shard.wait(lambda: bool(shard.status()["ready"]))
+    proxy.away()
+    shard.wait(lambda: not shard.status()["ready"])
+    found = shard.status()["not_ready"]
+    assert found.keys() == {"ends_unknown"}
+    assert found["ends_unknown"].startswith("Kafka does not answer")
+    proxy.back()
+    shard.wait(lambda: bool(shard.status()["ready"]))
+
+
 def test_a_process_that_stands_still(shard: WholeShard) -> None:
     """All of ingest: its own endpoint says nothing, that of dequeue does."""
     shard.start()

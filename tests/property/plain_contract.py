@@ -178,6 +178,11 @@ class Reading:
         """Of a reschedule."""
         return (self.asked.get(Request.RESCHEDULE) or b"").lower()
 
+    def no_timestamp(self) -> str | None:
+        """The code of a timer whose record has no time."""
+        is_timer = self.pure is None and not self.copy
+        return "no_timestamp" if is_timer and self.record.timestamp_ms < 0 else None
+
     def bad_cancel(self) -> str | None:
         """The code of what is wrong with what is to be cancelled."""
         flagged = Request.RESCHEDULE in self.asked and self.flag != b"false"
@@ -317,7 +322,7 @@ class Reading:
 
     def refusal(self) -> str | None:
         """Why the record is rejected."""
-        refusal = self.bad_cancel()
+        refusal = self.no_timestamp() or self.bad_cancel()
         if refusal or self.pure is not None:
             forged = self.is_chase and self.first_copy() is None
             return refusal or ("bad_origin" if forged else None)

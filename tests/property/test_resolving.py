@@ -50,7 +50,7 @@ def a_case(random: Random) -> tuple[Cancels, Timers]:
     groups, q, request, named, chase_slot, found = of_cancels
     again, blind = q < c, np.full(len(q), random.choice([0, 0, 15, 50]))
     bound, chased = np.where(again, R, FLOOR), again | (q < blind)
-    cancels = Cancels(groups, q, request, named, chase_slot, found > 0, bound, chased, blind)
+    cancels = Cancels(groups, q, request, named, chase_slot, found > 0, bound, again, chased, blind)
     of_timers = [np.array(values, np.int64) for values in (group, first, offset, slot)]
     group_of, first_of, offset_of, slot_of = of_timers
     is_cancelled = np.array(cancelled, np.bool_)
@@ -111,7 +111,7 @@ def test_all_at_once_is_one_at_a_time(seed: int) -> None:
     met = set()
     for _ in range(400):
         cancels, timers = a_case(random)
-        resolved = resolve(cancels, timers, FLOOR, pairs_at_once)
+        resolved = resolve(cancels, timers, FLOOR, pairs_at_once=pairs_at_once)
         outcomes, by = one_at_a_time(cancels, timers)
         assert resolved.cancelled_by.tolist() == by, (cancels, timers)
         assert resolved.outcome.tolist() == outcomes, (cancels, timers)
@@ -136,7 +136,7 @@ def test_a_timer_that_was_cancelled_before_decides_only_if_none_that_is_newer_ca
     one = np.zeros(1, np.int64)
     no = np.zeros(1, np.bool_)
     at = one + 9
-    cancels = Cancels(one, at, at, one + named, one + NO_SLOT, no, one + FLOOR, no, one + blind)
+    cancels = Cancels(one, at, at, one + named, one + NO_SLOT, no, one + FLOOR, no, no, one + blind)
     timers = Timers(one, one + 3, one + 3, one + FLOOR + 5, ~no)
     assert resolve(cancels, timers, FLOOR).outcome.tolist() == [expected]
 
@@ -148,7 +148,7 @@ def test_work_does_not_grow_with_the_product_of_cancels_and_timers_of_one_id() -
     group, no = np.zeros(count, np.int64), np.zeros(count, np.bool_)
     any_, no_slot = np.full(count, ANY_OFFSET), np.full(count, NO_SLOT)
     floor = np.full(count, FLOOR)
-    cancels = Cancels(group, at, at, any_, no_slot, no, floor, no, group)
+    cancels = Cancels(group, at, at, any_, no_slot, no, floor, no, no, group)
     timers = Timers(group, at, at, np.full(count, FLOOR + 5), no)
     resolved = resolve(cancels, timers, FLOOR)
     assert resolved.cancelled_by[:-1].tolist() == list(range(1, count))

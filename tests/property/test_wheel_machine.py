@@ -115,7 +115,7 @@ class WheelMachine(RuleBasedStateMachine):
         before_hour=st.integers(0, 40),
         chunk_records=st.integers(1, 9),
         chunk_bytes=st.sampled_from([1, 300, 8 << 20]),
-        rows_min=st.sampled_from([1 << 16, 4, 32]),
+        rows_max=st.sampled_from([1 << 16, 512]),  # above the timers of one id
         replies_max=st.sampled_from([1_000, 1, 3]),
     )
     def begin(
@@ -125,7 +125,7 @@ class WheelMachine(RuleBasedStateMachine):
         before_hour: int,
         chunk_records: int,
         chunk_bytes: int,
-        rows_min: int,
+        rows_max: int,
         replies_max: int,
     ) -> None:
         self.wheel = WheelConfig(precision_ms, slots, window_ms=slots * precision_ms, margin_ms=0)
@@ -145,7 +145,9 @@ class WheelMachine(RuleBasedStateMachine):
         self.shard = LocalShard(
             self.root / "data", self.wheel, self.publisher, self.clock, config, fs=Unsynced()
         )
-        self.shard.cancel_limits = CancelLimits(index_rows_min=rows_min)
+        self.shard.cancel_limits = CancelLimits(
+            rows_max=rows_max, settled_max=rows_max, settled_from=2, settled_ms=0
+        )
         # The last partition is added later.
         self.shard.start_dequeue({(TIMER_TOPIC, p): 0 for p in range(PARTITIONS - 1)})
         self.shard.start_ingest()

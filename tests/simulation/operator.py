@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 from tests.simulation.host import Setup
@@ -19,6 +20,7 @@ from tests.simulation.world import TOPIC_IDS, World
 
 from duewheel.checkpoints.config_epochs import WINDOW
 from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile, RecoveryRefused
 from duewheel.wheel.admin.accept_loss import KafkaTopics, accept, losses
 from duewheel.wheel.admin.change_settings import Rotation, plan, take
@@ -41,18 +43,33 @@ def rotate_key(world: World) -> None:
 def _run_change(
     world: World, wanted: Callable[[World], Setup], plan_of: Plan, *, rotates: bool
 ) -> None:
-    # Nobody else can start meanwhile: the command has both locks.
-    plan_of = {store: what for store, what in plan_of.items() if what != "meanwhile"}
     if not world.shard.progress:
         return
-    for name in ("ingest", "dequeue"):
-        world.stop(name, "for other settings", {})
+    # By what is there: another draw would make another run of each seed.
+    runs = not rotates and (world.path / "state").exists() and len(world.shard.progress) % 2 == 0
+    if not runs:
+        # Nobody else can start meanwhile: the command has both locks.
+        plan_of = {store: what for store, what in plan_of.items() if what != "meanwhile"}
+        world.stop("ingest", "for other settings", {})
     setup, actor = wanted(world), Actor("operator")
+    if runs:
+        _request(world)
+    world.stop("dequeue", "for other settings", {})
+    change = partial(_change, world, setup, world.host.files(actor), rotates=rotates, runs=runs)
     try:
-        world.run(actor, lambda: _change(world, setup, world.host.files(actor), rotates), plan_of)
+        world.run(actor, change, plan_of)
     finally:
         world.release(actor)
         _go_by_what_holds(world, setup)
+
+
+def _request(world: World) -> None:
+    """The shard is to take other settings while it runs; the end of dequeue's loop comes later."""
+    world.history.counts["settings requested"] += 1
+    with suppress(CorruptFile), State.open(world.path) as state:
+        state.live.want_settings(1)
+    for _ in range(len(world.shard.progress) % 3):
+        world.step_ingest({})
 
 
 def _go_by_what_holds(world: World, setup: Setup) -> None:
@@ -85,7 +102,9 @@ def _other(world: World) -> Setup:
     return replace(setup, wheel=wheel, config=config)
 
 
-def _change(world: World, setup: Setup, fs: WatchedFileSystem, rotates: bool) -> None:
+def _change(
+    world: World, setup: Setup, fs: WatchedFileSystem, *, rotates: bool, runs: bool
+) -> None:
     def at(ms: int) -> dict[tuple[str, int], int]:
         return offsets_at(world.shard, ms)
 
@@ -97,17 +116,19 @@ def _change(world: World, setup: Setup, fs: WatchedFileSystem, rotates: bool) ->
     terms = setup.config, at
     try:
         local = survey(world.path, setup.wheel, fs)
-        planned = plan(publisher.peek(), local, setup.wheel, *terms, rotation=rotation)
+        planned = plan(publisher.peek(), local, setup.wheel, *terms, rotation=rotation, runs=runs)
         if not planned.changes and rotation is None:
             return
         directory = WatchedDirectory.start(world.path, setup.wheel, Role.DEQUEUE, fs=fs)
-        ingest = hold_role(world.path, Role.INGEST, fs)
+        ingest = None if runs else hold_role(world.path, Role.INGEST, fs)
         try:
             planned = take(directory, publisher, *terms, rotation=rotation)
             counts["epochs dropped"] += planned.dropped
             counts["key rotated"] += rotation is not None
+            counts["settings taken while ingest runs"] += world.ingest is not None
         finally:
-            ingest.close()
+            if ingest is not None:
+                ingest.close()
             with suppress(OSError):
                 directory.stop()
     except RecoveryRefused as refused:

@@ -137,8 +137,8 @@ PLANTED = {
         "6",
         "nothing is parked",
         "kafka/park_or_dead_letter.py",
-        "& (reason == Reason.NONE)\n",
-        "& False\n",
+        "without_target(deliveries, targets) & (reason == Reason.NONE)\n",
+        "without_target(deliveries, targets) & False\n",
         test="unit/wheel/dequeue/test_parking.py::test_only_what_goes_to_a_partition_without_writes_is_parked",
     ),
     "no-redo": Planted(
@@ -405,7 +405,7 @@ PLANTED = {
         "refused",
         "an incarnation is published before it is known locally",
         "wheel/recovery/startup.py",
-        "    state.claim(committed.incarnation, incarnation)\n",
+        "        state.claim(*claimed)\n",
         "",
     ),
     "not-fenced": Planted(

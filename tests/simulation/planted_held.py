@@ -64,8 +64,8 @@ HELD = {
         "bytes",
         "a copy for a recreated topic keeps the MAC of the headers that it had",
         "kafka/held_queue.py",
-        "        headers += mac_header(copy_key, place, record.key, record.value, headers)\n",
-        "        headers += record.headers[-1:]\n",
+        "        headers += mac_header(copy_key, place, record_key, value, headers)\n",
+        "        headers += own[-1:]\n",
         test="unit/schemas/wire/test_copy_mac.py::test_held_copies_of_a_topic_that_was_recreated_are_signed_again",
     ),
     "held-dealt": Planted(

@@ -29,6 +29,42 @@ SETTINGS = {
         "            0,\n",
         test="unit/wheel/admin/test_change_settings.py::test_an_epoch_begins_behind_everything_that_was_judged",
     ),
+    "change-within-a-batch": Planted(
+        "3",
+        "a batch is committed though its settings have changed since it was placed",
+        "wheel/append/engine.py",
+        "            self._require_same_epochs(None)\n            floor",
+        "            floor",
+        test="unit/wheel/admin/test_running_change.py::test_a_batch_of_the_former_settings_is_refused_from_the_request_on",
+    ),
+    "request-unheeded": Planted(
+        "3",
+        "ingest commits batches while dequeue reads their marks for a new epoch",
+        "wheel/append/engine.py",
+        "if state.live.wanted_settings:",
+        "if False:",
+        test="unit/wheel/admin/test_running_change.py::test_a_batch_of_the_former_settings_is_refused_from_the_request_on",
+    ),
+    "request-ends-before-claim": Planted(
+        "3",
+        "the request for other settings ends before the claim by which ingest sees them",
+        "wheel/recovery/startup.py",
+        "        state.claim(*claimed)\n        state.live.want_settings(0)\n",
+        "        state.live.want_settings(0)\n        state.claim(*claimed)\n",
+        test="unit/wheel/admin/test_running_change.py::test_the_request_ends_behind_the_claim",
+    ),
+    "epochs-read-before-claim": Planted(
+        "3",
+        "ingest takes the epochs of before a start for those of that start",
+        "wheel/append/engine.py",
+        """        incarnations = self._directory.state.incarnations
+        return incarnations, self._progress().epochs
+""",
+        """        epochs = self._progress().epochs
+        return self._directory.state.incarnations, epochs
+""",
+        test="unit/wheel/admin/test_running_change.py::test_a_start_while_ingest_loads_the_epochs",
+    ),
     "epochs-forgotten": Planted(
         "3",
         "a new epoch takes the place of all before it",

@@ -37,6 +37,14 @@ SOURCES = {
         "OffsetAndMetadata(record.offset,",
         seed=796,
     ),
+    "retry-unread": Planted(
+        "retries",
+        "a transaction is committed although one of its records has expired",
+        "client/transactions.py",
+        "            future.get()\n",
+        "            future.is_done  # noqa: B018\n",
+        seed=2,
+    ),
     "retry-uncounted": Planted(
         "retries",
         "a retry carries the number of the attempt that has failed",

@@ -11,9 +11,9 @@ from tests.simulation.shard_model import Shard
 from tests.simulation.timers import TOPIC
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
-from duewheel.kafka.leader_requests import Fetched
-from duewheel.kafka.log_ends import EARLIEST
-from duewheel.kafka.raw_reader import RawReader, Waits
+from duewheel.kafka.log.ends import EARLIEST
+from duewheel.kafka.log.leader_requests import Fetched
+from duewheel.kafka.log.reader import LogReader, Waits
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.source import SourceOptions, TimerReader
 from duewheel.streaming.task_share import TaskSettings
@@ -21,7 +21,7 @@ from duewheel.streaming.task_share import TaskSettings
 _NO_LIMIT = 1 << 30
 
 
-class SimulatedRawReader(RawReader):
+class SimulatedLogReader(LogReader):
     """Answers as brokers would.
 
     Attributes:
@@ -29,8 +29,9 @@ class SimulatedRawReader(RawReader):
     """
 
     def __init__(self, shard: Shard) -> None:  # without a network
-        self._stopping, self._waits = None, Waits()
-        self._requests: Any = SimpleNamespace(fetch=self._fetch, list_offsets=self._list_offsets)
+        self._stopping, self._waits, self._committed = None, Waits(), True
+        self.deadline = None
+        self._requests: Any = SimpleNamespace(fetch=self._answers, list_offsets=self._list_offsets)
         self._shard = shard
         self.ends: Marks = {}
 
@@ -40,10 +41,12 @@ class SimulatedRawReader(RawReader):
     def _run(self, what: str, call: Callable[..., Any], *args: Any) -> Any:
         return call(*args)
 
-    def _list_offsets(self, wanted: Iterable[TopicPartition], time: int) -> Marks:
+    def _list_offsets(self, wanted: Iterable[TopicPartition], time: int, _: bool) -> Marks:
         return {name: self._offset(name, time) for name in wanted}
 
-    def _fetch(self, positions: Marks, _: int) -> dict[TopicPartition, Fetched | Exception]:
+    def _answers(
+        self, positions: Marks, _: int, __: bool
+    ) -> dict[TopicPartition, Fetched | Exception]:
         return {name: self._answer(name, at) for name, at in positions.items()}
 
     def _offset(self, name: TopicPartition, time: int) -> int:
@@ -64,11 +67,11 @@ class SimulatedRawReader(RawReader):
 class SimulatedSource(TimerReader):
     """The data source of one query."""
 
-    def __init__(self, kafka: RawReader, starts: Marks) -> None:
+    def __init__(self, kafka: LogReader, starts: Marks) -> None:
         task = TaskSettings({}, [TOPIC], epochs="", dead_letter_topic="", folder="")
-        super().__init__(SourceOptions(task, starts, _NO_LIMIT), tasks=2)
+        super().__init__(SourceOptions(task, starts, "no folder", _NO_LIMIT), tasks=2)
         self._simulated = kafka
 
     @property
-    def _kafka(self) -> RawReader:
+    def _kafka(self) -> LogReader:
         return self._simulated

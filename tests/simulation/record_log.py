@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 from zlib import crc32
 
-from crc32c import crc32c
+from google_crc32c import value as crc32c
 from kafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
 from tests.simulation.contract_check import decoded
 from tests.simulation.timers import Copy

@@ -157,6 +157,9 @@ class ModelStore:
         self.taken = len(self.cluster.changes)
         return Table(dict(self.cluster.schedules), dict(self.cluster.positions))
 
+    def now_ms(self) -> int:
+        return self.cluster.clock.now_ms()
+
     def changes(self) -> Iterator[tuple[str, Schedule | None, bool]]:
         if self.cluster.chance.random() < 0.7:
             new, self.taken = self.cluster.changes[self.taken :], len(self.cluster.changes)

@@ -1,14 +1,16 @@
 """Retries as a source of timers: the real RetryLater in a consumer of the simulation's targets.
 
 The consumer handles each message in a transaction (`RetryLater.in_transactions`); its handler fails
-as the seed says. The producer is Kafka's, but for its sockets: it writes the retry into the
-simulated timer topic, and ends its transactions with all fates. Whatever fails, the consumer begins
-again at the committed offset. Judged, for each message:
+as the seed says, and sends an output whose future it does not read. The producer is Kafka's, but
+for its sockets: it writes the retry into the simulated timer topic, and ends its transactions with
+all fates. A record may expire: its future fails, the transaction does not. Whatever fails, the
+consumer begins again at the committed offset. Judged, for each message:
 
     its attempts are counted 1, 2, …, and each is handled once
     the wait of each is within the policy's bounds, and ends before the deadline, which is that of
     the first failure
-    it ends once: handled, or in the dead-letter topic with the reason that holds
+    it ends once: handled, with its one output, or in the dead-letter topic with the reason that
+    holds
 
 That no retry comes early, and each as it was written, is the shards' own judgement (history.py).
 """
@@ -21,7 +23,9 @@ from datetime import timedelta
 from random import Random
 from typing import Any, ClassVar, NamedTuple
 
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, KafkaTimeoutError
+from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
+from kafka.structs import TopicPartition
 from tests.simulation.clients import CONSUMER, Header, TransactionalClient, partition_of
 from tests.simulation.contract_check import decoded
 from tests.simulation.host import Host
@@ -36,7 +40,7 @@ from duewheel.schemas.header_names import (
     RETRY_REASON,
 )
 
-DEAD_LETTERS = "failed"
+DEAD_LETTERS, OUTPUTS = "failed", "outputs"
 _MESSAGES_MAX = 8
 _FATES = ("lost", "doubt", "die before", "die open", "die after")
 
@@ -83,6 +87,7 @@ class Written:
 
     retries: list[Timer] = field(default_factory=list)
     letters: list[Sequence[Header]] = field(default_factory=list)
+    outputs: list[bytes | None] = field(default_factory=list)
     offset: int | None = None
     now_ms: int = 0
 
@@ -94,6 +99,9 @@ class ConsumerGroup:
 
     def group_metadata(self) -> str:
         return "group"
+
+    def subscription(self) -> None:
+        pass
 
 
 class SimulatedProducer:
@@ -115,15 +123,31 @@ class SimulatedProducer:
         self._retries.written = Written(now_ms=self._retries.now_ms)
 
     def send(
-        self, topic: str, value: bytes | None, key: bytes | None, headers: Sequence[Header]
-    ) -> None:
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+    ) -> FutureRecordMetadata:
         self._require_epoch()
+        sent = FutureProduceResult(TopicPartition(topic, 0))
+        future = FutureRecordMetadata(sent, 0, 0, None, -1, -1, -1)
+        if self._retries.expires():
+            sent.failure(KafkaTimeoutError("expired"))
+            return future
         written = self._retries.written
         if topic == TOPIC:
             written.retries.append(self._retries.write(key, value, headers))
+        elif topic == OUTPUTS:
+            written.outputs.append(value)
         else:
             assert topic == DEAD_LETTERS, topic
             written.letters.append(headers)
+        sent.success((0, 0, None))
+        return future
+
+    def flush(self) -> None:
+        """Nothing waits: each record has its result at once."""
 
     def send_offsets_to_transaction(self, offsets: Any, _group: Any) -> None:
         self._require_epoch()
@@ -152,6 +176,7 @@ class Retries:
 
     def __init__(self, seed: int, host: Host) -> None:
         self._chance = Random(f"retries {seed}")
+        self._expiry = Random(f"expiry {seed}")
         self._kafka, self._clock, self._history = host.kafka, host.clock, host.history
         self.client = TransactionalClient(host.kafka, CONSUMER)
         self.written = Written()
@@ -169,6 +194,7 @@ class Retries:
             longest=precision * self._chance.choice((2, 6)),
             deadline=self._chance.choice((None, precision, precision * 3)),  # within few waits
         )
+        self._producer: SimulatedProducer | None = None
         self._handle: Callable[[Message], object] | None = None
         host.history.listeners.append(self._delivered)
 
@@ -229,8 +255,9 @@ class Retries:
     # ---- the consumer's process --------------------------------------------------------------
 
     def _process(self) -> Callable[[Message], object]:
+        self._producer = SimulatedProducer(self)
         retry_later = RetryLater(
-            SimulatedProducer(self),
+            self._producer,
             TOPIC,
             dead_letter_topic=DEAD_LETTERS,
             policy=self._policy,
@@ -241,9 +268,18 @@ class Retries:
 
     def _handler(self, message: Message) -> None:
         assert message.value is not None
+        assert self._producer is not None
+        self._producer.send(OUTPUTS, message.value)
         chain = self._chains[message.value]
         if len(chain.attempts) < chain.fails:
             raise HandlerError("password=secret, as often as the seed says")
+
+    def expires(self) -> bool:
+        """Whether Kafka never acknowledges what is sent now."""
+        if self.calm or self._expiry.random() >= 0.25:
+            return False
+        self._history.counts["retries: expired"] += 1
+        return True
 
     def write(self, key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> Timer:
         """A retry, in the open transaction."""
@@ -287,6 +323,8 @@ class Retries:
         outcomes = len(written.retries) + len(written.letters)
         if outcomes != failed:
             self.wrong.append(f"{message.value!r}: {outcomes} retries and letters of an attempt")
+        if written.outputs != [message.value] * (not failed):
+            self.wrong.append(f"{message.value!r}: outputs {written.outputs}")
         if count == 1 and self._policy.deadline is not None:
             chain.deadline_ms = written.now_ms + _ms(self._policy.deadline)
         for timer in written.retries:

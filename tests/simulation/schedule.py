@@ -467,8 +467,15 @@ def _with_cancels(seed: int, setup: Setup) -> Setup:
     """Whether they are replied to, and how many at once: chance of its own, too."""
     rng = Random(f"cancels {seed}")
     replies, pairs = rng.choice((1, 3, 1_000)), rng.choice((1, 5, 1 << 20))
-    rows, steps = rng.choice((1, 5, 1 << 10)), rng.choice((2, 5, 1_000, 1_000))
-    limits = CancelLimits(rows, steps, rng.choice((1, 2, 5, 64)), pairs)
+    limits = CancelLimits(
+        rows_max=rng.choice((1, 5, 1 << 10)),
+        # With fewer than an id has, a cancel of one timer may be told `unknown` (cancel_lookup.py).
+        settled_max=rng.choice((64, 100, 1_000, 1_000)),
+        settled_from=rng.choice((1, 2, 5, 64)),
+        settled_ms=rng.choice((0, 10_000)),
+        pairs_max=rng.choice((1, 5, 1 << 20)),
+        pairs_at_once=pairs,
+    )
     reply_topic = None if rng.random() < 0.25 and not has_schedules(seed) else REPLIES
     config = replace(setup.config, reply_topic=reply_topic, chunk_replies=replies)
     return replace(setup, config=config, cancel_limits=limits)

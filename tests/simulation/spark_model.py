@@ -20,12 +20,12 @@ from random import Random
 
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadMaxRows
-from tests.simulation.raw_reads import SimulatedRawReader, SimulatedSource
+from tests.simulation.raw_reads import SimulatedLogReader, SimulatedSource
 from tests.simulation.shard_model import Shard, offsets_of
 
 from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks_to
 from duewheel.checkpoints.fs import FileSystem
-from duewheel.kafka.raw_records import committed_records
+from duewheel.kafka.log.columns import committed_records
 from duewheel.schemas.batch_ipc import to_bytes
 from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.schemas.wire.kafka_records import KafkaRecords
@@ -68,7 +68,7 @@ class Query:
         self._parse = parse
         self._rng = rng
         self._fs = fs
-        self._kafka = SimulatedRawReader(shard)
+        self._kafka = SimulatedLogReader(shard)
         self._source = SimulatedSource(self._kafka, starts)
         resume = resume_point(checkpoint)
         self.batch = resume.batch_id if resume else 0

@@ -34,8 +34,8 @@ from duewheel.checkpoints.recovery_decision import dequeue_has_decided
 from duewheel.checkpoints.reshard_records import is_unfinished_notice
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
-from duewheel.errors import CorruptFile, Fenced, RecoveryRefused
-from duewheel.kafka.log_ends import EARLIEST
+from duewheel.errors import CorruptFile, Fenced, RecoveryRefused, SettingsChange
+from duewheel.kafka.log.ends import EARLIEST
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.streaming.background_append import StoppedWaitingError
 from duewheel.streaming.spark_checkpoint import settle_checkpoint
@@ -425,9 +425,15 @@ class World:
         if recovered is not None:
             self.history.say(f"  {record.case}: {recovered}")
             self.history.counts[f"{record.case}, keeps {recovered.keep.name}"] += 1
-        engine = ingest.engine = WatchedEngine(
+        ingest.engine = WatchedEngine(
             ingest.directory, self.clock, TOPIC_IDS, self.setup.cancel_limits
         )
+        ingest.durable = DurableCheckpoints(ingest.directory.path, ingest.directory.fs)
+        self._begin_query(ingest)
+
+    def _begin_query(self, ingest: Ingest) -> None:
+        engine = ingest.engine
+        assert engine is not None
         ends = offsets_of(self.shard, "end")
         starts = {name: engine.marks.get(name, EARLIEST) for name in ends}
         checkpoint = ingest.directory.path / CHECKPOINT
@@ -435,14 +441,18 @@ class World:
         settle_checkpoint(checkpoint, engine.marks, starts, ends, fs)
         parse = parser_of(engine.epochs, self.kafka)
         query = Query(self.shard, checkpoint, starts, parse, self.rng, fs)
-        ingest.durable = DurableCheckpoints(ingest.directory.path, fs)
         ingest.taker = taker_of(engine, self.kafka, self.clock)
         ingest.query = query
 
     def _take_batch(self, ingest: Ingest) -> None:
-        query, taker = ingest.query, ingest.taker
+        query, taker, engine = ingest.query, ingest.taker, ingest.engine
         assert query is not None
         assert taker is not None
+        assert engine is not None
+        if query.batch % 2 and engine.settings_change:
+            # Between two batches, as it looks for itself; else its next batch is refused.
+            self._follow_settings(ingest)
+            return
         batch, ends = query.batch, query.plan(self.setup.rows_max)
         timers = query.read(ends)
         places = zip(timers.partition.tolist(), timers.offset.tolist(), strict=True)
@@ -458,10 +468,23 @@ class World:
             query.commit(ends)
         if plans_ahead:
             query.plan(self.setup.rows_max)
-        taker.take(timers, ends)
+        try:
+            taker.take(timers, ends)
+        except SettingsChange:
+            self.history.counts["batches refused for other settings"] += 1
+            self._follow_settings(ingest)
+            return
         self.history.counts["rows replayed"] += taker.statistics.rows_replayed - replayed
         if not commits_first:
             query.commit(ends)
+
+    def _follow_settings(self, ingest: Ingest) -> None:
+        """As IngestRun does, once dequeue has started with them; until then it waits."""
+        assert ingest.engine is not None
+        if not ingest.directory.state.live.wanted_settings:
+            self.history.counts["queries under other settings"] += 1
+            ingest.engine.load_epochs()
+            self._begin_query(ingest)
 
     # ---- all of it -------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
+from kafka.structs import TopicPartition
 from tests.harness.launcher import wait_until
 
 from duewheel.dev.broker import DevBroker, new_cluster_id
@@ -20,6 +21,7 @@ from duewheel.dev.listeners import HOST, free_ports
 from duewheel.schemas.hashing import java_hash
 
 _TRANSACTIONS = "__transaction_state"
+_PREFERRED = 0  # of the kinds of election
 _IN_SYNC_S = 120.0
 _HEAP_MB = 384
 _REPLICATED = {
@@ -94,9 +96,28 @@ class Cluster:
 
     def coordinator_of(self, transactional_id: str) -> int:
         """The broker that leads the partition in which that producer's transactions are kept."""
+        return int(self._transactions_of(transactional_id)["leader_id"])
+
+    def move_coordinator(self, transactional_id: str) -> None:
+        """Until another replica leads that partition."""
+        row = self._transactions_of(transactional_id)
+        leader, replicas = row["leader_id"], row["replica_nodes"]
+        place = TopicPartition(_TRANSACTIONS, row["partition_index"])
+        admin = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers)
+        try:
+            others = [number for number in replicas if number != leader]
+            admin.alter_partition_reassignments({place: [*others, leader]})
+            admin.elect_leaders(_PREFERRED, {place.topic: [place.partition]})
+        finally:
+            admin.close()
+        what = "the coordinator does not move"
+        wait_until(lambda: self.coordinator_of(transactional_id) != leader, what, _IN_SYNC_S, 0.2)
+
+    def _transactions_of(self, transactional_id: str) -> dict[str, Any]:
         (topic,) = self._describe([_TRANSACTIONS])
-        leaders = {row["partition_index"]: row["leader_id"] for row in topic["partitions"]}
-        return int(leaders[abs(java_hash(transactional_id)) % len(leaders)])
+        rows = {row["partition_index"]: row for row in topic["partitions"]}
+        found: dict[str, Any] = rows[abs(java_hash(transactional_id)) % len(rows)]
+        return found
 
     def await_in_sync(self) -> None:
         """Until every replica has all that was acknowledged: any one broker may be killed then."""

@@ -215,7 +215,7 @@ def test_the_service_selects_the_pods() -> None:
 def test_alerts_and_dashboard_are_those_of_the_repository() -> None:
     manifests = rendered(*ALL)
     alerts = (ROOT / "docs/deploy/prometheus/alerts.yml").read_text("utf-8")
-    at_home = alerts.replace("runbook_url: docs/", "runbook_url: https://docs.example/")
+    at_home = alerts.replace("runbook: docs/", "runbook_url: https://docs.example/")
     expected = YAML(typ="safe").load(at_home)
     assert manifests["PrometheusRule/orders-duewheel"]["spec"] == expected
     dashboard = manifests["ConfigMap/orders-duewheel-dashboard"]["data"]["duewheel.json"]

@@ -68,6 +68,7 @@ def test_settings_are_known(service: str, monkeypatch: pytest.MonkeyPatch, tmp_p
     assert settings.timer.mapping == {"orders.delayed": "orders"}
     assert settings.timer.reply_topic == "orders.replies"
     assert settings.timer.schedules_topic == "orders.schedules"
+    assert settings.ingest.spark_master == "local[2]", "else a process for each of the host's CPUs"
     mounted = [volume.split(":") for volume in SERVICES[service]["volumes"]]
     assert len(mounted) == (0 if service == "recur" else 1)
     for volume, path, *_ in mounted:
@@ -282,7 +283,9 @@ def test_image_is_built_from_files_that_are_there() -> None:
 
 
 def test_image_runs_as_nobody_special_and_installs_only_what_is_hashed() -> None:
-    assert [rest for word, rest in last_stage() if word == "USER"] == ["duewheel"]
+    (uid,) = re.findall(r"--uid (\d+)", (ROOT / "Dockerfile").read_text())
+    # A number: with a name Kubernetes refuses the pod under runAsNonRoot.
+    assert [rest for word, rest in last_stage() if word == "USER"] == [uid] and int(uid) > 0
     environment = image_environment()
     assert environment["PYTHONSAFEPATH"] == "1"
     assert "PYTHONPATH" not in environment

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import runpy
 import shutil
 import signal
 import socket
@@ -125,3 +126,38 @@ def test_while_pip_outlives_a_killed_one_the_next_waits(set_up: SetUp) -> None:
         time.sleep(0.05)
     set_up.end()
     assert not is_locked(set_up.lock)
+
+
+def test_an_environment_in_use_is_not_changed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running shard would import the old and the new release of a package. It is this program
+    that runs here.
+    """
+    script = runpy.run_path(str(SCRIPT))
+    monkeypatch.setitem(script["install"].__globals__, "VENV", Path(sys.prefix))
+    monkeypatch.setitem(script["install"].__globals__, "is_installed", lambda _: False)
+    with pytest.raises(SystemExit):
+        script["install"](dev=True)
+    said = capsys.readouterr().err
+    assert "is out of date, and in use: stop " in said
+    assert f"{os.getpid()} (" in said
+
+
+def test_settings_of_other_tools_install_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = runpy.run_path(str(SCRIPT))
+    monkeypatch.setitem(script["digest"].__globals__, "ROOT", tmp_path)
+    lock = shutil.copy(SCRIPT, tmp_path / "setup.py")
+    found = []
+    for text in (
+        '[project]\nname = "a"\n[tool.pytest]\ntimeout = 1',
+        '[project]\nname = "a"\n[tool.pytest]\ntimeout = 2',
+        '[project]\nname = "a"\n[tool.setuptools]\npackages = []',
+        '[project]\nname = "b"',
+    ):
+        (tmp_path / "pyproject.toml").write_text(text)
+        found.append(script["digest"](lock))
+    assert found[0] == found[1]
+    assert len(set(found)) == 3

@@ -76,6 +76,26 @@ def test_files_contain_nothing_that_must_not_be_there() -> None:
     assert found == []
 
 
+# kafka-python commits also if a record of the transaction has expired.
+MAY_COMMIT = {
+    "src/duewheel/client/transactions.py",  # after it has read every future
+    "tests/harness/retrying_consumer.py",  # a producer that passes the call on
+    "tests/integration/test_retries.py",  # of a program's own transaction, flushed
+    "tests/unit/test_tidy.py",
+    "tests/unit/testing/test_transactions.py",  # of the test kit's producer
+}
+
+
+def test_every_commit_reads_each_future() -> None:
+    """It is `duewheel.client.transaction`, or `kafka.transactional_producer.transact`."""
+    committing = {
+        str(path.relative_to(ROOT))
+        for path in tracked("*.py", "*.md")
+        if re.search(r"\.commit_transaction\b", path.read_text())
+    }
+    assert committing <= MAY_COMMIT
+
+
 def test_no_test_module_imports_another() -> None:
     """What two of them need lies in tests/harness, or in a module without `test_` beside them."""
     imported = re.compile(r"^\s*(?:from|import) (tests\.\S*\btest_\w+)", re.MULTILINE)

@@ -1,6 +1,8 @@
 """Gives a shard another slot configuration from the next row on: `duewheel reconfigure`.
 
-    1. the locks of both processes are held: neither runs, neither can start
+    1. ingest commits no batch: either the locks of both processes are held, so that neither runs
+       nor can start; or dequeue runs this, and `state` has the request for it, which lasts until
+       dequeue has started with the new settings (src/duewheel/runtime/wanted_settings.py)
     2. the newest progress is read. The change is refused unless this directory is its owner's,
        whole, and has caught up: only then do its marks lie behind every row that was ever placed
     3. the transactional id is taken, and 2 done again: a forgotten instance elsewhere is fenced
@@ -81,6 +83,8 @@ def plan(
     offsets_at: OffsetsAt,
     record_bytes_max: int = RECORD_BYTES_MAX,
     rotation: Rotation | None = None,
+    *,
+    runs: bool = False,
 ) -> Plan:
     """Plans 2. and 4. of the module's head; changes nothing.
 
@@ -91,13 +95,14 @@ def plan(
         offsets_at: as of `apply_recovery` in wheel/recovery/rebuild.py.
         record_bytes_max: of the progress record.
         rotation: None: the keys of copies stay.
+        runs: dequeue changes both meanwhile: whether the directory is whole, dequeue decides.
 
     Raises:
         RecoveryRefused: the shard must run first, or is another directory's; or it has had too
             many changes; or a new key comes while copies are held.
         ConfigError: a setting does not permit this change.
     """
-    progress = require_settled(committed, local, config)
+    progress = require_settled(committed, local, config, runs=runs)
     old, values = progress.epochs, config.slot_values(wheel)
     changes = old.newest.changes(values)
     if not changes and rotation is None:
@@ -139,8 +144,10 @@ def _require_none_held(progress: Progress) -> None:
         )
 
 
-def require_settled(committed: Progress | None, local: Local, config: DequeueConfig) -> Progress:
-    """Returns the progress, if this directory is its owner's and whole.
+def require_settled(
+    committed: Progress | None, local: Local, config: DequeueConfig, *, runs: bool = False
+) -> Progress:
+    """Returns the progress, if this directory is its owner's and whole; `runs` as of `plan`.
 
     Raises:
         RecoveryRefused: this is another directory, or one that must recover.
@@ -148,6 +155,8 @@ def require_settled(committed: Progress | None, local: Local, config: DequeueCon
     if committed is None:
         raise RecoveryRefused("Kafka has no progress for this shard: there is nothing to change")
     require_owned(committed, local, config)
+    if runs:
+        return committed
     decision = decide(committed, local)
     missing = decision.close.missing(local.commit.marks)
     if not decision.is_whole or missing:
@@ -199,7 +208,7 @@ def take(
     """Runs all steps but the first; takes and commits nothing without a change.
 
     Args:
-        directory: started as DEQUEUE, while no process can be INGEST.
+        directory: started as DEQUEUE, while ingest commits no batch.
         publisher: of the shard.
         config: with the new settings.
         offsets_at, record_bytes_max, rotation: as of `plan`.

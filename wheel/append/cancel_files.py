@@ -16,7 +16,12 @@ from duewheel.checkpoints.commit_and_close_pages import Close, Commit
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.header_names import CHASE_FLAG_FOUND
-from duewheel.wheel.append.cancel_lookup import CancelLimits, CancelLookup, Candidates
+from duewheel.wheel.append.cancel_lookup import (
+    CancelLimits,
+    CancelLookup,
+    Candidates,
+    read_again,
+)
 from duewheel.wheel.append.cancel_outcomes import NO_CANCEL, Cancels, Timers, resolve
 from duewheel.wheel.append.staged_batch import StagedBatch, StagedRows
 from duewheel.wheel.slots import hour_of
@@ -85,6 +90,7 @@ class CancelFiles:
             self._with_bounds(cancels, candidates, close, bounds),
             timers,
             close.floor,
+            self._limits.pairs_max,
             self._limits.pairs_at_once,
         )
         staged.write_cancels(cancels, resolved.outcome, close.floor)
@@ -104,8 +110,7 @@ class CancelFiles:
     ) -> Cancels:
         """Makes the cancels, each with its bound, and whether an outcome can be proved."""
         partitions, state = cancels.partitions, self._directory.state
-        c = np.array([close.marks.get(p, 0) for p in partitions], np.int64)[cancels.partition]
-        again = (cancels.offset < c) | state.standby
+        again = read_again(cancels, close, standby=state.standby)
         bound = np.full(len(cancels), close.floor)
         if again.any():
             mirror = state.mirror()
@@ -125,8 +130,9 @@ class CancelFiles:
             cancels.chase_slot,
             (cancels.chase_flags & CHASE_FLAG_FOUND) != 0,
             bound,
-            again | (cancels.offset < blind),
-            blind,
+            again,
+            again | (cancels.offset < blind) | candidates.must_chase,
+            np.where(candidates.unseen, EVERY_OFFSET, blind),
         )
 
     def close(self) -> None:

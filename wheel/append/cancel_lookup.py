@@ -1,8 +1,15 @@
 """Finds the timers that a batch's cancels may match, in the log and in the batch itself.
 
-Ids are compared in two steps: the 40-bit hash in every log record finds candidates; the message of
-each candidate has the partition, the first offset and the id itself. The result is columns, in
-which timers and cancels of one partition and id have the same `group`.
+Ids are compared in two steps: the lookup hash in every log record, of partition and id, finds
+candidates; the message of each candidate has the partition, the first offset and the id itself. The
+result is columns, in which timers and cancels of one partition and id have the same `group`.
+
+A lookup reads a bounded number of messages, however many timers one id has. The index returns so
+many records at most. Timers that have left, or are cancelled, are taken out of later lookups
+(`_settled`) unless the timer is the newest of its id. A cancel that may match a timer that was not
+looked at is chased. A chase needs no timer that had left when it was written; if one was not looked
+at, the reply is `unknown`, unless the cancel has stopped a timer. Cancels that are read again after
+a loss look at all timers that they may stop: their replies may have left already.
 
 Only ingest calls this, before it takes engine.lock. It alone writes the log, so a result stays true
 until the batch is committed, except that dequeue may unlink delivered hours.
@@ -17,14 +24,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from duewheel.checkpoints.commit_and_close_pages import Commit
+from duewheel.checkpoints.commit_and_close_pages import Close, Commit
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import ANY_OFFSET, TimerBatch, TopicPartition
 from duewheel.schemas.columns import Column, binary, choose, concat, lengths, take
 from duewheel.schemas.hashing import source_names
-from duewheel.wheel.append.cancel_outcomes import PAIRS_AT_ONCE
-from duewheel.wheel.append.id_index import ROWS_MIN, STEPS_MAX, IdIndex
+from duewheel.wheel.append.cancel_outcomes import PAIRS_AT_ONCE, PAIRS_MAX
+from duewheel.wheel.append.id_index import (
+    CANCELLED,
+    DELIVERED,
+    ROWS_MAX,
+    SETTLED_MAX,
+    IdIndex,
+    LookedUp,
+)
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.byte_layouts import (
     FLAG_DEAD_LETTER,
@@ -32,8 +46,8 @@ from duewheel.wheel.storage.byte_layouts import (
     PREFIX,
     RECORD,
     RECORD_BYTES,
-    id_hash_of,
     is_cancelled,
+    lookup_hash_of,
     slots_in,
 )
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -46,19 +60,23 @@ _NONE: Int64 = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class CancelLimits:
-    """Bounds of what resolving a batch's cancels keeps in memory.
+    """Bounds of the work and the memory for cancels.
 
     Attributes:
-        index_rows_min: the fewest rows that an index of ids is made for.
-        chain_steps_max: the longest chain of the index that is walked; beyond it the logs are
-            scanned.
-        forget_from: the rows of one id from which on the index forgets those that decide nothing.
-        pairs_at_once: cancels and timers compared at a time, unless one cancel has more.
+        rows_max: timers in the logs that a batch looks at.
+        settled_max: timers of one id, of those that have left or are cancelled, that a chase or a
+            cancel of one timer looks at.
+        settled_from: the timers of one id from which on those are taken out of other lookups.
+        settled_ms: how long ago a timer has left at least.
+        pairs_max: chases and timers of their ids that are compared in a batch.
+        pairs_at_once: of these, at a time, unless one cancel has more.
     """
 
-    index_rows_min: int = ROWS_MIN
-    chain_steps_max: int = STEPS_MAX
-    forget_from: int = 64
+    rows_max: int = ROWS_MAX
+    settled_max: int = SETTLED_MAX
+    settled_from: int = 64
+    settled_ms: int = 10_000
+    pairs_max: int = PAIRS_MAX
     pairs_at_once: int = PAIRS_AT_ONCE
 
 
@@ -68,7 +86,7 @@ class LoggedTimers:
 
     Attributes:
         partition: index in the batch's partitions.
-        id_hash, timer_id: of each; no id is empty.
+        lookup_hash, timer_id: of each; no id is empty.
         first_offset, offset: of the first copy, and of this one.
         slot: in which it leaves, or has left.
         cancelled: whether a cancel of an earlier batch has cancelled it.
@@ -76,7 +94,7 @@ class LoggedTimers:
     """
 
     partition: Int32
-    id_hash: Int64
+    lookup_hash: Int64
     timer_id: Column
     first_offset: Int64
     offset: Int64
@@ -95,6 +113,8 @@ class Candidates:
 
     Attributes:
         cancel_group: of each cancel.
+        must_chase: cancels that may match timers that were not looked at.
+        unseen: the same for chases, and timers that had left or were cancelled.
         in_log: timers of earlier batches.
         log_group: of each of these.
         batch_rows: timers of the batch, as rows of it.
@@ -102,6 +122,8 @@ class Candidates:
     """
 
     cancel_group: Int64
+    must_chase: Bool
+    unseen: Bool
     in_log: LoggedTimers
     log_group: Int64
     batch_rows: Int64
@@ -123,7 +145,8 @@ class CancelLookup:
     def __init__(self, directory: DataDirectory, limits: CancelLimits) -> None:
         self._directory = directory
         self._limits = limits
-        self._index = IdIndex(directory, limits.index_rows_min, limits.chain_steps_max)
+        self._index = IdIndex(directory, limits.rows_max, limits.settled_max)
+        self._settled_slot = 0  # of timers that have been taken out, the latest
 
     def find(self, cancels: TimerBatch, batch: TimerBatch, commit: Commit) -> Candidates:
         """Finds the timers with the partition and id of any of the cancels.
@@ -136,17 +159,23 @@ class CancelLookup:
         Raises:
             CorruptFile: the log is damaged, or a message of a candidate.
         """
-        hashes = np.unique(cancels.id_hash)
-        # The only match of a chase, or of a cancel that names one timer, may be an old timer whose
-        # row the index has forgotten: for their ids the logs are scanned.
-        some = (cancels.origin_offset != cancels.offset) | (cancels.named_offset != ANY_OFFSET)
-        in_log = self._in_log(hashes, cancels.id_hash[some], batch.partitions, commit)
-        rows = np.flatnonzero(np.isin(batch.id_hash, hashes) & ~batch.rejected)
+        close = self._directory.state.close()
+        assert close is not None, "checked when the engine was made"
+        again = read_again(cancels, close, standby=self._directory.state.standby)
+        wanted = self._hashes(cancels)
+        # The only match of a chase, or of a cancel that names one timer, may have left long ago.
+        others = (cancels.origin_offset != cancels.offset) | (cancels.named_offset != ANY_OFFSET)
+        looked_up = self._index.find(
+            np.unique(wanted), np.unique(wanted[others]), commit, whole=bool(again.any())
+        )
+        in_log = self._in_log(looked_up, batch.partitions, commit)
+        own_hash = self._hashes(batch)
+        rows = np.flatnonzero(np.isin(own_hash, wanted) & ~batch.rejected)
         own = batch.take(rows)
         default = source_names(own.partitions, own.partition, own.origin_offset)
         group = _groups(
             np.concatenate([cancels.partition, in_log.partition, own.partition]),
-            np.concatenate([cancels.id_hash, in_log.id_hash, own.id_hash]),
+            np.concatenate([wanted, in_log.lookup_hash, own_hash[rows]]),
             concat(
                 [
                     cancels.timer_id,
@@ -157,19 +186,50 @@ class CancelLookup:
         )
         first, second = len(cancels), len(cancels) + len(in_log)
         logged = group[first:second]
-        over = _decides_nothing(in_log, logged, self._limits.forget_from)
-        self._index.forget(in_log.hour[over], in_log.position[over])
-        return Candidates(group[:first], in_log, logged, rows, group[second:])
+        delivered = np.isin(wanted, looked_up.delivered)
+        unseen = np.isin(wanted, looked_up.unseen) & others
+        late = np.where(others, unseen & (cancels.chase_slot < self._settled_slot), True)
+        must_chase = np.isin(wanted, looked_up.left) | (delivered & late)
+        self._settle(in_log, logged, looked_up, self._settled_until(close, again))
+        return Candidates(group[:first], must_chase, unseen, in_log, logged, rows, group[second:])
 
     def close(self) -> None:
         """Drops the index."""
         self._index.close()
 
+    def _hashes(self, batch: TimerBatch) -> Int64:
+        return self._directory.lookup_hashes(batch.id_hash, batch.partitions, batch.partition)
+
+    def _settled_until(self, close: Close, again: Bool) -> int:
+        """Returns the last slot whose timers may be taken out of later lookups: it has left, and no
+        cancel that is read again can stop them.
+        """
+        slot = close.lower
+        if again.any():
+            mirror = self._directory.state.mirror()
+            assert mirror is not None, "dequeue mirrors the progress before it decides"
+            slots = [part.delivered_slot for part in mirror.progress.partitions.values()]
+            slot = min([slot, *slots])
+        return slot - self._limits.settled_ms // self._directory.config.precision_ms
+
+    def _settle(self, timers: LoggedTimers, group: Int64, looked_up: LookedUp, until: int) -> None:
+        for hour, positions in looked_up.positions.items():
+            # Abandoned records, for example: no timers.
+            rest = np.setdiff1d(positions, timers.position[timers.hour == hour])
+            self._index.settle(np.full(len(rest), hour), rest, CANCELLED)
+        # An id is looked at again until all of its records are settled that can be.
+        partial = np.isin(timers.lookup_hash, looked_up.left)
+        few = self._limits.settled_from
+        for kind, over in _settled(timers, group, until, few, partial).items():
+            self._index.settle(timers.hour[over], timers.position[over], kind)
+            if kind == DELIVERED and over.any():
+                self._settled_slot = max(self._settled_slot, until)
+
     def _in_log(
-        self, hashes: Int64, whole: Int64, partitions: list[TopicPartition], commit: Commit
+        self, looked_up: LookedUp, partitions: list[TopicPartition], commit: Commit
     ) -> LoggedTimers:
         parts: list[_Part] = []
-        for hour, positions in self._index.positions(hashes, whole, commit):
+        for hour, positions in looked_up.positions.items():
             try:
                 parts += self._read(hour, commit.hours[hour].log_bytes, positions)
             except CorruptFile:
@@ -190,7 +250,7 @@ class CancelLookup:
         slot = slots_in(records, self._directory.config.precision_ms)
         return LoggedTimers(
             partition,
-            id_hash_of(records["reserved"]),
+            lookup_hash_of(records["reserved"]),
             choose(lengths(given) == 0, default, given),
             first_offset,
             prefix["source_offset"].astype(np.int64),
@@ -212,28 +272,46 @@ class CancelLookup:
             yield _Part(block, prefix, timer_id, positions[begin:end])
 
 
-def _decides_nothing(timers: LoggedTimers, group: Int64, rows_min: int) -> Bool:
-    """Selects rows, of ids with many, that do not affect the outcome of a new cancel: their timer's
-    last copy is cancelled, and another timer of the id was written later.
+def read_again(cancels: TimerBatch, close: Close, *, standby: bool) -> Bool:
+    """Returns which cancels have been taken before, by this shard or by a standby's owner."""
+    c = np.array([close.marks.get(p, 0) for p in cancels.partitions], np.int64)
+    again: Bool = (cancels.offset < c[cancels.partition]) | standby
+    return again
+
+
+def _settled(
+    timers: LoggedTimers, group: Int64, until: int, rows_min: int, partial: Bool
+) -> dict[int, Bool]:
+    """Selects the timers that a cancel of their id need not look at, for each class of the index.
+
+    These are all copies of a timer whose last copy is cancelled, or lies in a slot up to `until`,
+    unless it is the newest timer of its id, or the id has few. Of an id that was looked at in part
+    the newest is not known.
     """
-    if len(timers) < rows_min:
-        return np.zeros(len(timers), np.bool_)
+    none = np.zeros(len(timers), np.bool_)
+    if len(timers) < rows_min and not partial.any():
+        return {CANCELLED: none, DELIVERED: none}
     order = np.lexsort((timers.offset, timers.first_offset, group))
     groups, first = group[order], timers.first_offset[order]
     last_of_group = np.append(groups[1:] != groups[:-1], True)[: len(order)]
     last_copy = last_of_group | np.append(first[1:] != first[:-1], True)[: len(order)]
     timer = np.cumsum(np.append(0, last_copy[:-1]))[: len(order)]
-    is_over = timers.cancelled[order][last_copy] & ~last_of_group[last_copy]
-    over = np.zeros(len(order), np.bool_)
-    over[order] = is_over[timer]
-    return over & (np.bincount(group)[group] >= rows_min)
+    many = np.bincount(group)[group] >= rows_min
+    cancelled, left = timers.cancelled[order], timers.slot[order] <= until
+    result = {}
+    for kind, is_over in ((CANCELLED, cancelled), (DELIVERED, left & ~cancelled)):
+        over = none.copy()
+        kept = last_of_group & ~partial[order]
+        over[order] = (is_over & ~kept)[last_copy][timer]
+        result[kind] = over & (many | partial)
+    return result
 
 
-def _groups(partition: Int32, id_hash: Int64, timer_id: Column) -> Int64:
+def _groups(partition: Int32, lookup_hash: Int64, timer_id: Column) -> Int64:
     """Returns a number for each row: equal for equal partition and id."""
     encoded: Any = pc.dictionary_encode(timer_id)
     same_id = np.asarray(encoded.indices, np.int64)
-    key = id_hash << _PARTITION_BITS | partition
+    key = lookup_hash << _PARTITION_BITS | partition
     same_key = np.unique(key, return_inverse=True)[1]
     numbers = same_key * max(len(key), 1) + same_id
     groups: Int64 = np.unique(numbers, return_inverse=True)[1]

@@ -29,14 +29,15 @@ Partition and id of a cancel are a *group*. An example, with the floor at slot 2
 
 Work grows with the number of cancels and timers, not with the product of both, however many of them
 have one id: each timer is cancelled by the first cancel behind it, and the rest follows from sums
-and maxima over timers sorted by offset. Only chases, and cancels that name one timer, are compared
-with each timer of their id.
+and maxima over timers sorted by offset. Cancels that name one timer are compared with its copies.
+Chases are compared with each timer of their id; those with the most are chased again once a batch
+has compared enough.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -53,6 +54,7 @@ from duewheel.wheel.storage.cancel_log import (
 NO_CANCEL = np.iinfo(np.int64).max  # above every index: the minimum is the first cancel
 _NO_COPY = np.iinfo(np.int64).max  # above every offset
 PAIRS_AT_ONCE = 1 << 20
+PAIRS_MAX = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class Cancels:
         chase_slot: of a chase: last slot delivered in full when it was written.
         has_cancelled: whether an earlier chase has cancelled a timer.
         bound: timers in slots up to this one can no longer be cancelled.
+        again: whether it was taken before: it must stop the same timers as then.
         must_chase: whether no outcome can be proved: the log may lack originals of copies in flight
             (the cancel lies below `blind`); or the cancel is read again, or by a standby, and an
             earlier owner may have delivered a timer that is pending in the log.
@@ -80,6 +83,7 @@ class Cancels:
     chase_slot: Int64
     has_cancelled: Bool
     bound: Int64
+    again: Bool
     must_chase: Bool
     blind: Int64
 
@@ -122,7 +126,11 @@ class Resolved:
 
 
 def resolve(
-    cancels: Cancels, timers: Timers, floor: int, pairs_at_once: int = PAIRS_AT_ONCE
+    cancels: Cancels,
+    timers: Timers,
+    floor: int,
+    pairs_max: int = PAIRS_MAX,
+    pairs_at_once: int = PAIRS_AT_ONCE,
 ) -> Resolved:
     """Resolves the cancels of a batch by the rules of the module's head.
 
@@ -130,7 +138,9 @@ def resolve(
         cancels: of a batch.
         timers: those of the log and of the batch.
         floor: last closed slot.
-        pairs_at_once: cancels and timers compared at a time, unless one cancel has more.
+        pairs_max: chases and timers that are compared; the other chases are chased again, except
+            those that are read again.
+        pairs_at_once: of these, at a time, unless one cancel has more.
     """
     cancelled_by = np.full(len(timers), NO_CANCEL)
     # `_cancel_by_next` needs one bound per group: first the cancels read again (R), then the others
@@ -138,17 +148,22 @@ def resolve(
     plain = (cancels.request == cancels.offset) & (cancels.named == ANY_OFFSET)
     for rows in (plain & (cancels.bound < floor), plain & (cancels.bound >= floor)):
         _cancel_by_next(cancels, np.flatnonzero(rows), timers, cancelled_by)
-    others = np.flatnonzero(~plain)
-    for cancel, timer in _pairs(cancels, others, timers, pairs_at_once):
-        stops = ~timers.cancelled[timer] & (timers.slot[timer] > cancels.bound[cancel])
-        np.minimum.at(cancelled_by, timer[stops], cancel[stops])
+    naming = cancels.named != ANY_OFFSET
+    compared, put_off = _within(cancels, np.flatnonzero(~plain & ~naming), timers, pairs_max)
+    others = [(cancels, compared, timers), _of_one_timer(cancels, np.flatnonzero(naming), timers)]
+    for each, some, among in others:
+        for cancel, timer in _pairs(each, some, among, pairs_at_once):
+            stops = ~timers.cancelled[timer] & (timers.slot[timer] > cancels.bound[cancel])
+            np.minimum.at(cancelled_by, timer[stops], cancel[stops])
     has_cancelled = cancels.has_cancelled.copy()
     has_cancelled[cancelled_by[cancelled_by != NO_CANCEL]] = True
     outcome = np.empty(len(cancels), np.int32)
     rows = np.flatnonzero(plain)
     outcome[rows] = _outcome_of_plain(cancels, rows, timers, cancelled_by, floor)
-    for part in _parts(cancels, others, timers, pairs_at_once):
-        outcome[part] = _outcome_of_others(cancels, part, timers, cancelled_by)
+    for each, some, among in others:
+        for part in _parts(each, some, among, pairs_at_once):
+            outcome[part] = _outcome_of_others(each, part, among, cancelled_by)
+    outcome[put_off] = CHASE
     decides = (outcome != CHASE) & ~cancels.must_chase
     outcome[decides & has_cancelled] = CANCELLED
     outcome[~decides] = np.where(has_cancelled[~decides], CHASE_FOUND, CHASE)
@@ -253,6 +268,36 @@ def _by_newest(
 # ---- pairs ---------------------------------------------------------------------------------------
 
 
+def _within(cancels: Cancels, rows: Int64, timers: Timers, most: int) -> tuple[Int64, Int64]:
+    """Splits the cancels: those with `most` timers of their groups together, the fewest first; and
+    the others, which another producer's cancels must not wait for.
+    """
+    if not len(rows):
+        return rows, rows
+    count = _group_sizes(cancels, timers)[cancels.group[rows]]
+    count[cancels.again[rows]] = 0
+    order = np.argsort(count, kind="stable")
+    # The first one in any case: it would never be compared.
+    end = max(int(np.searchsorted(np.cumsum(count[order]), most, "right")), 1)
+    return np.sort(rows[order[:end]]), np.sort(rows[order[end:]])
+
+
+def _of_one_timer(cancels: Cancels, rows: Int64, timers: Timers) -> tuple[Cancels, Int64, Timers]:
+    """Returns cancels and timers with groups by timer in the place of those by id: a cancel that
+    names a timer is compared with the copies of that one.
+    """
+    first = np.unique(np.append(timers.first_offset, cancels.named), return_inverse=True)[1]
+    group = np.append(timers.group, cancels.group) * len(first) + first
+    group = np.unique(group, return_inverse=True)[1]
+    count = len(timers)
+    return replace(cancels, group=group[count:]), rows, replace(timers, group=group[:count])
+
+
+def _group_sizes(cancels: Cancels, timers: Timers) -> Int64:
+    sizes: Int64 = np.bincount(timers.group, minlength=int(cancels.group.max()) + 1)
+    return sizes
+
+
 def _pairs(
     cancels: Cancels, rows: Int64, timers: Timers, at_once: int
 ) -> Iterator[tuple[Int64, Int64]]:
@@ -267,8 +312,7 @@ def _parts(cancels: Cancels, rows: Int64, timers: Timers, at_once: int) -> Itera
     """Splits the cancels into parts with a bounded number of timers to compare."""
     if not len(rows):
         return
-    counts = np.bincount(timers.group, minlength=int(cancels.group.max()) + 1)
-    ends = np.cumsum(counts[cancels.group[rows]])
+    ends = np.cumsum(_group_sizes(cancels, timers)[cancels.group[rows]])
     part = ends // at_once
     yield from np.split(rows, np.flatnonzero(np.diff(part)) + 1)
 

@@ -35,7 +35,7 @@ from duewheel.checkpoints.commit_and_close_pages import Close, Commit, Marks
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import Progress
 from duewheel.clock import Clock
-from duewheel.errors import CorruptFile, RecoveryPending, RecoveryRefused
+from duewheel.errors import CorruptFile, RecoveryRefused, SettingsChange
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.wheel.append.cancel_files import CancelFiles
@@ -95,11 +95,9 @@ class Engine:
         self._clock = clock
         self._topic_ids = dict(topic_ids or {})
         self._cancels = CancelFiles(directory, cancel_limits or CancelLimits())
-        mirror = directory.state.mirror()
-        if directory.state.close() is None or mirror is None:
+        if directory.state.close() is None or directory.state.mirror() is None:
             raise RecoveryRefused(f"{directory.path}: dequeue must have started here once")
-        self._epochs = mirror.progress.epochs
-        self._incarnations = directory.state.incarnations
+        self._incarnations, self._epochs = self._read_epochs()
         try:
             with directory.locked() as commit:
                 require_same_topics(commit.topic_ids, self._topic_ids)
@@ -122,6 +120,25 @@ class Engine:
         """The settings epochs for the placement of rows, from the progress mirrored by dequeue."""
         return self._epochs
 
+    def load_epochs(self) -> None:
+        """Loads the settings epochs for later batches, whose rows must be parsed under them."""
+        self._incarnations, self._epochs = self._read_epochs()
+
+    def _read_epochs(self) -> tuple[tuple[int, int], Epochs]:
+        # In this order: a start of dequeue writes the mirror first. Otherwise the epochs of before
+        # it could seem to be those of this start.
+        incarnations = self._directory.state.incarnations
+        return incarnations, self._progress().epochs
+
+    @property
+    def settings_change(self) -> bool:
+        """Whether `append` would raise SettingsChange, by the state as it is now."""
+        try:
+            self._require_same_epochs(None)
+        except SettingsChange:
+            return True
+        return False
+
     @property
     def marks(self) -> Marks:
         """The next offset to take, per source partition."""
@@ -137,6 +154,8 @@ class Engine:
         Raises:
             OSError: a write failed; nothing has changed.
             Locked: a stuck process has engine.lock; nothing has changed.
+            SettingsChange: the batch was parsed under settings that change, or have changed; no row
+                of it was taken.
             RecoveryPending: dequeue has decided on a recovery, or must, because a file is damaged;
                 no row of the batch was taken.
         """
@@ -168,7 +187,8 @@ class Engine:
         written = staged.write(rows)
         candidates = self._cancels.load_candidates(cancels, rows.batch, before)
         with self._directory.locked():
-            # 4. Dequeue cannot close a slot from here on.
+            # 4. Dequeue cannot close a slot, nor begin an epoch below these marks, from here on.
+            self._require_same_epochs(None)
             floor, staged_rows = self._close().floor, written.staged()
             if policy.must_move(floor):
                 staged_rows = staged.move_closed(rows, written, floor)
@@ -190,7 +210,7 @@ class Engine:
         """Returns the placement policy, by the present pages. Called under engine.lock.
 
         Raises:
-            RecoveryPending: the settings that decide slots have changed.
+            SettingsChange: as `append`.
         """
         close = self._close()
         progress = self._progress() if close.missing(before.marks) else None
@@ -209,20 +229,24 @@ class Engine:
         return mirror.progress
 
     def _require_same_epochs(self, progress: Progress | None) -> None:
-        """Refuses settings epochs other than those of this engine's start.
-        They change only at a start of dequeue, or of a standby's owner, with the incarnation.
+        """Refuses settings epochs other than those under which batches are parsed.
+        They change only before a start of dequeue, or of a standby's owner, with the incarnation;
+        from the request of a change to that start no batch is committed.
 
         Args:
             progress: the newest, if it is loaded already.
 
         Raises:
-            RecoveryPending: they have changed; the next start of ingest loads them.
+            SettingsChange: they are about to change, or have changed.
         """
-        incarnations = self._directory.state.incarnations
+        state = self._directory.state
+        if state.live.wanted_settings:
+            raise SettingsChange("the shard is to take other settings: ingest waits for dequeue")
+        incarnations = state.incarnations
         if progress is None and incarnations == self._incarnations:
             return
         if (progress or self._progress()).epochs != self._epochs:
-            raise RecoveryPending("the slot configuration has changed: starting again")
+            raise SettingsChange("the shard has other settings: its messages are parsed again")
         self._incarnations = incarnations
 
     # ---- 2.: slots -------------------------------------------------------------------------

@@ -1,20 +1,25 @@
-"""Finds log records by the hash of the timer's id: an index beside the logs, never trusted.
+"""Finds log records by the lookup hash of the timer's id: an index beside the logs, never trusted.
 
-    heads       of each bucket, the newest row in it, or −1      bucket = low bits of the hash
-    links       of each row, the one before it in its bucket, or −1
-    tags        of each row, the upper 32 bits of its hash
-    addresses   of each row, hour of the log << 32 | number of the record
+The index is sorted runs of two columns. `keys` has the hash and the class of each record,
+`addresses` its place: hour of the log << 32 | number of the record.
 
-A batch with cancels adds all records that were appended to the logs since the last such batch. So
-batches without cancels cost nothing, and a start reads nothing. The caller reads each result from
-the log; records of expired hours are skipped.
+    LIVE       the record must be looked at
+    DELIVERED  it left long ago; decides the outcome of a cancel of one timer, or of a chase, alone
+    CANCELLED  the same; a later cancel never depends on it
 
-`forget` takes out rows that decide nothing for a new cancel: without it the chain of an id that is
-replaced over and over would grow without end. A cancel that may match older timers, as a chase may,
-then needs the logs. A full index is rebuilt from the logs, with room for half as many more rows. It
-lies in a file without a name in the data directory, so it takes page cache and no memory. Without
-room for that, or if a chain is too long, the hash columns of the logs are scanned: 50 to 100
-million records a second.
+A batch with cancels adds all records that were appended to the logs since the last such batch, as
+one more run. So batches without cancels cost nothing, and a start reads nothing. Runs of similar
+size are merged, so there are few; large ones are files without a name in the data directory, which
+take page cache and no memory. The caller reads each result from the log; records of expired hours
+are skipped, and dropped when their run is merged.
+
+One id may have any number of records. A lookup returns `rows_max` live ones at most, ids with few
+records first, and says for which ids others are left; `settle` takes records that decide nothing
+out of later lookups. So an id with millions of records costs other ids' cancels a bounded time per
+batch, and each record is looked at a bounded number of times.
+
+Without room on the disk the hash columns of the logs are scanned: 50 to 100 million records a
+second; then every record is live.
 
 Not thread-safe.
 """
@@ -23,253 +28,315 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import structlog
 
 from duewheel.checkpoints.commit_and_close_pages import Commit
+from duewheel.checkpoints.fs import FileSystem
 from duewheel.errors import CorruptFile
-from duewheel.schemas.arrays import Bool, Int64
-from duewheel.wheel.storage.byte_layouts import RECORD, RECORD_BYTES, id_hash_of
+from duewheel.schemas.arrays import Bool, Int64, ranges
+from duewheel.wheel.storage.byte_layouts import RECORD, RECORD_BYTES, lookup_hash_of
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.timer_log import Records
 
 log = structlog.get_logger(__name__)
 
-ROWS_MIN = 1 << 16
-STEPS_MAX = 20_000  # along one chain
+ROWS_AT_ONCE = 1 << 18  # 13 MiB of the log, mapped
+ROWS_MAX = 1 << 16
+SETTLED_MAX = 1 << 10
 
-_RECORDS_AT_ONCE = 1 << 18  # 13 MiB of the log, mapped
+CANCELLED, LIVE, DELIVERED = range(3)
+_CLASS_BITS = 2
+_IN_MEMORY_ROWS = 1 << 14  # a smaller run is no file
+
 _TABLE_BITS = (16, 24)  # fewest and most
 _BITS_PER_HASH = 8
 _LOW = np.dtype(">u4")  # the last bytes of a record: the lower bits of the hash
-_TAG_BITS = 8  # of the hash that are not in the tag
 _HOUR_BITS = 32
-_ROW_BYTES = 4 + 4 + 8  # link, tag, address
 
-Positions = Iterator[tuple[int, Int64]]
+_NONE: Int64 = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class LookedUp:
+    """The result of a lookup.
+
+    Attributes:
+        positions: places of log records by hour, including abandoned ones.
+        left: hashes with live records beyond `rows_max`: the lookup is not whole.
+        delivered: hashes with DELIVERED records, returned or not.
+        unseen: hashes with DELIVERED or CANCELLED records beyond `settled_max`.
+    """
+
+    positions: dict[int, Int64]
+    left: Int64
+    delivered: Int64
+    unseen: Int64
 
 
 class IdIndex:
     """The index of one data directory; see the module's head."""
 
     def __init__(
-        self, directory: DataDirectory, rows_min: int = ROWS_MIN, steps_max: int = STEPS_MAX
+        self, directory: DataDirectory, rows_max: int = ROWS_MAX, settled_max: int = SETTLED_MAX
     ) -> None:
         """
         Args:
             directory: whose logs are indexed.
-            rows_min: the fewest rows that a table is made for.
-            steps_max: the longest chain that is walked; beyond it the logs are scanned.
+            rows_max: live records that a lookup returns at most.
+            settled_max: for one hash, other records that a lookup returns at most.
         """
-        self._rows_min, self._steps_max = rows_min, steps_max
+        self._rows_max, self._settled_max = rows_max, settled_max
         self._directory = directory
-        self._table: _Table | None = None
+        self._runs: list[_Run] = []  # sizes fall by at least half
         self._added: dict[int, int] = {}  # records of each hour
-        self._walked: _Rows | None = None  # rows of the last lookup
-        self._partial: Int64 = np.empty(0, np.int64)  # hashes of which rows were forgotten
+        self._last_rows: list[Int64] = []  # live rows of each run in the last result
 
-    def positions(self, hashes: Int64, whole: Int64, commit: Commit) -> Positions:
-        """Yields the log positions of records with any of these hashes, hour by hour, including
-        abandoned and without forgotten ones. Exhaust it before `forget`, which uses the rows of the
-        last call.
+    def find(self, hashes: Int64, with_settled: Int64, commit: Commit, *, whole: bool) -> LookedUp:
+        """Finds the log records with any of these hashes.
 
         Args:
             hashes: rising, each once.
-            whole: those of them that also need forgotten rows.
+            with_settled: those of them that also need records that are not live.
             commit: the newest.
+            whole: whether live records are returned without a limit.
 
         Raises:
             CorruptFile: a log is shorter than it must be.
         """
-        self._walked = None
         try:
             self._add_new(commit)
-            assert self._table is not None, "made where rows are added"
-            self._walked = self._table.walk(hashes, self._steps_max)
         except OSError as error:
             log.warning("no room for the index of ids: logs are scanned", reason=str(error))
             self.close()
-        if self._walked is None or np.isin(whole, self._partial).any():
-            self._walked = None
-            yield from self._scan(hashes, commit)
-            return
-        address = np.sort(self._walked.address[np.isin(self._walked.hash, hashes)])
-        hours, numbers = address >> _HOUR_BITS, address & ((1 << _HOUR_BITS) - 1)
-        for hour in np.unique(hours).tolist():
-            if hour >= self._directory.state.live.gc_hour:
-                yield hour, numbers[hours == hour] * RECORD_BYTES
+            return LookedUp(dict(self._scan(hashes, commit)), _NONE, _NONE, _NONE)
+        count = self._counts(hashes, LIVE)
+        taken = count if whole else _within(count, self._rows_max)
+        left = taken.copy()
+        self._last_rows, addresses = [], []
+        for run in self._runs:
+            rows = run.rows(hashes, LIVE, left)
+            self._last_rows.append(rows)
+            addresses.append(run.addresses[rows])
+            left -= np.minimum(run.counts(hashes, LIVE), left)
+        seen = np.full(len(with_settled), self._settled_max)
+        for kind in (DELIVERED, CANCELLED):
+            for run in self._runs:
+                addresses.append(run.addresses[run.rows(with_settled, kind, seen)])
+                seen -= np.minimum(run.counts(with_settled, kind), seen)
+        delivered = self._counts(hashes, DELIVERED)
+        settled = delivered + self._counts(hashes, CANCELLED)
+        return LookedUp(
+            self._by_hour(np.concatenate([_NONE, *addresses])),
+            hashes[taken < count],
+            hashes[delivered > 0],
+            hashes[settled > self._settled_max],
+        )
 
-    def forget(self, hour: Int64, position: Int64) -> None:
-        """Removes these of the last returned records, and all records of expired hours."""
-        if self._table is None or self._walked is None:
-            return
-        over = np.isin(self._walked.address, hour << _HOUR_BITS | position // RECORD_BYTES)
-        if over.any():
-            self._partial = np.union1d(self._partial, self._walked.hash[over])
-        over |= self._walked.address >> _HOUR_BITS < self._directory.state.live.gc_hour
-        if over.any():
-            self._table.take_out(self._walked, over)
-        self._walked = None
+    def settle(self, hour: Int64, position: Int64, kind: int) -> None:
+        """Makes these of the last returned live records DELIVERED or CANCELLED."""
+        addresses = hour << _HOUR_BITS | position // RECORD_BYTES
+        for number, run in enumerate(self._runs):
+            rows = self._last_rows[number]
+            over = np.isin(run.addresses[rows], addresses)
+            if over.any():
+                self._last_rows[number] = run.settle(rows, over, kind)
 
     def close(self) -> None:
         """Drops the index."""
-        self._table, self._walked, self._added = None, None, {}
-        self._partial = np.empty(0, np.int64)
+        self._runs, self._added, self._last_rows = [], {}, []
+
+    def _counts(self, hashes: Int64, kind: int) -> Int64:
+        count = np.zeros(len(hashes), np.int64)
+        for run in self._runs:
+            count += run.counts(hashes, kind)
+        return count
+
+    def _by_hour(self, addresses: Int64) -> dict[int, Int64]:
+        address = np.sort(addresses[addresses >> _HOUR_BITS >= self._gc_hour])
+        hours, numbers = address >> _HOUR_BITS, address & ((1 << _HOUR_BITS) - 1)
+        return {
+            hour: numbers[hours == hour] * RECORD_BYTES
+            for hour in np.unique(hours).tolist()  # few: one lap of the ring at most
+        }
+
+    @property
+    def _gc_hour(self) -> int:
+        return self._directory.state.live.gc_hour
 
     def _add_new(self, commit: Commit) -> None:
-        """Adds the records that were appended since; in a new table if this one has no room."""
-        new = self._new_records(commit)
-        if self._table is None or self._table.left < new:
-            self.close()
-            new = self._new_records(commit)
-            self._table = _Table(self._directory, max(self._rows_min, new + new // 2))
-        table = self._table
+        """Adds the records that were appended since."""
+        self._last_rows = []
         for hour, first, end in self._new_ranges(commit):
             try:
                 view = self._directory.log.view(hour, end * RECORD_BYTES)
             except CorruptFile:
-                if hour >= self._directory.state.live.gc_hour:
+                if hour >= self._gc_hour:
                     raise
                 continue
-            numbers = np.arange(first, end)
-            hashes = id_hash_of(view["reserved"][first:end])
-            table.add(hashes, hour << _HOUR_BITS | numbers)
+            hashes = lookup_hash_of(view["reserved"][first:end])
+            order = np.argsort(hashes, kind="stable")
+            run = _Run(self._directory.fs, self._directory.path, end - first)
+            run.put(hashes[order] << _CLASS_BITS | LIVE, hour << _HOUR_BITS | (first + order))
+            self._runs.append(run)
             self._added[hour] = end
+            self._merge()
 
-    def _new_records(self, commit: Commit) -> int:
-        return sum(end - first for _, first, end in self._new_ranges(commit))
+    def _merge(self) -> None:
+        """Merges the last two runs until each run has less than half the rows of the one before."""
+        while len(self._runs) > 1 and 2 * len(self._runs[-1]) > len(self._runs[-2]):
+            older, newer = self._runs[-2:]
+            run = _Run(self._directory.fs, self._directory.path, len(older) + len(newer))
+            for keys, addresses in _merged(older, newer):
+                kept = addresses >> _HOUR_BITS >= self._gc_hour
+                run.put(keys[kept], addresses[kept])
+            self._runs[-2:] = [run]
 
     def _new_ranges(self, commit: Commit) -> Iterator[tuple[int, int, int]]:
         """Yields records outside the index: hour, first and end, a bounded number at once."""
-        gc_hour = self._directory.state.live.gc_hour
         for hour, lengths in sorted(commit.hours.items()):
             records = lengths.log_bytes // RECORD_BYTES
-            for first in range(self._added.get(hour, 0), records, _RECORDS_AT_ONCE):
-                if hour >= gc_hour:
-                    yield hour, first, min(first + _RECORDS_AT_ONCE, records)
+            for first in range(self._added.get(hour, 0), records, ROWS_AT_ONCE):
+                if hour >= self._gc_hour:
+                    yield hour, first, min(first + ROWS_AT_ONCE, records)
 
-    def _scan(self, hashes: Int64, commit: Commit) -> Positions:
+    def _scan(self, hashes: Int64, commit: Commit) -> Iterator[tuple[int, Int64]]:
         """Finds the same positions in the logs alone."""
         table = _lower_bits(hashes)
         for hour, lengths in sorted(commit.hours.items()):
-            if hour < self._directory.state.live.gc_hour or not lengths.log_bytes:
+            if hour < self._gc_hour or not lengths.log_bytes:
                 continue
             view, parts = self._directory.log.view(hour, lengths.log_bytes), []
             count = lengths.log_bytes // RECORD_BYTES
-            for first in range(0, count, _RECORDS_AT_ONCE):
-                block = view[first : min(first + _RECORDS_AT_ONCE, count)]
+            for first in range(0, count, ROWS_AT_ONCE):
+                block = view[first : min(first + ROWS_AT_ONCE, count)]
                 parts.append(first + _with_hashes(block, hashes, table))
             found = np.concatenate(parts)
             if len(found):
                 yield hour, found * RECORD_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Rows walked along some chains, chain after chain, newest first.
+class _Run:
+    """Rows in the order of their keys.
 
     Attributes:
-        bucket: of each.
-        number: in the table.
-        hash, address: of each.
+        keys: hash << _CLASS_BITS | class, rising.
+        addresses: of each record.
     """
 
-    bucket: Int64
-    number: Int64
-    hash: Int64
-    address: Int64
-
-
-class _Table:
-    """The arrays of the module's head."""
-
-    def __init__(self, directory: DataDirectory, rows_max: int) -> None:
+    def __init__(self, fs: FileSystem, folder: Path, rows_max: int) -> None:
         """
         Args:
-            directory: of its file.
+            fs, folder: where its file is, if it is large.
             rows_max: how many rows it can take.
 
         Raises:
             OSError: the disk has no room for it.
         """
-        buckets = 1 << max((rows_max - 1).bit_length(), _TAG_BITS)
-        size = rows_max * _ROW_BYTES + buckets * 4
-        fs = directory.fs
-        fd = fs.open_unnamed(directory.path)
-        try:
-            fs.allocate(fd, size)
-            octets = np.frombuffer(fs.map(fd, size, writable=True), np.uint8)
-        finally:
-            fs.close(fd)
-        self._addresses = octets[: 8 * rows_max].view(np.int64)
-        self._tags = octets[8 * rows_max : 12 * rows_max].view(np.uint32)
-        self._links = octets[12 * rows_max : 16 * rows_max].view(np.int32)
-        self._heads = octets[16 * rows_max :].view(np.int32)
-        self._heads[:] = -1
+        if rows_max < _IN_MEMORY_ROWS:
+            columns = np.empty(2 * rows_max, np.int64)
+        else:
+            fd = fs.open_unnamed(folder)
+            try:
+                fs.allocate(fd, 16 * rows_max)
+                columns = np.frombuffer(fs.map(fd, 16 * rows_max, writable=True), np.int64)
+            finally:
+                fs.close(fd)
+        self._keys, self._addresses = columns[:rows_max], columns[rows_max:]
         self._rows = 0
 
+    def __len__(self) -> int:
+        return self._rows
+
     @property
-    def left(self) -> int:
-        """The number of free rows."""
-        return len(self._addresses) - self._rows
+    def keys(self) -> Int64:
+        return self._keys[: self._rows]
 
-    def add(self, hashes: Int64, addresses: Int64) -> None:
-        """Adds rows to their buckets; later ones are newer."""
-        count, first = len(hashes), self._rows
-        self._rows += count
-        numbers = np.arange(first, first + count)
-        self._addresses[first : first + count] = addresses
-        self._tags[first : first + count] = hashes >> _TAG_BITS
-        bucket = hashes & (len(self._heads) - 1)
-        order = np.argsort(bucket, kind="stable")
-        bucket, numbers = bucket[order], numbers[order]
-        begins = np.append(True, bucket[1:] != bucket[:-1])[:count]
-        ends = np.append(begins[1:], True)[:count]
-        earlier = np.append(-1, numbers[:-1])[:count]
-        self._links[numbers] = np.where(begins, self._heads[bucket], earlier)
-        self._heads[bucket[ends]] = numbers[ends]
+    @property
+    def addresses(self) -> Int64:
+        return self._addresses[: self._rows]
 
-    def walk(self, hashes: Int64, steps_max: int) -> _Rows | None:
-        """Returns all rows in the buckets of these hashes; None if a chain is longer than
-        `steps_max`.
-        """
-        buckets = np.unique(hashes & (len(self._heads) - 1))
-        chain, at = np.arange(len(buckets)), self._heads[buckets].astype(np.int64)
-        steps: list[tuple[Int64, Int64]] = []
-        while True:
-            going = at >= 0
-            chain, at = chain[going], at[going]
-            if not len(at):
-                break
-            if len(steps) == steps_max:
-                return None
-            steps.append((chain, at))
-            at = self._links[at].astype(np.int64)
-        none = np.empty(0, np.int64)
-        chains = np.concatenate([none, *(step[0] for step in steps)])
-        order = np.argsort(chains, kind="stable")
-        bucket = buckets[chains[order]]
-        number = np.concatenate([none, *(step[1] for step in steps)])[order]
-        low = bucket & ((1 << _TAG_BITS) - 1)
-        hash_of = self._tags[number].astype(np.int64) << _TAG_BITS | low
-        return _Rows(bucket, number, hash_of, self._addresses[number])
+    def put(self, keys: Int64, addresses: Int64) -> None:
+        """Adds rows with keys above the present ones."""
+        first, self._rows = self._rows, self._rows + len(keys)
+        self._keys[first : self._rows], self._addresses[first : self._rows] = keys, addresses
 
-    def take_out(self, rows: _Rows, over: Bool) -> None:
-        """Removes rows from their chains.
+    def counts(self, hashes: Int64, kind: int) -> Int64:
+        """Counts the rows of each hash in a class."""
+        key = hashes << _CLASS_BITS | kind
+        count: Int64 = np.searchsorted(self.keys, key + 1) - np.searchsorted(self.keys, key)
+        return count
+
+    def rows(self, hashes: Int64, kind: int, most: Int64) -> Int64:
+        """Returns the last `most` rows of each hash in a class."""
+        end = np.searchsorted(self.keys, (hashes << _CLASS_BITS | kind) + 1)
+        count = np.minimum(self.counts(hashes, kind), most)
+        return ranges(end - count, count)
+
+    def settle(self, rows: Int64, over: Bool, kind: int) -> Int64:
+        """Gives those of `rows` that are `over` another class; returns where the others are then.
 
         Args:
-            rows: all rows of some chains; none was added since.
-            over: the rows to remove.
+            rows: the last LIVE ones of some hashes.
+            over: of each.
+            kind: the class.
         """
-        self._heads[rows.bucket] = -1
-        bucket, number = rows.bucket[~over], rows.number[~over]
-        last = np.append(bucket[1:] != bucket[:-1], True)[: len(bucket)]
-        following = np.append(number[1:], -1)[: len(number)]
-        self._links[number] = np.where(last, -1, following)
-        begins = np.append(True, last[:-1])[: len(bucket)]
-        self._heads[bucket[begins]] = number[begins]
+        hashes, count = np.unique(self.keys[rows] >> _CLASS_BITS, return_counts=True)
+        first = np.searchsorted(self.keys, hashes << _CLASS_BITS | LIVE)
+        # Rows change places with the first or the last ones of their hash: CANCELLED comes before
+        # LIVE, DELIVERED after it.
+        places = np.union1d(rows, ranges(first, count))
+        is_over = np.zeros(len(places), np.bool_)
+        is_over[np.searchsorted(places, rows)] = over
+        is_rest = np.zeros(len(places), np.bool_)
+        is_rest[np.searchsorted(places, rows)] = ~over
+        keys = np.where(is_over, self.keys[places] + kind - LIVE, self.keys[places])
+        order = np.argsort(keys, kind="stable")
+        self._keys[places], self._addresses[places] = keys[order], self._addresses[places[order]]
+        rest: Int64 = places[is_rest[order]]
+        return rest
+
+
+def _within(count: Int64, most: int) -> Int64:
+    """Distributes `most` rows: the smallest counts are met first."""
+    order = np.argsort(count, kind="stable")
+    before = np.cumsum(count[order]) - count[order]
+    taken = np.empty_like(count)
+    taken[order] = np.clip(most - before, 0, count[order])
+    return taken
+
+
+def _merged(older: _Run, newer: _Run) -> Iterator[tuple[Int64, Int64]]:
+    """Yields the rows of both runs in the order of their keys, a bounded number at once."""
+    at, ends = [0, 0], [len(older), len(newer)]
+    while at != ends:
+        parts = [
+            run.keys[first : first + ROWS_AT_ONCE]
+            for run, first in zip((older, newer), at, strict=True)
+        ]
+        # Rows above the lower of both last keys may follow rows that are not in these parts.
+        lasts = [
+            part[-1]
+            for part, first, end in zip(parts, at, ends, strict=True)
+            if first + len(part) < end
+        ]
+        counts = [
+            int(np.searchsorted(part, min(lasts), "right")) if lasts else len(part)
+            for part in parts
+        ]
+        keys = np.concatenate([part[:count] for part, count in zip(parts, counts, strict=True)])
+        addresses = np.concatenate(
+            [
+                run.addresses[first : first + count]
+                for run, first, count in zip((older, newer), at, counts, strict=True)
+            ]
+        )
+        order = np.argsort(keys, kind="stable")
+        yield keys[order], addresses[order]
+        at = [first + count for first, count in zip(at, counts, strict=True)]
 
 
 def _with_hashes(records: Records, hashes: Int64, table: Bool) -> Int64:
@@ -288,7 +355,7 @@ def _with_hashes(records: Records, hashes: Int64, table: Bool) -> Int64:
         strides=(RECORD_BYTES,),
     )
     rows = np.flatnonzero(table[low & np.uint32(len(table) - 1)])
-    hash_of = id_hash_of(records["reserved"].take(rows))
+    hash_of = lookup_hash_of(records["reserved"].take(rows))
     at = np.minimum(np.searchsorted(hashes, hash_of), len(hashes) - 1)
     matching: Int64 = rows[hashes[at] == hash_of]
     return matching

@@ -121,7 +121,8 @@ class StagedBatch:
         size = columns.lengths(messages)
         positions, extents = self._allocate(slot, size)
         now_ms = self._clock.now_ms()
-        records = log_records(batch, rows.rolled, positions, size, precision_ms, now_ms)
+        hashes = directory.lookup_hashes(batch.id_hash, batch.partitions, batch.partition)
+        records = log_records(batch, rows.rolled, hashes, positions, size, precision_ms, now_ms)
         octets = seal(messages, records)
         ends = np.cumsum(size)
         for hour, first, end, log_position in extents:

@@ -1,11 +1,14 @@
 """Makes the replies to cancels, and chases, as rows of a transaction.
 
 reply   to the reply topic: the key of the request; a JSON object with the request and its
-        outcome as value; the request's own headers, then TIMER_ANSWER (the outcome), UNIQ_KEY
-        (the id) and TIMER_SOURCE (topic-partition@offset of the request)
+        outcome as value; the sender's own headers (below), then TIMER_ANSWER (the outcome),
+        UNIQ_KEY (the id) and TIMER_SOURCE (topic-partition@offset of the request)
 chase   to the end of the request's own partition: the key and the headers of the request, no
         value; then the offset of the only timer, if it names one, the id, the offset of the
         request, and the headers of a chase (schemas/header_names.py)
+
+Every client that awaits a reply reads the whole reply topic. So a reply repeats no header that
+another reader could not take: names in UTF-8, within the first REPEATED_BYTES_MAX.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from duewheel.wheel.storage.cancel_log import CHASE, CHASE_FOUND, OUTCOMES
 from duewheel.wheel.storage.message_store import StoredMessages
 
 CANCEL, RESCHEDULE = "cancel", "reschedule"
+REPEATED_BYTES_MAX = 16 << 10  # of a request's headers, for its reply
 _NULL = varint(-1)  # a record without value
 
 
@@ -72,6 +76,7 @@ def reply_rows(
     replaces = (prefix["flags"] & FLAG_RESCHEDULE) != 0
     chase_headers, chase_count = _chase_headers(requests, offset, outcome, delivered_slot, replaces)
     reply_headers, reply_count = _reply_headers(requests, outcome)
+    own, own_count = _own_headers(requests, is_chase)
     nothing = np.zeros(count, np.int32)
     return Deliveries(
         targets=targets,
@@ -87,9 +92,8 @@ def reply_rows(
         source=source,
         timer_id=requests.timer_id,
         key_value=_key_values(requests, source, outcome, replaces),
-        headers=join(requests.headers, choose(is_chase, chase_headers, reply_headers)),
-        header_count=prefix["header_count"].astype(np.int32)
-        + np.where(is_chase, chase_count, reply_count).astype(np.int32),
+        headers=join(own, choose(is_chase, chase_headers, reply_headers)),
+        header_count=own_count + np.where(is_chase, chase_count, reply_count).astype(np.int32),
         roll_times=nothing,
         retries=nothing,
         level=np.full(count, NO_LEVEL, np.int32),
@@ -100,8 +104,38 @@ def reply_rows(
     )
 
 
+def _own_headers(requests: StoredMessages, is_chase: Bool) -> tuple[Column, Int32]:
+    """The headers of each request that its chase or reply has, and their number."""
+    count = requests.prefix["header_count"].astype(np.int32)
+    cuts = np.flatnonzero(~is_chase & (count > 0)).tolist()
+    if not cuts:
+        return requests.headers, count
+    kept = requests.headers.to_pylist()
+    for row in cuts:
+        kept[row], count[row] = repeated(kept[row] or b"", int(count[row]))
+    return binary(kept), count
+
+
+def repeated(headers: bytes, count: int) -> tuple[bytes, int]:
+    """Those of a request's headers that the reply repeats, and their number."""
+    kept, at = list[bytes](), 0
+    for _ in range(count):
+        size, name_at = read_varint(headers, at)
+        value_bytes, end = read_varint(headers, name_at + size)
+        end += max(value_bytes, 0)
+        if end > REPEATED_BYTES_MAX:
+            break
+        try:
+            headers[name_at : name_at + size].decode()
+            kept.append(headers[at:end])
+        except UnicodeDecodeError:
+            pass  # kafka-python and confluent-kafka could not read the reply
+        at = end
+    return b"".join(kept), len(kept)
+
+
 def _reply_headers(requests: StoredMessages, outcome: Int32) -> tuple[Column, int]:
-    """Makes the headers that a reply adds to the request's own; returns them and their number."""
+    """Makes the headers that a reply adds to those it repeats; returns them and their number."""
     words = binary(OUTCOMES[index].encode() for index in outcome.tolist())
     headers = join(
         *(header_name(names.ANSWER), *framed(words)),

@@ -132,9 +132,9 @@ class Dequeue:
         if self._loop is not None:
             self._loop.close()
 
-    def run(self) -> None:
-        """Runs turns until `stopping`."""
-        while not self._stopping():
+    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Runs turns until `stopping`, or `until` between two of them."""
+        while not (self._stopping() or until()):
             if not self.tick():
                 self._clock.sleep(self._until_next_slot_ms() / 1000)
 

@@ -187,8 +187,10 @@ class Follower:
         state = self._directory.state
         if is_own(progress, read_local_state(state, self._directory.path)):
             return Verdict.OWNER
-        decision = publish_decision(self._directory, progress, decide_to_follow, follows=True)
-        state.claim(0, 0)  # an earlier start may have been about to take over
+        # No claim: an earlier start may have been about to take over.
+        decision = publish_decision(
+            self._directory, progress, decide_to_follow, (0, 0), follows=True
+        )
         self._seen, self._last_sign_ms = seen, self._clock.boottime_ms()
         log.info(
             "standing by",

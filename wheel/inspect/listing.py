@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from duewheel.errors import ConfigError, CorruptFile
 from duewheel.schemas.arrays import Bool, Int64
-from duewheel.schemas.batches import NO_PARTITION
+from duewheel.schemas.batches import NO_PARTITION, RETIRED
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import id_hashes, java_hash, source_names
 from duewheel.schemas.wire.varint import read_varint, varint
@@ -37,9 +37,9 @@ from duewheel.wheel.storage.byte_layouts import (
     FLAG_DEAD_LETTER,
     MAGIC_ROLL,
     RECORD_BYTES,
-    id_hash_of,
     is_cancelled,
     level_of,
+    lookup_hash_of,
 )
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.message_store import StoredMessages
@@ -226,7 +226,7 @@ def _page_rows(
     begin = max(begin, after or begin, (wanted.first_slot or 0, -1))
     last = wanted.last_slot
     precision_ms = directory.config.precision_ms
-    by_record = _RecordFilter(wanted)
+    by_record = _RecordFilter(directory, wanted)
     page: list[tuple[int, Int64, Int64]] = []
     for hour, log_bytes in snapshot.log_bytes.items():
         if limit == 0 or (last is not None and hour > hour_of(last, precision_ms)):
@@ -255,12 +255,12 @@ def _page_rows(
 class _RecordFilter:
     """The part of a filter that log records decide; messages decide between equal hashes."""
 
-    def __init__(self, wanted: Filter) -> None:
+    def __init__(self, directory: DataDirectory, wanted: Filter) -> None:
         self._topic = None if wanted.topic is None else java_hash(wanted.topic)
         self._level = wanted.level
-        self._id: int | None = None
+        self._ids: Int64 | None = None
         if wanted.timer_id is not None:
-            self._id = int(id_hashes(binary([wanted.timer_id]))[0])
+            self._ids = _lookup_hashes(directory, wanted.timer_id)
 
     def narrow(self, fits: Bool, records: Records) -> None:
         """Clears `fits` of the records that it does not select."""
@@ -268,8 +268,21 @@ class _RecordFilter:
             fits &= records["topic_hash"] == self._topic
         if self._level is not None:
             fits &= level_of(records["magic"]) == self._level
-        if self._id is not None:
-            fits &= id_hash_of(records["reserved"]) == self._id
+        if self._ids is not None:
+            fits &= np.isin(lookup_hash_of(records["reserved"]), self._ids)
+
+
+def _lookup_hashes(directory: DataDirectory, timer_id: bytes) -> Int64 | None:
+    """Returns the hashes of an id in each partition; None if records may have others, because the
+    commit page no longer lists the partitions of a retired topic.
+    """
+    directory.topics.refresh()
+    if any(RETIRED in name for name in directory.topics.names()):
+        return None
+    partitions = list(directory.state.commit().marks)
+    partition = np.arange(len(partitions), dtype=np.int32)
+    id_hash = np.repeat(id_hashes(binary([timer_id])), len(partitions))
+    return directory.lookup_hashes(id_hash, partitions, partition)
 
 
 def _first(slots: Int64, limit: int) -> Int64:

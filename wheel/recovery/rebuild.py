@@ -78,7 +78,8 @@ def apply_recovery(
         if dequeue_has_decided(state, directory.path) != record:
             raise RecoveryPending("dequeue has ended, or decided again: starting again")
         mirror, close = state.mirror(), state.close()
-    assert mirror is not None and close is not None, "dequeue has decided"
+    if mirror is None or close is None:  # a new start has the lock, and a killed one's record
+        raise RecoveryPending("dequeue has not decided yet: starting again")
     progress = mirror.progress
     r = max(progress.delivered_slot, close.lower)
     directory.topics.cut_damaged()

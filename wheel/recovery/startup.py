@@ -7,9 +7,10 @@
        are written, in this order: cancel bounds, except after a kill with a new mirror; a higher
        generation, if a recovery is necessary; recovery record; mirror; close page. The decision was
        made from the last two, so the record comes before them. A running ingest sees the generation
-       and stops; a starting one applies the record
-    4. an incarnation is drawn and claimed locally; the caller publishes it with the progress,
-       before anything else
+       and stops; a starting one applies the record. Last of all an incarnation is claimed locally,
+       and a request for other settings ends: ingest, which has waited since it, then sees the
+       incarnation, and compares the settings epochs of the mirror with those of its batch
+    4. the caller publishes that incarnation with the progress, before anything else
 
 After a kill in between the next start decides the same.
 """
@@ -104,9 +105,9 @@ def start(
         committed = _without_progress(directory, publisher, config, first, take_over=take_over)
     elif seen is None or committed.encode() != seen.encode():
         _require_may_own(directory, publisher, config, committed, take_over)
-    decision = publish_decision(directory, committed, decide)
     state, incarnation = directory.state, directory.fs.random_bits(62)
-    state.claim(committed.incarnation, incarnation)
+    claimed = committed.incarnation, incarnation
+    decision = publish_decision(directory, committed, decide, claimed)
     progress = replace(
         committed, owner=state.uuid, incarnation=incarnation, epoch=committed.epoch + 1
     )
@@ -173,6 +174,7 @@ def publish_decision(
     directory: DataDirectory,
     committed: Progress,
     deciding: Callable[[Progress, Local], Decision],
+    claimed: tuple[int, int],
     *,
     follows: bool = False,
 ) -> Decision:
@@ -182,6 +184,8 @@ def publish_decision(
         directory: started as DEQUEUE.
         committed: the newest progress.
         deciding: makes the decision.
+        claimed: the incarnation of `committed`, and the one that this start will publish; zeros
+            for a standby, which publishes none.
         follows: whether the directory becomes a standby. Written under the same lock, so that
             ingest never sees one without the other.
     """
@@ -207,6 +211,8 @@ def publish_decision(
             state.restart_close(decision.close)
         if follows and not state.standby:
             state.set_standby(on=True)
+        state.claim(*claimed)
+        state.live.want_settings(0)
     return decision
 
 

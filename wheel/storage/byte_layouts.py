@@ -194,16 +194,16 @@ def slots_in(records: npt.NDArray[np.void], precision_ms: int) -> Int64:
     return slots
 
 
-def pack_reserved(distance: Int64, id_hash: Int64) -> Int64:
+def pack_reserved(distance: Int64, lookup_hash: Int64) -> Int64:
     """Combines the two parts of the record's last field.
 
     >>> field = pack_reserved(np.array([7]), np.array([0xAB]))
-    >>> hex(field[0]), int(distance_of(field)[0]), int(id_hash_of(field)[0])
+    >>> hex(field[0]), int(distance_of(field)[0]), int(lookup_hash_of(field)[0])
     ('0x700000000ab', 7, 171)
     """
     assert 0 <= distance.min(initial=0) <= distance.max(initial=0) < RUN_RECORDS_MAX
-    assert 0 <= id_hash.min(initial=0) <= id_hash.max(initial=0) < 1 << ID_HASH_BITS
-    return (distance << ID_HASH_BITS) | id_hash
+    assert 0 <= lookup_hash.min(initial=0) <= lookup_hash.max(initial=0) < 1 << ID_HASH_BITS
+    return (distance << ID_HASH_BITS) | lookup_hash
 
 
 def distance_of(reserved: npt.NDArray[np.int64]) -> Int64:
@@ -224,8 +224,8 @@ def link_at(octets: memoryview, at: int) -> tuple[int, int]:
     return prev_pos, reserved_high >> 8
 
 
-def id_hash_of(reserved: npt.NDArray[np.int64]) -> Int64:
-    """Extracts the hash of the timer id from the last field of records."""
+def lookup_hash_of(reserved: npt.NDArray[np.int64]) -> Int64:
+    """Extracts the hash of partition and timer id from the last field of records."""
     hashes: Int64 = reserved.astype(np.int64) & ((1 << ID_HASH_BITS) - 1)
     return hashes
 

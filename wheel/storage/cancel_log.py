@@ -155,6 +155,9 @@ class CancelLog:
         known &= level_of(records["magic"]) < len(OUTCOMES)
         bad = (records["size"] != RECORD_BYTES) | ~known
         bad |= records["prev_pos"] != cancel_checks(records)
+        # A whole record in the place of another would have its reply written twice.
+        expected = np.append(-1 if start else 0, _ends(records)[:-1])
+        bad |= (records["offset_py"] != expected) & (expected >= 0)
         if np.any(bad):
             at = start + int(np.flatnonzero(bad)[0]) * RECORD_BYTES
             raise CorruptFile(self.files.path(hour), at, "this is no record of a cancel")
@@ -196,6 +199,12 @@ class CancelLog:
         """Closes every file."""
         for folder in self.folders:
             folder.close()
+
+
+def _ends(records: Records) -> Int64:
+    """Returns where the request of each record ends: there that of the next one begins."""
+    ends: Int64 = records["offset_py"].astype(np.int64) + records["size_py"]
+    return ends
 
 
 def _as_appended(records: Records) -> Records:

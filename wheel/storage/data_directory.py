@@ -15,7 +15,7 @@ clears the record. After a boot of the host without it, bytes of the page cache 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -28,7 +28,9 @@ from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile, RecoveryPending
-from duewheel.schemas.arrays import Int64
+from duewheel.schemas.arrays import Int32, Int64
+from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.hashing import lookup_hashes
 from duewheel.wheel.slots import LATEST_SLOT, WheelConfig, hour_of
 from duewheel.wheel.storage import log_scan
 from duewheel.wheel.storage.byte_layouts import MAGIC_ABANDONED
@@ -107,8 +109,10 @@ class DataDirectory:
             DiskFull: there is too little room for the timeline.
             ConfigError: the directory was made with another geometry.
             CorruptFile: a file is damaged without which no other can be read.
+            PermissionError: others can read a file that another user owns.
         """
         fs.make_directory(path)
+        _close_to_others(path, fs)
         life_lock = hold_role(path, role, fs)
         engine_lock = FileLock(path / ENGINE_LOCK, fs)
         try:
@@ -149,6 +153,12 @@ class DataDirectory:
             # earlier start.
             directory.state.count_dequeue_start()
         return directory
+
+    def lookup_hashes(
+        self, id_hash: Int64, partitions: Sequence[TopicPartition], partition: Int32
+    ) -> Int64:
+        """Computes the hashes of the rows in this directory's log records (schemas/hashing.py)."""
+        return lookup_hashes(id_hash, partitions, partition, self.state.uuid)
 
     def _make_missing(self) -> None:
         """Makes empty folders and an empty `topics`; lost content shows by the commit page."""
@@ -400,3 +410,13 @@ def declare_stopped(path: Path, fs: FileSystem = HOST_FS) -> bool:
                 if state.starts == starts:
                     state.set_stopped_cleanly()
         return state.stopped_cleanly
+
+
+def _close_to_others(path: Path, fs: FileSystem) -> None:
+    """Repairs files that an earlier version, or a copy, has left open to all users of the host."""
+    if changed := fs.close_to_others(path):
+        log.warning(
+            "others could read files with message bodies or the key of copies: closed to them",
+            files=len(changed),
+            first=str(changed[0]),
+        )

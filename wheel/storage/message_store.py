@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
+from google_crc32c import value as crc32c
 
 from duewheel.checkpoints.fs import HOST_FS, FileSystem, read_into
 from duewheel.errors import CorruptFile

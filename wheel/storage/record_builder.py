@@ -107,6 +107,7 @@ def stored_messages(batch: TimerBatch, source_ids: Int32) -> Column:
 def log_records(
     batch: TimerBatch,
     rolled: Bool,
+    lookup_hash: Int64,
     positions: RowPositions,
     size: Int64,
     precision_ms: int,
@@ -116,6 +117,7 @@ def log_records(
 
     Args:
         rolled: rows that roll.
+        lookup_hash: of each row.
         size: of each row's stored message, in bytes.
         now_ms: the write time, which is clamped to the reach of the 4-byte delay.
     """
@@ -133,7 +135,7 @@ def log_records(
     records["offset_py"] = positions.message_position
     records["size_py"] = size
     records["topic_hash"] = topic_hash[batch.target]
-    records["reserved"] = pack_reserved(positions.distance(), batch.id_hash)
+    records["reserved"] = pack_reserved(positions.distance(), lookup_hash)
     return records
 
 

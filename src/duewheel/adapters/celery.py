@@ -1,7 +1,8 @@
 """Celery tasks that wait in a timer topic, not in a worker.
 
     app = Celery("shop", broker=..., task_cls=DelayedTask)
-    delays = Delays(app, producer, target="celery.due")     # producer() returns a DelayProducer
+    delays = Delays(app, producer, target="celery.due", keys=[key])
+                                            # producer() returns a DelayProducer; key: 32 bytes
 
     remind.apply_async([42], countdown=86_400, task_id="remind-42")     # as ever
     delays.revoke("remind-42")                                          # paid meanwhile
@@ -16,26 +17,35 @@ again and again. Here such a task is a timer, also a retry with a countdown, or 
 chain. When it is due, `forward` gives it to Celery's broker. Tasks without eta and countdown are
 Celery's alone.
 
-The bodies are JSON, as Celery writes it. Forwarding is at least once: a forwarder that is killed
+The bodies are JSON, as Celery writes it. A body can name any task of the app, also in its links, so
+each is signed (HMAC-SHA256, in the header SIGNATURE) with a key that only the programs of the app
+have: who may write to the timer topic or the target can repeat a task, and run no other one.
+
+Forwarding is at least once: a forwarder that is killed
 between the two lines forwards the task once more, under the same task id. Not thread-safe beyond
 its producer and its app.
 """
 
 from __future__ import annotations
 
+import hmac
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
 from celery import Celery, Task, uuid
+from celery.exceptions import SecurityError
 from celery.result import AsyncResult
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.utils.json import dumps, loads
 
 from duewheel.client import Cancel, DelayProducer
+from duewheel.errors import ConfigError
 
+SIGNATURE = "CELERY_SIGNATURE"  # a header
+_KEY_BYTES_MIN = 16
 _ATTRIBUTE = "duewheel_delays"  # of the app
 
 
@@ -48,6 +58,7 @@ class Delays:
         producer: Callable[[], DelayProducer],
         target: str,
         *,
+        keys: Sequence[bytes],
         timeout_s: float = 30.0,
     ) -> None:
         """
@@ -56,8 +67,17 @@ class Delays:
             producer: returns this process's producer of the timer topic, the same each time. It is
                 called where a task is written: a producer does not survive the fork of a worker.
             target: the topic of due tasks, which `forward` is given.
+            keys: random secrets of the app, 16 bytes or more each. The first one signs new tasks,
+                and tasks signed with any of them are forwarded: to change the key, give the new
+                one first, and drop the old one when no task of before waits any more.
             timeout_s: for the acknowledgement of a task.
+
+        Raises:
+            ConfigError: there is no key, or a key is too short.
         """
+        if not keys or min(map(len, keys)) < _KEY_BYTES_MIN:
+            raise ConfigError(f"keys: give one or more of {_KEY_BYTES_MIN} bytes or longer")
+        self._keys = tuple(keys)
         self._app = app
         self._producer = producer
         self._target = target
@@ -85,9 +105,11 @@ class Delays:
             options.get("expires"), numbers.Real
         ):  # counts from now, not from the due time
             options["expires"] = self._app.now() + timedelta(seconds=float(options["expires"]))
-        value = dumps({**body, "task": task.name, "options": {**options, "task_id": task_id}})
+        text = dumps({**body, "task": task.name, "options": {**options, "task_id": task_id}})
+        value = text.encode()
+        headers = [(SIGNATURE, _signature(self._keys[0], value))]
         sent = self._producer().schedule(
-            self._target, value.encode(), key=task_id.encode(), id=task_id, **when
+            self._target, value, key=task_id.encode(), headers=headers, id=task_id, **when
         )
         sent.result(self._timeout_s)
 
@@ -98,10 +120,18 @@ class Delays:
             record: of the target topic, as a consumer without deserializers returns it.
 
         Raises:
+            SecurityError: the record is not signed with one of the keys.
             NotRegistered: this app has no such task.
             OperationalError: Celery's broker does not take it: forward the record again.
         """
-        body = loads(record.value)
+        given = dict(record.headers).get(SIGNATURE) or b""
+        value = record.value or b""
+        if not any(hmac.compare_digest(given, _signature(key, value)) for key in self._keys):
+            raise SecurityError(
+                f"the task at {record.topic}-{record.partition}@{record.offset} is not signed "
+                "with one of the keys"
+            )
+        body = loads(value)
         task = self._app.tasks[body["task"]]
         return Task.apply_async(task, body["args"], body["kwargs"], **body["options"])
 
@@ -112,6 +142,10 @@ class Delays:
             As `DelayProducer.cancel`: the answer is `already_delivered` if it was too late.
         """
         return self._producer().cancel(task_id, key=task_id.encode())
+
+
+def _signature(key: bytes, value: bytes) -> bytes:
+    return hmac.digest(key, value, "sha256")
 
 
 class DelayedTask(Task):  # type: ignore[misc]  # Celery brings no types

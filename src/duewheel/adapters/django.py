@@ -28,6 +28,7 @@ modules the consumer has imported. Thread-safe.
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import uuid
 from collections.abc import Callable
@@ -39,6 +40,9 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.db import close_old_connections, transaction
 
 from duewheel.client import DelayProducer
+from duewheel.errors import ConfigError
+
+_BY_KEYWORD = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -73,8 +77,18 @@ class DeferredCalls:
         self._functions: dict[str, Callable[..., Any]] = {}
 
     def __call__(self, function: Callable[P, T]) -> DeferredFunction[P, T]:
-        """Decorates a function of a module: it can then be called later, and at once as before."""
+        """Decorates a function of a module: it can then be called later, and at once as before.
+
+        Raises:
+            ConfigError: it has a keyword argument `id`, which `after` would take as the timer's; or
+                another function of the same module and name is decorated, which calls would reach.
+        """
         name = f"{function.__module__}.{function.__qualname__}"
+        parameter = inspect.signature(function).parameters.get("id")
+        if parameter is not None and parameter.kind in _BY_KEYWORD:
+            raise ConfigError(f"{name} has an argument `id`, which is the timer's: rename it")
+        if name in self._functions:
+            raise ConfigError(f"another function {name} is decorated: give this one its own name")
         self._functions[name] = function
         return DeferredFunction(self, name, function)
 
@@ -123,7 +137,7 @@ class DeferredFunction(Generic[P, T]):
         return self._function(*args, **kwargs)
 
     def after(
-        self, delay: timedelta | str, *args: Any, id: str | None = None, **kwargs: Any
+        self, delay: timedelta | str, /, *args: Any, id: str | None = None, **kwargs: Any
     ) -> str:
         """Calls it later: `delay` is a timedelta, or text such as "24h".
 
@@ -137,7 +151,7 @@ class DeferredFunction(Generic[P, T]):
         """
         return self._schedule(id, args, kwargs, delay=delay)
 
-    def at(self, instant: datetime, *args: Any, id: str | None = None, **kwargs: Any) -> str:
+    def at(self, instant: datetime, /, *args: Any, id: str | None = None, **kwargs: Any) -> str:
         """Calls it at an instant, as `after`: a datetime with a zone."""
         return self._schedule(id, args, kwargs, deliver_at=instant)
 

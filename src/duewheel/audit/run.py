@@ -37,10 +37,10 @@ from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.bounded_reader import Bound
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.raw_reader import RawReader
-from duewheel.kafka.raw_records import committed_records
+from duewheel.kafka.log.bounds import Bound
+from duewheel.kafka.log.columns import committed_records
+from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topic_discovery import TakenTopics, discover, require_some
 from duewheel.osutil.signals import stop_signals
 from duewheel.osutil.terminal import Steps, steps
@@ -103,7 +103,7 @@ def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
         validator = AuditValidator(epochs, message_contracts, GreatExpectations())
         if chunks:
             client = ClientSettings(settings.kafka.client_options("consumer"))
-            with closing(RawReader(client, topics, stopping)) as reader:
+            with closing(LogReader(client, topics, stopping)) as reader:
                 _take(validator, reader, chunks, stopping.is_set, step)
         step.begin("comparing rows, writing Data Docs")
         across = validator.across_rows(_parameters(settings))
@@ -228,7 +228,7 @@ def _named(marks: Marks) -> dict[str, int]:
 
 def _take(
     validator: AuditValidator,
-    reader: RawReader,
+    reader: LogReader,
     chunks: Sequence[OffsetRanges],
     stopped: Callable[[], bool],
     step: Steps,

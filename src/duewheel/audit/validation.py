@@ -34,6 +34,7 @@ from duewheel.schemas.columns import lengths
 from duewheel.schemas.hashing import murmur2, source_names
 from duewheel.schemas.request.acceptance_rules import VALUE, Rule, Rules, load_suite
 from duewheel.schemas.request.parser import Contract, error_headers, parse_with_columns
+from duewheel.schemas.request.unread_batches import UNREADABLE_CODE
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 
 _pa: Any = pa
@@ -138,7 +139,10 @@ class AuditValidator:
         self.rejected: Counter[str] = Counter()
 
     def take(self, records: KafkaRecords) -> None:
-        """Validates more records."""
+        """Validates more records. A batch that is not read is rejected, and fails no rule."""
+        if records.unread is not None:
+            self.rejected.update({UNREADABLE_CODE: len(records.unread.row)})
+            records = records.take(np.delete(np.arange(len(records)), records.unread.row))
         for number, batch, columns in map(_without_letters, self._by_epoch(records)):
             if not len(batch):
                 continue

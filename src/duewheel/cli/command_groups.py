@@ -22,7 +22,7 @@ GROUPS = {
         "audit",
         "config",
     ),
-    "Send and change timers": ("send", "cancel", "reschedule", "schedule", "recur", "import"),
+    "Send and change timers": ("send", "cancel", "reschedule", "schedule", "recur"),
     "Change a shard": ("reconfigure", "reshard"),
     "Recover": ("recover", "promote", "dlq"),
     "Try it": ("demo", "prove", "dev-broker", "topic"),

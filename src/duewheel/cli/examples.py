@@ -39,12 +39,17 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "doctor": ("duewheel doctor", "duewheel doctor --output json"),
     "audit": ("duewheel audit --from last", "duewheel audit --topic orders.delayed"),
     "topic create": ("duewheel topic create orders",),
-    "topic read": ("duewheel topic read orders", "duewheel topic read orders --follow"),
+    "topic read": (
+        "duewheel topic read orders",
+        "duewheel topic read orders --follow",
+        "duewheel topic read scheduled_messages --for-send > waiting.jsonl",
+    ),
     "config check": ("duewheel config check --config duewheel.toml",),
     "send": (
         "duewheel send --topic orders --value 'pay your order' --key order-42 --delay 15m",
         "duewheel send --topic orders --value hello --deliver-at 2027-01-15T08:00Z",
         "duewheel send --file timers.jsonl --topic orders --delay 15m",
+        "duewheel send --file waiting.jsonl --name from-karafka --dry-run",
     ),
     "cancel": (
         "duewheel cancel --id reminder-42 --key order-42",
@@ -65,21 +70,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "schedule resume": ("duewheel schedule resume report",),
     "schedule stop": ("duewheel schedule stop report",),
     "recur": ("duewheel recur",),
-    "import etf1": (
-        "duewheel import etf1 --from-topic schedules --dry-run",
-        "duewheel import etf1 --from-topic schedules --timer-topic orders.delayed",
-    ),
-    "import karafka": (
-        "duewheel import karafka --from-topic scheduled_messages --dry-run",
-        "duewheel import karafka --from-topic scheduled_messages --skip-refused --output json",
-    ),
-    "import postgres": (
-        "duewheel import postgres --name jobs --query 'SELECT * FROM waiting_jobs' --dry-run",
-    ),
-    "import redis": (
-        "duewheel import redis --key delayed --topic orders --dry-run",
-        "duewheel import redis --key delayed --topic-field queue --key-field order --unit ms",
-    ),
     "reconfigure": ("duewheel reconfigure --dry-run",),
     "reshard": ("duewheel reshard --to 4 --dry-run",),
     "recover": ("duewheel recover --dry-run",),

@@ -1,31 +1,21 @@
-"""Options that select pending timers by their properties, and many messages from a file."""
+"""Options that select pending timers by their properties."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from duewheel.cli.options import Command, show
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, KafkaUnavailable, Unacknowledged
+from duewheel.errors import ConfigError
 
 if TYPE_CHECKING:  # it imports numpy and pyarrow
     from duewheel.wheel.inspect.listing import Filter
 
 AT_MOST = 1_000
-
-
-def needed_without_file(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
-    """Makes an option of `send` required, unless --file is given."""
-    if value is None and ctx.params.get("file") is None:
-        raise click.MissingParameter(ctx=ctx, param=option)
-    return value
 
 
 def with_filter(command: Command) -> Command:
@@ -110,39 +100,3 @@ def require_one(options: Mapping[str, Any]) -> None:
             raise ConfigError(f"{flag} selects several timers: give --matching, too")
     if options["until"] is not None or options["dry_run"]:
         raise ConfigError("--to and --dry-run go with --matching")
-
-
-def send_file(settings: Settings, file: str, defaults: Mapping[str, Any], output: str) -> int:
-    """Runs `send --file`; returns its exit code."""
-    from duewheel.ops.send_lines import send_lines
-
-    written = refused = line = 0
-    with _lines(file) as lines:
-        try:
-            for row in send_lines(settings, lines, defaults):
-                line = row["line"]
-                if "error" in row:
-                    refused += 1
-                    click.echo(f"duewheel: line {line}: {row['error']}", err=True)
-                else:
-                    written += 1
-                if output == "json":
-                    click.echo(json.dumps(row))
-        except KafkaUnavailable as error:
-            so_far = f"{written} written, {refused} refused, up to line {line}"
-            raise Unacknowledged(f"{so_far}; lines behind it may be written: {error}") from error
-    if output == "text":
-        click.echo(f"{written} written, {refused} refused")
-    return 1 if refused else 0
-
-
-@contextmanager
-def _lines(file: str) -> Iterator[Iterator[str]]:
-    if file == "-":
-        yield iter(sys.stdin)
-        return
-    try:
-        with Path(file).open(encoding="utf-8") as opened:
-            yield iter(opened)
-    except OSError as error:
-        raise ConfigError(f"--file {file}: {error.strerror}") from error

@@ -18,7 +18,6 @@ from duewheel.cli import developing, inspecting, messages, operating, processes,
 from duewheel.cli.command_groups import GroupedCommands
 from duewheel.cli.config_check import config
 from duewheel.cli.dead_letters import dlq
-from duewheel.cli.importing import import_group
 from duewheel.cli.receipts import receipts
 from duewheel.cli.topics import topic
 from duewheel.errors import ConfigError, DuewheelError
@@ -61,7 +60,6 @@ for command in (  # in the order of the reference (docs/commands.md)
     *(inspecting.check, inspecting.doctor, inspecting.audit, config),
     *(messages.send, messages.cancel, messages.reschedule),
     *(schedules.schedule, schedules.recur),
-    import_group,
     *(operating.reconfigure, operating.reshard),
     *(inspecting.recover, operating.promote, dlq),
     *(developing.demo, developing.prove, developing.dev_broker, topic),

@@ -10,13 +10,14 @@ from typing import Any
 import click
 
 from duewheel.cli.examples import CommandWithExamples
-from duewheel.cli.filters import (
-    cancel_matching,
+from duewheel.cli.files import (
+    import_file,
     needed_without_file,
-    require_one,
+    require_file,
     send_file,
-    with_filter,
+    with_file,
 )
+from duewheel.cli.filters import cancel_matching, require_one, with_filter
 from duewheel.cli.options import Command, show, with_output, with_settings
 from duewheel.config.durations import parse_duration_ms
 from duewheel.config.instants import epoch_ms, parse_instant
@@ -82,7 +83,7 @@ def _with_timer(command: Command) -> Command:
 
 
 @click.command(cls=CommandWithExamples)
-@click.option("--file", is_eager=True, help="JSON lines, `-` for stdin: a timer each")
+@with_file
 @click.option("--topic", callback=needed_without_file, help="the target")
 @click.option("--value", callback=needed_without_file, help="the message, as text")
 @click.option("--key", help="the message's key; timers of a key keep their order")
@@ -95,26 +96,37 @@ def _with_timer(command: Command) -> Command:
 def send(
     settings: Settings,
     file: str | None,
+    import_name: str | None,
     value: str | None,
     key: str | None,
     headers: tuple[str, ...],
     output: str,
+    *,
+    skip_refused: bool,
+    dry_run: bool,
     **options: Any,
 ) -> int:
     """Schedule one message, or with --file one for each line.
 
-    A timer of which ingest would make a dead letter is refused at once, with the reason.
+    Refuses a timer that ingest would dead-letter, and says why.
 
     A line is a JSON object with topic, value or value_base64, key, headers (a list of name and
     value), id, partition, timer_topic, window, and deliver_at, delay or level. The options hold for
     lines without these fields. Exit code 1: some lines were refused.
+
+    With --name each line is sent exactly once, whatever is killed and however often the command
+    runs: the position in the file is committed with the timers. The first refused line ends it.
     """
+    require_file(file, import_name, has_choice=skip_refused or dry_run)
     if file is not None:
         given = {"value": value, "key": key, "id": options.pop("timer_id"), **options}
         named = [dict(zip(("name", "value"), text.split("=", 1), strict=False)) for text in headers]
         defaults = {"headers": named or None, **given}
         defaults = {name: each for name, each in defaults.items() if each is not None}
-        return send_file(settings, file, defaults, output)
+        if import_name is None:
+            return send_file(settings, file, defaults, output)
+        choice = {"name": import_name, "skip_refused": skip_refused, "dry_run": dry_run}
+        return import_file(settings, file, defaults, choice, output)
     from duewheel.ops import changes as sender
     from duewheel.ops.acceptance import is_missing
 

@@ -148,8 +148,9 @@ def reconfigure(
 ) -> None:
     """Apply changed settings from the next message on.
 
-    Needed for roll window, levels, mapping and others. Both processes must be stopped. Pending
-    timers stay as they are. With --accept-loss or --skip no setting changes.
+    Needed for targets, mapping, levels, roll window, topics of replies and receipts, and others. A
+    running shard takes them while it runs. Pending timers stay as they are. With --accept-loss or
+    --skip no setting changes; for these and --rotate-key both processes must be stopped.
     """
     from duewheel.ops import reconfigure as change
 

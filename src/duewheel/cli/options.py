@@ -15,7 +15,7 @@ from duewheel.checkpoints import fs
 from duewheel.cli.printable import printable
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings, load
-from duewheel.errors import NO_ROOM, ConfigError, DiskFull, KafkaUnavailable
+from duewheel.errors import NO_ROOM, ConfigError, DiskFull, KafkaUnavailable, Unacknowledged
 from duewheel.extras import of_command, require
 from duewheel.osutil import logs
 
@@ -25,10 +25,12 @@ Command = Callable[..., Any]
 _INSTANTS = frozenset(
     [
         "delivered_ms",
+        "delivered_until_ms",
         "due_ms",
         "earliest_due_ms",
         "floor_ms",
         "lag_asked_ms",
+        "last_due_ms",
         "latest_due_ms",
         "leaves_ms",
         "next_due_ms",
@@ -92,7 +94,7 @@ def with_settings(
             **others: Any,
         ) -> Any:
             settings = load(config, _overrides(bootstrap_servers, data_dir, pairs))
-            if (extra := of_command(*_words())) != "dequeue":
+            if (extra := of_command(_command())) != "dequeue":
                 require(extra)
             # A command's output is its result: the steps of a start are the log of a process.
             is_default = settings.source("log.level") == "default"
@@ -111,14 +113,12 @@ def with_settings(
     return decorate
 
 
-def _words() -> list[str]:
-    """The names of group and command, without `duewheel`."""
-    context: click.Context | None = click.get_current_context()
-    words = []
-    while context is not None:
-        words.append(context.info_name or "")
+def _command() -> str:
+    """The name of the command, or of its group, after `duewheel`."""
+    context = click.get_current_context()
+    while context.parent is not None and context.parent.parent is not None:
         context = context.parent
-    return words[-2::-1] or words
+    return context.info_name or ""
 
 
 @contextmanager
@@ -126,7 +126,7 @@ def _reported(settings: Settings) -> Iterator[None]:
     """Runs a block that needs Kafka.
 
     Raises:
-        KafkaUnavailable: with the clients' last error, which they only log.
+        KafkaUnavailable, Unacknowledged: with the clients' last error, which they only log.
     """
     from duewheel.kafka.bootstrap import capture_errors, require_connection
     from duewheel.kafka.clients import ClientSettings
@@ -135,11 +135,14 @@ def _reported(settings: Settings) -> Iterator[None]:
         require_connection(settings)
         try:
             yield
-        except KafkaUnavailable as error:
+        except (KafkaUnavailable, Unacknowledged) as error:
             if not errors.text:
                 raise
             last = ClientSettings(settings.kafka.client_options("admin")).redacted(errors.text)
-            raise KafkaUnavailable(f"{error}; last log line: {last}") from error
+            text = f"{error}; last log line: {last}"
+            if isinstance(error, Unacknowledged):
+                raise Unacknowledged(text, **error.counts) from error
+            raise KafkaUnavailable(text) from error
 
 
 def _disk_full(data_dir: Path, error: OSError) -> DiskFull:
@@ -203,6 +206,9 @@ def flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
             rows.append((prefix + key, f"{_shown(key, value['value'])}   {value['from']}"))
         elif isinstance(value, dict):
             rows += flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for number, each in enumerate(value):
+                rows += flat(each, f"{prefix}{key}.{number}.")
         else:
             rows.append((prefix + _label(key), _shown(key, value)))
     return rows
@@ -218,4 +224,6 @@ def _shown(key: str, value: Any) -> Any:
         return utc_text(value)
     if isinstance(value, str):
         return printable(value)
+    if isinstance(value, list):
+        return ", ".join(str(_shown(key, each)) for each in value) or "-"
     return "-" if value is None else value

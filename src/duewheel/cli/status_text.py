@@ -48,6 +48,7 @@ def _status(shard: Mapping[str, Any], now_ms: int, unreachable: str) -> Iterator
     answered = "ends_unknown" not in shard["not_ready"]
     yield "ingest", "; ".join(_ingest(shard["ingest"], now_ms, answered=answered))
     yield "dequeue", "; ".join(_dequeue(shard["dequeue"], now_ms))
+    yield from _obstacles(shard["dequeue"])
     yield from _topics(shard["timer_topics"])
     yield from _quotas(shard["quotas"])
     disk = shard["disk"]
@@ -97,6 +98,13 @@ def _dequeue(process: Mapping[str, Any], now_ms: int) -> Iterator[str]:
         yield f"closes no slot: this clock is {about(process['clock_skew_ms'])} ahead of Kafka's"
     elif process["floor_ahead_ms"]:
         yield f"closed until {times.moment(process['floor_ms'], now_ms)}"
+
+
+def _obstacles(process: Mapping[str, Any]) -> Iterator[Line]:
+    if process["transaction_blocked"]:
+        yield "blocked", process["transaction_blocked"]
+    for row, (topic, text) in enumerate((process["targets_closed"] or {}).items()):
+        yield "" if row else "parked for", f"{topic}: {text}"
 
 
 def _topics(topics: Mapping[str, Any] | None) -> Iterator[Line]:

@@ -70,6 +70,9 @@ def create(settings: Settings, names: tuple[str, ...], partitions: int | None, o
     "since",
     help="an offset, or ISO-8601 with a zone; by default 0, and with --follow the topic's end",
 )
+@click.option(
+    "--for-send", is_flag=True, help="the newest record of each key, for `send --file --name`"
+)
 @with_output
 @with_settings(needs_kafka=True)
 def read(
@@ -79,6 +82,7 @@ def read(
     follow: bool,
     limit: int | None,
     since: str | None,
+    for_send: bool,
     output: str,
 ) -> None:
     """Show the committed records of a topic: what has arrived, and how late.
@@ -87,9 +91,15 @@ def read(
 
     It stores no position and joins no group. Text has one line for each record, JSON all headers.
     """
-    from duewheel.kafka.bounded_reader import BEGINNING, Bound
-    from duewheel.ops.topic_read import records_of
+    from duewheel.kafka.log.bounds import BEGINNING, Bound
+    from duewheel.ops.topic_read import lines_to_send, records_of
 
+    if for_send:
+        if follow or since is not None:
+            raise ConfigError("--for-send reads the whole topic: without --follow and --from")
+        for line in islice(lines_to_send(settings, name), limit):
+            click.echo(json.dumps(line))
+        return
     bound = None if since is None else Bound.parse("--from", since)
     if bound is None and not follow:
         bound = BEGINNING

@@ -5,6 +5,7 @@ from duewheel.client.futures import Cancel, Rescheduled, Timer
 from duewheel.client.producer import SAME, DelayProducer
 from duewheel.client.retry_later import Retry, RetryEnd, RetryLater
 from duewheel.client.retry_policy import RetryPolicy
+from duewheel.client.transactions import transaction
 from duewheel.schemas.header_names import Answer
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "RetryLater",
     "RetryPolicy",
     "Timer",
+    "transaction",
 ]

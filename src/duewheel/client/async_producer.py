@@ -12,6 +12,9 @@ that may block runs in the loop:
   thousands of calls can be open. kafka-python's thread completes them.
 - A direct `send` may be the first to its topic. The loop's executor then waits for the topic's
   metadata: a topic that is missing delays only the sends to it.
+- A cancel or reschedule whose reply is awaited may be the first. The loop's executor then waits for
+  the reader of the replies: a reply topic that cannot be read delays only such calls. A later call
+  with the same id waits for it, and no other: a timer must not be cancelled by an earlier cancel.
 - `flush` waits in the loop's executor, and so does `close` in the producer's thread.
 
 A cancelled task loses its result only: a record that was handed over stays written. One that still
@@ -26,11 +29,13 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from weakref import WeakValueDictionary
 
 from kafka.errors import IllegalStateError
 
 from duewheel.client.due_time import NonNullHeader
 from duewheel.client.producer import DelayProducer, future_of
+from duewheel.client.replies import AnswerReader
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,8 +49,32 @@ def _awaited(
     @functools.wraps(method)
     async def call(self: AsyncDelayProducer, /, *args: P.args, **kwargs: P.kwargs) -> T:
         producer = self._opened()
-        handed = self._hand_over(lambda: method(producer, *args, **kwargs))
+        async with self._turn(kwargs.get("id") or kwargs.get("key")):
+            handed = self._hand_over(lambda: method(producer, *args, **kwargs))
         return await asyncio.wrap_future(await handed)
+
+    return call
+
+
+def _requested(
+    method: Callable[Concatenate[DelayProducer, P], Future[T]],
+) -> Callable[Concatenate[AsyncDelayProducer, P], Coroutine[Any, Any, T]]:
+    """As `_awaited`, for requests with a reply: the reader of replies connects beforehand."""
+
+    @functools.wraps(method)
+    async def call(self: AsyncDelayProducer, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        answers = self._opened().answers if kwargs.get("reply", True) else None
+        timer = args[0] if args else kwargs.get("timer")
+        async with self._turn(timer):
+            expected = None if answers is None else await self._expect(answers)
+            try:
+                producer = self._opened()  # it may have been closed meanwhile
+                handed = self._hand_over(lambda: method(producer, *args, **kwargs))
+                sent = await handed
+            finally:
+                if answers is not None and expected is not None:
+                    answers.failed(expected)  # the call itself has expected the reply, too
+        return await asyncio.wrap_future(sent)
 
     return call
 
@@ -76,10 +105,12 @@ class AsyncDelayProducer:
         self._producer: DelayProducer | None = None
         self._described: set[str] = set()  # topics whose metadata kafka-python has
         self._order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # of direct sends
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by id
+        self._connecting = asyncio.Lock()  # however many cancels wait, one thread does
 
     schedule = _awaited(DelayProducer.schedule)
-    cancel = _awaited(DelayProducer.cancel)
-    reschedule = _awaited(DelayProducer.reschedule)
+    cancel = _requested(DelayProducer.cancel)
+    reschedule = _requested(DelayProducer.reschedule)
 
     async def start(self) -> Self:
         """Connects, as the constructor of DelayProducer. May be called once.
@@ -118,7 +149,7 @@ class AsyncDelayProducer:
 
         def write() -> Future[Any]:
             sent = producer.send(topic, value, key, given, partition, timestamp_ms)
-            return future_of(sent, lambda at: at)
+            return future_of(f'record for "{topic}"', sent, lambda at: at)
 
         async with self._order[where]:  # fair, so that no send overtakes one that waits
             if where not in self._described:
@@ -156,9 +187,42 @@ class AsyncDelayProducer:
             raise IllegalStateError("the producer is not started, or is closed")
         return self._producer
 
+    def _turn(self, name: Any) -> asyncio.Lock:
+        """Returns the lock of the calls with an id: fair, so that they keep their order. A timer
+        without an id may have its key as its id.
+        """
+        text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+        return self._turns.setdefault(text, asyncio.Lock())
+
+    async def _expect(self, answers: AnswerReader) -> int:
+        """Has the replies read until the number is given back to `answers.failed`.
+
+        Raises:
+            KafkaUnavailable, ConfigError: as `AnswerReader.expect`.
+        """
+        number = answers.expect_now()
+        if number is not None:
+            return number
+        async with self._connecting:
+            number = answers.expect_now()
+            if number is not None:
+                return number
+            waiting = asyncio.get_running_loop().run_in_executor(None, answers.expect)
+            try:
+                return await asyncio.shield(waiting)
+            except asyncio.CancelledError:
+                waiting.add_done_callback(functools.partial(_release, answers))
+                raise
+
     def _hand_over(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Makes a call in the producer's thread, after those that were made before."""
         return asyncio.get_running_loop().run_in_executor(self._calls, call)
+
+
+def _release(answers: AnswerReader, waiting: asyncio.Future[int]) -> None:
+    """Lets the reader of replies go that a cancelled task has waited for."""
+    if not waiting.cancelled() and waiting.exception() is None:
+        answers.failed(waiting.result())
 
 
 def _close_opened(opening: Future[DelayProducer]) -> None:

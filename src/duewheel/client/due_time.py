@@ -1,20 +1,20 @@
-"""The due time of a timer as a request header. Imports only the standard library."""
+"""The due time of a timer as a request header. Imports nothing of the engine."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TypeGuard
 
 from duewheel.config.durations import about, parse_duration_ms
+from duewheel.config.instants import ms_up
 from duewheel.errors import InvalidTimer
 from duewheel.schemas.header_names import NAME_OF, Request
 
 NonNullHeader = tuple[str, bytes]
 
 _MILLISECOND = timedelta(milliseconds=1)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_DELAY = timedelta(days=40)  # the service's default of timer.max_delay
 
 
@@ -24,7 +24,7 @@ class DueTime:
 
     >>> DueTime.of(delay="1h30m").header
     ('TIMER_DELAY_MS', b'5400000')
-    >>> DueTime.of(deliver_at=datetime(2027, 1, 15, 8, tzinfo=UTC)).header
+    >>> DueTime.of(deliver_at=datetime.fromisoformat("2027-01-15T08:00Z")).header
     ('TIMER_DELIVER_MS', b'1800000000000')
     """
 
@@ -127,14 +127,14 @@ def whole(number: object) -> TypeGuard[int]:
 
 
 def _instant_ms(deliver_at: datetime | int) -> int:
-    """Converts to epoch ms, rounded up: rounded down, the timer could be early."""
+    """Converts to epoch ms."""
     if whole(deliver_at):
         return deliver_at
     if not isinstance(deliver_at, datetime):
         raise InvalidTimer(f"deliver_at {deliver_at!r} is neither a datetime nor epoch ms")
     if deliver_at.utcoffset() is None:
         raise InvalidTimer(f"deliver_at {deliver_at.isoformat()} has no zone: it could be any hour")
-    return -((_EPOCH - deliver_at) // _MILLISECOND)
+    return ms_up(deliver_at)
 
 
 def span_ms(span: timedelta | str, name: str) -> int:

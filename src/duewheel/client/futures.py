@@ -3,12 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from duewheel.client.handle import RecallHandle
 from duewheel.errors import ConfigError
 from duewheel.schemas.header_names import Answer
+
+T = TypeVar("T")
+
+
+class Acknowledgement(Future[T]):
+    """The result of a record, once Kafka has acknowledged it. A time-out says what was awaited."""
+
+    def __init__(self, what: str) -> None:
+        """
+        Args:
+            what: names the record in the text of a time-out.
+        """
+        super().__init__()
+        self._what = what
+
+    def result(self, timeout: float | None = None) -> T:
+        """As Future; the text of its TimeoutError names the record and the seconds."""
+        try:
+            return super().result(timeout)
+        except TimeoutError:
+            self._require_done(timeout)
+            return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """As Future; the text of its TimeoutError names the record and the seconds."""
+        try:
+            return super().exception(timeout)
+        except TimeoutError:
+            self._require_done(timeout)
+            return super().exception(0)
+
+    def _require_done(self, timeout: float | None) -> None:
+        if not self.done():  # or its own result is a TimeoutError, or came a moment ago
+            raise TimeoutError(
+                f"{self._what}: Kafka has not acknowledged the record within {timeout:g} s; it may "
+                "still be written"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +91,9 @@ class _Answered:
     """A request that gets a reply on the reply topic."""
 
     __slots__ = ()
+    timer_topic: str
+    partition: int
+    offset: int
     reply: Future[Answer] | None
 
     def answer(self, timeout_s: float | None = None) -> Answer:
@@ -68,13 +109,26 @@ class _Answered:
             TimeoutError: no reply yet.
             KafkaUnavailable: the reply topic could not be read, so a reply may have been missed.
         """
-        return self._expected().result(timeout_s)
+        reply = self._expected()
+        if not wait([reply], timeout_s).done:
+            raise self._no_reply(timeout_s)
+        return reply.result(0)
 
     async def answer_async(self, timeout_s: float | None = None) -> Answer:
         """`answer` for asyncio: the loop runs meanwhile. After a TimeoutError, or a cancelled task,
         it can be awaited once more.
         """
-        return await asyncio.wait_for(asyncio.wrap_future(self._expected()), timeout_s)
+        reply = asyncio.wrap_future(self._expected())
+        try:
+            return await asyncio.wait_for(reply, timeout_s)
+        except TimeoutError:
+            raise self._no_reply(timeout_s) from None
+
+    def _no_reply(self, timeout_s: float | None) -> TimeoutError:
+        return TimeoutError(
+            f"no reply to {self.timer_topic}-{self.partition}@{self.offset} within {timeout_s:g} s:"
+            " the service replies once its ingest and dequeue have taken the request"
+        )
 
     def _expected(self) -> Future[Answer]:
         if self.reply is None:

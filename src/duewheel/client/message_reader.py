@@ -11,16 +11,16 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from kafka import KafkaConsumer
 from kafka.serializer import Serializer, SerializeWrapper
-from kafka.structs import TopicPartition
 
 from duewheel.client.due_time import NonNullHeader
 from duewheel.client.handle import RecallHandle
 from duewheel.errors import InvalidTimer
-from duewheel.kafka.clients import ClientSettings, close, open_reader
+from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.polling import next_records
+from duewheel.kafka.log.ends import EARLIEST, LATEST
+from duewheel.kafka.log.reader import LogReader, Waits
+from duewheel.kafka.log.records import Record, is_no_utf8
 from duewheel.schemas.header_names import REQUEST, Request
 
 _DEADLINE_S = 30.0
@@ -81,7 +81,8 @@ class MessageReader:
         """Connects nothing."""
         self._client = client
         self._lock = threading.Lock()
-        self._consumer: KafkaConsumer | None = None
+        self._reader: LogReader | None = None
+        self._topic = ""  # that it reads
 
     def read(self, handle: RecallHandle) -> Message:
         """The message of a timer. Blocks until Kafka has answered.
@@ -93,52 +94,46 @@ class MessageReader:
         deadline = Deadline(_DEADLINE_S)
         with self._lock:
             try:
-                if self._consumer is None:
-                    self._consumer = open_reader(
-                        self._client,
-                        deadline,
-                        isolation_level="read_uncommitted",
-                        max_poll_records=1,
-                    )
-                consumer = self._consumer
+                reader = self._reader_of(handle.timer_topic)
                 record = self._client.call(
-                    deadline, f"read {handle.place}", lambda: _record(consumer, handle, deadline)
+                    deadline, f"read {handle.place}", lambda: _record(reader, handle)
                 )
             except BaseException:
                 self._drop()
                 raise
         _require_same(record, handle)
-        kept = [header for header in record.headers if REQUEST.get(header[0]) not in _REPLACED]
-        if any(value is None for _, value in kept):
-            raise InvalidTimer(
-                f"the timer at {handle.place} has a null header: give the message again"
-            )
-        return Message(_raw(record.key), _raw(record.value), kept)
+        return Message(_raw(record.key), _raw(record.value), _kept(record, handle))
 
     def close(self) -> None:
         """Drop the client."""
         with self._lock:
             self._drop()
 
+    def _reader_of(self, topic: str) -> LogReader:
+        if self._reader is None or self._topic != topic:
+            self._drop()
+            waits = Waits(stalled_s=_DEADLINE_S)
+            self._reader = LogReader(self._client, [topic], waits=waits, committed=False)
+            self._topic = topic
+        return self._reader
+
     def _drop(self) -> None:
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            close(consumer)
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
 
-def _record(consumer: KafkaConsumer, handle: RecallHandle, deadline: Deadline) -> Any:
-    where = TopicPartition(handle.timer_topic, handle.partition)
-    (start,) = consumer.beginning_offsets([where], timeout_ms=deadline.remaining_ms()).values()
-    (end,) = consumer.end_offsets([where], timeout_ms=deadline.remaining_ms()).values()
+def _record(reader: LogReader, handle: RecallHandle) -> Record:
+    where = handle.timer_topic, handle.partition
+    (start,) = reader.offsets([where], EARLIEST).values()
+    (end,) = reader.offsets([where], LATEST).values()
     if not start <= handle.offset < end:
         raise _not_in_kafka(handle, f"the topic has offsets {start} to {end - 1} there")
-    consumer.assign([where])
-    consumer.seek(where, handle.offset)
-    bounds = {where: (handle.offset, handle.offset + 1)}
-    records, reached = next_records(consumer, bounds, deadline)
-    if not records or records[0].offset != handle.offset:
+    for records, reached in reader.records({where: (handle.offset, handle.offset + 1)}):
+        for record in records:
+            return record
         raise _not_in_kafka(handle, f"there is none before {reached[where]}")
-    return records[0]
+    raise AssertionError("a range of one offset has a part")
 
 
 def _not_in_kafka(handle: RecallHandle, why: str) -> InvalidTimer:
@@ -148,7 +143,7 @@ def _not_in_kafka(handle: RecallHandle, why: str) -> InvalidTimer:
     )
 
 
-def _require_same(record: Any, handle: RecallHandle) -> None:
+def _require_same(record: Record, handle: RecallHandle) -> None:
     """Refuse another record: a recreated topic has other records at the same offsets.
 
     A delay is checked by the record's timestamp too. A level is not: its delay is a setting.
@@ -157,7 +152,7 @@ def _require_same(record: Any, handle: RecallHandle) -> None:
     timer_id = requests.get(Request.TIMER_ID, handle.place.encode())
     due_ms = {
         Request.DELIVER_AT: handle.due_ms,
-        Request.DELAY_MS: handle.due_ms - record.timestamp,
+        Request.DELAY_MS: handle.due_ms - record.timestamp_ms,
     }
     same = timer_id == handle.id.encode() and all(
         requests.get(request, b"%d" % value) == b"%d" % value for request, value in due_ms.items()
@@ -167,6 +162,19 @@ def _require_same(record: Any, handle: RecallHandle) -> None:
             f"the record at {handle.place} is not the timer of the recall handle: was the topic "
             "recreated? Give the message again"
         )
+
+
+def _kept(record: Record, handle: RecallHandle) -> list[NonNullHeader]:
+    """The headers that the new record repeats; kafka-python cannot write all that a record has."""
+    kept = list[NonNullHeader]()
+    for name, value in record.headers:
+        if REQUEST.get(name) in _REPLACED:
+            continue
+        if value is None or is_no_utf8(name):
+            why = "a null header" if value is None else "a header whose name is no UTF-8"
+            raise InvalidTimer(f"the timer at {handle.place} has {why}: give the message again")
+        kept.append((name, value))
+    return kept
 
 
 def _raw(data: bytes | None) -> RawBytes | None:

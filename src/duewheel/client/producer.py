@@ -33,14 +33,15 @@ from kafka.producer.future import FutureRecordMetadata
 
 from duewheel.client import request_headers
 from duewheel.client.due_time import MAX_DELAY, DueTime, NonNullHeader, span_ms, window_headers
-from duewheel.client.futures import Cancel, Rescheduled, Timer
+from duewheel.client.futures import Acknowledgement, Cancel, Rescheduled, Timer
 from duewheel.client.handle import RecallHandle, id_bytes
 from duewheel.client.message_reader import MessageReader, RawBytes, Untouching
 from duewheel.client.replies import AnswerReader
 from duewheel.clock import SystemClock
-from duewheel.errors import ConfigError, InvalidTimer
+from duewheel.errors import ConfigError, InvalidTimer, KafkaUnavailable
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.log.reader import LogReader
 from duewheel.schemas.header_names import LEVELS_MS, NAME_OF, REQUEST, Answer, Request
 from duewheel.schemas.name_patterns import may_name_topic
 
@@ -49,6 +50,8 @@ __all__ = ["SAME", "Answer", "Cancel", "DelayProducer", "Rescheduled", "Timer"]
 T = TypeVar("T")
 
 _BOOTSTRAP_MS = 30_000
+_MAX_BLOCK_MS = int(KafkaProducer.DEFAULT_CONFIG["max_block_ms"])
+_TOPIC_S = 5.0  # a broker that answers describes a topic within milliseconds
 
 SAME: Final = object()
 """The value of a message that is read back."""
@@ -116,9 +119,13 @@ class DelayProducer:
         }
         for name in ("key_serializer", "value_serializer"):
             own[name] = Untouching(options.pop(name, None))
-        client = ClientSettings.out_of(options)
+        # A topic made by a mistaken name would take timers that nobody reads.
+        options.setdefault("allow_auto_create_topics", False)
+        self._topic_s = min(_TOPIC_S, options.get("max_block_ms", _MAX_BLOCK_MS) / 1000)
+        self._described: set[str] = set()  # timer topics that exist
+        self._client = client = ClientSettings.out_of(options)
         self._messages = MessageReader(client)
-        self._answers = None if reply_topic is None else AnswerReader(client, reply_topic)
+        self.answers = None if reply_topic is None else AnswerReader(client, reply_topic)
         timeout_ms = options.pop("bootstrap_timeout_ms", None) or _BOOTSTRAP_MS
         self._producer = client.open(KafkaProducer, Deadline(timeout_ms / 1000), **options, **own)
 
@@ -160,6 +167,8 @@ class DelayProducer:
         Raises:
             InvalidTimer: the arguments contradict each other, cannot be read, or exceed a maximum;
                 nothing was sent.
+            ConfigError, KafkaUnavailable: there is no such timer topic, or Kafka does not describe
+                it in time; nothing was sent.
         """
         when = self._due(deliver_at, delay, level)
         request = request_headers.timer_headers(
@@ -170,7 +179,8 @@ class DelayProducer:
             partition=partition,
         )
         sent = self._write(value, key, request, partition, None)
-        return future_of(sent, lambda at: Timer(*self._timer(id, when, at)))
+        what = f'timer for "{topic}"' if id is None else f'timer "{id}" for "{topic}"'
+        return future_of(what, sent, lambda at: Timer(*self._timer(id, when, at)))
 
     def cancel(
         self,
@@ -193,7 +203,7 @@ class DelayProducer:
                 by its key only.
             key, partition: of the timers; `Timer.partition` serves, too.
             timer_topic: by default the producer's. A handle of another one is refused.
-            headers: your own headers, which the reply repeats.
+            headers: your own headers, which the reply repeats, up to 16 KiB of them.
             reply: False: no reply is awaited, so the reply topic is not read, and there is no
                 `answer`.
 
@@ -206,6 +216,7 @@ class DelayProducer:
             KafkaUnavailable, ConfigError: the reply topic cannot be read; nothing was sent.
         """
         topic = timer_topic or self.timer_topic
+        self._require_topic(topic)
         handle = self._handle(timer, topic)
         if handle is not None and (key is not None or partition is not None):
             raise InvalidTimer(
@@ -219,6 +230,7 @@ class DelayProducer:
             *request_headers.only(handle),
         ]
         return self._ask(
+            f"cancel of {timer_id!r}",
             lambda: self._producer.send(topic, RawBytes(), key, request, number),
             lambda at, answer: Cancel(timer_id, at.topic, at.partition, at.offset, answer),
             reply=reply,
@@ -263,6 +275,7 @@ class DelayProducer:
         """
         when = self._due(deliver_at, delay, level)
         timer_topic = timer_topic or self.timer_topic
+        self._require_topic(timer_topic)
         handle = self._handle(timer, timer_topic)
         timer_id = timer if handle is None else handle.id
         given = request_headers.users(headers)
@@ -283,6 +296,7 @@ class DelayProducer:
             *request_headers.only(handle),
         ]
         return self._ask(
+            f"reschedule of {timer_id!r}",
             lambda: self._producer.send(timer_topic, value, key, request, number),
             lambda at, answer: Rescheduled(*self._timer(timer_id, when, at), answer),
             reply=reply,
@@ -340,8 +354,8 @@ class DelayProducer:
         try:
             self._producer.close(timeout_s)
         finally:
-            if self._answers is not None:
-                self._answers.close(timeout_s)
+            if self.answers is not None:
+                self.answers.close(timeout_s)
             self._messages.close()
 
     def __enter__(self) -> Self:
@@ -359,8 +373,37 @@ class DelayProducer:
         timestamp_ms: int | None,
     ) -> FutureRecordMetadata:
         """Writes a record into the timer topic."""
+        self._require_topic(self.timer_topic)
         number = None if partition is None else self._modulo(partition, self.timer_topic)
         return self._producer.send(self.timer_topic, value, key, headers, number, timestamp_ms)
+
+    def _require_topic(self, topic: str) -> None:
+        """Refuses a timer topic that Kafka does not describe; kafka-python alone would wait for
+        `max_block_ms`, and not name it.
+
+        Raises:
+            ConfigError: there is no such topic.
+            KafkaUnavailable: Kafka does not answer, or gives the topic no leader yet.
+        """
+        if topic in self._described:
+            return
+        deadline, what = Deadline(self._topic_s), f'describe the timer topic "{topic}"'
+        try:
+            self._client.call(deadline, what, lambda: self._producer.partitions_for(topic))
+        except KafkaUnavailable:
+            self._refuse_missing(topic)
+            raise
+        self._described.add(topic)
+
+    def _refuse_missing(self, topic: str) -> None:
+        """Raises a ConfigError if brokers answer, and have no such topic."""
+        with LogReader(self._client, [topic], deadline=Deadline(_TOPIC_S)) as reader:
+            known = reader.partitions()
+        if not known:
+            raise ConfigError(
+                f'Kafka at {self._client.address} has no timer topic "{topic}", or this client has '
+                "no right to describe it: `duewheel init` creates those of the settings"
+            )
 
     def _due(
         self, deliver_at: datetime | int | None, delay: timedelta | str | None, level: int | None
@@ -431,15 +474,16 @@ class DelayProducer:
 
     def _ask(
         self,
+        what: str,
         write: Callable[[], FutureRecordMetadata],
         made: Callable[[Any, Future[Answer] | None], T],
         *,
         reply: bool,
     ) -> Future[T]:
         """Registers for the reply first, then writes: a reply may come before `write` returns."""
-        answers = self._answers if reply else None
+        answers = self.answers if reply else None
         if answers is None:
-            return future_of(write(), lambda at: made(at, None))
+            return future_of(what, write(), lambda at: made(at, None))
         request = answers.expect()
         try:
             sent = write()
@@ -447,7 +491,7 @@ class DelayProducer:
             answers.failed(request)
             raise
         sent.add_errback(lambda _: answers.failed(request))
-        return future_of(sent, lambda at: made(at, answers.written(request, _source(at))))
+        return future_of(what, sent, lambda at: made(at, answers.written(request, _source(at))))
 
 
 def has_due_time(headers: Iterable[NonNullHeader]) -> bool:
@@ -461,9 +505,15 @@ def has_due_time(headers: Iterable[NonNullHeader]) -> bool:
     return given or not _ROUTED.isdisjoint(requests)
 
 
-def future_of(sent: FutureRecordMetadata, made: Callable[[Any], T]) -> Future[T]:
-    """Makes a future with the result of `made` once Kafka has acknowledged the record."""
-    future: Future[T] = Future()
+def future_of(what: str, sent: FutureRecordMetadata, made: Callable[[Any], T]) -> Future[T]:
+    """Makes a future with the result of `made` once Kafka has acknowledged the record.
+
+    Args:
+        what: names the record in the text of a time-out.
+        sent: by `KafkaProducer.send`.
+        made: called with the record's position.
+    """
+    future = Acknowledgement[T](what)
     future.set_running_or_notify_cancel()  # a cancelled future would raise in Kafka's thread
 
     def acknowledged(at: Any) -> None:

@@ -20,24 +20,20 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from itertools import count
-from typing import Any
 from weakref import WeakValueDictionary
 
-from kafka import KafkaConsumer
-from kafka.structs import TopicPartition
-
-from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
-from duewheel.kafka.clients import ClientSettings, close, open_reader
-from duewheel.kafka.deadline import Deadline
+from duewheel.errors import DuewheelError, KafkaUnavailable
+from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.log.ends import LATEST
+from duewheel.kafka.log.reader import INIT_MAKES_IT, LogReader, Waits
+from duewheel.kafka.log.records import Record
 from duewheel.schemas.header_names import ANSWER, SOURCE, Answer
 from duewheel.threads import Worker
 
-_DEADLINE_S = 30.0  # to connect, and to find the end of the topic
 _STOP_S = 5.0
-_POLL_MS = 100
-_EARLY_MAX = 10_000  # unclaimed answers that are kept
-_FETCH_BYTES_MAX = 4 << 20
-_POLL_RECORDS_MAX = 500
+_EARLY_MAX = 10_000  # unclaimed answers at which reading pauses
+_FETCH_BYTES = 256 << 10  # of one poll: about a thousand answers, above which it pauses late
+_WAITS = Waits(stalled_s=30.0)  # to connect, and to find the end of the topic
 _WORDS = {word.encode(): word for word in Answer}
 
 
@@ -55,7 +51,7 @@ class AnswerReader:
         client: ClientSettings,
         topic: str,
         early_max: int = _EARLY_MAX,
-        poll_records: int = _POLL_RECORDS_MAX,
+        fetch_bytes: int = _FETCH_BYTES,
     ) -> None:
         """Connects nothing.
 
@@ -63,11 +59,11 @@ class AnswerReader:
             client: of the cluster.
             topic: the reply topic.
             early_max: unclaimed answers at which reading pauses.
-            poll_records: the most records that are read at a time.
+            fetch_bytes: read at a time, unless a record batch is larger.
         """
         self._client = client
         self._topic = topic
-        self._early_max, self._poll_records = early_max, poll_records
+        self._early_max, self._fetch_bytes = early_max, fetch_bytes
         self._thread: Worker | None = None
         self._changed = threading.Condition()  # guards what follows
         self._closed = False
@@ -95,10 +91,7 @@ class AnswerReader:
             ConfigError: there is no such topic, or no right to read it.
         """
         with self._changed:
-            if self._closed:
-                raise DuewheelError("the producer is closed")
-            number = next(self._numbers)
-            self._unwritten[number] = None
+            number = self._numbered()
             if self._reading:
                 return number
             joined: Future[None] = Future()
@@ -113,6 +106,11 @@ class AnswerReader:
             self.failed(number)
             raise
         return number
+
+    def expect_now(self) -> int | None:
+        """As `expect`, without blocking: None if that would."""
+        with self._changed:
+            return self._numbered() if self._reading else None
 
     def written(self, number: int, source: str) -> Future[Answer]:
         """The request's record is `source`. Returns the future of its answer, awaited while
@@ -147,6 +145,14 @@ class AnswerReader:
 
     # ---- under the lock ------------------------------------------------------------------------
 
+    def _numbered(self) -> int:
+        """Opens a request."""
+        if self._closed:
+            raise DuewheelError("the producer is closed")
+        number = next(self._numbers)
+        self._unwritten[number] = None
+        return number
+
     def _forget(self, number: int) -> None:
         """Close the request, and drop the answers that only it could claim."""
         self._unwritten.pop(number, None)
@@ -161,23 +167,22 @@ class AnswerReader:
     # ---- the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        consumer: KafkaConsumer | None = None
+        reader: LogReader | None = None
         while self._await_request():
             try:
-                deadline = Deadline(_DEADLINE_S)
-                if consumer is None:
-                    consumer = self._connect(deadline)
-                self._seek_end(consumer, deadline)
+                if reader is None:
+                    reader = LogReader(self._client, [self._topic], waits=_WAITS)
+                positions = self._ends(reader)
                 self._begin()
                 while self._goes_on():
-                    self._take(self._poll(consumer))
+                    self._take(reader.poll(positions, self._fetch_bytes))
             except Exception as error:  # noqa: BLE001 - the futures must fail with it
                 self._fail(self._explained(error))
-                if consumer is not None:
-                    close(consumer)
-                consumer = None
-        if consumer is not None:
-            close(consumer)
+                if reader is not None:
+                    reader.close()
+                reader = None
+        if reader is not None:
+            reader.close()
 
     def _await_request(self) -> bool:
         """Wait for the first open request; False: closed."""
@@ -185,29 +190,8 @@ class AnswerReader:
             self._changed.wait_for(lambda: self._closed or self._joining)
             return not self._closed
 
-    def _connect(self, deadline: Deadline) -> KafkaConsumer:
-        return open_reader(
-            self._client,
-            deadline,
-            max_poll_records=self._poll_records,
-            fetch_max_bytes=_FETCH_BYTES_MAX,
-        )
-
-    def _seek_end(self, consumer: KafkaConsumer, deadline: Deadline) -> None:
-        def seek() -> None:
-            numbers = consumer.partitions_for_topic(self._topic)
-            if not numbers:
-                raise ConfigError(
-                    f"Kafka at {self._client.address} has no reply topic {self._topic!r}: "
-                    "`duewheel init` creates it"
-                )
-            partitions = [TopicPartition(self._topic, number) for number in sorted(numbers)]
-            ends = consumer.end_offsets(partitions, timeout_ms=deadline.remaining_ms())
-            consumer.assign(partitions)
-            for partition, end in ends.items():
-                consumer.seek(partition, end)
-
-        self._client.call(deadline, f"find the end of {self._topic}", seek)
+    def _ends(self, reader: LogReader) -> dict[tuple[str, int], int]:
+        return reader.offsets(reader.existing("reply topic", INIT_MAKES_IT), LATEST)
 
     def _begin(self) -> None:
         with self._changed:
@@ -224,12 +208,8 @@ class AnswerReader:
                 self._reading = False
             return self._reading
 
-    def _poll(self, consumer: KafkaConsumer) -> Iterable[Any]:
-        polled = consumer.poll(timeout_ms=_POLL_MS)
-        return [record for records in polled.values() for record in records]
-
-    def _take(self, records: Iterable[Any]) -> None:
-        answers = list(_answers(records))
+    def _take(self, records: Iterable[Record]) -> None:
+        answers = list(answers_in(records))
         with self._changed:
             newest = next(reversed(self._unwritten), None)
             for source, word in answers:
@@ -266,7 +246,7 @@ class AnswerReader:
         self._joining.clear()
 
 
-def _answers(records: Iterable[Any]) -> Iterator[tuple[str, Answer]]:
+def answers_in(records: Iterable[Record]) -> Iterator[tuple[str, Answer]]:
     """Source and word of those records that are answers; others may lie there, too."""
     for record in records:
         headers = dict(record.headers)  # of several with a name the last one counts

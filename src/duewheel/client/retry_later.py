@@ -15,8 +15,10 @@ history of its attempts in headers (retry_headers.py). What holds depends on the
     DelayProducer             `send` returns once Kafka has acknowledged the record. Commit the
                               offset after it: at least once. A consumer that is killed between the
                               two handles the message again, and may write its retry twice.
-    transactional producer    `send` writes into the open transaction. With the offsets in the same
-                              one: exactly once. `in_transactions` makes it so for each message.
+    transactional producer    `send` writes into the open transaction, and returns once Kafka has
+                              acknowledged the record there. With the offsets in the same one:
+                              exactly once. `in_transactions` makes it so for each message;
+                              transactions over many messages need `transaction` (transactions.py).
 
 Not thread-safe beyond its producer: a consumer has one.
 """
@@ -32,6 +34,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from kafka.errors import CommitFailedError, IllegalStateError
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from duewheel.client import request_headers
@@ -40,6 +43,7 @@ from duewheel.client.message_reader import RawBytes
 from duewheel.client.producer import DelayProducer
 from duewheel.client.retry_headers import Attempts, Failure, error_text, own_headers
 from duewheel.client.retry_policy import RetryPolicy
+from duewheel.client.transactions import transaction
 from duewheel.clock import Clock, SystemClock
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.schemas.header_names import ID_BYTES_MAX, RETRY_ERROR, RETRY_ERROR_TEXT, RETRY_REASON
@@ -73,6 +77,10 @@ class Retry:
     end: RetryEnd | None
 
 
+class _HandlerError(Exception):
+    """The handler has failed; its own error is the cause. Kafka's errors are raised as they are."""
+
+
 class RetryLater:
     """See the module's head."""
 
@@ -101,7 +109,7 @@ class RetryLater:
                 a retry in the shared one would reach all of them.
             describe: makes the text of an error for the headers; by default `str`, with passwords
                 and the like left out where their form shows them.
-            timeout_s: for the acknowledgement outside of transactions.
+            timeout_s: for the acknowledgement of a retry or dead letter.
             chance: draws the waits.
             clock: for deadlines.
 
@@ -123,6 +131,7 @@ class RetryLater:
         self._timeout_s = timeout_s
         self._chance = random.Random() if chance is None else chance
         self._clock = SystemClock() if clock is None else clock
+        self._failure: Exception | None = None  # of a transaction of `in_transactions`
 
     def __call__(self, handler: Callable[[Any], T]) -> Callable[[Any], T | Retry]:
         """Decorates a function of a record: an exception of its becomes a retry, or a dead letter.
@@ -147,8 +156,10 @@ class RetryLater:
 
         It contains what the function has sent with the producer, and the record's offset. If the
         function fails, that transaction is aborted, and another one contains the retry and the
-        offset. An error of Kafka is raised, and leaves the producer unusable, so that the record is
-        not skipped: close both clients, and begin again at the committed offsets.
+        offset. It is committed once Kafka has acknowledged each record of it. Otherwise Kafka's
+        error is raised, and every later call raises too, so that the record is not skipped: close
+        both clients, and begin again at the committed offsets. So it is (CommitFailedError) after
+        the group has evicted the consumer, whose handler took longer than `max_poll_interval_ms`.
 
         Args:
             consumer: of the records; with a group, `enable_auto_commit=False` and
@@ -167,23 +178,53 @@ class RetryLater:
         def decorate(handler: Callable[[Any], T]) -> Callable[[Any], T | Retry]:
             @functools.wraps(handler)
             def handle(record: Any) -> T | Retry:
-                result: T | Retry
-                self._producer.begin_transaction()
+                if self._failure is not None:
+                    raise IllegalStateError(
+                        f"an earlier message has no committed outcome ({self._failure!r}): close "
+                        "producer and consumer, and begin again at the committed offsets"
+                    )
                 try:
-                    result = handler(record)
-                except Exception as error:  # noqa: BLE001 - as above
-                    self._producer.abort_transaction()
-                    self._producer.begin_transaction()
-                    result = self.send(record, error)
-                partition = TopicPartition(record.topic, record.partition)
-                offsets = {partition: OffsetAndMetadata(record.offset + 1, "", -1)}
-                self._producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
-                self._producer.commit_transaction()
-                return result
+                    return self._in_transaction(handler, record, consumer)
+                except Exception as error:
+                    self._failure = error
+                    raise
 
             return handle
 
         return decorate
+
+    def _in_transaction(self, handler: Callable[[Any], T], record: Any, consumer: Any) -> T | Retry:
+        """Handles a record in a transaction; after a failure, writes its retry in another one."""
+        try:
+            with transaction(self._producer):
+                try:
+                    result = handler(record)
+                except Exception as error:
+                    raise _HandlerError from error
+                self._send_offset(record, consumer)
+        except _HandlerError as failed:
+            cause = failed.__cause__
+            assert isinstance(cause, Exception)
+        else:
+            return result
+        with transaction(self._producer):
+            retry = self.send(record, cause)
+            self._send_offset(record, consumer)
+        return retry
+
+    def _send_offset(self, record: Any, consumer: Any) -> None:
+        """Adds the offset after the record to the open transaction."""
+        partition = TopicPartition(record.topic, record.partition)
+        offsets = {partition: OffsetAndMetadata(record.offset + 1, "", -1)}
+        member = consumer.group_metadata()
+        # Kafka takes offsets without a generation unchecked, as those of a consumer without a group
+        # subscription. One that its group has evicted has none either: it would commit a message
+        # that its successor has handled, and take the offset back.
+        if consumer.subscription() is not None and (
+            member.generation_id < 0 or partition not in consumer.assignment()
+        ):
+            raise CommitFailedError
+        self._producer.send_offsets_to_transaction(offsets, member)
 
     def send(self, record: Any, error: Exception, deadline_ms: int | None = None) -> Retry:
         """Writes the retry of a failed message, or its dead letter.
@@ -196,7 +237,8 @@ class RetryLater:
 
         Raises:
             InvalidTimer: the consumer has deserialized the record; nothing was sent.
-            KafkaError: Kafka has not acknowledged the record: do not commit its offset.
+            KafkaError: Kafka has not acknowledged the record: do not commit its offset, and abort
+                an open transaction.
         """
         attempts, now_ms = Attempts.of(record), self._clock.now_ms()
         if deadline_ms is None:
@@ -256,12 +298,10 @@ class RetryLater:
         key, value = _octets(record.key, "key"), _octets(record.value, "value")
         if key is None and value is None:
             value = b""  # kafka-python writes no record without both
-        if self._transactional:
-            self._producer.send(topic, value, key, headers)
-        else:
-            raw = None if value is None else RawBytes(value)
-            raw_key = None if key is None else RawBytes(key)
-            self._producer.send(topic, raw, raw_key, headers).get(self._timeout_s)
+        if not self._transactional:  # a DelayProducer may have serializers
+            key = None if key is None else RawBytes(key)
+            value = None if value is None else RawBytes(value)
+        self._producer.send(topic, value, key, headers).get(self._timeout_s)
 
 
 def _is_transactional(producer: Any, timer_topic: str) -> bool:

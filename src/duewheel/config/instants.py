@@ -1,13 +1,37 @@
-"""Instants as text: epoch milliseconds, or ISO-8601 with a zone."""
+"""Instants: epoch milliseconds, ISO-8601 with a zone; the one place that rounds them."""
 
 from __future__ import annotations
 
+import math
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 from duewheel.errors import ConfigError
 
 _MS_MAX = 2**53  # 285,000 years
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def ms_up(instant: datetime | float | Decimal, per_ms: int = 1) -> int:
+    """Converts to whole epoch milliseconds, up: rounded down, a timer could be early.
+
+    >>> ms_up(datetime(2027, 1, 15, 8, 0, 0, 1, tzinfo=UTC)), ms_up(1_800_000_000.001, 1_000)
+    (1800000000001, 1800000000001)
+
+    Args:
+        instant: with a zone; or a number, with the decimal digits that it is written with.
+        per_ms: by which a number is multiplied to milliseconds; 1,000 for seconds.
+
+    Raises:
+        ValueError, OverflowError: it is no finite number.
+    """
+    if isinstance(instant, datetime):
+        return -((_EPOCH - instant) // _MILLISECOND)
+    # repr has the digits of a float; times 1,000 it could be a little above a whole millisecond.
+    exact = Decimal(repr(instant)) if isinstance(instant, float) else Decimal(instant)
+    return math.ceil(exact * per_ms)
 
 
 def parse_instant(text: str) -> datetime | int:
@@ -27,7 +51,7 @@ def parse_instant(text: str) -> datetime | int:
 
 
 def epoch_ms(instant: datetime | int) -> int:
-    """Converts an instant to epoch milliseconds.
+    """Converts an instant to epoch milliseconds, rounded up.
 
     Raises:
         ConfigError: it has no zone, or lies beyond all calendars.
@@ -35,7 +59,7 @@ def epoch_ms(instant: datetime | int) -> int:
     if isinstance(instant, datetime):
         if instant.tzinfo is None:
             raise ConfigError(f"{instant} has no zone: it could be any hour")
-        instant = round(instant.timestamp() * 1000)
+        instant = ms_up(instant)
     if abs(instant) > _MS_MAX:
         raise ConfigError(f"{instant} ms is no instant")
     return instant

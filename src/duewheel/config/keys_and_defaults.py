@@ -287,6 +287,9 @@ class IngestSection(Section):
     """Where Spark's tasks run: `local[n]`, in n processes on this host (`*`: one per processor);
     `spark://host:port` or `k8s://https://host:port`, on a cluster. The driver itself runs on this
     host."""
+    niceness: Annotated[int, Field(ge=0, le=19)] = 5
+    """Added to the niceness of ingest and of Spark once ingest is ready: where processors are
+    scarce, delivery goes first. 0: both have the same priority."""
     shared_folder: Path | None = None
     """With a cluster: a folder that this host and all executors have at the same path, such as a
     mounted volume. Timers are handed over there instead of through the driver's JVM."""

@@ -88,6 +88,7 @@ class Settings(BaseSettings):
     )
 
     _set_by: tuple[tuple[str, frozenset[str]], ...] = PrivateAttr(default=())
+    _loaded_from: tuple[Path | None, Mapping[str, Any]] = PrivateAttr(default=(None, {}))
 
     @classmethod
     def settings_customise_sources(
@@ -158,6 +159,15 @@ class Settings(BaseSettings):
         found = (source for source, keys in reversed(self._set_by) if key in keys)
         return next(found, "default")
 
+    def reloaded(self) -> Settings:
+        """Returns the settings that `load` gives now: the same file, which may have been edited,
+        and the same flags.
+
+        Raises:
+            ConfigError: as `load`.
+        """
+        return load(*self._loaded_from)
+
     def no_data_dir(self) -> NoDataDirectory:
         """Makes the error of a command that finds no data directory: the place, and its source."""
         path, source = self.storage.data_dir.absolute(), self.source("storage.data_dir")
@@ -204,6 +214,7 @@ def load(
     try:
         settings = Settings(**merged)
         settings._set_by = tuple((source, frozenset(_keys(layer))) for source, layer in layers)
+        settings._loaded_from = (path, overrides or {})
     except ValidationError as error:
         problems += [_explain(key, text, layers) for key, text in _problems(error)]
     except UnicodeEncodeError:

@@ -104,7 +104,10 @@ def _share(value: object) -> object:
         if not 0 < percent < 100:
             raise ValueError(f'"{value}" is no share: a number between 0 and 100, and %')
         return Share(percent=percent)
-    size = _size(value)
+    try:
+        size = _size(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; or a share, such as 5%") from None
     if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
         return Share(size)
     return value

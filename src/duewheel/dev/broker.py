@@ -260,7 +260,8 @@ class DevBroker:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while _STARTED not in (news := _read_from(log, size_before)):
             if self._process.wait(0.05):
-                output = _tail(news.decode(errors="replace")) or _tail(self._printed())
+                # The JVM complains on its own output, also after Kafka has begun its log.
+                output = _tail(news.decode(errors="replace") + self._printed())
                 if "Address already in use" in output:
                     raise PortTaken(f"a port of {self._ports} on {HOST} is in use")
                 raise DuewheelError(f"the broker in {self._folder} did not start:\n{output}")

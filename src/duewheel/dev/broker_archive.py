@@ -6,6 +6,7 @@ import sys
 
 from kafka import KafkaAdminClient, KafkaProducer
 
+from duewheel.client.transactions import transaction
 from duewheel.dev.broker import JVM_OPTIONS, DevBroker
 from duewheel.dev.jars import broker_archive
 from duewheel.errors import DuewheelError
@@ -41,9 +42,8 @@ def _use(servers: str) -> None:
     admin.close()
     producer = KafkaProducer(bootstrap_servers=servers, transactional_id=_TOPIC)
     producer.init_transactions()
-    producer.begin_transaction()
-    producer.send(_TOPIC, b"value")
-    producer.commit_transaction()
+    with transaction(producer):
+        producer.send(_TOPIC, b"value")
     producer.close()
 
 

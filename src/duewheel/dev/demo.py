@@ -48,8 +48,9 @@ from duewheel.runtime.dequeue_process import init_progress
 
 PARTITIONS = 4
 _SHORTEST_DELAY_MS = 1_000
-_READY_S = 180.0  # Spark's start on a busy machine
-_LAST_DELIVERY_S = 60.0  # longest wait for the last delivery, after the last due time
+# The longest wait without a sign that the shard gets on: while it is not ready, and once it is. A
+# start of Spark takes minutes on a busy machine.
+_NOT_READY_S, _READY_S = 300.0, 60.0
 _DOUBLES_S = 2.0  # after the last delivery: a double would arrive within
 _WAIT_S = 0.1
 _READY_VALUE = b"-1 ready"  # its number comes first
@@ -183,14 +184,25 @@ class Demo:
     # ---- 2. and 3. -----------------------------------------------------------------------------
 
     def _await_ready(self, settings: Settings, running: _DemoShard) -> None:
-        with self._console.status("starting Spark and the dequeue process"):
+        begun_s, what = time.monotonic(), "starting Spark and the dequeue process"
+        with self._console.status(what) as line:
+
+            def arrived() -> bool:
+                passed_s, why = time.monotonic() - begun_s, running.shard.not_ready()
+                line.update(f"{what}, {passed_s:.0f} s{why and f': {why}'}")
+                return bool(running.arrivals.timers)
+
             producer = KafkaProducer(**settings.kafka.client_options("producer"))
             try:
                 headers = self._headers(("TIMER_DELAY_MS", b"0"))
                 producer.send(self._timer_topic, _READY_VALUE, headers=headers).get(timeout=30)
             finally:
                 producer.close(timeout=5)
-            self._wait(lambda: bool(running.arrivals.timers), _READY_S, running)
+            if not self._wait(arrived, running):
+                raise DuewheelError(
+                    "nothing was delivered, and the shard does not get on: "
+                    f"{running.shard.not_ready() or 'it reports no reason'}"
+                )
         self._first_delivery_s = time.monotonic() - self._started_s
 
     def _headers(self, when: tuple[str, bytes]) -> list[tuple[str, bytes]]:
@@ -240,7 +252,7 @@ class Demo:
     def _await_deliveries(self, expected: dict[int, _Expected], running: _DemoShard) -> None:
         """Shows the progress until every timer has arrived, or the wait ends."""
         last_due_ms = max(timer.due_ms for timer in expected.values())
-        left_s = (last_due_ms - self._clock.now_ms()) / 1000 + _LAST_DELIVERY_S
+        left_s = (last_due_ms - self._clock.now_ms()) / 1000
         columns = (
             TextColumn("[bold]delivered"),
             BarColumn(),
@@ -260,21 +272,28 @@ class Demo:
                 progress.update(task, completed=arrived, pending=pending, late=shown)
                 return arrived >= len(expected)
 
-            self._wait(complete, left_s, running, must=False)
+            self._wait(complete, running, left_s)
         time.sleep(_DOUBLES_S)
 
-    def _wait(
-        self, done: Callable[[], bool], timeout_s: float, running: _DemoShard, must: bool = True
-    ) -> None:
-        end_s = time.monotonic() + timeout_s
+    def _wait(self, done: Callable[[], bool], running: _DemoShard, at_least_s: float = 0.0) -> bool:
+        """Waits as long as something moves; returns whether it is done.
+
+        Raises:
+            DuewheelError: the shard has ended, or a process of it does not come back.
+        """
+        shard, last = running.shard, None
+        moved_s = time.monotonic() + at_least_s
         while not done():
             running.arrivals.require_alive()
-            running.shard.tend()
-            if time.monotonic() > end_s:
-                if must:
-                    raise DuewheelError(f"nothing was delivered within {timeout_s:.0f} s")
-                return
+            shard.tend()
+            shard.require_returning()
+            signs, now_s = (len(running.arrivals.timers), *shard.signs()), time.monotonic()
+            if signs != last:
+                last, moved_s = signs, max(now_s, moved_s)
+            elif now_s - moved_s > (_NOT_READY_S if shard.not_ready() else _READY_S):
+                return False
             time.sleep(_WAIT_S)
+        return True
 
     # ---- 5. ----------------------------------------------------------------------------------
 

@@ -59,6 +59,8 @@ def examine(settings: Settings) -> Iterator[Diagnosis]:
     data_dir = settings.storage.data_dir.absolute()
     yield check_file_system(data_dir, _file_system(data_dir))
     yield _trial(data_dir)
+    if data_dir.exists():
+        yield check_rights(data_dir)
     yield _room(settings, data_dir)
     if (data_dir / "timerwheel").exists():
         yield _allocated(data_dir / "timerwheel")
@@ -133,6 +135,20 @@ def _trial(data_dir: Path) -> Diagnosis:
         "; ".join(problems) or "allocates, maps and locks",
         error=bool(problems),
         remedy="set storage.data_dir to a directory on a local disk",
+    )
+
+
+def check_rights(data_dir: Path) -> Diagnosis:
+    """Checks that no other user can read message bodies or the key of copies."""
+    readable = list(fs.HOST_FS.readable_by_others(data_dir))
+    return diagnose(
+        "data_rights",
+        str(data_dir),
+        f"others have rights to {len(readable)} files and directories, first {readable[0]}"
+        if readable
+        else "only its owner can read its files",
+        error=bool(readable),
+        remedy="start the shard, which takes these rights away; or chmod -R go-rwx on it",
     )
 
 

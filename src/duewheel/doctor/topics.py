@@ -18,6 +18,7 @@ from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.all_shards_progress import ShardRecord, all_shards, require_as_many
 from duewheel.kafka.topic_requirements import TopicFinding, remedy_command
+from duewheel.kafka.transaction_settings import SPAN_MIN_MS, unsurvivable
 
 _TRANSACTION_LOG = "__transaction_state"
 _IN_SYNC_MIN = "min.insync.replicas"
@@ -38,6 +39,7 @@ def examine(cluster: Cluster) -> Iterator[Diagnosis]:
     existing = {name: topic for name, topic in topics.items() if topic.exists}
     for topic in existing.values():
         yield from durability(topic, cluster.address)
+        yield from survivable(topic, cluster.address)
     for target in targets:
         if not topics[target].exists and not topics[target].is_forbidden:
             yield _missing_target(target, cluster.address)
@@ -140,6 +142,21 @@ def _problems(topic: Topic, address: str) -> Iterator[tuple[Severity, str, str]]
     elif in_sync_min >= replicas:
         text = f"{replicas} replicas, {_IN_SYNC_MIN} {in_sync_min}: no writes with one broker away"
         yield "warning", text, set_to(f"{_IN_SYNC_MIN}={replicas - 1}")
+
+
+def survivable(topic: Topic, address: str) -> Iterator[Diagnosis]:
+    """Checks for a setting that no transaction survives."""
+    found = unsurvivable(topic.config)
+    if found:
+        name, value = found
+        yield Diagnosis(
+            "transaction_settings",
+            "error",
+            f"topic {topic.name}",
+            f"{name} is {value}, below {SPAN_MIN_MS}: Kafka may refuse the end of a transaction "
+            "there, so its timers are parked",
+            remedy_command(address, topic.name, f"{name}=3600000"),
+        )
 
 
 def sizes(timers: Sequence[Topic], targets: Sequence[Topic], address: str) -> Iterator[Diagnosis]:

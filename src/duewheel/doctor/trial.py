@@ -176,10 +176,7 @@ class _Trial:
 
     def _read(self) -> set[bytes]:
         found = newest_records(
-            self._cluster.client,
-            self._cluster.admin,
-            self._partition.topic,
-            self._cluster.deadline(),
+            self._cluster.client, self._partition.topic, self._cluster.deadline()
         )
         return {key for key, record in found.items() if record.value == self._run}
 

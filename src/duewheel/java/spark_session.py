@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from duewheel.config.settings import Settings
@@ -11,6 +12,8 @@ from duewheel.java.class_archive import archive_options
 from duewheel.java.find import find_java
 from duewheel.java.spark_archive import spark_archive
 from duewheel.osutil import logs
+from duewheel.streaming.executors import is_local
+from duewheel.streaming.fork_server import forking_python
 from duewheel.streaming.session import Session, SessionOptions, start_session, stop_session
 
 
@@ -33,20 +36,24 @@ def spark_session(
         SparkUnavailable: the cluster's master is away, or refuses the application.
         DuewheelError: the JVM does not start.
     """
-    java = find_java()
-    session = start_session(
-        SessionOptions(
-            app_name=app_name,
-            work_dir=work_dir,
-            java_home=java.home,
-            master=settings.ingest.spark_master,
-            driver_memory=settings.ingest.driver_memory,
-            log_pattern=logs.jvm_pattern("ingest", logs.resolve(settings.log.format)),
-            java_options=archive_options(spark_archive(java)),
-            conf=settings.spark_conf(),
+    java, master = find_java(), settings.ingest.spark_master
+    with ExitStack() as until_the_end:
+        # On a cluster Spark runs the planning process and the executors' tasks by the same path.
+        python = sys.executable
+        if is_local(master):
+            python = until_the_end.enter_context(forking_python(work_dir))
+        session = start_session(
+            SessionOptions(
+                app_name=app_name,
+                work_dir=work_dir,
+                java_home=java.home,
+                master=master,
+                python=python,
+                driver_memory=settings.ingest.driver_memory,
+                log_pattern=logs.jvm_pattern("ingest", logs.resolve(settings.log.format)),
+                java_options=archive_options(spark_archive(java)),
+                conf=settings.spark_conf(),
+            )
         )
-    )
-    try:
+        until_the_end.callback(stop_session, session)
         yield session
-    finally:
-        stop_session(session)

@@ -11,7 +11,7 @@ from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.config.settings import Settings
 from duewheel.errors import RecoveryRefused
 from duewheel.kafka import shard_settings
-from duewheel.kafka.clients import ClientSettings, close, open_admin
+from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.state_topic import newest_records
 
@@ -42,11 +42,7 @@ def all_shards(
     """
     client = ClientSettings(settings.kafka.client_options("consumer"))
     deadline = Deadline(shard_settings.publisher_limits(settings).start_deadline_s, stopping)
-    admin = open_admin(client, deadline)
-    try:
-        found = newest_records(client, admin, settings.state_topic, deadline, past_open=past_open)
-    finally:
-        close(admin)
+    found = newest_records(client, settings.state_topic, deadline, past_open=past_open)
     shards = {}
     for key, record in found.items():
         named = _KEY.fullmatch(key)

@@ -11,13 +11,11 @@ import random
 from duewheel.kafka.compression import compressed
 from duewheel.kafka.park_or_dead_letter import TopicLookup, route, targets_of
 from duewheel.kafka.partitioner import grouped
-from duewheel.kafka.receipts import Receipts, receipt_parts
+from duewheel.kafka.receipts import NO_RECEIPTS, Receipts, receipt_parts
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.copy_mac import signed
 from duewheel.schemas.wire.record_batch import split
 from duewheel.wheel.encoded import Encoded, Part
-
-NO_RECEIPTS = Receipts()
 
 
 def encode(
@@ -39,12 +37,19 @@ def encode(
         receipts: which deliveries have one, or a header with their lateness.
 
     Raises:
-        PublishDoubt: as `route` and `receipt_parts`.
-        Exception: as `route`.
+        PublishDoubt, Exception: as `route`.
     """
     # Before the rows are routed: their sizes decide about some.
     deliveries = receipts.with_lateness(deliveries, now_ms)
-    routed = route(deliveries, lookup, refused, dead_letter_topic, now_ms, copy_key=copy_key)
+    routed = route(
+        deliveries,
+        lookup,
+        refused,
+        dead_letter_topic,
+        now_ms,
+        copy_key=copy_key,
+        receipts=receipts,
+    )
     used_targets = dict(routed.used_targets)
     rows, groups = grouped(routed.deliveries, targets_of(used_targets), chance)
     rows = signed(rows, copy_key)
@@ -60,6 +65,5 @@ def encode(
             first += batch.count
     if receipts.topic is not None and len(delivered := receipts.rows(rows)):
         topic = receipts.topic
-        used_targets.update(lookup([topic]))
         parts += receipt_parts(rows, groups, delivered, topic, used_targets[topic])
     return Encoded(parts, routed.aside, used_targets, refused, copy_key, now_ms)

@@ -4,6 +4,9 @@
 - A constructor that fails leaves nothing: its network client is caught when it is made, and closed.
   kafka-python would leave a socket and a thread behind.
 - No error text contains the value of a secret setting.
+
+Importing this module gives kafka-python, also the application's own clients, a fast checksum. Alone
+it computes CRC-32C in Python, thousands of times slower, unless the LGPL package crc32c is there.
 """
 
 from __future__ import annotations
@@ -23,11 +26,17 @@ from kafka.errors import (
     UnsupportedSaslMechanismError,
 )
 from kafka.net.compat import KafkaNetClient
+from kafka.record import default_records, util
 
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
 from duewheel.kafka import login
 from duewheel.kafka.deadline import Deadline, DeadlineExceeded, within
 from duewheel.kafka.token_provider import tokens_of
+from duewheel.schemas.wire.crc32c import crc32c
+
+# Both names are kafka-python's own: a release without them computes its checksums as it likes.
+if getattr(util, "crc32c_c", crc32c) is None and hasattr(default_records, "calc_crc32c"):
+    default_records.calc_crc32c = crc32c
 
 T = TypeVar("T")
 Client = TypeVar("Client", KafkaAdminClient, KafkaConsumer, KafkaProducer)
@@ -58,9 +67,6 @@ _MISCONFIGURED = (
     UnsupportedSaslMechanismError,
 )
 _RECONNECT_BACKOFF_MAX_MS = 1_000  # kafka-python's own 30 s outlast a whole deadline
-# kafka-python also waits this long between two requests for metadata: with its own 100 ms, between
-# connecting and the first read.
-_READER_BACKOFF_MS = 10
 _CLOSE_DEADLINE_S = 5.0
 _REASON_AFTER_S = 1.5  # after which a client that is not connected asks why
 LOGIN_S = 10.0  # for one attempt to log in
@@ -251,31 +257,6 @@ def open_admin(settings: ClientSettings, deadline: Deadline) -> KafkaAdminClient
         KafkaUnavailable, ConfigError: as `ClientSettings.call`.
     """
     return settings.open(KafkaAdminClient, deadline)
-
-
-def open_reader(settings: ClientSettings, deadline: Deadline, **own: Any) -> KafkaConsumer:
-    """A consumer without a group: partitions are assigned, offsets are not stored. It reads
-    committed records unless `own` says otherwise, and continues at a log's start where retention
-    or compaction has moved that.
-
-    Args:
-        settings: of the cluster.
-        deadline: for the constructor.
-        own: settings of this one consumer.
-
-    Raises:
-        KafkaUnavailable, ConfigError: as `ClientSettings.call`.
-    """
-    return settings.open(
-        KafkaConsumer,
-        deadline,
-        group_id=None,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        metrics_enabled=False,
-        retry_backoff_ms=_READER_BACKOFF_MS,
-        **{"isolation_level": "read_committed", **own},
-    )
 
 
 def close(client: KafkaAdminClient | KafkaConsumer | KafkaNetClient) -> None:

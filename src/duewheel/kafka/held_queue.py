@@ -17,31 +17,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain
 
 import numpy as np
 import structlog
 from kafka import KafkaAdminClient
-from kafka.record.default_records import DefaultRecordBatch
 from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.held_copies import Held, batch_of, key_of, named, partition_of, value_of
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress
-from duewheel.kafka.clients import ClientSettings, close, open_reader
+from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.polling import records_until
+from duewheel.kafka.log.reader import LogReader
+from duewheel.kafka.log.records import Record
 from duewheel.kafka.state_topic import ends_of
 from duewheel.kafka.topic_requirements import FRAME_BYTES
 from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.hashing import source_names
 from duewheel.schemas.header_names import COPY_MAC, LETTER, ORIGIN, TIMER_ID
 from duewheel.schemas.wire.copy_mac import mac_header
-from duewheel.schemas.wire.record_batch import Batch, seal
+from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
+from duewheel.schemas.wire.record_rows import rows_of
 from duewheel.schemas.wire.single_record import Header, encode, several, single
 from duewheel.wheel.encoded import EncodingTarget, Part
 
 _BYTES_AT_ONCE = 4 * 1024 * 1024
+_FETCH_BYTES = 1 << 20
 # The sender sends one batch of a partition at a time: more would exceed the deadline.
 BATCHES_AT_ONCE = 256
 READ_BYTES = 64 * 1024 * 1024  # of the state topic, for one transaction
@@ -142,22 +144,16 @@ def moved(
     if not free:
         return Moved(held=held)
     stable, end = ends_of(settings, admin, where, deadline)
-    consumer = open_reader(settings, deadline)
-
-    def read() -> Moved:
-        consumer.assign([where])
-        consumer.seek(where, min(held[place].start_offset for place in free))
-        records = records_until(consumer, where, stable, deadline)
+    place = where.topic, where.partition
+    start = min(held[place].start_offset for place in free)
+    with LogReader(settings, [where.topic], deadline=deadline) as reader:
+        parts = reader.records({place: (start, stable)}, _FETCH_BYTES)
+        records = chain.from_iterable(records for records, _ in parts)
         return taken_batches(records, progress, free, bounds, all_seen=stable == end)
-
-    try:
-        return settings.call(deadline, f"read the copies in {where.topic}", read)
-    finally:
-        close(consumer)
 
 
 def taken_batches(
-    records: Iterable[Any],
+    records: Iterable[Record],
     progress: Progress,
     free: Collection[Place],
     bounds: Bounds,
@@ -177,14 +173,15 @@ def taken_batches(
         if read > READ_BYTES:
             left = {place: _behind(of, record.offset) for place, of in left.items()}
             break
-        place = partition_of(record.key)
+        key = record.key or b""
+        place = partition_of(key)
         if place not in left or record.value is None or record.offset < left[place].start_offset:
             continue  # moved already, and not compacted yet: moving it again would deliver twice
         batch, topic_id = batch_of(record.value)
         if not progress.has_topic(place[0], topic_id):
             batch = as_first_copies(place, batch, progress.epochs.newest.signing_key)
         parts.append(Part(*place, batch, None, is_whole=True))
-        moved_keys.append(record.key)
+        moved_keys.append(key)
         left[place] = Held(record.offset + 1, left[place].records - batch.count)
         if left[place].records <= 0:
             del left[place]
@@ -205,12 +202,11 @@ def as_first_copies(place: Place, batch: Batch, copy_key: bytes) -> Batch:
     """Copies for a timer topic that was recreated since: each becomes its timer's first record,
     keeps the timer's id, and is signed again.
     """
-    sealed = bytes(seal(batch.body, batch.count, timestamp_ms=0))
     records = []
-    for number, record in enumerate(DefaultRecordBatch(sealed)):
-        headers = _of_first_copy(place, record.headers)
-        headers += mac_header(copy_key, place, record.key, record.value, headers)
-        records.append(encode(number, record.key, record.value, headers))
+    for number, (_, _, record_key, value, own) in enumerate(rows_of(batch.body, batch.count)):
+        headers = _of_first_copy(place, own)
+        headers += mac_header(copy_key, place, record_key, value, headers)
+        records.append(encode(number, record_key, value, headers))
     return Batch(memoryview(b"".join(records)), batch.count)
 
 

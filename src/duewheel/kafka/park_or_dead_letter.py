@@ -8,6 +8,7 @@
                                       (wheel/dequeue/requeue.py). If that refuses the copy: dead
                                       letter, which can be replayed; waiting for the target would
                                       delay every other row
+    its receipt has no place for now  parked (receipts.py)
     in excess of its slot             spread: parked until a later slot (wheel/slot_overflow.py)
     dead letter, while its topic      waits as a copy in its timer topic
     takes no writes
@@ -26,6 +27,7 @@ import numpy as np
 from duewheel.errors import PublishDoubt
 from duewheel.kafka import partitioner
 from duewheel.kafka import unpublishable_rows as unpublishable
+from duewheel.kafka.receipts import NO_RECEIPTS, Receipts
 from duewheel.schemas.arrays import Bool, Int32
 from duewheel.schemas.batches import ANY_TIME, Deliveries
 from duewheel.schemas.wire.copy_mac import signed
@@ -59,6 +61,7 @@ def route(
     now_ms: int,
     wait_ms: tuple[int, int] = requeue.WAIT_MS,
     copy_key: bytes = b"",
+    receipts: Receipts = NO_RECEIPTS,
 ) -> Routed:
     """Address rows that can never be published to the dead-letter topic, and rows that cannot be
     published for now to their timer topic.
@@ -72,6 +75,7 @@ def route(
         now_ms: from which parked rows wait.
         wait_ms: the first wait, and the longest.
         copy_key: signs copies that become dead letters; their replay is a copy again.
+        receipts: which rows have one.
 
     Raises:
         PublishDoubt: neither the dead-letter topic nor a row's timer topic exists.
@@ -91,6 +95,7 @@ def route(
     waiting = partitioner.without_target(deliveries, targets) & (reason == Reason.NONE)
     reason[waiting & deliveries.answer] = Reason.TARGET_UNAVAILABLE
     waiting &= ~deliveries.answer
+    waiting |= receipts.without_place(deliveries, fetch) & (reason == Reason.NONE)
     spread = (reason == Reason.NONE) & spread_rows(deliveries)
     if (waiting | spread).any():
         targets = fetch(topic for topic, _ in deliveries.source_partitions)

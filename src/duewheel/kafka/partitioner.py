@@ -41,17 +41,18 @@ def used_topics(deliveries: Deliveries) -> list[str]:
 
 
 def without_target(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
-    """Rows whose target partition takes no writes for now.
+    """Rows whose target partition takes no writes for now, or whose target is not looked up yet.
 
     Excluded are dead letters and copies, which have no other place to wait, and rows without a
     fixed partition as long as another one takes writes.
     """
-    if not any(topic in targets and targets[topic].unavailable for topic in deliveries.targets):
-        return np.zeros(len(deliveries), np.bool_)
-    partition = _partitions(deliveries, targets, lambda free: free[0])
-    rows = _unavailable(deliveries, targets, partition)
-    rows &= ~(deliveries.dead_letter | deliveries.is_copy)
-    return rows
+    known = [targets.get(topic) for topic in deliveries.targets]
+    unknown = np.array([one is not None and one.is_unknown for one in known], np.bool_)
+    rows: Bool = unknown[deliveries.target]
+    if any(one is not None and one.unavailable for one in known):
+        partition = _partitions(deliveries, targets, lambda free: free[0])
+        rows = rows | _unavailable(deliveries, targets, partition)
+    return rows & ~(deliveries.dead_letter | deliveries.is_copy)
 
 
 def _unavailable(deliveries: Deliveries, targets: Mapping[str, Target], partition: Int64) -> Bool:

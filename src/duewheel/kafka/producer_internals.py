@@ -27,7 +27,8 @@ from kafka.structs import TopicPartition
 
 from duewheel.errors import ConfigError
 from duewheel.kafka.deadline import Deadline, DeadlineExceeded
-from duewheel.schemas.wire.record_batch import HEADER_BYTES, Batch, seal
+from duewheel.schemas.wire.batch_header import HEADER_BYTES
+from duewheel.schemas.wire.record_batch import Batch, seal
 
 SUPPORTED_VERSION = "3.0.12"
 # Without InitProducerId v4 a fenced producer re-initialises itself, and fences its successor.

@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import threading
 
-from kafka import KafkaAdminClient, KafkaConsumer
+from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.errors import DuewheelError
-from duewheel.kafka.clients import ClientSettings, close, open_admin, open_reader
+from duewheel.kafka.clients import ClientSettings, close, open_admin
 from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.log.ends import EARLIEST, LATEST
+from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.state_topic import StateRecord, read_records, search_record
 from duewheel.wheel.publisher_protocol import Seen
 
@@ -52,7 +54,7 @@ class KafkaProgressReader:
         self._transactional_id = transactional_id
         self._stopping = stopping
         self._deadline_s = deadline_s
-        self._consumer: KafkaConsumer | None = None
+        self._reader: LogReader | None = None
         self._end = 0
         self._newest: StateRecord | None = None
         self._seen: Seen | None = None
@@ -61,15 +63,12 @@ class KafkaProgressReader:
         """See ProgressReader."""
         deadline = Deadline(self._deadline_s, self._stopping)
         try:
-            if self._consumer is None:
+            if self._reader is None:
                 self._end, self._newest = 0, None
-                self._consumer = open_reader(self._settings, deadline)
-            consumer = self._consumer
-            found = self._settings.call(
-                deadline,
-                f"read the progress in {self._partition.topic}",
-                lambda: self._poll(consumer, deadline),
-            )
+                topics = [self._partition.topic]
+                self._reader = LogReader(self._settings, topics, deadline=deadline)
+            self._reader.deadline = deadline
+            found = self._poll(self._reader)
         except DuewheelError:
             self.close()
             raise
@@ -95,24 +94,24 @@ class KafkaProgressReader:
         finally:
             close(admin)
 
-    def _poll(self, consumer: KafkaConsumer, deadline: Deadline) -> StateRecord | None:
+    def _poll(self, reader: LogReader) -> StateRecord | None:
         """Read the end each time: otherwise a broker that is down would look like no news."""
         where = self._partition
-        end = int(consumer.end_offsets([where], timeout_ms=deadline.remaining_ms())[where])
+        (end,) = reader.offsets([where], LATEST).values()
         before, self._end = self._end, end
         if end == before:
             return self._newest
         if 0 < before < end:
-            return read_records(consumer, where, end, deadline).get(self._key, self._newest)
+            return read_records(reader, {where: (before, end)}).get(self._key, self._newest)
         # The first call, or a topic that was recreated.
-        firsts = consumer.beginning_offsets([where], timeout_ms=deadline.remaining_ms())
-        return search_record(consumer, where, self._key, (int(firsts[where]), end), deadline)
+        (first,) = reader.offsets([where], EARLIEST).values()
+        return search_record(reader, where, self._key, (first, end))
 
     def close(self) -> None:
         """Drop the client."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            close(consumer)
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
 
 def _ask_coordinator(admin: KafkaAdminClient, transactional_id: str) -> None:

@@ -33,15 +33,17 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import structlog
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError, KafkaTimeoutError, RequestTimedOutError
 from kafka.structs import TopicPartition
 
+from duewheel.checkpoints.obstacles import Obstacles
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.checkpoints.reshard_records import NOTICE_KEY, is_unfinished_notice
 from duewheel.clock import Clock
@@ -69,7 +71,7 @@ from duewheel.kafka.held_queue import (
     split,
 )
 from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.kafka.receipts import Receipts
+from duewheel.kafka.receipts import NO_RECEIPTS, Receipts
 from duewheel.kafka.state_topic import (
     StateRecord,
     broker_now_ms,
@@ -83,12 +85,14 @@ from duewheel.kafka.target_encoder import TargetEncoder
 from duewheel.kafka.target_metadata import NO_VERDICT, SentBatch, TargetCatalog
 from duewheel.kafka.transactional_producer import (
     TransactionalProducer,
+    blocked,
     is_fenced,
     preparation_deadline,
 )
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.batches import TopicPartition as Place
-from duewheel.schemas.wire.record_batch import HEADER_BYTES, Batch
+from duewheel.schemas.wire.batch_header import HEADER_BYTES
+from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.single_record import single
 from duewheel.wheel.encoded import Aside, EncodingTarget, Part
 from duewheel.wheel.publisher_protocol import Prepared
@@ -99,6 +103,7 @@ _OFF_MAX_MS = 1_000
 # A killed `reshard` leaves its notice behind. Once the progress is newer by this, the notice is
 # ignored: otherwise the shard could never start again.
 _NOTICE_AGE_MS = 60_000
+_ASK_S = 5.0  # for the reason why the transactional id cannot be taken
 _OUT_OF_TIME = (DeadlineExceeded, KafkaTimeoutError, RequestTimedOutError)
 _EXPECTED = (KafkaError, DeadlineExceeded, DuewheelError, internals.NoAnswer)
 
@@ -107,17 +112,25 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """The brokers' clock at a commit, and this host's boottime then."""
+    """The brokers' clock in a transaction, between two readings of this host's boottime.
+
+    Attributes:
+        brokers_ms: the brokers' clock.
+        began_ms, ended_ms: boottime before and after it.
+    """
 
     brokers_ms: int
-    boottime_ms: int
+    began_ms: int
+    ended_ms: int
 
-    def now_ms(self, clock: Clock) -> int:
-        """This host's clock, but within `_OFF_MAX_MS` of the brokers'. `brokers_ms` is behind the
-        brokers' clock by the duration of a commit at most.
+    def bounded(self, wanted_ms: int, boottime_ms: int) -> int:
+        """A time within `_OFF_MAX_MS` of the brokers' clock, which a slow transaction shows only
+        as a span: below its end the time could be seconds early, and records would precede their
+        due time.
         """
-        brokers_ms = self.brokers_ms + clock.boottime_ms() - self.boottime_ms
-        return min(max(clock.now_ms(), brokers_ms - _OFF_MAX_MS), brokers_ms + _OFF_MAX_MS)
+        least_ms = self.brokers_ms + boottime_ms - self.ended_ms - _OFF_MAX_MS
+        most_ms = self.brokers_ms + boottime_ms - self.began_ms + _OFF_MAX_MS
+        return min(max(wanted_ms, least_ms), most_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +142,14 @@ class PublishAttempt:
         parts: go to partitions of topics.
         records: of the state topic, beside the progress.
         aside: the rows that do not go where they were addressed.
+        due_ms: the latest due time of the timers that are delivered.
     """
 
     progress: Progress
     parts: Sequence[Part] = ()
     records: Sequence[Batch] = ()
     aside: Aside = field(default_factory=Aside)
+    due_ms: int = 0
 
     def batches(self, state: TopicPartition, key: bytes) -> Iterator[tuple[Place, Batch]]:
         """The batches in order; the progress, under this key, is last."""
@@ -168,6 +183,7 @@ class KafkaPublisher:
         receipts: Receipts | None = None,
         chance: random.Random | None = None,
         stopping: threading.Event | None = None,
+        note: Callable[[Obstacles], None] = lambda _: None,
     ) -> None:
         """Check the settings; connects nothing.
 
@@ -183,6 +199,7 @@ class KafkaPublisher:
             receipts: which deliveries have one; none by default.
             chance: chooses partitions for rows without key and request.
             stopping: once set, no call waits longer than a moment for Kafka.
+            note: gets the known obstacles of deliveries at every change.
 
         Raises:
             ConfigError: a client setting is unknown or decided by duewheel.
@@ -194,14 +211,16 @@ class KafkaPublisher:
         self._clock = clock
         self._limits = limits or PublisherLimits()
         self._stopping = stopping
-        self._catalog = TargetCatalog(self._settings, self._limits)
-        self._receipts = receipts or Receipts()
+        self._obstacles, self._on_obstacles = Obstacles(), note
+        self._catalog = TargetCatalog(
+            self._settings, self._limits, lambda topics: self._note(targets=topics)
+        )
         self._encoder = TargetEncoder(
             self._catalog,
             dead_letter_topic,
             chance or random.Random(),
             compression or Compression(),
-            self._receipts,
+            receipts or NO_RECEIPTS,
         )
         self._producer = TransactionalProducer(
             self._settings, transactional_id, self._limits, stopping
@@ -235,7 +254,7 @@ class KafkaPublisher:
         admin = open_admin(self._settings, deadline)
         try:
             self._require_topics(admin, deadline)
-            return self._read_progress(admin, deadline, past_open=False)
+            return self._read_progress(deadline, past_open=False)
         finally:
             close(admin)
 
@@ -247,13 +266,7 @@ class KafkaPublisher:
             KafkaUnavailable: no answer in time.
         """
         deadline = Deadline(self._limits.start_deadline_s, self._stopping)
-        admin = open_admin(self._settings, deadline)
-        try:
-            hidden_ms = last_write_ms(
-                self._settings, admin, self._state_partition, self._key, deadline
-            )
-        finally:
-            close(admin)
+        hidden_ms = last_write_ms(self._settings, self._state_partition, self._key, deadline)
         read_ms = self._last_read.timestamp_ms if self._last_read else 0
         return self.broker_now_ms() - max(read_ms, hidden_ms)
 
@@ -266,16 +279,9 @@ class KafkaPublisher:
         deadline = Deadline(self._limits.start_deadline_s, self._stopping)
         return broker_now_ms(self._settings, self._state_partition, deadline)
 
-    def _read_progress(
-        self, admin: KafkaAdminClient, deadline: Deadline, *, past_open: bool = True
-    ) -> Progress | None:
+    def _read_progress(self, deadline: Deadline, *, past_open: bool = True) -> Progress | None:
         found = self._last_read = newest_record(
-            self._settings,
-            admin,
-            self._state_partition,
-            self._key,
-            deadline,
-            past_open=past_open,
+            self._settings, self._state_partition, self._key, deadline, past_open=past_open
         )
         return Progress.decode(found.value) if found else None
 
@@ -294,8 +300,8 @@ class KafkaPublisher:
         try:
             self._admin = open_admin(self._settings, deadline)
             self._require_topics(self._admin, deadline)
-            self._producer.open([self._state_partition.topic], deadline)
-            found = self._read_progress(self._admin, deadline)
+            self._take(self._admin, deadline)
+            found = self._read_progress(deadline)
             if self._was_started and self._last_read and is_yield_requested(self._last_read):
                 raise Fenced("the partitions are being reassigned: `duewheel reshard` was run")
         except ConfigError as error:
@@ -314,6 +320,23 @@ class KafkaPublisher:
         self._was_started = True
         log.info("publisher started", transactional_id=self._transactional_id)
         return found
+
+    def _take(self, admin: KafkaAdminClient, deadline: Deadline) -> None:
+        """Take the transactional id; the error says why, if Kafka cannot end its transaction."""
+        try:
+            self._producer.open([self._state_partition.topic], deadline)
+        except KafkaUnavailable as error:
+            short = Deadline(_ASK_S, self._stopping)
+            why = blocked(self._settings, admin, self._transactional_id, short)
+            self._note(transaction=why)
+            raise KafkaUnavailable(f"{error}; {why}") if why else error from None
+        self._note(transaction="")
+
+    def _note(self, **changed: Any) -> None:
+        found = self._obstacles._replace(**changed)
+        if found != self._obstacles:
+            self._obstacles = found
+            self._on_obstacles(found)
 
     def log_ends(self, partitions: Sequence[Place]) -> Mapping[Place, int]:
         """See Publisher.
@@ -365,19 +388,19 @@ class KafkaPublisher:
     def _transact(self, attempt: PublishAttempt) -> int | None:
         """Steps 3 to 5 of the module's head; returns the brokers' clock, if it is in the reply."""
         batches = attempt.batches(self._state_partition, self._key)
-        outcomes = self._producer.transact("publish", batches, self._now_ms(), self._limits.quiet_s)
+        began_ms, now_ms = self._clock.boottime_ms(), self._now_ms(attempt.due_ms)
+        outcomes = self._producer.transact("publish", batches, now_ms, self._limits.quiet_s)
         self._require_acknowledged(attempt.parts, outcomes)
         stamp_ms = outcomes[-1].stamp_ms
         if stamp_ms is not None:
-            self._stamp = Stamp(stamp_ms, self._clock.boottime_ms())
+            self._stamp = Stamp(stamp_ms, began_ms, self._clock.boottime_ms())
         return stamp_ms
 
     def _doubt(self, error: Exception) -> PublishDoubt:
         """The error to raise. Marks partitions without an answer; moves less after a time-out."""
         if isinstance(error, internals.NoAnswer):
             for late in error.partitions:
-                if late.topic != self._receipts.topic:  # its records cannot be parked
-                    self._catalog.mark_unavailable((late.topic, late.partition), "no answer")
+                self._catalog.mark_unavailable((late.topic, late.partition), "no answer")
         reason = self._settings.explain(error)
         log.warning(
             "publish in doubt",
@@ -393,11 +416,15 @@ class KafkaPublisher:
             kind = Displaced
         return kind(f"transaction of {self._transactional_id!r}: {reason}")
 
-    def _now_ms(self) -> int:
+    def _now_ms(self, due_ms: int = 0) -> int:
         """The records' timestamp, near the brokers' clock once a commit has shown that: topics then
-        accept it however wrong this host's clock is.
+        accept it however wrong this host's clock is. `due_ms`: the latest due time of the timers;
+        a clock that was set back since their slot was closed could be below it.
         """
-        return self._stamp.now_ms(self._clock) if self._stamp else self._clock.now_ms()
+        now_ms = self._clock.now_ms()
+        if self._stamp is None:
+            return now_ms
+        return self._stamp.bounded(max(now_ms, due_ms), self._clock.boottime_ms())
 
     def _waits_from_ms(self) -> int:
         """When parked rows begin to wait. This host's clock closes their slot, but not while it is
@@ -437,8 +464,11 @@ class KafkaPublisher:
         topics = len(held) + len(partitioner.used_topics(prepared.deliveries))
         deadline = preparation_deadline(self._limits.publish_deadline_s, topics, self._stopping)
 
+        needed = self._encoder.needed_topics(prepared.deliveries).union(t for t, _ in held)
+
         def lookup(topics: Sequence[str]) -> Mapping[str, EncodingTarget]:
-            return self._encoder.encoding_targets(self._catalog.resolve(admin, topics, deadline))
+            found = self._catalog.resolve(admin, topics, deadline, needed)
+            return self._encoder.encoding_targets(found)
 
         def end() -> int:
             return ends_of(self._settings, admin, self._state_partition, deadline)[1]
@@ -469,6 +499,7 @@ class KafkaPublisher:
             parts,
             [*moves.deletions, *batches.records],
             replace(aside, held=batches.held, moved=moves.held != held),
+            latest_due_ms(prepared.deliveries),
         )
 
     def _require_acknowledged(
@@ -489,9 +520,14 @@ class KafkaPublisher:
             sent = SentBatch(part.topic, part.partition, size, part.source, part.is_whole)
             was_aborted = not progress.failed_itself and not isinstance(error, NO_VERDICT)
             alone = progress.error is None or was_aborted
-            alone = alone and part.topic != self._receipts.topic  # its records cannot be parked
             self._catalog.note_refusal(sent, error, alone=alone)
         raise failed[0][1] if failed else errors[0]
+
+
+def latest_due_ms(deliveries: Deliveries) -> int:
+    """The latest due time of the rows that are timers and no copies; 0 without one."""
+    others = deliveries.dead_letter | deliveries.is_copy | deliveries.answer
+    return int(np.max(deliveries.due_ms, where=~others, initial=0))
 
 
 def is_yield_requested(progress: StateRecord) -> bool:

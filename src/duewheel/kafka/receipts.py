@@ -2,8 +2,8 @@
 
 A receipt (schemas/receipts.py) is a record of the same transaction as its message, so it exists
 exactly if the delivery is committed, over kills, doubts and take-overs; nothing else counts or
-stores them. The price: while a partition of the receipts topic takes no writes, nothing is
-delivered from the timer topics with receipts.
+stores them. The price: a timer whose receipt has no place for now waits for that, as for its target
+(park_or_dead_letter.py).
 
 The partition of a receipt follows from the id, as with Kafka's Java client: compaction finds all
 receipts of an id, and they are in order.
@@ -13,23 +13,23 @@ Pure functions over columns: no client, any thread.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 
-from duewheel.errors import PublishDoubt
 from duewheel.kafka.compression import compressed
 from duewheel.kafka.partitioner import Group
 from duewheel.schemas import header_names as names
-from duewheel.schemas.arrays import Bool, Int64
+from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.columns import EMPTY, choose, decimals, join, take
 from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.receipts import receipt_bodies
 from duewheel.schemas.wire.record_batch import split_records
 from duewheel.schemas.wire.record_codec import Records, framed, header_name
-from duewheel.wheel.encoded import EncodingTarget, Part
+from duewheel.wheel.encoded import EncodingTarget, Part, Target
 
 # Rows are encoded ahead of their transaction. Once they are older than this, they are encoded
 # again: after an outage of Kafka the headers would be wrong by its length.
@@ -54,7 +54,31 @@ class Receipts:
         """The rows that have a receipt. Called once it is decided which rows are delivered."""
         if self.topic is None:
             return np.empty(0, np.int64)
-        return np.flatnonzero(_delivered(deliveries) & ~_is_from(deliveries, self.without))
+        return np.flatnonzero(self._have_one(deliveries))
+
+    def _have_one(self, deliveries: Deliveries) -> Bool:
+        return _delivered(deliveries) & ~_is_from(deliveries, self.without)
+
+    def without_place(
+        self, deliveries: Deliveries, fetch: Callable[[Sequence[str]], Mapping[str, Target]]
+    ) -> Bool:
+        """The rows whose receipt's partition takes no writes for now.
+
+        Args:
+            deliveries: the rows.
+            fetch: gives the target of the receipts topic; called if a row needs it.
+        """
+        rows: Bool = np.zeros(len(deliveries), np.bool_)
+        if self.topic is None or not (need := self._have_one(deliveries)).any():
+            return rows
+        target = fetch([self.topic])[self.topic]
+        if not target.partitions or target.unavailable.issuperset(range(target.partitions)):
+            return need
+        if target.unavailable:
+            where = np.flatnonzero(need)
+            partition = _partitions(take(deliveries.timer_id, where), target)
+            rows[where] = np.isin(partition, list(target.unavailable))
+        return rows
 
     def with_lateness(self, deliveries: Deliveries, now_ms: int) -> Deliveries:
         """The deliveries with the header in the rows that have one."""
@@ -76,6 +100,9 @@ class Receipts:
         return not self.lateness_headers or now_ms - encoded_ms <= LATENESS_ERROR_MAX_MS
 
 
+NO_RECEIPTS = Receipts()
+
+
 def receipt_parts(
     deliveries: Deliveries, groups: Sequence[Group], rows: Int64, topic: str, target: EncodingTarget
 ) -> list[Part]:
@@ -84,14 +111,10 @@ def receipt_parts(
     Args:
         deliveries: sorted by the partition of their targets.
         groups: those partitions.
-        rows: which of the deliveries have a receipt.
+        rows: which of the deliveries have a receipt; each has a place.
         topic: of the receipts.
         target: its metadata.
-
-    Raises:
-        PublishDoubt: it takes no writes; nothing may leave.
     """
-    _require_writable(topic, target)
     destination = np.repeat(np.arange(len(groups)), [each.end - each.first for each in groups])
     timer_id, source = take(deliveries.timer_id, rows), take(deliveries.source, rows)
     bodies = receipt_bodies(
@@ -101,7 +124,7 @@ def receipt_parts(
         [(each.topic, each.partition) for each in groups],
         destination[rows],
     )
-    partition = key_hashes(timer_id) % target.target.partitions
+    partition = _partitions(timer_id, target.target)
     if (partition[1:] < partition[:-1]).any():
         order: Int64 = np.argsort(partition, kind="stable")
         bodies, partition = take(bodies, order), partition[order]
@@ -117,14 +140,9 @@ def receipt_parts(
     ]
 
 
-def _require_writable(topic: str, target: EncodingTarget) -> None:
-    refusal, down = target.target.refusal, sorted(target.target.unavailable)
-    if refusal:
-        why = f"{refusal.name.lower()}: `duewheel init` creates it, `duewheel doctor` checks rights"
-        raise PublishDoubt(f"nothing was published: receipts topic {topic!r}: {why}")
-    if down:
-        why = f"partitions {down} take no writes: no leader, or too few replicas in sync"
-        raise PublishDoubt(f"nothing was published: receipts topic {topic!r}: {why}")
+def _partitions(timer_id: pa.LargeBinaryArray, target: Target) -> Int32:
+    partition: Int32 = key_hashes(timer_id) % target.partitions
+    return partition
 
 
 def _delivered(deliveries: Deliveries) -> Bool:

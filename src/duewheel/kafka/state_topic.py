@@ -18,24 +18,21 @@ deadline bounds the time without headway. Records beyond the end are not read, s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import OffsetSpec
-from kafka.errors import KafkaError, UnknownTopicOrPartitionError, for_code
+from kafka.errors import KafkaError
 from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.held_copies import HELD_PREFIX
-from duewheel.errors import ConfigError
-from duewheel.kafka.clients import ClientSettings, close, open_admin, open_reader
+from duewheel.kafka.clients import ClientSettings, close
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.polling import records_until
+from duewheel.kafka.log.ends import EARLIEST, LATEST
+from duewheel.kafka.log.reader import INIT_MAKES_IT, LogReader
 from duewheel.schemas.batches import TopicPartition as Place
-
-T = TypeVar("T")
 
 # A shard writes at least two offsets a transaction, record and marker: the first step covers 500
 # transactions at most, the second 50,000.
@@ -65,7 +62,6 @@ def place_of(state_topic: str, shard: int) -> TopicPartition:
 
 def newest_record(
     settings: ClientSettings,
-    admin: KafkaAdminClient,
     place: TopicPartition,
     key: bytes,
     deadline: Deadline,
@@ -76,7 +72,7 @@ def newest_record(
     """Reads the newest committed record with this key; None before the first.
 
     Args:
-        settings, admin: of the cluster.
+        settings: of the cluster.
         place: the partition to read.
         key: of the record.
         deadline: for the call; as long as reading makes headway it is renewed.
@@ -87,87 +83,26 @@ def newest_record(
     Raises:
         KafkaUnavailable: no headway in time.
     """
-
-    def search(
-        consumer: KafkaConsumer, where: TopicPartition, bounds: tuple[int, int]
-    ) -> StateRecord | None:
-        return search_record(consumer, where, key, bounds, deadline, search_steps)
-
-    found = _within_ends(settings, admin, [place], search, deadline, past_open=past_open)
-    return found[0] if found else None
-
-
-def newest_of(
-    settings: ClientSettings,
-    place: TopicPartition,
-    key: bytes,
-    deadline: Deadline,
-    *,
-    past_open: bool = True,
-) -> StateRecord | None:
-    """As `newest_record`, with a client of its own."""
-    admin = open_admin(settings, deadline)
-    try:
-        return newest_record(settings, admin, place, key, deadline, past_open=past_open)
-    finally:
-        close(admin)
+    with LogReader(settings, [place.topic], deadline=deadline) as reader:
+        bounds = _bounds(reader, [tuple(place)], past_open=past_open)
+        return search_record(reader, place, key, bounds[place], search_steps)
 
 
 def newest_records(
-    settings: ClientSettings,
-    admin: KafkaAdminClient,
-    topic: str,
-    deadline: Deadline,
-    *,
-    past_open: bool = True,
+    settings: ClientSettings, topic: str, deadline: Deadline, *, past_open: bool = True
 ) -> dict[bytes, StateRecord]:
     """The newest committed record of every key; each key lies in one partition. Reads the whole
     topic: slow.
 
-    The arguments and the errors are those of `newest_record`.
+    The arguments and the errors are those of `newest_record`; ConfigError: there is no such topic.
     """
-
-    def read(
-        consumer: KafkaConsumer, where: TopicPartition, bounds: tuple[int, int]
-    ) -> dict[bytes, StateRecord]:
-        consumer.assign([where])
-        consumer.seek(where, bounds[0])
-        return read_records(consumer, where, bounds[1], deadline)
-
-    partitions = partitions_of(settings, admin, topic, deadline)
-    found = _within_ends(settings, admin, partitions, read, deadline, past_open=past_open)
-    return {key: record for each in found for key, record in each.items()}
-
-
-def partitions_of(
-    settings: ClientSettings, admin: KafkaAdminClient, topic: str, deadline: Deadline
-) -> list[TopicPartition]:
-    """The partitions of a topic that `duewheel init` creates.
-
-    Raises:
-        ConfigError: there is no such topic, or no right to describe it.
-        KafkaUnavailable: no answer in time.
-    """
-
-    def ask() -> list[TopicPartition]:
-        (row,) = admin.describe_topics([topic])
-        if row["error_code"] == UnknownTopicOrPartitionError.errno:
-            raise ConfigError(
-                f"Kafka at {settings.address} has no topic {topic!r}: `duewheel init` creates it"
-            )
-        if row["error_code"]:
-            raise for_code(row["error_code"])
-        return [TopicPartition(topic, number) for number in range(len(row["partitions"]))]
-
-    return settings.call(deadline, f"look up {topic}", ask)
+    with LogReader(settings, [topic], deadline=deadline) as reader:
+        bounds = _bounds(reader, reader.existing(hint=INIT_MAKES_IT), past_open=past_open)
+        return read_records(reader, bounds)
 
 
 def last_write_ms(
-    settings: ClientSettings,
-    admin: KafkaAdminClient,
-    place: TopicPartition,
-    key: bytes,
-    deadline: Deadline,
+    settings: ClientSettings, place: TopicPartition, key: bytes, deadline: Deadline
 ) -> int:
     """When the broker took the newest record with this key that an open transaction hides; 0
     if there is none. Otherwise an owner would seem silent while another writer's open transaction
@@ -176,21 +111,13 @@ def last_write_ms(
     Raises:
         KafkaUnavailable: no answer in time.
     """
-    stable, end = ends_of(settings, admin, place, deadline)
-    if stable == end:
-        return 0
-    consumer = open_reader(settings, deadline, isolation_level="read_uncommitted")
-    try:
-        consumer.assign([place])
-        consumer.seek(place, max(stable, end - SEARCH_STEPS[0]))
-        found = settings.call(
-            deadline,
-            f"read what is not committed in {place.topic}",
-            lambda: read_records(consumer, place, end, deadline),
-        )
+    with LogReader(settings, [place.topic], committed=False, deadline=deadline) as reader:
+        (stable,) = reader.offsets([place], LATEST, committed=True).values()
+        (end,) = reader.offsets([place], LATEST).values()
+        if stable == end:
+            return 0
+        found = read_records(reader, {place: (max(stable, end - SEARCH_STEPS[0]), end)})
         return found[key].timestamp_ms if key in found else 0
-    finally:
-        close(consumer)
 
 
 def ends_of(
@@ -209,41 +136,6 @@ def ends_of(
             _offset(admin, place, OffsetSpec.LATEST),
         ),
     )
-
-
-def _within_ends(
-    settings: ClientSettings,
-    admin: KafkaAdminClient,
-    partitions: Sequence[TopicPartition],
-    reading: Callable[[KafkaConsumer, TopicPartition, tuple[int, int]], T],
-    deadline: Deadline,
-    *,
-    past_open: bool,
-) -> list[T]:
-    """The result of `reading` for each partition that is not empty."""
-
-    def ends() -> list[tuple[TopicPartition, tuple[int, int]]]:
-        bounds = [
-            (
-                _offset(admin, place, OffsetSpec.EARLIEST),
-                _offset(admin, place, OffsetSpec.LATEST, committed=not past_open),
-            )
-            for place in partitions
-        ]
-        return [each for each in zip(partitions, bounds, strict=True) if each[1][0] < each[1][1]]
-
-    bounds = settings.call(deadline, f"ask for the ends of {partitions[0].topic}", ends)
-    if not bounds:
-        return []
-    consumer = open_reader(settings, deadline)
-    try:
-        return settings.call(
-            deadline,
-            f"read the progress in {partitions[0].topic}",
-            lambda: [reading(consumer, place, within) for place, within in bounds],
-        )
-    finally:
-        close(consumer)
 
 
 def broker_now_ms(settings: ClientSettings, partition: TopicPartition, deadline: Deadline) -> int:
@@ -319,29 +211,37 @@ def _starts(start: int, end: int, search_steps: Sequence[int]) -> Iterator[int]:
     yield start
 
 
+def _bounds(
+    reader: LogReader, partitions: Sequence[Place], *, past_open: bool
+) -> dict[Place, tuple[int, int]]:
+    """Start and end of each partition."""
+    starts = reader.offsets(partitions, EARLIEST)
+    ends = reader.offsets(partitions, LATEST, committed=not past_open)
+    return {place: (starts[place], end) for place, end in ends.items()}
+
+
 def search_record(
-    consumer: KafkaConsumer,
-    partition: TopicPartition,
+    reader: LogReader,
+    place: Place,
     key: bytes,
     bounds: tuple[int, int],
-    deadline: Deadline,
     search_steps: Sequence[int] = SEARCH_STEPS,
 ) -> StateRecord | None:
     """Searches the newest record of a key.
 
     Args:
-        consumer: reads it.
-        partition: of the state topic.
+        reader: of the state topic.
+        place: its partition.
         key: of the record.
         bounds: first offset, and the end.
-        deadline: for all of it.
         search_steps: how far before the end each try starts.
+
+    Raises:
+        KafkaUnavailable: no headway in time.
     """
     first, end = bounds
-    consumer.assign([partition])
     for start in _starts(first, end, search_steps):
-        consumer.seek(partition, start)
-        newest = read_records(consumer, partition, end, deadline)
+        newest = read_records(reader, {place: (start, end)})
         found = newest.pop(key, None)
         if found is not None:
             return replace(found, beside=newest)
@@ -349,9 +249,12 @@ def search_record(
 
 
 def read_records(
-    consumer: KafkaConsumer, partition: TopicPartition, end: int, deadline: Deadline
+    reader: LogReader, bounds: Mapping[Place, tuple[int, int]]
 ) -> dict[bytes, StateRecord]:
-    """Read up to `end`: the newest record of every key, without held copies (held_copies.py)."""
-    records = records_until(consumer, partition, end, deadline)
-    keys = ((record.key, record) for record in records if not record.key.startswith(HELD_PREFIX))
-    return {key: StateRecord(record.value, record.timestamp) for key, record in keys}
+    """Reads ranges: the newest record of every key, without held copies (held_copies.py)."""
+    return {
+        record.key: StateRecord(record.value or b"", record.timestamp_ms)
+        for records, _ in reader.records(bounds)
+        for record in records
+        if record.key is not None and not record.key.startswith(HELD_PREFIX)
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import structlog
 
 from duewheel.kafka.batch_encoder import encode
@@ -13,8 +14,12 @@ from duewheel.kafka.park_or_dead_letter import TopicLookup
 from duewheel.kafka.receipts import Receipts
 from duewheel.kafka.target_metadata import TargetCatalog
 from duewheel.schemas.batches import Deliveries
+from duewheel.schemas.columns import lengths
 from duewheel.wheel.encoded import Encoded, EncodingTarget, Target
 from duewheel.wheel.publisher_protocol import Prepared
+
+# A chunk has few rows that are larger (`chunk_bytes`).
+_PARKED_BYTES_MAX = 64 * 1024
 
 log = structlog.get_logger(__name__)
 
@@ -60,6 +65,18 @@ class TargetEncoder:
             )
             for topic, target in targets.items()
         }
+
+    def needed_topics(self, deliveries: Deliveries) -> set[str]:
+        """The topics without whose metadata nothing can leave: rows for them cannot be parked, or
+        parked rows go there.
+        """
+        bound = deliveries.dead_letter | deliveries.is_copy | deliveries.answer
+        # A copy has more headers: the timer topic may refuse it, and the row become a dead letter.
+        bound |= lengths(deliveries.key_value) + lengths(deliveries.headers) > _PARKED_BYTES_MAX
+        own = [deliveries.targets[index] for index in np.unique(deliveries.target[bound]).tolist()]
+        sources = [topic for topic, _ in deliveries.source_partitions]
+        receipts = [] if self._receipts.topic is None else [self._receipts.topic]
+        return {self._dead_letter_topic, *own, *sources, *receipts}
 
     def prepare(self, deliveries: Deliveries, now_ms: int) -> Prepared:
         """Encode the deliveries by cached metadata, however old; not at all if some is missing.

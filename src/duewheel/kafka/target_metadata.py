@@ -1,9 +1,13 @@
 """Caches the metadata of target topics, fetched before a transaction begins.
 
 Two requests cover all topics at once: partitions and rights; then the largest batch, whether a key
-is required, and how many replicas must be in sync. Entries expire, sooner for missing topics and
+is required, how many replicas must be in sync, and whether a transaction survives the settings
+(transaction_settings.py). Entries expire, sooner for missing topics and
 those with partitions that take no writes: so a topic that is created later is noticed, and one that
-never exists costs little. Users choose the names, so the number of entries is bounded.
+never exists costs little. Users choose the names, so the number of entries is bounded, and so is
+the number of names that a transaction waits for: the others are looked up beside it, in a thread,
+and until then a name that was known keeps its old entry for a while, and rows of any other one are
+parked.
 
 Refused batches show limits that metadata does not. A refused batch of several records is encoded
 again at half the size, until the bad record is alone in its batch; its source is then noted, and it
@@ -16,7 +20,8 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,10 +45,13 @@ from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.publisher_limits import PublisherLimits
+from duewheel.kafka.transaction_settings import NAMES as TIMESTAMP_SETTINGS
+from duewheel.kafka.transaction_settings import unsurvivable
 from duewheel.kafka.ttl_cache import TtlCache
 from duewheel.kafka.unavailable_partitions import UnavailablePartitions
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.schemas.name_patterns import may_name_topic
+from duewheel.threads import beside
 from duewheel.wheel.encoded import Reason, Target
 
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
@@ -60,6 +68,19 @@ NO_VERDICT = (
 _NO_SUCH_TOPIC = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
 _NOT_AUTHORIZED = TopicAuthorizationFailedError.errno
 _TOPICS_PER_REQUEST = 1_000  # bounds the size of an answer
+# How many names of users a transaction waits for: some ten milliseconds.
+LOOKUPS_MAX = 100
+_WANTED_MAX = 10_000  # names that wait for a lookup beside the transactions
+# Rows for it wait. It has every partition, so that no row's partition is called missing.
+_UNRESOLVED = Target(2**31 - 1, 2**31 - 1, is_unknown=True)
+# The settings that are read of each target.
+_BATCH_BOUNDS = ("max.message.bytes", "segment.bytes")
+_SETTINGS = (
+    *_BATCH_BOUNDS,
+    "cleanup.policy",
+    "min.insync.replicas",
+    *TIMESTAMP_SETTINGS,
+)
 # Also for names that no topic can have, without a request: over a name of more than 32 KiB a broker
 # drops the connection instead of refusing it.
 _NONE_SUCH = Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC)
@@ -94,38 +115,67 @@ class TargetCatalog:
         targets["nowhere"].refusal          # Reason.UNKNOWN_TARGET_TOPIC
     """
 
-    def __init__(self, settings: ClientSettings, limits: PublisherLimits) -> None:
+    def __init__(
+        self,
+        settings: ClientSettings,
+        limits: PublisherLimits,
+        note: Callable[[Mapping[str, str]], None] = lambda _: None,
+    ) -> None:
         """An empty catalog.
 
         Args:
             settings: of the cluster.
             limits: sizes of batches, and how long each kind of entry lives.
+            note: as of UnavailablePartitions.
         """
         self._settings = settings
         self._limits = limits
-        self._failures = UnavailablePartitions(limits.verdict_s)
+        self._failures = UnavailablePartitions(limits.verdict_s, note=note)
         self._cache: TtlCache[str, Target] = TtlCache()
+        self._wanted: dict[str, None] = {}
+        self._beside: Future[dict[str, Target]] | None = None
         self._smaller: TtlCache[str, int] = TtlCache()  # bytes of a batch
         self._record_limit: TtlCache[str, int] = TtlCache()
         self.refused: frozenset[bytes] = frozenset()
 
     def resolve(
-        self, admin: KafkaAdminClient, topics: Iterable[str], deadline: Deadline
+        self,
+        admin: KafkaAdminClient,
+        topics: Iterable[str],
+        deadline: Deadline,
+        needed: Collection[str] | None = None,
     ) -> dict[str, Target]:
         """The target of each topic; missing and expired ones are fetched.
+
+        Args:
+            admin: of the cluster.
+            topics: to look up.
+            deadline: for the call.
+            needed: those that must be known now; None: all. Of the others it waits for LOOKUPS_MAX
+                at most.
 
         Raises:
             KafkaUnavailable: no answer, or a topic without a leader just now.
         """
+        self._take_answers()
         targets = {topic: self._cache.get(topic) for topic in topics}
-        unknown = iter([topic for topic, target in targets.items() if target is None])
+        missing = [topic for topic, target in targets.items() if target is None]
+        now, later = missing, list[str]()
+        if needed is not None:
+            optional = [topic for topic in missing if topic not in needed]
+            later = optional[LOOKUPS_MAX:]
+            now = [*(topic for topic in missing if topic in needed), *optional[:LOOKUPS_MAX]]
+        unknown = iter(now)
         while some := list(itertools.islice(unknown, _TOPICS_PER_REQUEST)):
-            for cache in (self._cache, self._smaller, self._record_limit):
+            for cache in (self._smaller, self._record_limit):
                 cache.drop_expired()
             targets.update(self._fetch(admin, some, deadline))
+        targets.update({topic: self._for_now(topic) for topic in later})
+        self._start_lookup(admin, later)
         found = self._with_failures(targets)
         for topic, target in found.items():
-            self._failures.on_metadata(topic, target)
+            if not target.is_unknown:
+                self._failures.on_metadata(topic, target)
         return found
 
     def recall(self, topics: Iterable[str]) -> dict[str, Target]:
@@ -133,6 +183,37 @@ class TargetCatalog:
         return self._with_failures(
             {t: self._cache.get_stale(t) if may_name_topic(t) else _NONE_SUCH for t in topics}
         )
+
+    def _for_now(self, topic: str) -> Target:
+        """The entry of a topic that is looked up beside the transaction: a missing one may exist by
+        now, and one that existed long ago may be deleted.
+        """
+        known = self._cache.get(topic, self._limits.target_age_s)
+        return _UNRESOLVED if known is None or known.refusal else known
+
+    def _take_answers(self) -> None:
+        """Store the answers of the lookups beside the transactions, if they have come."""
+        if self._beside is None or not self._beside.done():
+            return
+        answers, self._beside = self._beside, None
+        if answers.exception() is None:  # otherwise each name is looked up when it is used again
+            self._store(answers.result())
+
+    def _start_lookup(self, admin: KafkaAdminClient, topics: Iterable[str]) -> None:
+        """Look these names up in a thread, one request at a time."""
+        self._wanted.update(dict.fromkeys(topics))
+        while len(self._wanted) > _WANTED_MAX:
+            self._wanted.popitem()
+        if self._beside is None and self._wanted:
+            some = list(itertools.islice(self._wanted, _TOPICS_PER_REQUEST))
+            for topic in some:
+                del self._wanted[topic]
+            self._beside = beside("look up targets", lambda: self._classified(admin, some))
+
+    def _classified(self, admin: KafkaAdminClient, topics: list[str]) -> dict[str, Target]:
+        named = [topic for topic in topics if may_name_topic(topic)]
+        found = self._describe(admin, named) if named else {}
+        return {topic: found.get(topic, _NONE_SUCH) for topic in topics}
 
     def _with_failures(self, targets: Mapping[str, Target | None]) -> dict[str, Target]:
         return {
@@ -148,10 +229,13 @@ class TargetCatalog:
             found = self._settings.call(
                 deadline, "look up topics", lambda: self._describe(admin, named)
             )
-            for topic, target in found.items():
-                self._cache.put(topic, target, self._ttl_s(target))
+            self._store(found)
             targets.update(found)
         return targets
+
+    def _store(self, targets: Mapping[str, Target]) -> None:
+        for topic, target in targets.items():
+            self._cache.put(topic, target, self._ttl_s(target))
 
     def _ttl_s(self, target: Target) -> float:
         if target.refusal:
@@ -165,6 +249,8 @@ class TargetCatalog:
     def forget(self) -> None:
         """Drop all metadata; limits that refusals have shown are kept."""
         self._cache.clear()
+        self._wanted.clear()
+        self._beside = None  # its client is closed
 
     def batch_bytes(self, topic: str, target: Target) -> int:
         """How large to make this topic's batches, in bytes."""
@@ -209,12 +295,12 @@ class TargetCatalog:
         found = {row["name"]: row for row in admin.describe_topics(topics)}
         targets = {topic: self._classify(topic, found.get(topic, {})) for topic in topics}
         usable = [topic for topic, target in targets.items() if not target.refusal]
-        wanted = ["max.message.bytes", "cleanup.policy", "min.insync.replicas"]
-        resources = [ConfigResource("TOPIC", topic, wanted) for topic in usable]
+        resources = [ConfigResource("TOPIC", topic, list(_SETTINGS)) for topic in usable]
         if usable:
             configs = admin.describe_configs(resources, config_filter="all").get("topic", {})
             for topic in usable:
-                config = {name: row["value"] for name, row in configs.get(topic, {}).items()}
+                rows = configs.get(topic, {}).items()
+                config = {name: row["value"] for name, row in rows if row["value"] is not None}
                 targets[topic] = self._limited(topic, targets[topic], config, found[topic])
         return targets
 
@@ -238,7 +324,9 @@ class TargetCatalog:
         """The target with the limits of its configuration; without the right to read that, with
         the limits that refusals have shown.
         """
-        limit = int(config.get("max.message.bytes", self._limits.batch_bytes_max))
+        bounds = [int(config[name]) for name in _BATCH_BOUNDS if name in config]
+        limit = min(bounds, default=self._limits.batch_bytes_max)
+        closed_by = "=".join(unsurvivable(config) or ())
         in_sync_min = int(config.get("min.insync.replicas", 1))
         record_bytes_max = self._record_limit.get(topic) or self._limits.batch_bytes_max
         return replace(
@@ -248,8 +336,9 @@ class TargetCatalog:
             unavailable=frozenset(
                 partition["partition_index"]
                 for partition in row["partitions"]
-                if not _takes_writes(partition, in_sync_min)
+                if closed_by or not _takes_writes(partition, in_sync_min)
             ),
+            closed_by=closed_by,
         )
 
 

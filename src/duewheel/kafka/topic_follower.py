@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from kafka.structs import TopicPartition
-
-from duewheel.kafka.clients import ClientSettings, close, open_admin, open_reader
+from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.polling import records_until
-from duewheel.kafka.state_topic import ends_of, partitions_of
-
-_POLL_MS = 20
+from duewheel.kafka.log.ends import EARLIEST, LATEST
+from duewheel.kafka.log.reader import INIT_MAKES_IT, LogReader
+from duewheel.kafka.log.records import Record
+from duewheel.schemas.batches import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,30 +37,29 @@ class TopicFollower:
         Raises:
             KafkaUnavailable, ConfigError: as `ClientSettings.call`.
         """
-        self._settings, self._place = settings, place
-        self._consumer = open_reader(settings, deadline)
-        self._consumer.assign([place])
-        self._consumer.seek_to_beginning(place)
+        topic, number = place
+        self._place = topic, number
+        self._reader = LogReader(settings, [topic], deadline=deadline)
+        self._positions: dict[TopicPartition, int] = {}
 
     def read_to_end(self, deadline: Deadline) -> list[KeyedRecord]:
-        """All records below the present end, and perhaps some later ones. Waits for open
-        transactions below it.
+        """All records below the present end. Waits for open transactions below it.
 
         Raises:
             ConfigError: there is no such topic.
             KafkaUnavailable: no headway in time.
         """
-        admin = open_admin(self._settings, deadline)
-        try:
-            partitions_of(self._settings, admin, self._place.topic, deadline)
-            _, end = ends_of(self._settings, admin, self._place, deadline)
-        finally:
-            close(admin)
-        return self._settings.call(
-            deadline,
-            f"read {self._place.topic}",
-            lambda: list(_keyed(records_until(self._consumer, self._place, end, deadline))),
-        )
+        reader, place = self._reader, self._place
+        reader.deadline = deadline
+        reader.existing(hint=INIT_MAKES_IT)
+        if not self._positions:
+            self._positions = reader.offsets([place], EARLIEST)
+        (end,) = reader.offsets([place], LATEST, committed=False).values()
+        found = list[KeyedRecord]()
+        for records, reached in reader.records({place: (self._positions[place], end)}):
+            found += _keyed(records)
+            self._positions.update(reached)
+        return found
 
     def poll(self, deadline: Deadline) -> list[KeyedRecord]:
         """The records that have been added; returns soon if there are none.
@@ -71,19 +67,15 @@ class TopicFollower:
         Raises:
             KafkaUnavailable: as `ClientSettings.call`.
         """
-        polled = self._settings.call(
-            deadline,
-            f"read {self._place.topic}",
-            lambda: self._consumer.poll(timeout_ms=_POLL_MS),
-        )
-        return list(_keyed(record for records in polled.values() for record in records))
+        self._reader.deadline = deadline
+        return list(_keyed(self._reader.poll(self._positions)))
 
     def close(self) -> None:
         """Disconnects."""
-        close(self._consumer)
+        self._reader.close()
 
 
-def _keyed(records: Iterable[Any]) -> Iterator[KeyedRecord]:
+def _keyed(records: Iterable[Record]) -> Iterator[KeyedRecord]:
     for record in records:
         if record.key is not None:
-            yield KeyedRecord(record.key, record.value, record.timestamp)
+            yield KeyedRecord(record.key, record.value, record.timestamp_ms)

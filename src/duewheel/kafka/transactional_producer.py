@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 
 import structlog
-from kafka import KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka.admin import TransactionState
 from kafka.errors import InvalidProducerEpochError, ProducerFencedError
 from kafka.structs import TopicPartition
 
@@ -27,6 +29,8 @@ from duewheel.schemas.wire.record_batch import Batch
 
 _REQUEST_BYTES = 16 * 1024 * 1024  # of several partitions' batches; a larger batch goes alone
 _BYTES_PER_S = 1 << 20  # a partition that takes a batch slower than this counts as taking none
+_ENDING = (TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
+_NAMES_SHOWN = 10
 _TOPIC_S = 0.05  # per topic: some hundred times the usual time for its metadata
 
 log = structlog.get_logger(__name__)
@@ -127,6 +131,31 @@ class TransactionalProducer:
 def is_fenced(error: Exception) -> bool:
     """Whether another producer has taken the transactional id."""
     return isinstance(error, (InvalidProducerEpochError, ProducerFencedError))
+
+
+def blocked(
+    settings: ClientSettings, admin: KafkaAdminClient, transactional_id: str, deadline: Deadline
+) -> str:
+    """Why an id cannot be taken, if Kafka cannot end its last transaction; else, or without an
+    answer, empty.
+    """
+
+    def ask() -> str:
+        found = admin.describe_transactions([transactional_id])[transactional_id]
+        if found.state not in _ENDING:
+            return ""
+        places = sorted(f"{place.topic}-{place.partition}" for place in found.topic_partitions)
+        return (
+            f"Kafka cannot end the last transaction of {transactional_id!r}: it is in "
+            f"{found.state.value}, and one of these partitions refuses its marker: "
+            f"{', '.join(places[:_NAMES_SHOWN])}{' …' if len(places) > _NAMES_SHOWN else ''}. "
+            f"Correct the topic's settings, then restart broker {found.coordinator_id}, which "
+            "coordinates it, or let another replica lead its partition of __transaction_state"
+        )
+
+    with suppress(DuewheelError):
+        return settings.call(deadline, f"describe {transactional_id}", ask)
+    return ""
 
 
 def open_producer(

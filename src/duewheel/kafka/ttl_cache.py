@@ -28,10 +28,10 @@ class TtlCache(Generic[K, T]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, key: K) -> T | None:
-        """The value, unless it has expired."""
+    def get(self, key: K, grace_s: float = 0.0) -> T | None:
+        """The value, unless it has expired more than `grace_s` ago."""
         value, until = self._entries.get(key, (None, 0.0))
-        return value if until > self._now_s() else None
+        return value if until + grace_s > self._now_s() else None
 
     def get_stale(self, key: K) -> T | None:
         """The value, expired or not."""

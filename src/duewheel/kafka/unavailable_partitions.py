@@ -2,8 +2,8 @@
 
 Two sources:
 
-    metadata    no leader, or fewer replicas in sync than `min.insync.replicas`, until metadata
-                says otherwise
+    metadata    no leader, fewer replicas in sync than `min.insync.replicas`, or a setting that no
+                transaction survives (transaction_settings.py), until metadata says otherwise
     failures    a transaction failed because of the partition while others were acknowledged. Its
                 rows are parked until a transaction is committed, and some seconds more; then one
                 tries it. Each further failure doubles that time, because a trial delays all other
@@ -16,9 +16,10 @@ however many rows it affects.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import structlog
@@ -29,6 +30,7 @@ from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.encoded import Target
 
 _LOGGED_MAX = 10_000
+NOTED_MAX = 100  # topics that `note` gets at once
 
 log = structlog.get_logger(__name__)
 
@@ -40,18 +42,21 @@ class UnavailablePartitions:
         self,
         verdict_s: tuple[float, float] = PublisherLimits().verdict_s,
         now_s: Callable[[], float] = time.monotonic,
+        note: Callable[[Mapping[str, str]], None] = lambda _: None,
     ) -> None:
         """
         Args:
             verdict_s: how long a partition is not tried: after the first failure, and at most; 0:
                 a failure has no consequence.
             now_s: a monotonic clock, in seconds.
+            note: gets the newest topics that take no writes, with a text each, at every change.
         """
         self._verdict_s = verdict_s
         self._failures: TtlCache[TopicPartition, int] = TtlCache(now_s=now_s)  # in a row
         self._fresh: set[TopicPartition] = set()  # have failed since the last commit
         self._failed: dict[str, set[int]] = {}  # keys of `_failures`, by topic; replaced as a whole
-        self._logged: dict[str, frozenset[int]] = {}
+        self._logged: dict[str, tuple[frozenset[int], str]] = {}  # partitions, and why
+        self._note = note
 
     def with_failures(self, topic: str, target: Target) -> Target:
         """The target with failed partitions added to the unavailable ones of its metadata."""
@@ -65,9 +70,7 @@ class UnavailablePartitions:
         self._failures.put(partition, times, math.inf if self._verdict_of(times) else 0)
         self._fresh.add(partition)
         self._sort_failed()
-        self._log_change(
-            partition[0], self._logged.get(partition[0], frozenset()) | {partition[1]}, why
-        )
+        self._log_change(partition[0], self._logged_down(partition[0]) | {partition[1]}, why)
 
     def succeeded(self, partitions: Iterable[TopicPartition]) -> None:
         """A transaction with rows for these partitions was committed; perhaps for none."""
@@ -81,7 +84,7 @@ class UnavailablePartitions:
             if number in self._failed.get(topic, ()):
                 self._failures.pop((topic, number))
                 self._sort_failed()
-            self._log_change(topic, self._logged.get(topic, frozenset()) - {number})
+            self._log_change(topic, self._logged_down(topic) - {number})
 
     def _verdict_of(self, times: int) -> float:
         first_s, longest_s = self._verdict_s
@@ -92,8 +95,8 @@ class UnavailablePartitions:
         if not target.unavailable and topic not in self._logged:
             return
         on_trial = self._failed.get(topic, set())
-        down = target.unavailable | (on_trial & self._logged.get(topic, frozenset()))
-        self._log_change(topic, down, "no leader, or too few replicas in sync")
+        down = target.unavailable | (on_trial & self._logged_down(topic))
+        self._log_change(topic, down, target.closed_by or "no leader, or too few replicas in sync")
 
     def _sort_failed(self) -> None:
         """Index the failures by topic: every chunk reads them, and they seldom change."""
@@ -102,12 +105,19 @@ class UnavailablePartitions:
             failed.setdefault(topic, set()).add(number)
         self._failed = failed
 
+    def _logged_down(self, topic: str) -> frozenset[int]:
+        """The partitions that the log has named as down."""
+        return self._logged.get(topic, (frozenset[int](), ""))[0]
+
     def _log_change(self, topic: str, down: frozenset[int], why: str = "") -> None:
-        before = self._logged.pop(topic, frozenset())
+        before, known_why = self._logged.get(topic, (frozenset[int](), ""))
+        if down == before:
+            return
+        self._logged.pop(topic, None)
         if down:
             if len(self._logged) >= _LOGGED_MAX:
                 self._logged.clear()
-            self._logged[topic] = down
+            self._logged[topic] = down, why or known_why
         if down - before:
             log.warning(
                 "target takes no writes: its timers are parked",
@@ -117,3 +127,5 @@ class UnavailablePartitions:
             )
         if before - down:
             log.info("target takes writes again", topic=topic, partitions=sorted(before - down))
+        shown = itertools.islice(reversed(self._logged.items()), NOTED_MAX)
+        self._note({each: f"partitions {sorted(of)}: {text}" for each, (of, text) in shown})

@@ -23,8 +23,9 @@ from duewheel.schemas.arrays import Bool, Int32
 from duewheel.schemas.batches import NEVER, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import constant, join, lengths, scatter
 from duewheel.schemas.dead_letters import kept_headers
+from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.copy_mac import HEADER_BYTES_MAX as MAC_HEADER_BYTES
-from duewheel.schemas.wire.record_batch import HEADER_BYTES, bytes_alone
+from duewheel.schemas.wire.record_batch import bytes_alone
 from duewheel.schemas.wire.varint import varint
 from duewheel.wheel.encoded import Reason, Target
 

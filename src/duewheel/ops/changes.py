@@ -76,10 +76,10 @@ class NamedTimer:
         """
         routed = self.key is not None or self.partition is not None
         if (self.handle is None) == (self.timer_id is None):
-            raise ConfigError("give either --handle, or --id with the timers' --key or --partition")
+            raise ConfigError("give either a handle, or an id with the timers' key or partition")
         if self.timer_id is not None and not routed:
             raise ConfigError(
-                "--id needs the timers' --key or --partition: it counts within one partition"
+                "an id needs the timers' key or partition: it counts within one partition"
             )
 
     @property
@@ -109,6 +109,7 @@ class KeptProducers:
         """Connects nothing."""
         self._settings = settings
         self._lock = threading.Lock()
+        self._opening: dict[str, threading.Lock] = {}
         self._by_topic: dict[str, DelayProducer] = {}
 
     @contextmanager
@@ -129,9 +130,15 @@ class KeptProducers:
 
     def _of(self, timer_topic: str) -> DelayProducer:
         with self._lock:
-            producer = self._by_topic.get(timer_topic)
-            if producer is None:
-                producer = self._by_topic[timer_topic] = self._opened(timer_topic)
+            opening = self._opening.setdefault(timer_topic, threading.Lock())
+        # Connecting takes long while Kafka is away: requests for other topics must not wait.
+        with opening:
+            with self._lock:
+                if producer := self._by_topic.get(timer_topic):
+                    return producer
+            producer = self._opened(timer_topic)
+            with self._lock:
+                self._by_topic[timer_topic] = producer
             return producer
 
     def _opened(self, timer_topic: str) -> DelayProducer:
@@ -200,18 +207,32 @@ def prepared(
     Raises:
         ConfigError: as `send`.
     """
-    when = due_time(settings, timer["deliver_at"], timer["delay"], timer["level"])
+    to, when, more = requested(settings, **timer)
     topic, key, value = timer["topic"], timer["key"], timer["value"]
-    to, due = timer_topic_of(settings, timer["timer_topic"]), DueTime.of(**when)
-    more: dict[str, Any] = {
+    record = timer_headers(topic, DueTime.of(**when), to, **more)
+    require_accepted(settings, to, key, value, record)
+    return to, lambda producer: producer.schedule(topic, value, key=key, **more, **when)
+
+
+def requested(
+    settings: Settings, **timer: Unpack[TimerArguments]
+) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Checks a new timer's due time and topic.
+
+    Returns:
+        Its timer topic; its due time, for `DueTime.of`; the other arguments of `timer_headers`.
+
+    Raises:
+        ConfigError: as `send`.
+    """
+    when = due_time(settings, timer["deliver_at"], timer["delay"], timer["level"])
+    more = {
         "headers": timer["headers"],
         "id": timer["timer_id"],
         "window": timer.get("window"),
         "partition": timer.get("partition"),
     }
-    record = timer_headers(topic, due, to, **more)
-    require_accepted(settings, to, key, value, record)
-    return to, lambda producer: producer.schedule(topic, value, key=key, **more, **when)
+    return timer_topic_of(settings, timer["timer_topic"]), when, more
 
 
 def scheduled(timer: Timer) -> dict[str, Any]:
@@ -304,7 +325,7 @@ def timer_topic_of(settings: Settings, given: str | None) -> str:
         ConfigError: there is none, or no such one.
     """
     if given is None and not settings.timer.topics:
-        raise ConfigError("timer.topics names none: name the timer topic (--timer-topic)")
+        raise ConfigError("timer.topics names none: name the timer topic")
     if given is not None and given not in settings.timer_topics:
         hint = nearest(given, settings.timer.topics)
         raise ConfigError(f'"{given}" is no timer topic of these settings{hint}')

@@ -14,18 +14,16 @@ from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.bounded_reader import BEGINNING, Bound
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.raw_reader import RawReader
-from duewheel.kafka.raw_records import committed_records, rows_of
-from duewheel.kafka.state_topic import newest_of, place_of
+from duewheel.kafka.log.bounds import BEGINNING, Bound
+from duewheel.kafka.log.reader import LogReader
+from duewheel.kafka.state_topic import newest_record, place_of
 from duewheel.ops.listed_timers import octets_shown
 from duewheel.ops.topic_pages import BEFORE_ALL, Place, place_before, ranges_behind
 from duewheel.schemas.dead_letters import DeadLetter
 
 _DEADLINE_S = 30.0
-_FETCH_BYTES = 1 << 20
 CHUNK_RECORDS = 1_000  # read at a time; a replay writes them in one transaction
 
 
@@ -49,13 +47,13 @@ class DeadLetterReader:
     topic_id: str
     _settings: Settings
     _admin: KafkaAdmin
-    _records: RawReader
+    _records: LogReader
     _chunk_records: int
 
     def position(self) -> ReplayPosition:
         """Returns the committed position of the replays."""
         place = place_of(self._settings.state_topic, 0)
-        record = newest_of(self.client, place, KEY, Deadline(_DEADLINE_S))
+        record = newest_record(self.client, place, KEY, Deadline(_DEADLINE_S))
         return ReplayPosition.decode(record.value if record else None, self.topic_id)
 
     def bounds(self, since: Bound = BEGINNING) -> dict[int, tuple[int, int]]:
@@ -69,9 +67,6 @@ class DeadLetterReader:
     def read(self, partition: int, start: int, end: int) -> Iterator[tuple[list[DeadLetter], int]]:
         """Reads the dead letters of a partition from `start` up to `end`, in chunks.
 
-        Raw, because kafka-python's consumer reads no record whose header has a name that is no
-        UTF-8: with one such message a producer would stop every list and replay.
-
         Yields:
             A possibly empty list of consecutive letters, and the offset below which no other
             remains.
@@ -81,13 +76,12 @@ class DeadLetterReader:
         """
         ranges = {(self._settings.dead_letter_topic, partition): (start, end)}
         most = self._chunk_records
-        for part in self._records.read(ranges, _FETCH_BYTES):
-            records = committed_records(part, ranges)
-            letters = [DeadLetter(partition, *row) for some in records for row in rows_of(some)]
+        for records, reached in self._records.records(ranges):
+            letters = [DeadLetter(*r[1:-1], headers=tuple(r.headers)) for r in records]
             while len(letters) > most:
                 yield letters[:most], letters[most - 1].offset + 1
                 letters = letters[most:]
-            yield letters, min(part[0].end, end)
+            yield letters, reached[self._settings.dead_letter_topic, partition]
 
 
 @contextmanager
@@ -109,7 +103,7 @@ def dead_letter_reader(
                 f"Kafka at {settings.kafka.servers} has no topic {topic!r}: "
                 "`duewheel init` creates it"
             )
-        with closing(RawReader(client, [topic])) as records:
+        with LogReader(client, [topic]) as records:
             topic_id = str(topic_ids[topic])
             yield DeadLetterReader(client, topic_id, settings, admin, records, chunk_records)
 
@@ -147,11 +141,12 @@ def _parts(
         position = reader.position()
         for partition, start, end in ranges_behind(after, reader.bounds(since)):
             for letters, reached in reader.read(partition, start, end):
-                rows = [_row(each, position) for each in letters if code in (None, each.code)]
+                rows = [letter_row(each, position) for each in letters if code in (None, each.code)]
                 yield rows, f"{partition}@{reached - 1}"
 
 
-def _row(letter: DeadLetter, position: ReplayPosition) -> dict[str, Any]:
+def letter_row(letter: DeadLetter, position: ReplayPosition) -> dict[str, Any]:
+    """A dead letter as an object ready for JSON."""
     return {
         "partition": letter.partition,
         "offset": letter.offset,
@@ -226,7 +221,7 @@ def one_letter(
         position = reader.position()
         for letters, _ in reader.read(partition, offset, offset + 1):
             for letter in letters:
-                row = _row(letter, position)
+                row = letter_row(letter, position)
                 headers = [
                     (name.encode(errors="surrogateescape").decode(errors="replace"), shown)
                     for name, value in letter.headers

@@ -38,7 +38,7 @@ from duewheel.schemas.columns import binary
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
 from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.request.preview import previews_of
-from duewheel.schemas.wire.record_batch import HEADER_BYTES
+from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.single_record import Header, encode
 from duewheel.wheel.encoded import Reason, Target
 
@@ -168,9 +168,11 @@ class _Replay:
             return
         refusal = self._why_no_target(None, topic)
         if refusal is not None:
-            raise ConfigError(f"--to-topic: nothing can be replayed to {refusal.error}")
+            raise ConfigError(f"nothing can be replayed to {refusal.error}")
         if self._writer.resolve([topic])[topic].refusal:
-            raise ConfigError(f"--to-topic {topic}: no such topic, or no right to write to it")
+            raise ConfigError(
+                f'nothing can be replayed to "{topic}": no such topic, or no right to write to it'
+            )
 
     def _why_no_target(self, timer_topic: str | None, topic: str) -> Refusal | None:
         """Returns the rule by which the present settings reject every timer of the timer topic with
@@ -308,6 +310,10 @@ class _Replay:
         letter = record.letter
         reason = target.refusal
         if reason is Reason.NONE:
+            if record.partition in target.unavailable:
+                why = target.closed_by or "no leader, or too few replicas in sync"
+                code = Reason.TARGET_UNAVAILABLE.name.lower()
+                return Refusal(code, f"topic {out.topic!r} takes no writes for now: {why}")
             if out.partition_needed and out.partition >= target.partitions:
                 reason = Reason.BAD_TARGET_PARTITION
             elif target.key_required and letter.key is None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from duewheel.clock import Clock
-from duewheel.errors import PublishDoubt
+from duewheel.errors import KafkaUnavailable, PublishDoubt
 from duewheel.kafka.clients import ClientSettings, close, open_admin
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.publisher_limits import PublisherLimits
@@ -22,7 +22,8 @@ from duewheel.kafka.state_topic import place_of
 from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
 from duewheel.kafka.transactional_producer import TransactionalProducer, preparation_deadline
 from duewheel.schemas.batches import TopicPartition
-from duewheel.schemas.wire.record_batch import HEADER_BYTES, Batch
+from duewheel.schemas.wire.batch_header import HEADER_BYTES
+from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.single_record import single
 from duewheel.wheel.encoded import Target
 
@@ -134,9 +135,14 @@ class PositionedWriter:
             catalog has noted: `stop`, open again, and write the others.
 
         Raises:
+            KafkaUnavailable: no transaction survives the settings of a topic; nothing was begun.
             PublishDoubt: the transaction may or may not be committed.
         """
         topics = {record.topic for record in records}
+        for topic in sorted(topics):
+            if closed_by := targets[topic].closed_by:
+                # Kafka would block the transactional id, and with it the command for every topic.
+                raise KafkaUnavailable(f"{what}: topic {topic!r} takes no writes: {closed_by}")
         batches, sent = self._batches(records, targets)
         batches.append((place_of(self._state_topic, 0), single(key, position)))
         deadline = preparation_deadline(self._limits.publish_deadline_s, len(topics))

@@ -21,8 +21,8 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.raw_reader import RawReader
-from duewheel.kafka.raw_records import committed_records, rows_of
+from duewheel.kafka.log.columns import committed_records, rows_of
+from duewheel.kafka.log.reader import LogReader
 from duewheel.ops.topic_pages import place_before, ranges_behind
 from duewheel.schemas.arrays import Bool
 from duewheel.schemas.columns import constant, filled
@@ -96,14 +96,14 @@ def page_of_receipts(
     client = ClientSettings(settings.kafka.client_options("consumer"))
     with (
         KafkaAdmin(settings.kafka.client_options("admin")) as admin,
-        closing(RawReader(client, [topic])) as reader,
+        closing(LogReader(client, [topic])) as reader,
     ):
         bounds = _bounds(settings, admin, topic, wanted)
         for number, start, end in ranges_behind(after, bounds):
             ranges = {(topic, number): (start, end)}
             for part in reader.read(ranges, _FETCH_BYTES):
                 for records in committed_records(part, ranges):
-                    for offset, receipt in _matching(records, wanted):
+                    for offset, receipt in matching(records, wanted):
                         rows.append(_row(receipt, number, offset))
                         if len(rows) == limit:
                             return ReceiptPage(rows, rows[-1]["receipt"])
@@ -141,7 +141,7 @@ def _bounds(
     return {place[1]: (firsts[place], end) for place, end in sorted(ends.items())}
 
 
-def _matching(records: KafkaRecords, wanted: ReceiptFilter) -> Iterator[tuple[int, Receipt]]:
+def matching(records: KafkaRecords, wanted: ReceiptFilter) -> Iterator[tuple[int, Receipt]]:
     """Yields offset and receipt of each record that matches."""
     rows = np.flatnonzero(_selected(records, wanted))
     for offset, timestamp_ms, key, value, _ in rows_of(records.take(rows)):

@@ -1,58 +1,69 @@
 """`duewheel reconfigure`: changes the settings that decide a row's slot, skips records, and accepts
 the loss of timer partitions, on a shard with progress.
 
-wheel/admin/change_settings.py and wheel/admin/accept_loss.py have the steps. A dry run takes no
-lock and no transactional id, so a running shard may change what it reports.
+wheel/admin/change_settings.py, src/duewheel/runtime/wanted_settings.py and
+wheel/admin/accept_loss.py have the steps. A dry run takes no lock and no transactional id, so a
+running shard may change what it reports.
 """
 
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from duewheel import factory
 from duewheel.checkpoints.commit_and_close_pages import Marks
+from duewheel.checkpoints.file_lock import lock_is_held
 from duewheel.checkpoints.ownership import require_not_sealed
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import Local
 from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.state_file import State
+from duewheel.config import setting_names
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError
+from duewheel.errors import ConfigError, DuewheelError, RecoveryRefused
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.all_shards_progress import all_shards
 from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.osutil.signals import stop_signals
+from duewheel.runtime import wanted_settings
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.admin.accept_loss import KafkaTopics, Losses, accept, losses
 from duewheel.wheel.admin.change_settings import Plan, Rotation, commit, plan, take
 from duewheel.wheel.admin.change_settings import skip as plan_skip
-from duewheel.wheel.recovery.rebuild import OffsetsAt
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import DataDirectory, hold_role
+
+_TAKEN_S = 60.0  # a transaction in doubt, and a start, take a few seconds
+_POLL_S = 0.05
 
 
 def reconfigure(settings: Settings, *, dry_run: bool, rotate_key: bool = False) -> dict[str, Any]:
     """Starts a settings epoch with `settings`, for rows that ingest has not parsed yet.
 
     Args:
-        settings: of the shard.
+        settings: of the shard, which takes them while it runs, from its own configuration.
         dry_run: only report the changes.
         rotate_key: draw a new key for the MACs of copies.
 
     Returns:
-        dry_run; changes: {setting: {"old", "new"}}, empty if the shard has these settings already;
+        dry_run; changes: {setting: {"old", "new"}} as `setting_names.changed` has them, empty if
+        the shard has these settings already;
         since: {"topic-partition": first offset of the new epoch}; epochs: the number of epochs
         after the change; dropped: how many old epochs were dropped; key_rotated.
 
     Raises:
-        Locked: a process of the shard runs.
+        Locked: a process of the shard runs, and a key is to be rotated.
         ConfigError: a setting does not permit this change, or the directory has another geometry.
         RecoveryRefused: the directory is not the owner's, or has to recover first; or a reshard has
-            sealed a shard, this one or another: partitions move only between equal settings.
+            sealed a shard, this one or another: partitions move only between equal settings; or
+            the running shard has refused the settings, and keeps its own.
         KafkaUnavailable: no answer in time.
     """
     config = factory.dequeue_config(settings)
@@ -61,15 +72,53 @@ def reconfigure(settings: Settings, *, dry_run: bool, rotate_key: bool = False) 
             require_not_sealed(written.progress)
     with _connected(settings) as (publisher, admin):
         progress = publisher.peek()
-        offsets_at = _offsets_at(progress, admin)
+        offsets_at = wanted_settings.offsets_at(progress, admin)
         rotation = Rotation(secrets.randbits, partial(_ends, admin)) if rotate_key else None
+        runs = lock_is_held(settings.storage.data_dir / Role.DEQUEUE.lock_name)
         planned = plan(
-            progress, _seen(settings), settings.wheel, config, offsets_at, rotation=rotation
+            progress,
+            _seen(settings),
+            settings.wheel,
+            config,
+            offsets_at,
+            rotation=rotation,
+            runs=runs and not rotate_key,
         )
-        if (planned.changes or rotate_key) and not dry_run:
+        if planned.changes and runs and not rotate_key and not dry_run:
+            admin.require_topics(settings, served=True)
+            planned = replace(planned, progress=_request(settings, publisher))
+            planned = replace(planned, since=planned.progress.epochs.newest.since)
+        elif (planned.changes or rotate_key) and not dry_run:
             with _alone(settings) as directory:
                 planned = take(directory, publisher, config, offsets_at, rotation=rotation)
-    return {**_plan_report(planned, dry_run=dry_run), "key_rotated": rotate_key}
+    return {**_plan_report(planned, settings, dry_run=dry_run), "key_rotated": rotate_key}
+
+
+def _request(settings: Settings, publisher: KafkaPublisher) -> Progress:
+    """Has the running dequeue take the settings; returns the progress with them.
+
+    Raises:
+        RecoveryRefused: it has refused them.
+        DuewheelError: it has not answered in time; it may take them later.
+    """
+    with State.open(settings.storage.data_dir) as state:
+        state.live.want_settings(wanted_settings.digest(settings))
+        end_s = time.monotonic() + _TAKEN_S
+        while state.live.wanted_settings:
+            if time.monotonic() > end_s:
+                raise DuewheelError(
+                    f"dequeue has not taken the settings within {_TAKEN_S:.0f} s: its log says "
+                    "why. It takes them as soon as it can; until then ingest waits"
+                )
+            time.sleep(_POLL_S)
+    progress = publisher.peek()
+    assert progress is not None, "the plan was made from one"
+    if progress.epochs.newest.changes(factory.slot_values(settings)):
+        raise RecoveryRefused(
+            "the shard keeps the settings that it had: the line `the requested settings are "
+            "refused` in the log of dequeue has the reason"
+        )
+    return progress
 
 
 def skip(settings: Settings, named: Sequence[str], *, dry_run: bool) -> dict[str, Any]:
@@ -94,7 +143,7 @@ def skip(settings: Settings, named: Sequence[str], *, dry_run: bool) -> dict[str
 
         def planned(progress: Progress | None) -> Progress:
             ends = admin.end_offsets(sorted({topic for (topic, _), _ in records}))
-            offsets_at = _offsets_at(progress, admin)
+            offsets_at = wanted_settings.offsets_at(progress, admin)
             return plan_skip(
                 records, progress, _seen(settings), settings.wheel, config, offsets_at, ends
             )
@@ -180,11 +229,6 @@ def _make_durable(directory: DataDirectory) -> None:
         checkpoints.write()
 
 
-def _offsets_at(progress: Progress | None, admin: KafkaAdmin) -> OffsetsAt:
-    topics = sorted(progress.topics) if progress else []
-    return lambda ms: admin.offsets_at(topics, ms)
-
-
 def _ends(admin: KafkaAdmin, partitions: Iterable[TopicPartition]) -> Marks:
     return admin.end_offsets(sorted({topic for topic, _ in partitions}))
 
@@ -219,12 +263,11 @@ def _named(name: str) -> TopicPartition | None:
 # ---- the output ---------------------------------------------------------------------------------
 
 
-def _plan_report(planned: Plan, *, dry_run: bool) -> dict[str, Any]:
+def _plan_report(planned: Plan, settings: Settings, *, dry_run: bool) -> dict[str, Any]:
+    old = planned.committed.epochs.newest.values
     return {
         "dry_run": dry_run,
-        "changes": {
-            key: {"old": old, "new": new} for key, (old, new) in sorted(planned.changes.items())
-        },
+        "changes": setting_names.changed(old, settings, factory.slot_values(settings)),
         "since": {f"{topic}-{number}": o for (topic, number), o in sorted(planned.since.items())},
         "epochs": len(planned.progress.epochs),
         "dropped": planned.dropped,

@@ -33,8 +33,8 @@ from duewheel.errors import RecoveryRefused
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.raw_reader import RawReader
-from duewheel.kafka.raw_records import committed_records
+from duewheel.kafka.log.columns import committed_records
+from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topic_discovery import timer_topics
 from duewheel.osutil.signals import stop_signals
 from duewheel.osutil.terminal import progress_bar
@@ -188,11 +188,11 @@ def _classify_rows(
     epoch_contracts = contracts(epochs, settings.dead_letter_topic)
     parsers = [functools.partial(parse, contract=contract) for contract in epoch_contracts]
     client = ClientSettings(settings.kafka.client_options("consumer"))
-    with closing(RawReader(client, topics)) as reader, progress_bar() as bar:
+    with closing(LogReader(client, topics)) as reader, progress_bar() as bar:
         task = bar.add_task("offsets", total=sum(end - start for start, end in bounds.values()))
         for part in reader.read(bounds, _PART_BYTES):
             bar.update(task, advance=sum(fetched.end - fetched.begin for fetched in part))
-            for records in committed_records(part, bounds):
+            for records in committed_records(part, bounds, skipped=epochs.skipped):
                 rows = parse_by_epoch(records, parsers, epochs)
                 rows = rows.take(np.flatnonzero(rows.timer))  # cancels take no slot
                 windows_ms = epochs.windows_ms(rows.partitions, rows.partition, rows.offset)

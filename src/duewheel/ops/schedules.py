@@ -32,6 +32,7 @@ from duewheel.recurring.records import (
 )
 from duewheel.recurring.schedule import SCHEDULE_PREFIX, Missed, Schedule, require_name
 from duewheel.recurring.scheduler import Table
+from duewheel.recurring.steps import AHEAD_MS
 from duewheel.schemas.request.topic_settings import FIRE
 
 NEXT = 10
@@ -114,7 +115,7 @@ def accepted_schedule(
         raise ConfigError(f"{topic} refuses what is past due (past_due), such as a late firing")
     request = timer_headers(
         schedule.target,
-        DueTime.of(clock.now_ms() + 1),
+        DueTime.of(clock.now_ms() + AHEAD_MS),  # as late as a firing may be due when it is written
         topic,
         headers=schedule.headers,
         id=schedule.timer_id(upcoming),

@@ -6,14 +6,11 @@ which ingest would make a dead letter, is reported and does not stop the others.
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from typing import Any
-
-from pydantic import ValidationError
 
 from duewheel.client import Timer
 from duewheel.config.settings import Settings
@@ -28,8 +25,7 @@ from duewheel.ops.changes import (
     scheduled,
 )
 from duewheel.ops.new_timer import NewTimer
-
-LINE_CHARACTERS_MAX = 16 << 20
+from duewheel.ops.timer_lines import fields_of, is_copy, new_timer
 
 
 def send_lines(
@@ -46,8 +42,9 @@ def send_lines(
         For each line its number, and the result of `changes.send` or `error`; in their order.
 
     Raises:
-        KafkaUnavailable: no acknowledgement in time; records behind the last line that was yielded
-            may or may not have been written.
+        KafkaUnavailable: no broker answers.
+        Unacknowledged: no acknowledgement in time. After either error, records after the last line
+            that was yielded may or may not have been written.
     """
     waiting: deque[tuple[int, Future[Timer] | str]] = deque()
     with closing(KeptProducers(settings)) as producers:
@@ -55,7 +52,7 @@ def send_lines(
             if not line.strip():
                 continue
             try:
-                topic, write = prepared(settings, **_parsed(line, defaults).arguments)
+                topic, write = prepared(settings, **_timer(line, defaults).arguments)
             except ConfigError as error:
                 waiting.append((number, str(error)))
             else:
@@ -67,35 +64,11 @@ def send_lines(
             yield _result(settings, *waiting.popleft())
 
 
-def _parsed(line: str, defaults: Mapping[str, Any]) -> NewTimer:
-    if len(line) > LINE_CHARACTERS_MAX:
-        raise ConfigError(f"the line has more than {LINE_CHARACTERS_MAX} characters")
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"this is no JSON: {error}") from error
-    if not isinstance(fields, dict):
-        raise ConfigError("this is no JSON object")
-    try:
-        return NewTimer.model_validate(_without_alternatives(defaults, fields) | fields)
-    except ValidationError as error:
-        problems = error.errors(include_url=False, include_input=False)
-        text = "; ".join(f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in problems)
-        raise ConfigError(text) from None
-
-
-# Fields of which a line has at most one.
-_ALTERNATIVES = (
-    {"deliver_at", "delay", "level"},
-    {"value", "value_base64"},
-    {"key", "key_base64"},
-)
-
-
-def _without_alternatives(defaults: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Drops the defaults that a line replaces under another name."""
-    dropped = [names for names in _ALTERNATIVES if names & fields.keys()]
-    return {name: each for name, each in defaults.items() if not any(name in n for n in dropped)}
+def _timer(line: str, defaults: Mapping[str, Any]) -> NewTimer:
+    fields = fields_of(line, defaults)
+    if is_copy(fields):
+        raise ConfigError("a line with a record needs --name: it is sent exactly once, or refused")
+    return new_timer(fields)
 
 
 def _result(settings: Settings, number: int, request: Future[Timer] | str) -> dict[str, Any]:

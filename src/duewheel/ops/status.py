@@ -13,6 +13,7 @@ from typing import Any
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.held_copies import copies
+from duewheel.checkpoints.obstacles import Obstacles
 from duewheel.checkpoints.quota_waiting import QuotaWaiting
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
@@ -89,12 +90,12 @@ def _ingest(state: State, now_ms: int) -> dict[str, Any]:
     marks = {**(close.marks if close else {}), **commit.marks}
     process = _process(state, "ingest")
     lag = state.live.lag
-    is_polled, waits = lag.polled_ms > 0, lag.messages > 0
+    is_polled = lag.polled_ms > 0
     return {
         **process,
         "lag": lag.messages if is_polled else None,
-        "lag_ms": now_ms - lag.oldest_ms if waits else 0 if is_polled else None,
-        "batch_age_ms": now_ms - lag.stuck_ms if waits else 0 if is_polled else None,
+        "lag_ms": lag.age_ms(now_ms) if is_polled else None,
+        "batch_age_ms": lag.batch_age_ms(now_ms) if is_polled else None,
         "lag_asked_ms": lag.polled_ms or None,
         "high_water": {f"{topic}-{number}": mark for (topic, number), mark in marks.items()},
     }
@@ -128,6 +129,7 @@ def _dequeue(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
     alive = process["state"] in ALIVE
     skew_ms, blocks_closing = state.live.host_clock
     delivered, dead_letters, wait = state.live.deliveries
+    obstacles = Obstacles.read(settings.storage.data_dir)
     return {
         **process,
         "floor_ms": floor_ms,
@@ -139,6 +141,8 @@ def _dequeue(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
         "dead_letters": dead_letters if alive else None,
         "dead_letters_wait": wait if alive else None,
         "copies_held": _copies_held(state) if alive else None,
+        "targets_closed": dict(obstacles.targets) if alive else None,
+        "transaction_blocked": obstacles.transaction if alive else None,
     }
 
 

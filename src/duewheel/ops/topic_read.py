@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+import base64
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.bounded_reader import Bound, BoundedReader
 from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.log.bounds import Bound
+from duewheel.kafka.log.ends import EARLIEST, LATEST
+from duewheel.kafka.log.reader import LogReader
+from duewheel.kafka.log.records import Record, shown
 from duewheel.ops.listed_timers import key_shown
+from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.header_names import DUE_MS
 
-_CHUNK_RECORDS = 500
-_AGAIN_S = 0.2  # between two looks for new records
+_DIGITS_MAX = 20
+_Offsets = dict[TopicPartition, int]
 
 
 def records_of(
@@ -33,40 +36,82 @@ def records_of(
         ConfigError: there is no such topic.
         KafkaUnavailable: no answer in time.
     """
-    client = ClientSettings(settings.kafka.client_options("consumer"))
-    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
-        if topic not in admin.describe_partitions([topic]):
-            raise ConfigError(f"Kafka at {settings.kafka.servers} has no topic {topic!r}")
-        starts, ends = admin.log_start_offsets([topic]), admin.stable_offsets([topic])
+    with _opened(settings, topic) as (reader, starts, ends):
         at = ends
         if since is not None:
-            firsts = since.offsets(ends, lambda time_ms: admin.offsets_at([topic], time_ms))
+            firsts = since.offsets(ends, reader.offsets_at)
             at = {place: max(starts[place], first) for place, first in firsts.items()}
-        with BoundedReader(client, _CHUNK_RECORDS) as reader:
-            while True:
-                bounds = {place: (first, ends[place]) for place, first in at.items()}
-                for chunk in reader.read(bounds):
-                    for record in sorted(chunk.records, key=lambda each: each.timestamp):
-                        yield _row(record)
-                if not follow:
-                    return
-                at = ends
-                while (ends := admin.stable_offsets([topic])) == at:
-                    time.sleep(_AGAIN_S)
-                at = {place: at.get(place, 0) for place in ends}
+        bounds = {place: (first, ends[place]) for place, first in at.items()}
+        for records, _ in reader.records(bounds):
+            yield from _rows(records)
+        while follow:
+            ends = dict.fromkeys(reader.partitions(), 0) | ends  # with added partitions
+            yield from _rows(reader.poll(ends))
 
 
-def _row(record: Any) -> dict[str, Any]:
-    headers = [(name, _text(value)) for name, value in record.headers]
-    due_ms = dict(record.headers).get(DUE_MS, b"")
+def lines_to_send(settings: Settings, topic: str) -> Iterator[dict[str, Any]]:
+    """Yields the newest record of each key, as lines for `duewheel send --file --name`.
+
+    A topic of another delay service, such as etf1's or Karafka's, is compacted: an older record of
+    a key was replaced, and one without a value was delivered or cancelled. Reads the topic twice:
+    memory has its keys, and no values.
+
+    Raises:
+        ConfigError: there is no such topic.
+        KafkaUnavailable: no answer in time.
+    """
+    with _opened(settings, topic) as (reader, starts, ends):
+        bounds = {place: (start, ends[place]) for place, start in starts.items()}
+        newest: dict[tuple[int, bytes | None], int] = {}
+        for records, _ in reader.records(bounds):
+            newest.update({(each.partition, each.key): each.offset for each in records})
+        for records, _ in reader.records(bounds):
+            for record in records:
+                is_newest = newest[record.partition, record.key] == record.offset
+                if record.value is not None and (is_newest or record.key is None):
+                    yield {"record": _copy(record, len(bounds))}
+
+
+@contextmanager
+def _opened(settings: Settings, topic: str) -> Iterator[tuple[LogReader, _Offsets, _Offsets]]:
+    """Yields a reader of the topic, and the present start and end of each of its partitions."""
+    client = ClientSettings(settings.kafka.client_options("consumer"))
+    with LogReader(client, [topic]) as reader:
+        places = reader.existing()
+        yield reader, reader.offsets(places, EARLIEST), reader.offsets(places, LATEST)
+
+
+def _copy(record: Record, partitions: int) -> dict[str, Any]:
+    """The fields of CopiedRecord (timer_lines.py)."""
+    headers = [{"name": name, "value_base64": _encoded(value)} for name, value in record.headers]
+    return {
+        "partition": record.partition,
+        "partitions": partitions,
+        "key_base64": _encoded(record.key),
+        "value_base64": _encoded(record.value),
+        "headers": headers,
+    }
+
+
+def _encoded(octets: bytes | None) -> str | None:
+    return None if octets is None else base64.b64encode(octets).decode()
+
+
+def _rows(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
+    return map(_row, sorted(records, key=lambda each: each.timestamp_ms))
+
+
+def _row(record: Record) -> dict[str, Any]:
+    due_ms = dict(record.headers).get(DUE_MS) or b""
+    is_due = due_ms.isdigit() and len(due_ms) < _DIGITS_MAX  # any producer may have written it
     return {
         "partition": record.partition,
         "offset": record.offset,
-        "timestamp_ms": record.timestamp,
+        "timestamp_ms": record.timestamp_ms,
         **key_shown(record.key),
         "value": _text(record.value),
-        "headers": headers,
-        "late_ms": record.timestamp - int(due_ms) if due_ms.isdigit() else None,
+        "headers": [(shown(name), _text(value)) for name, value in record.headers],
+        "late_ms": record.timestamp_ms - int(due_ms) if is_due else None,
     }
 
 

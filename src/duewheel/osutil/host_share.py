@@ -5,28 +5,62 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import time
 from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 
 _M_ARENA_MAX = -8  # of glibc's malloc.h
-_NICE = 5  # a third of the processor time of a process that does not yield
+_NICE_MAX = 19
 _AUTOGROUP = Path("/proc/self/autogroup")
+_AUTOGROUP_TRIES, _AUTOGROUP_PAUSE_S = 10, 0.1
 
 
-def yield_processors() -> None:
+def yield_processors(step: int) -> None:
     """Let other processes go first where processors are scarce.
 
-    Called before this process has threads: the kernel knows a priority per thread. Threads and
-    programs that are started later have it, too.
+    Lowers the priority of all threads of this process and of the processes below it; what they
+    start later inherits it.
+
+    Args:
+        step: added to the niceness that this process has; 0: no change.
     """
-    nice = os.nice(_NICE)
-    # Where the kernel groups processes by session, a priority counts within the group only.
+    if not step:
+        return
+    nice, done = min(os.getpriority(os.PRIO_PROCESS, 0) + step, _NICE_MAX), set[int]()
+    while fresh := _threads() - done:  # until none was started meanwhile with the old priority
+        for thread in fresh:
+            with suppress(ProcessLookupError):
+                os.setpriority(os.PRIO_PROCESS, thread, nice)
+        done |= fresh
+    # Where the kernel groups processes by session, a priority counts within the group only. The
+    # group has not inherited this process's niceness: only the step counts there.
     if os.getsid(0) == os.getpid():
-        with suppress(OSError):
-            _AUTOGROUP.write_text(str(nice))
+        _lower_the_group(step)
+
+
+def _threads() -> set[int]:
+    """The threads of this process and of all below it."""
+    this, found = psutil.Process(), set[int]()
+    for process in (this, *this.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            found |= {thread.id for thread in process.threads()}
+    return found
+
+
+def _lower_the_group(step: int) -> None:
+    for _ in range(_AUTOGROUP_TRIES):
+        try:
+            _AUTOGROUP.write_text(str(step))
+        except BlockingIOError:  # the kernel takes ten writes a second, of all groups together
+            time.sleep(_AUTOGROUP_PAUSE_S)
+        except OSError:  # it has no groups
+            return
+        else:
+            return
 
 
 def share_one_heap() -> None:

@@ -4,9 +4,10 @@
      "event": "paused: ingest takes no row", "rows_paused": 1200}
 
 Lines are short: long values are cut, an exception is one line with its innermost frames. A Kafka
-client without a broker repeats itself: one line per kind and `REPEAT_S` is logged, with
-`repeated`, the number of dropped ones before it. Its warnings about its own slow steps, which any
-busy machine causes, are dropped. Results of commands are not logs: they go to stdout.
+client without a broker repeats itself: of each kind one line is logged, the next one `REPEAT_S` s
+later, the one after it twice as long after that, up to `REPEAT_MAX_S`, with `repeated`, the number
+of dropped ones before it. Its warnings about its own slow steps, which any busy machine causes, are
+dropped. Results of commands are not logs: they go to stdout.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import re
 import sys
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -29,6 +31,7 @@ Format = Literal["auto", "json", "text"]
 
 VALUE_CHARACTERS_MAX = 600  # a JVM stack trace as a message has tens of thousands
 REPEAT_S = 10.0
+REPEAT_MAX_S = 600.0
 _KINDS_MAX = 1_000
 _FRAMES = 3
 _QUIET = ("kafka", "py4j")  # their info level logs every request
@@ -96,18 +99,19 @@ def configure(
 
 
 class FewRepeats(logging.Filter):
-    """Passes one record of a Kafka client per logger, unformatted message and `REPEAT_S`, with the
-    number of dropped ones before it.
+    """Passes few records of a Kafka client that repeat logger and unformatted message, each with
+    the number of dropped ones before it.
 
-    A client without a broker logs the same four messages several times a second; duewheel's own
-    events report the failure. Warnings about slow steps are always dropped. Thread-safe: its
-    handler holds a lock.
+    A client without a broker logs the same nine messages five times a second; duewheel's own events
+    report the failure. Between two passed records of a kind are `REPEAT_S` seconds at first, which
+    double while the kind is repeated; after such a time without any they are `REPEAT_S` again.
+    Warnings about slow steps are always dropped. Thread-safe: its handler holds a lock.
     """
 
     def __init__(self, kinds_max: int = _KINDS_MAX) -> None:
         super().__init__()
         self._kinds_max = kinds_max
-        self._seen: dict[tuple[str, str], tuple[float, int]] = {}  # when shown, left out since
+        self._seen: dict[tuple[str, str], _Repeats] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name.partition(".")[0] != "kafka":
@@ -115,15 +119,29 @@ class FewRepeats(logging.Filter):
         if _SLOW_STEP in str(record.msg):
             return False
         kind = (record.name, str(record.msg))
-        shown_s, left_out = self._seen.get(kind, (-REPEAT_S, 0))
-        if abs(record.created - shown_s) < REPEAT_S:
-            self._seen[kind] = (shown_s, left_out + 1)
+        before = self._seen.get(kind)
+        if before is not None and abs(record.created - before.shown_s) < before.interval_s:
+            before.left_out += 1
+            before.newest_s = record.created
             return False
-        if len(self._seen) >= self._kinds_max:
+        if before is None and len(self._seen) >= self._kinds_max:
             self._seen.clear()
-        self._seen[kind] = (record.created, 0)
-        record.repeated = left_out
+        interval_s = REPEAT_S
+        if before is not None and abs(record.created - before.newest_s) < before.interval_s:
+            interval_s = min(2 * before.interval_s, REPEAT_MAX_S)
+        self._seen[kind] = _Repeats(record.created, record.created, interval_s)
+        record.repeated = 0 if before is None else before.left_out
         return True
+
+
+@dataclass(slots=True)
+class _Repeats:
+    """A kind of record: when one was passed, the newest one, and how many were dropped since."""
+
+    shown_s: float
+    newest_s: float
+    interval_s: float
+    left_out: int = 0
 
 
 def resolve(format: Format, stream: TextIO | None = None) -> Literal["json", "text"]:

@@ -85,16 +85,17 @@ class _Collector:
 
 
 @contextmanager
-def served(source: Source, host: str, port: int | None) -> Iterator[None]:
+def served(source: Source, host: str, port: int | None, setting: str) -> Iterator[None]:
     """Serve the source's metrics for the length of a with block.
 
     Args:
         source: not used any more after the block.
         host: to listen on.
         port: 0 for a free one, which the log names; None: no endpoint.
+        setting: that names the port, such as "metrics.ingest_port".
 
     Raises:
-        ConfigError: the address cannot be listened on.
+        ConfigError: the address cannot be listened on; with the setting to change.
     """
     if port is None:
         yield
@@ -104,7 +105,9 @@ def served(source: Source, host: str, port: int | None) -> Iterator[None]:
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
-        raise ConfigError(f"metrics cannot be served on {host}:{port}: {error}") from error
+        raise ConfigError(
+            f"{setting}: metrics cannot be served on {host}:{port}: {error.strerror or error}"
+        ) from error
     log.info("metrics served", url=f"http://{host}:{server.server_port}/metrics")
     try:
         yield

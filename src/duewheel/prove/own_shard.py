@@ -22,12 +22,16 @@ from typing import Any
 
 import psutil
 
+from duewheel.checkpoints.fs import READING_FS
+from duewheel.checkpoints.state_file import State
+from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
 from duewheel.osutil.child_process import Child
 from duewheel.prove.measures import START
 from duewheel.prove.own_settings import environment, write_settings
 from duewheel.runtime import run_file
+from duewheel.runtime.readiness import ReadyBounds, not_ready
 from duewheel.wheel.storage.full_check import check
 
 KINDS = ("dequeue", "ingest", "all", "data", "both")
@@ -86,6 +90,24 @@ class OwnShard:
             name in state and state[name].lives and state[name].pid not in self._killed
             for name in _KILLED[kind]
         )
+
+    def signs(self) -> tuple[int, int]:
+        """Two numbers that grow while the processes get on, however slowly: the bytes of their log,
+        and their processor time in tens of seconds, which idle ones do not use within minutes.
+        """
+        size = self._log.stat().st_size if self._log.exists() else 0
+        run = [] if self._run is None else _children(self._run.pid, recursive=True)
+        return size, int(sum(_processor_s(each) for each in run) // 10)
+
+    def not_ready(self) -> str:
+        """Why the shard is not ready; empty if it is."""
+        settings = self._settings
+        try:
+            with State.open(settings.storage.data_dir, READING_FS) as state:
+                found = not_ready(state, ReadyBounds.of(settings), SystemClock().now_ms())
+        except (DuewheelError, OSError):
+            return "its processes start"
+        return "; ".join(found.values())
 
     def require_returning(self) -> None:
         """Refuses processes that do not come back after the last kill, or the first start.
@@ -180,10 +202,17 @@ def _is_own_end(event: dict[str, Any]) -> bool:
     return event.get("event") in _ENDED and event["exit_code"] not in _KILLS
 
 
-def _children(pid: int) -> list[psutil.Process]:
+def _children(pid: int, *, recursive: bool = False) -> list[psutil.Process]:
     with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).children()
+        return psutil.Process(pid).children(recursive=recursive)
     return []
+
+
+def _processor_s(process: psutil.Process) -> float:
+    with suppress(psutil.NoSuchProcess):
+        used = process.cpu_times()
+        return float(used.user + used.system)
+    return 0.0
 
 
 def _kill(processes: list[psutil.Process]) -> None:

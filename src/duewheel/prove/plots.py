@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 _WIDTH, _HEIGHT = 480, 250
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 34, 200
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 24, 34, 200  # room for half a label on the right
 _LINES = 4  # of a linear axis
 _CHARACTER = 6.5  # wide, of the legend
 
@@ -91,16 +91,21 @@ class _Axis:
         if logarithmic:
             decades = max(1, math.ceil(math.log10(max(highest, 1.0))))
             self._top = float(decades)
-            self.ticks = [(10.0**power, f"{10**power:,}") for power in range(decades + 1)]
+            self.ticks = [(10.0**power, _number(10.0**power)) for power in range(decades + 1)]
         else:
             step = _round_up(max(highest, 1.0) / _LINES)
             lines = max(1, math.ceil(highest / step))
             self._top = step * lines
-            self.ticks = [(step * line, f"{step * line:,g}") for line in range(lines + 1)]
+            self.ticks = [(step * line, _number(step * line)) for line in range(lines + 1)]
 
     def __call__(self, value: float) -> float:
         height = math.log10(max(value, 1.0)) if self._logarithmic else value
         return _BOTTOM - height / self._top * (_BOTTOM - _TOP)
+
+
+def _number(value: float) -> str:
+    """At most seven characters, which have room on the left: 100,000 and 1.5M."""
+    return f"{value / 1e6:,g}M" if value >= 1e6 else f"{value:,g}"
 
 
 def _round_up(value: float) -> float:

@@ -25,7 +25,7 @@ from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.shard_settings import publisher_limits
-from duewheel.kafka.state_topic import broker_now_ms, newest_of, place_of
+from duewheel.kafka.state_topic import broker_now_ms, newest_record, place_of
 from duewheel.kafka.topic_follower import TopicFollower
 from duewheel.kafka.transactional_producer import TransactionalProducer, is_fenced
 from duewheel.recurring.firing_records import (
@@ -38,6 +38,7 @@ from duewheel.recurring.firing_records import (
 )
 from duewheel.recurring.records import (
     OWNER_KEY,
+    owner_of,
     read_changes,
     read_table,
     schedules_topic,
@@ -50,6 +51,7 @@ from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.single_record import single
 from duewheel.threads import beside
+from duewheel.wheel.dequeue.clock_guard import ClockGuard
 
 _BEATS = 5  # while another instance would wait
 _REPLIES_S = 60.0  # then the cancels are sent again
@@ -74,6 +76,7 @@ class KafkaStore:
         self._producer = TransactionalProducer(
             self._client, transactional_id(settings), self._limits, clock.stopping
         )
+        self._guard = ClockGuard(clock, as_millis(settings.dequeue.clock_skew_max))
         self._own = secrets.token_hex(8)
         self._silence_ms = as_millis(settings.shard.take_over_after)
         self._follower: TopicFollower | None = None
@@ -101,6 +104,10 @@ class KafkaStore:
         self.write([])
         log.info("schedules opened", schedules=len(table.schedules), owner=self._own)
         return table
+
+    def now_ms(self) -> int | None:
+        """See Store."""
+        return self._guard.check(0)
 
     def changes(self) -> Iterator[tuple[str, Schedule | None, bool]]:
         """See Store. Writes the heartbeat, too."""
@@ -172,6 +179,8 @@ class KafkaStore:
             errors = [outcome.error for outcome in outcomes if outcome.error is not None]
             if errors:
                 raise errors[0]
+            # The last batch is the one of the schedules topic, which is stamped by its broker.
+            self._guard.read(outcomes[-1].stamp_ms, self._beat_ms)
         except Exception as error:  # noqa: BLE001 - kafka-python raises what it likes
             self._producer.stop()
             if is_fenced(error):
@@ -218,9 +227,8 @@ class KafkaStore:
         if self._clock.stopping.is_set():
             raise PublishDoubt("stopped while another scheduler was alive")
         deadline = self._deadline()
-        found = newest_of(self._client, self._place, OWNER_KEY, deadline, past_open=False)
-        # `found.value` is None after a clean stop.
-        if found is None or not found.value or json.loads(found.value).get("owner") == self._own:
+        found = newest_record(self._client, self._place, OWNER_KEY, deadline, past_open=False)
+        if found is None or owner_of(found.value) in {None, self._own}:
             return 0
         now_ms = broker_now_ms(self._client, self._place, deadline)
         return max(0, found.timestamp_ms + self._silence_ms - now_ms)

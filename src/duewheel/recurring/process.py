@@ -33,7 +33,12 @@ def run_recur(settings: Settings) -> None:
         store = KafkaStore(settings, clock)
         scheduler = Scheduler(store, clock)
         backoff = Backoff(clock, random.Random())
-        with served(RecurMetrics(scheduler), settings.metrics.host, settings.metrics.recur_port):
+        with served(
+            RecurMetrics(scheduler),
+            settings.metrics.host,
+            settings.metrics.recur_port,
+            "metrics.recur_port",
+        ):
             try:
                 while not stopping.is_set():
                     try:

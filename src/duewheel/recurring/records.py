@@ -7,12 +7,14 @@ owner            the scheduler's heartbeat; no value after a clean stop
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import structlog
 
+from duewheel.checkpoints.json_fields import MISSHAPEN
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError
@@ -108,8 +110,24 @@ def read_changes(records: Iterable[KeyedRecord]) -> Iterator[tuple[str, Schedule
             yield name, schedule, schedule is not None
 
 
+def owner_of(value: bytes | None) -> str | None:
+    """The instance in an owner record; None after a clean stop, or if no scheduler has written the
+    record: the transactional id alone then decides who may write.
+    """
+    if not value:
+        return None
+    try:
+        owner = json.loads(value)["owner"]
+    except MISSHAPEN:
+        owner = None
+    if isinstance(owner, str):
+        return owner
+    log.error("the record of key `owner` is ignored: no scheduler has written it")
+    return None
+
+
 def read_heartbeat(settings: Settings, records: Iterable[KeyedRecord]) -> SchedulerBeat:
     """The newest heartbeat among these."""
     owners = [record for record in records if record.key == OWNER_KEY]
-    at_ms = owners[-1].timestamp_ms if owners and owners[-1].value else None
+    at_ms = owners[-1].timestamp_ms if owners and owner_of(owners[-1].value) else None
     return SchedulerBeat(at_ms, as_millis(settings.shard.take_over_after))

@@ -63,6 +63,12 @@ class Store(Protocol):
         """Make this instance the only one that can write, and read everything."""
         ...
 
+    def now_ms(self) -> int | None:
+        """This host's time; None while its clock is ahead of the brokers', or is not compared with
+        theirs: an instant that is decided too early counts as missed, or as fired, for good.
+        """
+        ...
+
     def changes(self) -> Iterable[tuple[str, Schedule | None, bool]]:
         """Schedules that commands have changed since: name, the schedule (None: stopped, or
         unreadable), and whether it can be read.
@@ -164,7 +170,9 @@ class Scheduler:
         """
         for name, schedule, is_readable in self.store.changes():
             self._take(name, schedule, is_readable=is_readable)
-        now_ms = self.clock.now_ms()
+        now_ms = self.store.now_ms()
+        if now_ms is None:
+            return
         steps: list[ScheduleCommit] = []
         firings = size = 0
         for name in [name for name, at in self._wake_ms.items() if at <= now_ms]:

@@ -2,7 +2,8 @@
 
 Steps of a start: take the data directory; check the topics, while the shard's progress is read;
 claim the shard, a new one with its first progress (a standby follows its owner until then); deliver
-until a signal. Any failure ends the process; its supervisor starts it again.
+until a signal, or until other settings are requested: then it takes them, and starts again
+(wanted_settings.py). Any failure ends the process; its supervisor starts it again.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import structlog
 
 from duewheel import factory
+from duewheel.checkpoints.obstacles import Obstacles
 from duewheel.checkpoints.ownership import require_not_sealed, require_own_files
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import read_local_state
@@ -31,6 +34,7 @@ from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.kafka.topic_discovery import timer_topics
 from duewheel.osutil.host_share import do_without_pandas, share_one_heap
 from duewheel.osutil.signals import ignore_kafka_errors_after_stop, stop_signals
+from duewheel.runtime import wanted_settings
 from duewheel.runtime.lag_watch import LagWatch
 from duewheel.schemas.batches import TopicPartition
 from duewheel.threads import beside
@@ -61,37 +65,57 @@ def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = 
     """
     share_one_heap()
     do_without_pandas()
-    with stop_signals() as stopping:
+    with stop_signals() as stopping, ignore_kafka_errors_after_stop(stopping):
         clock = factory.StoppableClock(stopping)
-        directory = factory.start_directory(settings, Role.DEQUEUE)
-        publisher = factory.publisher(settings, clock)
-        config = factory.dequeue_config(settings)
-        dequeue = Dequeue(directory, publisher, clock, config, stopping.is_set)
-        try:
-            local = read_local_state(directory.state, directory.path)
-            require_own_files(local, settings.shard.index, directory.path)
-            with LagWatch(settings, clock), ignore_kafka_errors_after_stop(stopping):
-                topics = _TopicCheck(settings, directory, clock)
-                if standby:
-                    topics.require()
+        while not stopping.is_set():
+            settings = wanted_settings.taken(settings, clock)
+            _run(settings, clock, take_over=take_over, standby=standby)
+            take_over = False
+
+
+def _run(
+    settings: Settings, clock: factory.StoppableClock, *, take_over: bool, standby: bool
+) -> None:
+    """Runs until a signal, or until other settings are requested."""
+    stopping = clock.stopping
+    directory = factory.start_directory(settings, Role.DEQUEUE)
+    note_obstacles(directory.path, Obstacles())  # those of an earlier process
+    publisher = factory.publisher(settings, clock, note=partial(note_obstacles, directory.path))
+    config = factory.dequeue_config(settings)
+    dequeue = Dequeue(directory, publisher, clock, config, stopping.is_set)
+    try:
+        local = read_local_state(directory.state, directory.path)
+        require_own_files(local, settings.shard.index, directory.path)
+        with LagWatch(settings, clock), ignore_kafka_errors_after_stop(stopping):
+            topics = _TopicCheck(settings, directory, clock)
+            if standby:
+                topics.require()
+                with _metrics(settings, clock, dequeue, publisher):
+                    if _stand_by(settings, directory, clock, publisher, dequeue):
+                        _deliver(settings, directory, clock, dequeue)
+            else:
+                first = _first_if_new(settings, directory, clock, publisher, topics)
+                start = partial(
+                    dequeue.start, first, take_over=take_over, before_claim=topics.require
+                )
+                with topics.explaining():
+                    is_owner = once_the_owner_is_silent(start, clock, publisher)
+                if is_owner:
                     with _metrics(settings, clock, dequeue, publisher):
-                        if _stand_by(settings, directory, clock, publisher, dequeue):
-                            _deliver(settings, clock, dequeue)
-                else:
-                    first = _first_if_new(settings, directory, clock, publisher, topics)
-                    start = partial(
-                        dequeue.start, first, take_over=take_over, before_claim=topics.require
-                    )
-                    with topics.explaining():
-                        is_owner = once_the_owner_is_silent(start, clock, publisher)
-                    if is_owner:
-                        with _metrics(settings, clock, dequeue, publisher):
-                            _deliver(settings, clock, dequeue)
-            log.info("dequeue stopped", **_counters(dequeue))
-        finally:
-            dequeue.close()
-            publisher.close()
-            directory.stop()
+                        _deliver(settings, directory, clock, dequeue)
+        log.info("dequeue stopped", **_counters(dequeue))
+    finally:
+        dequeue.close()
+        publisher.close()
+        directory.stop()
+
+
+def note_obstacles(directory: Path, obstacles: Obstacles) -> None:
+    """Write what keeps deliveries from leaving, for `status`; a full disk does not stop dequeue."""
+    try:
+        obstacles.write(directory)
+    except OSError as error:
+        log.warning("the obstacles of deliveries cannot be written", reason=str(error))
 
 
 class _TopicCheck:
@@ -155,9 +179,9 @@ def once_the_owner_is_silent(
     return False
 
 
-def _deliver(settings: Settings, clock: Clock, dequeue: Dequeue) -> None:
+def _deliver(settings: Settings, directory: DataDirectory, clock: Clock, dequeue: Dequeue) -> None:
     with _read_ahead(settings, clock, dequeue):
-        dequeue.run()
+        dequeue.run(until=lambda: bool(directory.state.live.wanted_settings))
 
 
 def _stand_by(
@@ -207,7 +231,9 @@ def _metrics(
             beside, clock, lambda: dequeue.statistics, lambda: publisher.letters_wait
         )
         source = Together(own, ShardMetrics(settings, clock))
-        with served(source, settings.metrics.host, settings.metrics.dequeue_port):
+        with served(
+            source, settings.metrics.host, settings.metrics.dequeue_port, "metrics.dequeue_port"
+        ):
             yield
 
 

@@ -8,8 +8,10 @@ Start, in this order:
     3. the engine, once dequeue has decided how this start continues
        (checkpoints/recovery_decision.py) and that has been carried out (wheel/recovery/rebuild.py)
     4. Spark's checkpoint is compared with the engine's marks
-    5. the query runs, until SIGTERM or an error; the supervisor restarts the process,
-       not the query. `ingest is ready` follows its first batch, or comes at once if there is none
+    5. the query runs, until SIGTERM or an error; the supervisor restarts the process. Another query
+       follows in the same session if topics change, or if the planning process is away. `ingest is
+       ready` follows the first batch, or the first plan if there is nothing to read. Only then this
+       process and Spark lower their priority: dequeue goes first, and a start is not delayed
 
 The engine's marks decide which rows are new. A checkpoint below them costs a second read; one above
 them, or one that cannot be read, would lose messages: it is set aside, and the query starts from
@@ -19,9 +21,10 @@ the marks. So is one whose batch was too large for the memory (streaming/batch_s
 from __future__ import annotations
 
 import os
+import random
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +32,7 @@ import structlog
 
 from duewheel import factory
 from duewheel.audit.history import AuditHistory
+from duewheel.backoff import Backoff
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.ownership import require_same_shard
@@ -38,7 +42,14 @@ from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.unfinished_recovery import recovering
 from duewheel.clock import Clock, Interval
 from duewheel.config.settings import Settings
-from duewheel.errors import CorruptFile, DuewheelError, RecoveryPending, RecoveryRefused
+from duewheel.errors import (
+    CorruptFile,
+    DuewheelError,
+    PlannerUnavailable,
+    RecoveryPending,
+    RecoveryRefused,
+    SettingsChange,
+)
 from duewheel.java.spark_session import spark_session
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
@@ -75,6 +86,7 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 CHECKPOINT = "checkpoint"
 
 _WAIT_S = 0.2
+_PLANNER_BACKOFF_MS = 200, 5_000
 _WAIT_LOG_INTERVAL_MS = 10_000
 
 _log = structlog.get_logger(__name__)
@@ -93,7 +105,6 @@ def run_ingest(settings: Settings) -> None:
         DuewheelError: the query failed; a new start may help.
     """
     do_without_pandas()
-    yield_processors()  # a timer that is taken later is not late; one that is delivered later is
     with stop_signals() as stopping:
         clock = factory.StoppableClock(stopping)
         begun_ms = clock.boottime_ms()
@@ -162,12 +173,15 @@ class IngestRun:
         self._settings, self._directory, self._stopping = settings, directory, stopping
         self._spark, self._executors, self._admin, self._clock = spark, executors, admin, clock
         state, spark_dir = directory.state, directory.path / SPARK_DIR
-        self._watch = TopicWatch(settings, state, clock, lambda: state.commit().marks)
+        self._watch = self._topic_watch()
         self._engine = Engine(directory, clock, self._watch.find(admin))
         _require_same_settings(settings, state, self._engine)
         self._checkpoint = spark_dir / CHECKPOINT
         self._folder, self._begun_ms = folder, begun_ms
         self._is_ready = self._has_all = False
+        self._unplanned_ms = 0  # wall time since which no process plans; 0: one does
+        self._unplanned = Interval(clock, _WAIT_LOG_INTERVAL_MS)
+        self._planner_backoff = Backoff(clock, random.Random(), *_PLANNER_BACKOFF_MS)
         wanted = settings.ingest
         self._limit = RowLimit(
             spark_dir, wanted.max_offsets_per_trigger, wanted.max_bytes_per_trigger
@@ -187,24 +201,32 @@ class IngestRun:
         self._durable = CheckpointThread(directory.path, interval_s, stopping)
 
     def run(self) -> None:
-        """Queries, one after another, until the stop; a new one where the topics have changed.
+        """Queries, one after another, until the stop; a new one where the topics have changed, or
+        the settings.
 
         Raises:
             DuewheelError: see `run_ingest`.
         """
-        settings, sink, limit = self._settings, self._sink, self._limit
+        sink, limit = self._sink, self._limit
         source = self._source()
-        query = QueryOptions(_name(settings), self._checkpoint, settings.ingest.trigger_ms)
         self._durable.start()
         with self._metrics() as metrics, limit.noting_the_end(self._stopping.is_set, sink):
             while True:
-                stream = timer_stream(self._spark, source)
+                stream = partial(timer_stream, self._spark, source)
                 limit.begun(self._engine.marks, sink.statistics.batches)
-                with _restart_on_topic_change(self._watch):
+                settings = self._settings
+                query = QueryOptions(_name(settings), self._checkpoint, settings.ingest.trigger_ms)
+                with (
+                    self._another_planner(),
+                    _restart_on_topic_change(self._watch),
+                    suppress(SettingsChange),
+                ):
                     if not run_query(
                         stream, sink, query, self._stopping, partial(self._tick, metrics)
                     ):
                         break
+                if self._stopping.is_set() or not self._follow_settings():
+                    break
                 self._engine.add_topic_ids(self._watch.find(self._admin))
                 source = self._source()
             counted = sink.statistics
@@ -216,6 +238,37 @@ class IngestRun:
                 rows_lost=counted.rows_lost,
             )
 
+    def _follow_settings(self) -> bool:
+        """Waits while the shard is to take other settings, then loads those that it has. No query
+        runs: each parses under one list of epochs.
+
+        Returns:
+            False if a signal came before.
+
+        Raises:
+            RecoveryPending: dequeue has decided on a recovery.
+            RecoveryRefused: the configuration of this process has others.
+            ConfigError: it cannot be used.
+        """
+        state = self._directory.state
+        while state.live.wanted_settings:
+            if self._stopping.is_set():
+                return False
+            self._beat()
+            self._clock.sleep(_WAIT_S)
+        before = self._engine.epochs
+        self._engine.load_epochs()
+        if self._engine.epochs != before:
+            self._settings = self._settings.reloaded()
+            _require_same_settings(self._settings, state, self._engine)
+            self._watch = self._topic_watch()
+            _log.info("messages are read under other settings from here on")
+        return True
+
+    def _topic_watch(self) -> TopicWatch:
+        state = self._directory.state
+        return TopicWatch(self._settings, state, self._clock, lambda: state.commit().marks)
+
     def _source(self) -> SourceOptions:
         """Returns the topics and offsets of the next query."""
         settings = self._settings
@@ -223,7 +276,9 @@ class IngestRun:
         ends = self._admin.stable_offsets(sorted({topic for topic, _ in starts}))
         marks = self._engine.marks
         settle_checkpoint(self._checkpoint, marks, starts, ends)
+        waiting = sum(max(0, ends.get(p, 0) - max(0, start)) for p, start in starts.items())
         self._has_all = all(marks.get(p, 0) >= ends.get(p, 0) for p in starts)
+        _log.info("reading the timer topics", partitions=len(starts), offsets_waiting=waiting)
         task = TaskSettings(
             kafka=settings.kafka.client_options("consumer"),
             topics=self._watch.topic_set.topics,
@@ -234,12 +289,25 @@ class IngestRun:
         return SourceOptions(
             task,
             starts,
+            str(self._checkpoint.parent),
             self._limit.rows,
             only=settings.shard.count > 1,
             poll_ms=settings.ingest.trigger_ms,
             quotas=settings.timer.quotas,
             data_dir=str(self._directory.path.absolute()),
         )
+
+    @contextmanager
+    def _another_planner(self) -> Iterator[None]:
+        """Continue after a query whose planning process is away: the next one starts another, in
+        the JVM that is there. A new JVM would take minutes where processors are scarce.
+        """
+        try:
+            yield
+        except PlannerUnavailable as error:
+            wait_s = self._planner_backoff.next_ms() / 1000
+            _log.warning("another query follows", reason=str(error), wait_s=wait_s)
+            self._stopping.wait(wait_s)
 
     @contextmanager
     def _metrics(self) -> Iterator[IngestMetrics]:
@@ -254,27 +322,53 @@ class IngestRun:
                 AuditHistory(settings.audit_dir),
             )
             families = Together(metrics, ShardMetrics(settings, clock))
-            with served(families, settings.metrics.host, settings.metrics.ingest_port):
+            with served(
+                families, settings.metrics.host, settings.metrics.ingest_port, "metrics.ingest_port"
+            ):
                 yield metrics
 
     def _tick(self, metrics: IngestMetrics, progress: QueryProgress) -> bool:
         """Runs twice a second beside the query; returns whether another query must replace it."""
         state = self._directory.state
-        if state.needs_recovery:
-            raise RecoveryPending("dequeue has decided on a recovery: restarting")
         metrics.progress, metrics.topics_left_out = progress, self._watch.left_out
         statistics = self._sink.statistics
         state.live.note_rows_without_room(statistics.rows_without_room)
-        state.live.beat(Role.INGEST, os.getpid(), self._clock.now_ms(), 0)
-        if not self._is_ready and (statistics.batches or self._has_all):
-            self._is_ready = True
-            took_s = (self._clock.boottime_ms() - self._begun_ms) / 1000
-            _log.info("ingest is ready", rows=statistics.rows, took_s=took_s)
+        now_ms = self._clock.now_ms()
+        # A sink is called with a batch that is planned; its progress comes when it has ended.
+        if progress.batch_id >= 0 or self._sink.is_busy:
+            self._unplanned_ms = 0
+            self._planner_backoff.succeeded()
+            self._note_ready()
+        else:
+            self._unplanned_ms = self._unplanned_ms or now_ms
+            if now_ms - self._unplanned_ms > _WAIT_LOG_INTERVAL_MS and self._unplanned.is_over():
+                waited_s = (now_ms - self._unplanned_ms) / 1000
+                _log.warning("waiting for the process that plans batches", waited_s=waited_s)
+        self._beat()
         self._gaps.settle()
         self._durable.require_alive()
         self._executors.poll()
-        outgrown = self._limit.adapt(statistics.batches, statistics.row_bytes, progress.behind)
-        return self._watch.poll() or outgrown
+        self._limit.adapt(
+            self._engine.marks, statistics.batches, statistics.row_bytes, progress.behind
+        )
+        return self._watch.poll() or self._engine.settings_change
+
+    def _beat(self) -> None:
+        state = self._directory.state
+        if state.needs_recovery:
+            raise RecoveryPending("dequeue has decided on a recovery: restarting")
+        now_ms = self._clock.now_ms()
+        state.live.beat(Role.INGEST, os.getpid(), now_ms, self._unplanned_ms)
+
+    def _note_ready(self) -> None:
+        rows = self._sink.statistics.rows
+        if self._is_ready or not (self._sink.statistics.batches or self._has_all):
+            return
+        self._is_ready = True
+        # From now on: a timer that is taken later is not late; one that is delivered later is.
+        yield_processors(self._settings.ingest.niceness)
+        took_s = (self._clock.boottime_ms() - self._begun_ms) / 1000
+        _log.info("ingest is ready", rows=rows, took_s=took_s)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Self
 
 import structlog
@@ -25,7 +26,7 @@ from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.clock import Clock, Interval
 from duewheel.config.settings import Settings
-from duewheel.errors import DuewheelError
+from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.schemas.batches import TopicPartition
@@ -122,6 +123,8 @@ class LagWatch:
                 try:
                     self._poll(admin)
                 except (DuewheelError, OSError) as error:
+                    if isinstance(error, KafkaUnavailable) and not self._stop.is_set():
+                        self._note_no_answer()
                     if warning.is_over():
                         _log.warning(
                             "the ends of the timer topics cannot be read", reason=str(error)
@@ -129,6 +132,10 @@ class LagWatch:
                 else:
                     warning = Interval(self._clock, _REMIND_MS)
                 took_ms = self._clock.boottime_ms() - begun_ms
+
+    def _note_no_answer(self) -> None:
+        with suppress(DuewheelError, OSError), State.open(self._settings.storage.data_dir) as state:
+            state.live.note_no_answer(self._clock.now_ms())
 
     def _poll(self, admin: KafkaAdmin) -> None:
         settings, requested_ms = self._settings, self._clock.now_ms()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from duewheel.checkpoints.file_lock import holder_of
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.unfinished_recovery import recovering
+from duewheel.errors import KafkaUnavailable
 from duewheel.runtime import run_file
 
 if TYPE_CHECKING:  # pydantic would cost more than all else here
@@ -36,10 +37,24 @@ REASONS = (
     "dequeue_failing",
     "recovering",
     "ends_unknown",
+    "disk_full",
+    "no_planner",
     "ingest_lag",
     "batch_stuck",
     "dequeue_behind",
 )
+
+# Reasons that explain others, and their effects, which are not reported then.
+_CAUSES = {"ingest_not_running", "ingest_failing", "disk_full", "no_planner"}
+_EFFECTS = {"ingest_lag", "batch_stuck"}
+_EFFECTS_OF_NO_ANSWER = {
+    "ingest_silent",
+    "dequeue_silent",
+    "ends_unknown",
+    "no_planner",
+    "dequeue_behind",
+    *_EFFECTS,
+}
 
 
 class ReadyBounds(NamedTuple):
@@ -51,12 +66,14 @@ class ReadyBounds(NamedTuple):
         lag_ms: how long a message may be in a timer topic and not in the wheel.
         batch_ms: how long a batch may take while there is something to read.
         behind_ms: how long a slot may be past and not delivered.
+        unplanned_ms: how long ingest may be without a process that plans batches.
     """
 
     silence_ms: int = 30_000
     lag_ms: int = 30_000
     batch_ms: int = 60_000
     behind_ms: int = 30_000
+    unplanned_ms: int = 10_000
 
     @classmethod
     def of(cls, settings: Settings) -> ReadyBounds:
@@ -87,7 +104,8 @@ def process_state(state: State, name: str) -> tuple[int | None, str]:
 
 
 def not_ready(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
-    """Why the shard is not ready, by REASONS; empty if it is.
+    """Why the shard is not ready, by REASONS, without the effects of a reason that is known; empty
+    if it is.
 
     Args:
         state: of the data directory.
@@ -103,6 +121,8 @@ def not_ready(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
             found[f"{name}_not_running"] = f"{name} is {how}"
         elif silent_ms > bounds.silence_ms:
             found[f"{name}_silent"] = f"no heartbeat of {name} for {_s(silent_ms)}"
+        elif name == "ingest":
+            found |= _ingest_waits(state, bounds, now_ms)
         known = supervised.get(name)
         if known is not None and known.is_failing:
             tried = known.next_try_ms
@@ -110,7 +130,45 @@ def not_ready(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
             found[f"{name}_failing"] = (
                 f"{name} ended with {known.last_exit_code}: {known.last_reason}; {then}"
             )
-    return found | _recovery(state) | _late(state, bounds, now_ms)
+    found |= _recovery(state) | _late(state, bounds, now_ms)
+    ended_without_kafka = {
+        f"{name}_{how}"
+        for name, known in supervised.items()
+        if known.last_exit_code == KafkaUnavailable.exit_code
+        for how in ("not_running", "failing")
+    }
+    found = _without_effects_of_no_answer(state, bounds, now_ms, found, ended_without_kafka)
+    effects = _EFFECTS if _CAUSES & found.keys() else ()
+    return {reason: text for reason, text in found.items() if reason not in effects}
+
+
+def _ingest_waits(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
+    """Why ingest, which runs, takes nothing."""
+    found = {}
+    if rows := state.live.rows_without_room:
+        found["disk_full"] = f"the disk is nearly full: {rows} messages wait (storage.min_free)"
+    since_ms = state.live.heartbeat(Role.INGEST).detail
+    if since_ms and now_ms - since_ms > bounds.unplanned_ms:
+        found["no_planner"] = (
+            f"ingest has had no process that plans batches for {_s(now_ms - since_ms)}: too few "
+            "free processors"
+        )
+    return found
+
+
+def _without_effects_of_no_answer(
+    state: State, bounds: ReadyBounds, now_ms: int, reasons: dict[str, str], more: set[str]
+) -> dict[str, str]:
+    """Names Kafka, if dequeue's last poll of it has failed, in the place of the effects, and of
+    `more` of them.
+    """
+    lag, failed_ms = state.live.lag, state.live.no_answer_ms
+    effects = reasons.keys() & (_EFFECTS_OF_NO_ANSWER | more)
+    if not effects or failed_ms <= lag.polled_ms or now_ms - failed_ms > bounds.silence_ms:
+        return reasons
+    since = f"for {_s(now_ms - lag.polled_ms)}" if lag.polled_ms else "yet"
+    kept = {reason: text for reason, text in reasons.items() if reason not in effects}
+    return kept | {"ends_unknown": f"Kafka does not answer: no ends of the timer topics {since}"}
 
 
 def _recovery(state: State) -> dict[str, str]:
@@ -131,7 +189,7 @@ def _late(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
         _, how = process_state(state, "dequeue")
         found["ends_unknown"] = text if how in ALIVE else f"{text}: dequeue, which asks, is {how}"
     if lag.messages and not state.live.paused(Role.INGEST):
-        oldest_ms, stuck_ms = now_ms - lag.oldest_ms, now_ms - lag.stuck_ms
+        oldest_ms, stuck_ms = lag.age_ms(now_ms), lag.batch_age_ms(now_ms)
         if oldest_ms > bounds.lag_ms:
             found["ingest_lag"] = (
                 f"{lag.messages} offsets not taken, the oldest for {_s(oldest_ms)}"

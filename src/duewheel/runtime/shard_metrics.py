@@ -69,7 +69,6 @@ def _readiness(state: State, settings: Settings, now_ms: int) -> Iterator[Metric
     )
     if not lag.polled_ms:
         return
-    late_ms, stuck_ms = (now_ms - lag.oldest_ms, now_ms - lag.stuck_ms) if lag.messages else (0, 0)
     yield gauge(
         "ingest_lag_messages",
         "Offsets of the timer topics that can be read and are not in the wheel.",
@@ -78,12 +77,12 @@ def _readiness(state: State, settings: Settings, now_ms: int) -> Iterator[Metric
     yield gauge(
         "ingest_lag_seconds",
         "Age of the oldest of these offsets, since a poll first saw it.",
-        max(0, late_ms) / 1000,
+        lag.age_ms(now_ms) / 1000,
     )
     yield gauge(
         "ingest_batch_age_seconds",
         "Time without a finished batch while there were messages to read.",
-        max(0, stuck_ms) / 1000,
+        lag.batch_age_ms(now_ms) / 1000,
     )
     yield gauge(
         "ingest_lag_asked_age_seconds",

@@ -20,7 +20,7 @@ from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError, KafkaUnavailable, RecoveryPending, RecoveryRefused
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.log_ends import EARLIEST
+from duewheel.kafka.log.ends import EARLIEST
 from duewheel.kafka.topic_discovery import TakenTopics, discover, require_some
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.append.engine import require_same_topics

@@ -109,7 +109,10 @@ def listening(serve: ServeSection) -> socket.socket:
     try:
         listener = socket.create_server((serve.host, serve.port), family=family)
     except OSError as error:
-        raise ConfigError(f"serve: cannot listen on {serve.host}:{serve.port}: {error}") from error
+        reason = error.strerror or error
+        raise ConfigError(
+            f"serve.port: cannot listen on {serve.host}:{serve.port}: {reason}"
+        ) from error
     # Its connections inherit it, and asyncio sets it for sockets of another kind alone: without it
     # the body of a response waits 40 ms for the client's acknowledgement of the head.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -47,6 +47,9 @@ class LocalConsumer:
             raise ConfigError(f'the consumer has no group: consumer("{self._topic}", group=…)')
         return ConsumerGroupMetadata(self._group)
 
+    def subscription(self) -> None:
+        """As KafkaConsumer with assigned partitions: no other member takes them over."""
+
     def close(self) -> None:
         """Consumes nothing from here on."""
         self._handler = None

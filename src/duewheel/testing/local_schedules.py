@@ -128,6 +128,10 @@ class _MemoryStore:
         self._position = 0
         return read_table(self._added())
 
+    def now_ms(self) -> int:
+        """See Store."""
+        return self._clock.now_ms()
+
     def changes(self) -> Iterable[tuple[str, Schedule | None, bool]]:
         """See Store."""
         return read_changes(self._added())

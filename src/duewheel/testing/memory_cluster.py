@@ -3,8 +3,9 @@
 A record gets its place and its time here as from a broker, and is read again as record batches.
 Every topic exists, with the same number of partitions. Readers see committed records alone: those
 of an open transaction hold back what lies behind them in their partition, and those of an aborted
-one leave a gap. A transaction that is open for too long is aborted, and its producer fenced. Each
-client is as much of kafka-python's as duewheel's client calls.
+one leave a gap. A transaction that is open for too long is aborted, and its producer fenced. A
+record for a topic without a leader fails its own future and nothing else, as kafka-python's does
+after `delivery_timeout_ms`. Each client is as much of kafka-python's as duewheel's client calls.
 
 Thread-safe: `changed` guards the records. A reader of replies waits in a thread of its own.
 """
@@ -14,26 +15,28 @@ from __future__ import annotations
 import struct
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaProducer
 from kafka.consumer.fetcher import ConsumerRecord
-from kafka.errors import IllegalStateError, MessageSizeTooLargeError
+from kafka.errors import IllegalStateError, KafkaTimeoutError, MessageSizeTooLargeError
 from kafka.producer.future import FutureProduceResult, FutureRecordMetadata
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.clock import Clock
-from duewheel.kafka.leader_requests import Fetched
-from duewheel.kafka.raw_records import committed_records, rows_of
+from duewheel.kafka.log.ends import EARLIEST
+from duewheel.kafka.log.leader_requests import Fetched, LeaderRequests
 from duewheel.schemas.batches import TopicPartition
-from duewheel.schemas.wire.record_batch import Batch, seal
+from duewheel.schemas.wire.record_batch import Batch
+from duewheel.schemas.wire.record_rows import rows_of
 
 PARTITIONS = 4  # of each topic
 TRANSACTION_TIMEOUT_MS = int(KafkaProducer.DEFAULT_CONFIG["transaction_timeout_ms"])
 
+_NEWS_S = 0.1  # a broker waits so long for new records before it answers without any
 _BATCH_BYTES_MAX = 1 << 30  # of what is read in one go
 _CREATE_TIME = 0
 
@@ -65,6 +68,7 @@ class MemoryCluster:
         after_send: called with each record of a producer once it is visible, in its thread.
         group_offsets: where a group continues, by group and partition.
         owners: the producer that owns a transactional id.
+        leaderless: topics whose partitions take no records of producers.
     """
 
     def __init__(self, clock: Clock, append_time: Container[str] = ()) -> None:
@@ -74,6 +78,7 @@ class MemoryCluster:
         self.is_closed = False
         self.group_offsets: dict[tuple[str, TopicPartition], int] = {}
         self.owners: dict[str, MemoryProducer] = {}
+        self.leaderless: set[str] = set()
         self._clock, self._append_time = clock, append_time
         # None: a record of an aborted transaction.
         self._logs: defaultdict[TopicPartition, list[ConsumerRecord | None]] = defaultdict(list)
@@ -81,7 +86,7 @@ class MemoryCluster:
         self._unseen: list[ConsumerRecord] = []  # in the order in which they were sent
         self._arrivals: defaultdict[str, list[ConsumerRecord]] = defaultdict(list)
 
-    def open(self, kind: type, **options: Any) -> MemoryProducer | MemoryConsumer:
+    def open(self, kind: type, **options: Any) -> MemoryProducer:
         """Opens a client in the place of one of kafka-python's.
 
         Raises:
@@ -89,10 +94,8 @@ class MemoryCluster:
         """
         if kind is KafkaProducer:
             return MemoryProducer(self, **options)
-        if kind is KafkaConsumer:
-            return MemoryConsumer(self)
         raise NotImplementedError(
-            "the test kit stands for KafkaProducer and KafkaConsumer only: "
+            "the test kit stands for KafkaProducer only: "
             f"{kind.__name__} needs a Kafka, as `duewheel dev-broker run` starts one"
         )
 
@@ -142,12 +145,9 @@ class MemoryCluster:
 
     def write(self, partition: TopicPartition, batch: Batch, timestamp_ms: int) -> None:
         """Writes the records of an encoded batch."""
-        octets = memoryview(seal(batch.body, batch.count, timestamp_ms=timestamp_ms))
-        fetched = Fetched(partition, octets, (), 0, batch.count)
         with self.changed:
-            for records in committed_records([fetched], {partition: (0, batch.count)}):
-                for _, stamp_ms, key, value, headers in rows_of(records):
-                    self.append(partition, key, value, headers, stamp_ms)
+            for _, _, key, value, headers in rows_of(batch.body, batch.count):
+                self.append(partition, key, value, headers, timestamp_ms)
 
     def records(self, topic: str) -> list[ConsumerRecord]:
         """Lists the records of a topic in the order in which they became visible."""
@@ -302,13 +302,16 @@ class MemoryProducer:
         elif partition not in numbers:
             raise ValueError(f"Unrecognized partition {partition} for topic {topic}")
         place = (topic, partition)
+        sent = FutureProduceResult(KafkaPartition(*place))
+        future = FutureRecordMetadata(sent, 0, timestamp_ms, None, -1, -1, -1)
+        if topic in self._cluster.leaderless:
+            sent.failure(KafkaTimeoutError(f"Expiring 1 record(s) for {topic}-{partition}"))
+            return future
         record = self._cluster.append(
             *(place, octets_of_key, octets, headers, timestamp_ms, self._transaction)
         )
         if self._transaction is None:
             self._cluster.after_send(record)
-        sent = FutureProduceResult(KafkaPartition(*place))
-        future = FutureRecordMetadata(sent, 0, record.timestamp, None, -1, -1, -1)
         sent.success((record.offset, record.timestamp, None))
         return future
 
@@ -324,58 +327,57 @@ class MemoryProducer:
         self._is_closed = True
 
 
-class MemoryConsumer:
-    """Stands where KafkaConsumer stands, without a group."""
+class MemoryLeaders(LeaderRequests):
+    """Stands where a reader has its requests to the leaders: each answers at once, but for news."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
-        self._positions: dict[TopicPartition, int] = {}
 
-    def partitions_for_topic(self, topic: str) -> set[int]:
-        """As KafkaConsumer."""
-        return self._cluster.partitions_for_topic(topic)
+    def run(self, call: Callable[..., Any], *args: Any) -> Any:
+        """See LeaderRequests. The coroutines of this class wait for nothing."""
+        try:
+            call(*args).send(None)
+        except StopIteration as returned:
+            return returned.value
+        raise AssertionError("a coroutine without an await has ended")
 
-    def beginning_offsets(
-        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
-    ) -> Mapping[TopicPartition, int]:
-        """As KafkaConsumer."""
-        return dict.fromkeys(partitions, 0)
+    async def refresh_metadata(self) -> None:
+        """See LeaderRequests: every topic exists."""
 
-    def end_offsets(
-        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
-    ) -> Mapping[TopicPartition, int]:
-        """As KafkaConsumer."""
-        return {partition: self._cluster.end(partition) for partition in partitions}
+    def request_metadata(self) -> None:
+        """See LeaderRequests."""
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """As KafkaConsumer."""
-        self._positions = dict.fromkeys(partitions, 0)
+    def partitions_of(self, topic: str) -> list[int]:
+        """See LeaderRequests."""
+        return sorted(self._cluster.partitions_for_topic(topic))
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """As KafkaConsumer."""
-        self._positions[partition] = offset
+    def is_throttled(self) -> bool:
+        """See LeaderRequests."""
+        return False
 
-    def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
-        """As KafkaConsumer."""
-        return self._positions[partition]
+    def close(self) -> None:
+        """See LeaderRequests: there is nothing to close."""
 
-    def poll(self, timeout_ms: int = 0) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """As KafkaConsumer."""
-        with self._cluster.changed:
-            self._cluster.changed.wait_for(
-                lambda: self._cluster.is_closed or self._has_more(), timeout_ms / 1000
+    async def list_offsets(
+        self, partitions: Sequence[TopicPartition], time: int, committed: bool
+    ) -> dict[TopicPartition, int | Exception]:
+        """See LeaderRequests."""
+        return {p: 0 if time == EARLIEST else self._cluster.end(p) for p in partitions}
+
+    async def fetch(
+        self, positions: Mapping[TopicPartition, int], bytes_max: int, committed: bool
+    ) -> dict[TopicPartition, Fetched | Exception]:
+        """See LeaderRequests. Waits for news as a broker does."""
+        cluster = self._cluster
+        with cluster.changed:
+            cluster.changed.wait_for(
+                lambda: (
+                    cluster.is_closed or any(at < cluster.end(p) for p, at in positions.items())
+                ),
+                _NEWS_S,
             )
-            self._cluster.require_open()
-            positions = self._positions
-            polled = {p: self._cluster.slice(p, at) for p, at in positions.items()}
-            self._positions = {p: max(at, self._cluster.end(p)) for p, at in positions.items()}
-        return {partition: records for partition, records in polled.items() if records}
-
-    def _has_more(self) -> bool:
-        return any(at < self._cluster.end(p) for p, at in self._positions.items())
-
-    def close(self, *_: Any, **__: Any) -> None:
-        """As KafkaConsumer: there is nothing to close."""
+            cluster.require_open()
+            return {p: cluster.fetched(p, at) for p, at in positions.items()}
 
 
 def _require_writable(

@@ -42,7 +42,7 @@ from duewheel.client.due_time import DueTime, span_ms
 from duewheel.client.producer import has_due_time
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.kafka.raw_records import committed_records
+from duewheel.kafka.log.columns import committed_records
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.header_names import NAME_OF, Request
 from duewheel.streaming.epoch_parser import parser
@@ -181,6 +181,19 @@ class LocalService:
         consumer = LocalConsumer(self._cluster, topic, group)
         self._consumers.append(consumer)
         return consumer
+
+    @contextmanager
+    def without_leader(self, topic: str) -> Iterator[None]:
+        """Lets what producers send to a topic expire while the block lasts, as if none of its
+        partitions had a leader for `delivery_timeout_ms`: the record is not written, and its future
+        fails with KafkaTimeoutError. An open transaction does not notice, as with kafka-python.
+        What the service itself writes there is not affected.
+        """
+        self._cluster.leaderless.add(topic)
+        try:
+            yield
+        finally:
+            self._cluster.leaderless.discard(topic)
 
     @property
     def schedules(self) -> LocalSchedules:

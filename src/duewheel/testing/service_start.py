@@ -23,10 +23,11 @@ from duewheel.config.settings import Settings
 from duewheel.config.sources import read_file
 from duewheel.errors import ConfigError
 from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.log.leader_requests import LeaderRequests
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing.clock import ManualClock
 from duewheel.testing.local_shard import LocalShard
-from duewheel.testing.memory_cluster import PARTITIONS, MemoryCluster
+from duewheel.testing.memory_cluster import PARTITIONS, MemoryCluster, MemoryLeaders
 from duewheel.testing.memory_publisher import MemoryPublisher
 from duewheel.testing.unsynced import Unsynced
 from duewheel.wheel.slots import WheelConfig
@@ -110,6 +111,7 @@ def clients_of(cluster: MemoryCluster, clock: ManualClock) -> Iterator[None]:
 
     with (
         mock.patch.object(ClientSettings, "open", connect),
+        mock.patch.object(LeaderRequests, "connect", return_value=MemoryLeaders(cluster)),
         mock.patch.object(SystemClock, "now_ms", clock.now_ms),
     ):
         yield

@@ -5,19 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery, chain
 from celery.contrib.testing.worker import start_worker
-from celery.exceptions import NotRegistered
+from celery.exceptions import NotRegistered, SecurityError
 
-from duewheel.adapters.celery import DelayedTask, Delays
-from duewheel.errors import InvalidTimer
+from duewheel.adapters.celery import SIGNATURE, DelayedTask, Delays
+from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.testing.service import LocalService
 from duewheel.testing.service_start import START
 
 TARGET = "celery.due"
+KEY = b"a secret of 16 B"
 
 
 class CeleryShop:
@@ -33,7 +35,7 @@ class CeleryShop:
         )
         self.service, self.done = service, list[tuple[str, Any]]()
         producer = service.producer()
-        self.delays = Delays(self.app, lambda: producer, TARGET)
+        self.delays = Delays(self.app, lambda: producer, TARGET, keys=[KEY])
         self.forwarded: list[tuple[str, datetime]] = []
         service.consumer(TARGET)(self._forward)
 
@@ -163,3 +165,37 @@ def test_a_task_that_the_forwarder_lacks_is_refused(shop: CeleryShop) -> None:
     shop.app.tasks.unregister("remind")
     with pytest.raises(NotRegistered):
         shop.service.advance("1h")
+
+
+def stranger_s(written: Any, value: bytes, headers: list[tuple[str, bytes]]) -> Any:
+    """A record at the same place, as a consumer returns it."""
+    place = {name: getattr(written, name) for name in ("topic", "partition", "offset")}
+    return SimpleNamespace(**place, value=value, headers=headers)
+
+
+def test_only_tasks_that_the_app_has_written_are_forwarded(shop: CeleryShop) -> None:
+    """Another writer of the topic can name any task, also in a link of a harmless one."""
+    shop.remind.apply_async(["order-42"], countdown=3_600)
+    shop.service.advance("1h")
+    (written,) = shop.service.records(TARGET)
+    signature = written.header(SIGNATURE)
+    assert written.value is not None and signature is not None
+    forged = written.value.replace(b"order-42", b"order-43")
+    for headers in ([], [(SIGNATURE, b"")], [(SIGNATURE, signature)]):
+        record = stranger_s(written, forged, headers)
+        with pytest.raises(SecurityError, match=r"celery.due-\d@\d is not signed"):
+            shop.delays.forward(record)
+    assert len(shop.forwarded) == 1
+
+
+def test_a_key_is_changed_while_tasks_wait(shop: CeleryShop) -> None:
+    producer = shop.service.producer()
+    shop.remind.apply_async(["order-42"], countdown=3_600)
+    other = b"another one of 22 bytes"
+    shop.delays = Delays(shop.app, lambda: producer, TARGET, keys=[other, KEY])
+    shop.remind.apply_async(["order-43"], countdown=3_600)
+    shop.service.advance("1h")
+    assert len(shop.forwarded) == 2
+    for wrong in ([], [b"short"], [KEY, b""]):
+        with pytest.raises(ConfigError, match="16 bytes"):
+            Delays(shop.app, lambda: producer, TARGET, keys=wrong)

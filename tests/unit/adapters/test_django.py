@@ -20,7 +20,7 @@ if not settings.configured:
     django.setup()
 
 from duewheel.adapters.django import DeferredCalls
-from duewheel.errors import InvalidTimer
+from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.testing.service import LocalService
 from duewheel.testing.service_start import START
 
@@ -137,6 +137,39 @@ def test_a_decorated_function_can_be_called_as_before(shop: DjangoShop) -> None:
     assert shop.expire(42) == "expired"
     assert shop.expire.__doc__ == "Ends an order."
     assert shop.calls == [(42, {}, False)]
+
+
+def test_an_own_argument_may_be_named_like_those_of_after(shop: DjangoShop) -> None:
+    shop.expire.after("1h", 42, delay="one", instant="two", self="three")
+    shop.service.advance("1h")
+    assert shop.calls == [(42, {"delay": "one", "instant": "two", "self": "three"}, True)]
+
+
+def test_a_function_whose_argument_would_be_taken_as_the_timer_s_id_is_refused(
+    shop: DjangoShop,
+) -> None:
+    def expire_one(id: int) -> None: ...
+    def expire_other(*, id: int) -> None: ...
+    def expire_by_position(id: int, /) -> None: ...
+
+    for refused in (expire_one, expire_other):
+        with pytest.raises(ConfigError, match="argument `id`, which is the timer's"):
+            shop.deferred(refused)
+    shop.deferred(expire_by_position)
+
+
+def test_two_functions_of_one_name_are_refused(shop: DjangoShop) -> None:
+    """Calls of the first one would reach the second."""
+
+    def made(number: int) -> Any:
+        def expire() -> int:
+            return number
+
+        return expire
+
+    assert shop.deferred(made(1))() == 1
+    with pytest.raises(ConfigError, match=r"made\.<locals>\.expire is decorated"):
+        shop.deferred(made(2))
 
 
 def test_no_other_function_can_be_named(shop: DjangoShop) -> None:

@@ -20,7 +20,7 @@ from duewheel.audit.schedule import AuditSchedule
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError, Locked
-from duewheel.kafka.bounded_reader import Bound
+from duewheel.kafka.log.bounds import Bound
 from duewheel.osutil.child_process import Child
 from duewheel.testing import ManualClock
 

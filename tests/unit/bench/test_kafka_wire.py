@@ -9,7 +9,8 @@ from tests.bench.kafka_consumer import numbers
 from tests.bench.kafka_wire import Fetched, committed
 from tests.bench.system import TimerLoad
 
-from duewheel.schemas.wire.record_batch import HEADER_BYTES, seal, split
+from duewheel.schemas.wire.batch_header import HEADER_BYTES
+from duewheel.schemas.wire.record_batch import seal, split
 from duewheel.schemas.wire.varint import varint
 
 CONTROL = 1 << 5

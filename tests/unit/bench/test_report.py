@@ -4,8 +4,8 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.bench import report, svg, tables, timeline_page
-from tests.bench.figures import Figure
+from tests.bench import readme, report, svg, tables, timeline_page
+from tests.bench.figures import Figure, read
 from tests.bench.measured import AXES, OUR_PARTS, PEER_PARTS, Axis, Measured, Target
 from tests.bench.plots import plots
 
@@ -25,6 +25,8 @@ def a_figure(
 
 def test_the_page_and_its_plots_are_what_the_command_makes_of_the_recorded_runs() -> None:
     measured, timelines = report.recorded()
+    text = readme.README.read_text("utf-8")
+    assert text == readme.rewritten(text, read(report.RECORDED)), "make bench-report"
     assert report.PAGE.read_text("utf-8") == report.page(measured), "make bench-report"
     found = report.TIMELINES.read_text("utf-8")
     section = timeline_page.section(timelines, report.machine(timelines))
@@ -144,3 +146,17 @@ def test_a_run_with_scaled_sizes_is_not_recorded(tmp_path: Path) -> None:
     run.write_text(a_figure(1.0, scale=0.01).line())
     with pytest.raises(ValueError, match="--scale"):
         report.record(run)
+
+
+def test_the_readme_shows_medians_and_never_the_best_run() -> None:
+    ours = [a_figure(value, run=str(value)) for value in (100.0, 900.0, 300.0)]
+    peer = [a_figure(50.0, system="RocketMQ 5.5.0"), a_figure(70.0, system="RocketMQ 5.5.0, other")]
+    assert "| ingest rate, per second | 300 | 50 | 3 / 1 |" in readme.measured([*ours, *peer])
+
+
+def test_the_sentence_about_a_soak_is_of_a_recorded_run() -> None:
+    assert "No soak of this code is recorded yet" in readme.soak([])
+    record = {"rounds": 100, "delivered": 1_234, "commit": "abc", "date": "2026-11-23", "cores": 2}
+    faults = {"lost": 0, "doubled": 1, "early": 0, "altered": 0}
+    sentence = readme.soak([{**record, **faults}])
+    assert "100 rounds" in sentence and "`abc`" in sentence and "1 doubled" in sentence

@@ -135,3 +135,33 @@ def test_only_their_owner_reads_the_folders(tmp_path: Path) -> None:
     """The host's other users must not read message bodies."""
     HOST_FS.make_folder(tmp_path / "messages")
     assert (tmp_path / "messages").stat().st_mode & 0o777 == 0o700
+
+
+def test_every_file_is_its_owners_alone_whatever_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        HOST_FS.close(HOST_FS.open_file(tmp_path / "opened"))
+        HOST_FS.replace_file(tmp_path / "replaced", b"key")
+        HOST_FS.swap_file(tmp_path / "swapped", b"progress")
+        HOST_FS.make_folder(tmp_path / "folder")
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"opened": 0o600, "replaced": 0o600, "swapped": 0o600, "folder": 0o700}
+
+
+def test_files_are_closed_to_all_others_and_directories_not_to_the_group(tmp_path: Path) -> None:
+    (tmp_path / "timerlog").mkdir()
+    (tmp_path / "timerlog").chmod(0o755)
+    (tmp_path / "timerlog" / "2027011508").write_bytes(b"")
+    (tmp_path / "timerlog" / "2027011508").chmod(0o664)
+    (tmp_path / "mirror").write_bytes(b"")
+    (tmp_path / "mirror").chmod(0o660)  # as Kubernetes makes it
+    (tmp_path / "link").symlink_to("/")
+    tmp_path.chmod(0o2775)
+    changed = HOST_FS.close_to_others(tmp_path)
+    hour = tmp_path / "timerlog" / "2027011508"
+    assert set(changed) == {tmp_path, tmp_path / "timerlog", hour, tmp_path / "mirror"}
+    assert hour.stat().st_mode & 0o7777 == 0o600
+    assert tmp_path.stat().st_mode & 0o7777 == 0o2770
+    assert HOST_FS.close_to_others(tmp_path) == []

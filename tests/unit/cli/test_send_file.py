@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.harness.served import settings_of
 
-from duewheel.cli.filters import send_file
+from duewheel.cli.files import send_file
 from duewheel.errors import KafkaUnavailable, Unacknowledged
 from duewheel.ops import send_lines
 

@@ -40,6 +40,24 @@ def pending(settings: Settings) -> list[dict[str, Any]]:
     return list(listed(settings, selection(settings), 100))
 
 
+def test_results_show_no_milliseconds_and_no_python(capsys: pytest.CaptureFixture[str]) -> None:
+    show({"last_due_ms": 1_800_000_000_000, "applied": True}, "text")
+    shard = {"shard": 0, "partitions": ["a-0", "a-2"], "delivered_until_ms": 1_800_000_000_000}
+    show({"shards": [shard]}, "text")
+    assert capsys.readouterr().out.splitlines() == [
+        "last_due 2027-01-15T08:00:00.000Z",
+        "applied  True",
+        "shards.0.shard           0",
+        "shards.0.partitions      a-0, a-2",
+        "shards.0.delivered_until 2027-01-15T08:00:00.000Z",
+    ]
+
+
+def test_lag_is_never_negative() -> None:
+    lag = Lag(polled_ms=NOW_MS, messages=3, oldest_ms=NOW_MS + 5, stuck_ms=NOW_MS + 5, open=0)
+    assert (lag.age_ms(NOW_MS), lag.batch_age_ms(NOW_MS + 7)) == (0, 2)
+
+
 def test_a_line_of_a_timer(settings: Settings) -> None:
     world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
     due_ms = NOW_MS + 5_000
@@ -169,6 +187,8 @@ def test_status_of_a_shard_at_work() -> None:
         "dead_letters": 1,
         "dead_letters_wait": True,
         "copies_held": 3,
+        "targets_closed": {"bills": "partitions [0]: no leader"},
+        "transaction_blocked": "Kafka cannot end it",
         "closing_blocked": True,
         "clock_skew_ms": 1_500,
         "floor_ahead_ms": 0,
@@ -208,6 +228,8 @@ def test_status_of_a_shard_at_work() -> None:
             "dead letters wait for their topic; 3 copies wait for their partition; closes no slot: "
             "this clock is 1s ahead of Kafka's"
         ),
+        "blocked       Kafka cannot end it",
+        "parked for    bills: partitions [0]: no leader",
         "timer topics  a, b",
         "              c: no right",
         "quotas        a: 360000 messages wait, 1h at 100 per second",

@@ -122,9 +122,9 @@ SETTINGS = Settings(timer=Timer_(topics=("orders.delayed", "bills.delayed")))
 @pytest.mark.parametrize(
     ("named", "reason"),
     [
-        ({}, "either --handle, or --id"),
-        ({"handle": "h", "timer_id": "7", "key": b"k"}, "either --handle, or --id"),
-        ({"timer_id": "7"}, "--id needs"),
+        ({}, "either a handle, or an id"),
+        ({"handle": "h", "timer_id": "7", "key": b"k"}, "either a handle, or an id"),
+        ({"timer_id": "7"}, "an id needs"),
         ({"handle": "h"}, "no recall handle"),
         ({"handle": RecallHandle("t", 0, 0, 0, "7").encode()}, "which is no timer topic"),
     ],

@@ -190,6 +190,7 @@ def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         ),
         (MINIMAL + '[storage]\nmin_free = "120%"', "a number between 0 and 100, and %"),
         (MINIMAL + '[storage]\nmin_free = "some"', '"some" is no size'),
+        (MINIMAL + '[storage]\nmin_free = "5 parsecs"', "or a share, such as 5%"),
         (MINIMAL + '[ingest]\ndriver_memory = "511m"', "too small for Spark: at least 512m"),
     ],
 )

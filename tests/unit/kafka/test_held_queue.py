@@ -22,9 +22,17 @@ from duewheel.checkpoints.progress import RECORD_BYTES_MAX, PartitionProgress, P
 from duewheel.checkpoints.reshard_records import reassigned, unsealed
 from duewheel.checkpoints.role import Role
 from duewheel.errors import RecoveryRefused
-from duewheel.kafka.held_queue import READ_BYTES, Bounds, closed_to_copies, split, taken_batches
+from duewheel.kafka.held_queue import (
+    READ_BYTES,
+    Bounds,
+    as_first_copies,
+    closed_to_copies,
+    split,
+    taken_batches,
+)
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.record_batch import Batch, seal
+from duewheel.schemas.wire.record_rows import rows_of
 from duewheel.schemas.wire.single_record import Header, encode
 from duewheel.testing import RecordingPublisher
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -207,6 +215,15 @@ def test_copies_of_a_topic_that_was_made_anew_begin_anew(
     assert found == sorted([("TIMER_ORIGIN", b"a producer's own"), *expected])
     assert (read.key, read.value) == (b"key", None)
     assert read.headers[-1] == expected[-1]
+
+
+def test_a_copy_keeps_a_header_whose_name_is_no_utf8() -> None:
+    """The topic was recreated, so the headers are encoded again; a name may have any bytes."""
+    odd = b"\xff\xfe".decode(errors="surrogateescape")
+    copy = a_copy((odd, None), ("TIMER_ORIGIN", b"17"))
+    body = as_first_copies(P0, copy, b"key of the shard").body
+    [(_, _, key, value, headers)] = rows_of(body, 1)
+    assert (key, value, headers[2]) == (b"key", None, (odd, None))
 
 
 def progress_with(held: Mapping[TopicPartition, Held]) -> Progress:

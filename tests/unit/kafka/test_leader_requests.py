@@ -10,7 +10,7 @@ import pytest
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from duewheel.errors import DuewheelError
-from duewheel.kafka.leader_requests import LeaderRequests
+from duewheel.kafka.log.leader_requests import LeaderRequests
 
 PARTITION = ("timers", 3)
 
@@ -32,7 +32,7 @@ def requests(leader: int | None, records: bytes = b"") -> LeaderRequests:
 
 
 def test_partitions_without_leader_are_named() -> None:
-    answers = asyncio.run(requests(None).fetch({PARTITION: 0, ("timers", 5): 0}, 1 << 20))
+    answers = asyncio.run(requests(None).fetch({PARTITION: 0, ("timers", 5): 0}, 1 << 20, True))
     assert answers.keys() == {PARTITION, ("timers", 5)}
     assert {str(error).split(": ")[-1] for error in answers.values()} == {
         "no leader of timers-3, timers-5"
@@ -44,6 +44,6 @@ def test_messages_of_old_brokers_are_refused_with_their_place() -> None:
     built = LegacyRecordBatchBuilder(1, 0, 1 << 20)
     built.append(7, 1_800_000_000_000, None, b"old")
     with pytest.raises(
-        DuewheelError, match=r"timers-3: message format 1 at offset 7: .*delete its log"
+        DuewheelError, match=r"timers-3: message format 1 at offset 7: .*delete the log"
     ):
-        asyncio.run(requests(1, bytes(built.build())).fetch({PARTITION: 0}, 1 << 20))
+        asyncio.run(requests(1, bytes(built.build())).fetch({PARTITION: 0}, 1 << 20, True))

@@ -10,9 +10,9 @@ import pytest
 from tests.harness.deliveries import NOW_MS, rows
 from tests.harness.record_batches import batch, rows_of
 
-from duewheel.kafka.leader_requests import Fetched
+from duewheel.kafka.log.columns import committed_records
+from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.park_or_dead_letter import Routed, route
-from duewheel.kafka.raw_records import committed_records
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.columns import binary
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing

@@ -13,7 +13,6 @@ from kafka.partitioner.default import murmur2
 from kafka.record import MemoryRecords
 from tests.harness.deliveries import rows
 
-from duewheel.errors import PublishDoubt
 from duewheel.kafka.batch_encoder import encode
 from duewheel.kafka.compression import Compression
 from duewheel.kafka.receipts import LATENESS_ERROR_MAX_MS, Receipts
@@ -29,6 +28,7 @@ from duewheel.wheel.encoded import Encoded, EncodingTarget, Reason, Target
 NOW_MS = 1_800_000_000_000
 ROOM = EncodingTarget(Target(4, 100_000), 100_000)
 DOWN = EncodingTarget(Target(4, 100_000, unavailable=frozenset([1, 2])), 100_000)
+ALL_DOWN = Target(4, 100_000, unavailable=frozenset(range(4)))
 NOWHERE = EncodingTarget(Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC), 0)
 TOPICS = {"a": ROOM, "b": DOWN, "gone": NOWHERE, "dead": ROOM, "timers": ROOM, "others": ROOM}
 RECEIPTS = Receipts("receipts", without=frozenset(["others"]))
@@ -142,15 +142,33 @@ def test_batches_of_receipts_are_no_larger_than_their_topic_takes() -> None:
     assert len(receipts_of(found)) == 500
 
 
-@pytest.mark.parametrize(
-    ("target", "reason"),
-    [(NOWHERE, "unknown_target_topic: `duewheel init`"), (DOWN, r"partitions \[1, 2\] take no")],
-)
-def test_without_a_place_for_receipts_nothing_leaves(target: EncodingTarget, reason: str) -> None:
-    with pytest.raises(PublishDoubt, match=f"receipts topic 'receipts': {reason}"):
-        encoded(rows(["a"], [0]), target=target)
-    letters = replace(rows(["dead"], [0]), dead_letter=np.array([True]))
-    assert len(encoded(letters, target=target).parts) == 1, "what has no receipt needs no place"
+@pytest.mark.parametrize("target", [NOWHERE, DOWN, replace(ROOM, target=ALL_DOWN)])
+@pytest.mark.parametrize("seed", range(10))
+def test_rows_whose_receipt_has_no_place_are_parked_and_no_others(
+    target: EncodingTarget, seed: int
+) -> None:
+    dice = random.Random(seed)
+    sent = some(dice, 200)
+    usual, now = encoded(sent), encoded(sent, target=target)
+    down = {0, 1, 2, 3} if target is not DOWN else {1, 2}
+    hashes = [murmur2(key) & 0x7FFFFFFF for key in sent.timer_id.to_pylist()]
+    lost = {n for n, h in enumerate(hashes) if h % 4 in down and sent.source_partition[n] == 0}
+    lost &= set(delivered_rows(usual, sent))
+    assert set(now.aside.parked) == set(usual.aside.parked) | lost
+    assert now.aside.reasons == usual.aside.reasons
+    assert receipts_of(now) == delivered(now)
+    assert set(delivered_rows(now, sent)) == set(delivered_rows(usual, sent)) - lost
+
+
+def delivered_rows(found: Encoded, sent: Deliveries) -> list[int]:
+    """The numbers of the rows that went to their target."""
+    sources = sent.source.to_pylist()
+    return [
+        sources.index(dict(record.headers)["TIMER_SOURCE"])
+        for topic in ("a", "b")
+        for _, record in records(found, topic)
+        if "TIMER_DUE_MS" in dict(record.headers)
+    ]
 
 
 def test_without_a_receipts_topic_nothing_is_asked_or_added() -> None:

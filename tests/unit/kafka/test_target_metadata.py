@@ -25,7 +25,7 @@ from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
+from duewheel.kafka.target_metadata import LOOKUPS_MAX, SentBatch, TargetCatalog
 from duewheel.schemas.columns import binary
 from duewheel.wheel.encoded import Reason, Target
 
@@ -200,3 +200,41 @@ def test_refusals_narrow_down_to_the_bad_record() -> None:
     assert catalog.refused == {b"orders.delayed-0@7"}
     catalog.settle(replace(rows(["t"], [0]), source=binary([b"orders.delayed-0@7"])), [])
     assert catalog.refused == set()
+
+
+@pytest.mark.parametrize(
+    ("config", "closed_by"),
+    [
+        ({"message.timestamp.before.max.ms": "0"}, "message.timestamp.before.max.ms=0"),
+        ({"message.timestamp.after.max.ms": "4999"}, "message.timestamp.after.max.ms=4999"),
+        ({"message.timestamp.difference.max.ms": "1"}, "message.timestamp.difference.max.ms=1"),
+        ({"message.timestamp.before.max.ms": "5000"}, ""),
+        (
+            {"message.timestamp.type": "LogAppendTime", "message.timestamp.before.max.ms": "0"},
+            "",
+        ),
+    ],
+)
+def test_a_topic_whose_settings_no_transaction_survives_takes_no_writes(
+    config: Mapping[str, str], closed_by: str
+) -> None:
+    client: Any = MetadataClient({"a": topic(partition(0), partition(1))}, config)
+    catalog = TargetCatalog(ClientSettings({}), PublisherLimits())
+    found = catalog.resolve(client, ["a"], Deadline(10))["a"]
+    assert found.closed_by == closed_by
+    assert found.unavailable == (frozenset([0, 1]) if closed_by else frozenset())
+
+
+def test_names_beyond_the_bound_are_looked_up_beside_the_transaction() -> None:
+    names = [f"t{number}" for number in range(3 * LOOKUPS_MAX)]
+    client: Any = MetadataClient({name: topic(partition(0)) for name in names}, {})
+    catalog = TargetCatalog(ClientSettings({}), PublisherLimits())
+    needed = names[-1]
+    found = catalog.resolve(client, names, Deadline(10), [needed])
+    known = [name for name, target in found.items() if not target.is_unknown]
+    assert known == [*names[:LOOKUPS_MAX], needed]
+    assert catalog._beside is not None  # noqa: SLF001
+    catalog._beside.exception(timeout=60)  # noqa: SLF001
+    again = catalog.resolve(client, names, Deadline(10), [needed])
+    assert not any(target.is_unknown for target in again.values())
+    assert client.asked == 2

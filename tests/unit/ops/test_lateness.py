@@ -47,7 +47,7 @@ def settings_with(path: Path, **metrics: Any) -> Settings:
 
 def test_lateness_is_read_from_the_metrics_of_dequeue(tmp_path: Path) -> None:
     port = free_port()
-    with served(Deliveries(), "127.0.0.1", port):
+    with served(Deliveries(), "127.0.0.1", port, "metrics.dequeue_port"):
         found = lateness(settings_with(tmp_path, host="0.0.0.0", dequeue_port=port))
     assert found["available"]
     within = dict(zip(found["bounds_s"], found["counts"], strict=False))
@@ -61,7 +61,7 @@ def test_without_metrics_there_is_a_reason(tmp_path: Path) -> None:
     port = free_port()
     settings = settings_with(tmp_path, dequeue_port=port)
     assert "do not answer" in lateness(settings)["reason"]
-    with served(Nothing(), "127.0.0.1", port):
+    with served(Nothing(), "127.0.0.1", port, "metrics.dequeue_port"):
         assert "no lateness" in lateness(settings)["reason"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -115,6 +115,21 @@ def test_what_a_kafka_client_repeats_is_one_line_with_a_count() -> None:
         ("not ready; waiting 7.00 secs", 29),
     ]
     assert len(lines(stream)) == len(shown) + 30
+
+
+def test_a_client_that_repeats_itself_for_an_hour_logs_few_lines() -> None:
+    few = logs.FewRepeats()
+
+    def shown(times_s: Iterable[int]) -> list[int]:
+        return [at_s for at_s in times_s if few.filter(record_at(at_s))]
+
+    def record_at(at_s: int) -> logging.LogRecord:
+        record = logging.LogRecord("kafka.x", logging.ERROR, "", 0, "away", (), None)
+        record.created = at_s
+        return record
+
+    assert shown(range(3_600)) == [0, 10, 30, 70, 150, 310, 630, 1230, 1830, 2430, 3030]
+    assert shown(range(4_300, 4_340)) == [4_300, 4_310, 4_330], "it has come back meanwhile"
 
 
 def test_a_client_that_was_slow_on_a_busy_machine_says_nothing() -> None:

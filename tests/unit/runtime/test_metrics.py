@@ -56,7 +56,7 @@ def test_a_scrape_shows_deliveries_lateness_and_what_is_pending(tmp_path: Path) 
     assert world.tick()
     beside, port = DataDirectory(tmp_path, WHEEL), free_port()
     source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics, lambda: True)
-    with served(source, "127.0.0.1", port):
+    with served(source, "127.0.0.1", port, "metrics.dequeue_port"):
         seen = scrape(port)
     assert (seen["delivered_total"], seen["transactions_total"]) == (4, 2)
     assert seen["delivered_by_level_total:3"] == 1
@@ -86,7 +86,7 @@ def test_a_scrape_shows_deliveries_by_objective(tmp_path: Path) -> None:
     source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics, lambda: False)
     world.put(100, 100, 900)
     world.append(TimerRow(0, 6, 0, rejected=True))
-    with served(source, "127.0.0.1", port):
+    with served(source, "127.0.0.1", port, "metrics.dequeue_port"):
         before = scrape(port)
         world.clock.set(NOW_MS + 1_000)
         assert world.tick()
@@ -173,12 +173,12 @@ class NoMetrics:
         return []
 
 
-def test_a_port_in_use_is_refused_with_the_address() -> None:
+def test_a_port_in_use_is_refused_with_the_setting_and_the_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with (
-            pytest.raises(ConfigError, match=f"127.0.0.1:{port}"),
-            served(NoMetrics(), "127.0.0.1", port),
+            pytest.raises(ConfigError, match=f"^metrics.dequeue_port: .*127.0.0.1:{port}: Address"),
+            served(NoMetrics(), "127.0.0.1", port, "metrics.dequeue_port"),
         ):
             pass
 

@@ -161,6 +161,47 @@ def test_silence_is_no_proof_of_work(shard: WatchedDirectory, bounds: ReadyBound
     assert shard.reasons() == ["ingest_silent", "dequeue_silent", "ends_unknown", "dequeue_behind"]
 
 
+def everything_waits(shard: WatchedDirectory) -> None:
+    """Both processes are silent, nothing is taken, nothing is delivered."""
+    bounds = shard.bounds
+    shard.note_lag(6_000, bounds.lag_ms, bounds.batch_ms)
+    shard.beat(behind_ms=bounds.behind_ms)
+    shard.later(bounds.silence_ms + 1)
+
+
+def test_kafka_that_does_not_answer_is_the_only_reason(
+    shard: WatchedDirectory, bounds: ReadyBounds
+) -> None:
+    shard.state.live.note_no_answer(shard.clock.now_ms() - 1)  # before the last poll
+    everything_waits(shard)
+    assert len(shard.reasons()) > 3
+    shard.state.live.note_no_answer(shard.clock.now_ms())
+    assert shard.reasons() == ["ends_unknown"]
+    said = not_ready(shard.state, bounds, shard.clock.now_ms())["ends_unknown"]
+    assert said == "Kafka does not answer: no ends of the timer topics for 30 s"
+    shard.later(bounds.silence_ms + 1)  # dequeue no longer asks
+    assert len(shard.reasons()) > 3
+
+
+def test_a_full_disk_or_a_missing_planner_stands_for_its_effects(
+    shard: WatchedDirectory, bounds: ReadyBounds
+) -> None:
+    shard.note_lag(6_000, bounds.lag_ms + 1, bounds.batch_ms + 1)
+    shard.state.live.note_rows_without_room(7)
+    assert shard.reasons() == ["disk_full"]
+    shard.state.live.note_rows_without_room(0)
+    begun_ms = shard.clock.now_ms()
+    for passed_ms, reasons in (
+        (bounds.unplanned_ms, ["ingest_lag", "batch_stuck"]),
+        (1, ["no_planner"]),
+    ):
+        shard.later(passed_ms)
+        shard.state.live.beat(Role.INGEST, os.getpid(), shard.clock.now_ms(), begun_ms)
+        assert shard.reasons() == reasons
+    shard.locks[Role.INGEST].release()
+    assert shard.reasons() == ["ingest_not_running"]
+
+
 def test_what_is_paused_is_no_fault(shard: WatchedDirectory, bounds: ReadyBounds) -> None:
     shard.note_lag(6_000, bounds.lag_ms + 1, bounds.batch_ms + 1)
     shard.beat(behind_ms=bounds.behind_ms + 1)

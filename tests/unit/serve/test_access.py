@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from tests.harness.served import (
     settings_of,
 )
 
+from duewheel.config.keys_and_defaults import ServeSection
 from duewheel.errors import ConfigError
 from duewheel.serve import gate
 from duewheel.serve.access import Access
-from duewheel.serve.server import run_serve
+from duewheel.serve.server import listening, run_serve
 
 NEW: dict[str, Any] = {"topic": "orders", "value": "v", "delay": "1m"}
 
@@ -148,3 +150,10 @@ def test_tokens_are_read_from_files_and_not_shown(tmp_path: Path) -> None:
 def test_tls_needs_both_files(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"serve\.tls_key_file"):
         settings_of(tmp_path, tls_cert_file=tmp_path / "cert")
+
+
+def test_a_port_in_use_is_refused_with_the_setting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"^serve.port: .*127.0.0.1:{port}: Address"):
+            listening(ServeSection(port=port))

@@ -4,6 +4,13 @@ those that fit the description, and those that do not.
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
+import json
+import re
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,11 +25,14 @@ from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from tests.harness.served import TOKEN, RecordingProducer, bearer, fill, served, settings_of
 
+from duewheel.clock import SystemClock
 from duewheel.serve.access import Access
+from duewheel.serve.app import make_app
 
 # Rules between fields, and states of timers, refuse requests that fit the description.
 EXCLUDED: list[Any] = [positive_data_acceptance]
 # The first is in Kafka; the processes of the second do not run.
+OPTION = re.compile(r"(?:^|[\s`(])--[a-z]")
 NOT_HERE = "/v1/dead-letters|/readyz"
 
 
@@ -53,3 +63,23 @@ def test_requests_are_answered_as_described(tmp_path: Path, mode: GenerationMode
             with suppress(Unsatisfiable):  # an operation without parameters has no wrong ones
                 answered()
     assert len(tried) >= 10, tried
+
+
+def test_no_text_of_the_api_names_an_option_of_a_command() -> None:
+    """An error of a shared operation reaches HTTP clients, who have no command line."""
+    program = "import sys, duewheel.serve.app; print(*sys.modules)"
+    command = [sys.executable, "-P", "-c", program]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    modules = [name for name in loaded if name.startswith(("duewheel.serve", "duewheel.ops"))]
+    assert "duewheel.ops.dlq_replay" in modules
+    named = [
+        (module, part.value)
+        for module in modules
+        for node in ast.walk(ast.parse(inspect.getsource(importlib.import_module(module))))
+        for part in ast.iter_child_nodes(node)
+        if isinstance(part, ast.Constant) and not isinstance(node, ast.Expr)
+        if OPTION.search(str(part.value))
+    ]
+    assert named == []
+    app = make_app(settings_of(Path()), SystemClock(), Access(None))
+    assert not OPTION.search(json.dumps(app.openapi()))

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 
-from duewheel.errors import BatchTooLarge, DuewheelError, RecoveryPending
-from duewheel.streaming.batch_attempt import FILE_NAME, ROWS_MIN, Attempt, End
+from duewheel.errors import BatchTooLarge, DuewheelError, PlannerUnavailable, RecoveryPending
+from duewheel.streaming.batch_attempt import FILE_NAME, ROWS_MIN, Attempt, End, RowsOfBatch
 from duewheel.streaming.batch_size import GROWTH_BATCHES, RowLimit
 
 MARKS = {("timers", 0): 7, ("timers", 1): 0}
@@ -122,6 +122,7 @@ HEAP = PySparkException("Job aborted: java.lang.OutOfMemoryError: Java heap spac
         (None, HEAP, True, 500),
         (BatchTooLarge("too large"), None, False, 500),
         (RecoveryPending("again"), None, False, 1_000),
+        (PlannerUnavailable("too few free processors"), None, False, 1_000),
         (DuewheelError("Spark's JVM has ended"), None, False, 500),
         (DuewheelError("Spark's JVM has ended"), None, True, 1_000),
     ],
@@ -150,29 +151,39 @@ def test_what_was_halved_stays_so_over_restarts_and_grows_once_batches_pass(
     shard.start().ended(End.ORDERLY)
     limit = shard.start()
     assert limit.rows == 250
-    assert not limit.adapt(GROWTH_BATCHES - 1, 1.0, behind=5)
-    assert not limit.adapt(GROWTH_BATCHES, 1.0, behind=0), "it does not matter now"
-    assert limit.adapt(GROWTH_BATCHES, 1.0, behind=5)
-    assert limit.rows == 500
-    limit.begun(MARKS, GROWTH_BATCHES)
-    assert not limit.adapt(2 * GROWTH_BATCHES - 1, 1.0, behind=5)
-    assert limit.adapt(2 * GROWTH_BATCHES, 1.0, behind=5)
-    limit.begun(MARKS, 2 * GROWTH_BATCHES)
-    assert limit.rows == ROWS_MAX
-    assert not limit.adapt(9 * GROWTH_BATCHES, 1.0, behind=5)
+    planned = RowsOfBatch(shard.path, ROWS_MAX)
+    for batches, behind, rows in (
+        (GROWTH_BATCHES - 1, 5, 250),
+        (GROWTH_BATCHES, 0, 250),  # it does not matter now
+        (GROWTH_BATCHES, 5, 500),
+        (2 * GROWTH_BATCHES - 1, 5, 500),
+        (2 * GROWTH_BATCHES, 5, ROWS_MAX),
+        (9 * GROWTH_BATCHES, 5, ROWS_MAX),
+    ):
+        limit.adapt(MARKS, batches, 1.0, behind)
+        assert limit.rows == planned.rows == rows
 
 
 def test_large_rows_come_fewer_at_a_time(shard: SparkDirectory) -> None:
     limit = shard.start()
-    assert not limit.adapt(1, 100.0, behind=0), "a thousand of them fit"
-    assert not limit.adapt(1, 150.0, behind=0), "not for a little less"
-    assert limit.adapt(1, 1_000.0, behind=0)
-    assert limit.rows == 100
-    assert limit.adapt(1, 10_000_000.0, behind=0)
-    assert limit.rows == ROWS_MIN
-    assert not limit.adapt(5 * GROWTH_BATCHES, 60_000.0, behind=5), "nor for a little more"
-    assert limit.adapt(5 * GROWTH_BATCHES, 100.0, behind=5)
-    assert limit.rows == 2
+    planned = RowsOfBatch(shard.path, 0)
+    for batches, row_bytes, behind, rows in (
+        (1, 100.0, 0, ROWS_MAX),  # a thousand of them fit
+        (1, 150.0, 0, ROWS_MAX),  # not for a little less
+        (1, 1_000.0, 0, 100),
+        (1, 10_000_000.0, 0, ROWS_MIN),
+        (5 * GROWTH_BATCHES, 60_000.0, 5, ROWS_MIN),  # nor for a little more
+        (5 * GROWTH_BATCHES, 100.0, 5, 2),
+    ):
+        limit.adapt(MARKS, batches, row_bytes, behind)
+        assert limit.rows == planned.rows == rows
+
+
+def test_a_kill_after_a_new_limit_counts_from_that_limit(shard: SparkDirectory) -> None:
+    """The marks have moved by many batches since the query began, by none since the limit."""
+    shard.start().adapt(MOVED, 1, 1_000.0, behind=0)
+    shard.plan(1, MOVED["timers", 0] + 100)
+    assert shard.start(MOVED).rows == 50
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage", b'00000000 {"rows": -1}\n'])

@@ -15,7 +15,13 @@ from pyspark.errors import PySparkException, PythonException, StreamingQueryExce
 from pyspark.sql import DataFrame
 
 from duewheel.clock import SystemClock
-from duewheel.errors import BatchTooLarge, DiskFull, DuewheelError, KafkaUnavailable
+from duewheel.errors import (
+    BatchTooLarge,
+    DiskFull,
+    DuewheelError,
+    KafkaUnavailable,
+    PlannerUnavailable,
+)
 from duewheel.streaming.batch_taker import BatchTaker
 from duewheel.streaming.failure import cause
 from duewheel.streaming.query import QueryOptions, run_query
@@ -55,13 +61,15 @@ def test_what_has_ended_a_query(
 @pytest.mark.parametrize(
     ("end", "reason"),
     [
-        ("SQLSTATE: XXKST", "has ended"),
+        (" SQLSTATE: XXKST", "has ended"),
         ("Python worker failed to connect back. SQLSTATE: XXKST", "did not start within 10 s"),
     ],
 )
 def test_the_end_of_the_planning_process_is_named(end: str, reason: str) -> None:
     text = f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {end}"
-    assert f"plans batches {reason}" in str(cause(None, text))
+    error = cause(None, text)
+    assert isinstance(error, PlannerUnavailable)
+    assert f"plans batches {reason}" in str(error)
 
 
 class FailingFrame:
@@ -105,7 +113,7 @@ def run(query: Any, sink: TimerSink, tick: Callable[[QueryProgress], bool]) -> N
         call.return_value = writer
     writer.start.return_value = query
     stream = cast("DataFrame", MagicMock(writeStream=writer))
-    run_query(stream, sink, QueryOptions("timers", Path("unused"), 0), Event(), tick)
+    run_query(lambda: stream, sink, QueryOptions("timers", Path("unused"), 0), Event(), tick)
 
 
 @pytest.mark.parametrize("renew", [False, True])

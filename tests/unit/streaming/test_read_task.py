@@ -22,7 +22,7 @@ def test_the_reader_of_other_topics_is_closed(monkeypatch: pytest.MonkeyPatch) -
         def close(self) -> None:
             open_ones.remove(self.topics)
 
-    monkeypatch.setattr(read_task, "RawReader", Reader)
+    monkeypatch.setattr(read_task, "LogReader", Reader)
     monkeypatch.setattr(read_task, "_process_reader", read_task.ProcessReader())
     settings = TaskSettings({}, ["a"], "", "", "")
     reader = read_task.reader_of(settings)

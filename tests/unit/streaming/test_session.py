@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,6 +50,11 @@ def properties(monkeypatch: pytest.MonkeyPatch, options: SessionOptions) -> str:
     return given[0]
 
 
+def plain(properties: str) -> str:
+    """The file without escapes."""
+    return re.sub(r"\\u([0-9a-f]{4})", lambda found: chr(int(found[1], 16)), properties)
+
+
 @pytest.mark.parametrize(
     ("own", "collectors"),
     [
@@ -80,5 +86,22 @@ def test_options_of_the_caller_come_before_those_of_the_settings(
         conf={"spark.driver.extraJavaOptions": "-Da=own"},
     )
     given = properties(monkeypatch, options)
-    text = re.sub(r"\\u([0-9a-f]{4})", lambda found: chr(int(found[1], 16)), given)
+    text = plain(given)
     assert text.index('"-Da=with space"') < text.index("-Da=own")
+
+
+@pytest.mark.parametrize("chosen", [{}, {"spark.driver.host": "ingest.example"}])
+def test_on_a_cluster_only_the_driver_is_on_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: dict[str, str]
+) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        master = f"spark://127.0.0.1:{server.getsockname()[1]}"
+        options = SessionOptions("test", tmp_path, Path("java"), master=master, conf=chosen)
+        text = plain(properties(monkeypatch, options))
+        assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+        assert f"spark.driver.host={chosen.get('spark.driver.host', '127.0.0.1')}\n" in text
+        monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.2")
+        text = plain(properties(monkeypatch, options))
+        assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.2", "the operator's choice"
+        assert ("spark.driver.host" in text) == bool(chosen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from duewheel.errors import KafkaUnavailable, RecoveryRefused
 from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
+from duewheel.streaming import batch_taker
 from duewheel.streaming.background_append import StoppedWaitingError
 from duewheel.streaming.batch_taker import WAIT_S, BatchTaker
 from duewheel.streaming.disk_guard import DiskGuard, written_bytes
@@ -251,6 +253,23 @@ def test_a_batch_that_the_disk_has_no_room_for_comes_in_parts() -> None:
     assert bench.engine.marks == {A0: 3, A1: 9}
     assert bench.sink.statistics.rows == 5
     assert bench.sink.statistics.rows_without_room == 0
+
+
+def test_a_batch_of_many_cancels_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """engine.lock is released in between; marks of partitions without further rows are the ends."""
+    monkeypatch.setattr(batch_taker, "CANCELS_MAX", 2)
+    bench = SinkBench({A0: 0, A1: 0})
+    rows = [(A0, 0), (A1, 0), (A0, 1), (A0, 3), (A1, 5), (A0, 4), (A0, 5)]
+    batch = bench.timers(table(*rows))
+    batch = replace(batch, cancels=batch.offset != 3)
+    calls: list[tuple[int, Marks]] = []
+    bench.engine.appended = lambda: calls.append(
+        (len(bench.engine.taken), dict(bench.engine.marks))
+    )
+    bench.taker.take(batch, {A0: 6, A1: 9})
+    assert calls == [(2, {A0: 1, A1: 5}), (5, {A0: 4, A1: 9}), (7, {A0: 6, A1: 9})]
+    assert bench.engine.taken == rows
+    assert bench.sink.statistics.rows == 7
 
 
 def test_a_batch_waits_until_the_disk_has_room_for_it_and_some_more() -> None:

@@ -17,8 +17,9 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from duewheel.checkpoints.commit_and_close_pages import marks_from, marks_to
 from duewheel.checkpoints.state_file import State
-from duewheel.kafka.log_ends import EARLIEST, LATEST
+from duewheel.kafka.log.ends import EARLIEST, LATEST
 from duewheel.schemas.batches import TopicPartition
+from duewheel.streaming.batch_attempt import FILE_NAME, Attempt
 from duewheel.streaming.batch_ends import Offsets, batch_ends
 from duewheel.streaming.source import SourceOptions, TimerReader, divide
 from duewheel.streaming.task_share import TaskSettings
@@ -58,6 +59,7 @@ class Source(TimerReader):
 
     def __init__(self, starts: Offsets, brokers: Brokers, poll_ms: int = 0, **more: Any) -> None:
         self.brokers = brokers
+        more.setdefault("limit_folder", "none")
         options = SourceOptions(TASK, starts, rows_max=100, poll_ms=poll_ms, **more)
         super().__init__(options, tasks=2)
 
@@ -169,13 +171,23 @@ def test_many_rows_are_shared_and_no_partition_is_divided() -> None:
     ]
 
 
+def test_a_new_limit_of_rows_counts_from_the_next_plan(tmp_path: Path) -> None:
+    source = Source({A: 0}, Brokers({A: 0}, {A: 1_000}), limit_folder=str(tmp_path))
+    assert source.next_end({A: 0}) == {A: 100}, "the query's own, while there is no file"
+    for rows in (7, 300):
+        Attempt({}, rows).write(tmp_path)
+        assert source.next_end({A: 100}) == {A: 100 + rows}
+    (tmp_path / FILE_NAME).write_bytes(b"damaged")
+    assert source.next_end({A: 100}) == {A: 400}
+
+
 def test_nothing_to_read_needs_no_task() -> None:
     assert divide({}, 4) == []
 
 
 def test_options_pass_as_text() -> None:
     options = SourceOptions(
-        TASK, {A: 5, C: EARLIEST}, rows_max=100, only=True, quotas={"a": 7}, data_dir="/d"
+        TASK, {A: 5, C: EARLIEST}, "/l", rows_max=100, only=True, quotas={"a": 7}, data_dir="/d"
     )
     assert SourceOptions.from_text(options.text) == options
 

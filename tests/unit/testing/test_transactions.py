@@ -6,11 +6,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kafka.errors import IllegalStateError, KafkaError, ProducerFencedError
+from kafka.errors import (
+    IllegalStateError,
+    KafkaError,
+    KafkaTimeoutError,
+    ProducerFencedError,
+)
 from kafka.structs import OffsetAndMetadata, TopicPartition
 from tests.harness.killed import Killed
 
-from duewheel.client import RetryLater, RetryPolicy
+from duewheel.client import RetryLater, RetryPolicy, transaction
 from duewheel.errors import ConfigError
 from duewheel.testing.local_consumer import LocalConsumer
 from duewheel.testing.memory_transactions import MemoryTransactionalProducer
@@ -188,6 +193,71 @@ def test_a_transaction_without_init_is_refused(service: LocalService) -> None:
 def test_a_consumer_of_transactions_needs_a_group(service: LocalService) -> None:
     with pytest.raises(ConfigError, match="has no group"):
         service.consumer("orders").group_metadata()
+
+
+def send_in_transaction(producer: MemoryTransactionalProducer, *records: tuple[str, bytes]) -> None:
+    with transaction(producer):
+        for topic, value in records:
+            producer.send(topic, value)
+
+
+# ---- records that expire ------------------------------------------------------------------------
+
+
+def test_a_record_that_expires_fails_its_future_and_not_the_transaction(
+    service: LocalService, producer: MemoryTransactionalProducer
+) -> None:
+    """As kafka-python: `transaction` makes an error of it."""
+    with service.without_leader("bills"):
+        producer.begin_transaction()
+        with pytest.raises(KafkaTimeoutError):
+            producer.send("bills", b"lost").get()
+        producer.send("orders", b"kept")
+        producer.commit_transaction()
+        with pytest.raises(KafkaTimeoutError):
+            send_in_transaction(producer, ("bills", b"lost"), ("orders", b"aborted"))
+        with pytest.raises(KafkaTimeoutError):
+            service.producer().send("bills", b"lost").get()
+    send_in_transaction(producer, ("bills", b"written"))
+    assert values(service, "bills") == [b"written"]
+    assert values(service, "orders") == [b"kept"]
+
+
+@pytest.mark.parametrize("topic", ["timers", "failed", "bills"])
+def test_no_message_is_skipped_if_its_retry_dead_letter_or_output_expires(
+    service: LocalService, topic: str
+) -> None:
+    attempts = 1 if topic == "failed" else 2
+    consumer = service.consumer("orders", group="billing")
+    error = None if topic == "bills" else ValueError("the bank does not answer")
+
+    def start() -> None:
+        producer = begun(service)
+        retry_later = RetryLater(
+            *(producer, "timers"),
+            dead_letter_topic="failed",
+            policy=RetryPolicy(attempts=attempts),
+        )
+
+        @consumer
+        @retry_later.in_transactions(consumer)
+        def handle(record: Any) -> None:
+            producer.send("bills", record.value)
+            if error is not None:
+                raise error
+
+    start()
+    service.producer().send("orders", b"first", key=b"42")
+    service.producer().send("orders", b"second", key=b"42")
+    with service.without_leader(topic):
+        with pytest.raises(KafkaTimeoutError):
+            service.advance("1s")
+        with pytest.raises(IllegalStateError, match="begin again at the committed offsets"):
+            service.advance("1s")
+    start()
+    service.advance("1d")
+    ends = values(service, "bills" if topic == "bills" else "failed")
+    assert sorted(ends, key=str) == [b"first", b"second"]
 
 
 # ---- consumers ----------------------------------------------------------------------------------

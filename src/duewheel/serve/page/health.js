@@ -12,22 +12,39 @@ import { counted, duration, timeOfDay } from "./format.js";
  */
 
 // Of each reason of `duewheel status`: fact and consequence. The shard's own words follow as detail.
+// Causes come before what follows from them: the page shows the first, and folds the others.
 const NOT_READY = {
-  ingest_not_running: "Ingest does not run: new timers and cancels wait in Kafka.",
-  dequeue_not_running: "Dequeue does not run: due timers wait.",
-  ingest_silent: "Ingest is silent: new timers and cancels may wait in Kafka.",
-  dequeue_silent: "Dequeue is silent: due timers may wait. It waits for Kafka, or for its disk.",
-  ingest_failing: "Ingest keeps ending: new timers and cancels wait in Kafka.",
-  dequeue_failing: "Dequeue keeps ending: due timers wait.",
-  ends_unknown: "Kafka does not answer: how much waits there is unknown, and deliveries may wait.",
-  ingest_lag: "Ingest is behind: timers that were written are not listed here yet.",
-  batch_stuck: "Ingest is stuck in a batch: timers that were written are not listed here yet.",
-  dequeue_behind: "Deliveries are late.",
+  no_data_directory: "The shard has no files yet: the first start of its processes makes them.",
+  unreadable: "The files of the shard cannot be read here: what is pending is unknown.",
   recovering:
     "The files are being recovered or, at a first start, made; or messages are read from Kafka again: nothing is delivered until that ends.",
-  unreadable: "The files of the shard cannot be read here: what is pending is unknown.",
-  no_data_directory: "The shard has no files yet: the first start of its processes makes them.",
+  dequeue_failing: "Dequeue keeps ending: due timers wait.",
+  dequeue_not_running: "Dequeue does not run: due timers wait.",
+  dequeue_silent: "Dequeue is silent: due timers may wait. It waits for Kafka, or for its disk.",
+  disk_full: "The disk is nearly full: new timers and cancels wait in Kafka until there is room.",
+  ingest_failing: "Ingest keeps ending: new timers and cancels wait in Kafka.",
+  ingest_not_running: "Ingest does not run: new timers and cancels wait in Kafka.",
+  ingest_silent: "Ingest is silent: new timers and cancels may wait in Kafka.",
+  no_planner: "Ingest lacks processor time: new timers and cancels wait in Kafka.",
+  ends_unknown: "Kafka does not answer: how much waits there is unknown, and deliveries may wait.",
+  dequeue_behind: "Deliveries are late.",
+  batch_stuck: "Ingest is stuck in a batch: timers that were written are not listed here yet.",
+  ingest_lag: "Ingest is behind: timers that were written are not listed here yet.",
 };
+const SYMPTOMS = new Set(["ends_unknown", "dequeue_behind", "batch_stuck", "ingest_lag"]);
+const KINDS = ["bad", "warn", "plain"];
+
+/** Causes first, the gravest first. @param {Condition[]} conditions @returns {Condition[]} */
+function ranked(conditions) {
+  const names = Object.keys(NOT_READY);
+  const rank = ({ name, kind }) => [
+    KINDS.indexOf(kind),
+    SYMPTOMS.has(name) ? 1 : 0,
+    names.indexOf(name),
+  ];
+  const differ = (a, b) => a.map((value, i) => value - b[i]).find((each) => each !== 0) ?? 0;
+  return [...conditions].sort((a, b) => differ(rank(a), rank(b)));
+}
 
 /** Conditions that follow from the status. @returns {Condition[]} */
 export function conditionsOf(status) {
@@ -142,36 +159,47 @@ export function summary(status, error) {
   return isPaused ? ["Paused", "warn"] : ["Ready", "good"];
 }
 
-/** Shows conditions. One that stays is not read out again: only its detail changes. */
+/** Shows the first condition, and the others on request: most follow from it, and on a phone they
+ * would fill the screen. One that stays is not read out again: only its detail changes.
+ */
 export class Conditions {
   /** @param {HTMLElement} region a live region @param {function(): void} unlock asks for a token */
   constructor(region, unlock) {
-    this.region = region;
     this.unlock = unlock;
     this.shown = new Map();
+    this.first = el("div", {});
+    this.count = el("summary", {});
+    this.others = el("div", { class: "conditions-others" });
+    this.more = el("details", { hidden: true }, this.count, this.others);
+    region.append(this.first, this.more);
   }
 
   show(conditions) {
     const before = this.shown;
     this.shown = new Map();
-    for (const condition of conditions) {
-      const element = before.get(condition.name + condition.text) ?? this.#add(condition);
+    ranked(conditions).forEach((condition, i) => {
+      const element = before.get(condition.name + condition.text) ?? this.#made(condition);
       before.delete(condition.name + condition.text);
       element.querySelector(".detail").textContent = condition.detail ?? "";
       this.shown.set(condition.name + condition.text, element);
-    }
+      const place = i === 0 ? this.first : this.others;
+      if (element.parentElement !== place) {
+        place.append(element);
+      }
+    });
     before.forEach((element) => element.remove());
+    const others = this.others.childElementCount;
+    this.more.hidden = others === 0;
+    this.count.textContent = counted(others, "more condition");
   }
 
-  #add({ name, kind, text }) {
+  #made({ name, kind, text }) {
     const action = name === "token" ? button("Give the token", this.unlock) : null;
-    const element = el(
+    return el(
       "div",
       { class: `condition ${kind}`, "data-name": name },
       el("p", {}, el("strong", {}, text), " ", el("span", { class: "detail", "aria-live": "off" })),
       action,
     );
-    this.region.append(element);
-    return element;
   }
 }

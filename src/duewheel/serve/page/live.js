@@ -80,7 +80,10 @@ export class Live {
       "Ingest lag",
       "Messages in the timer topics that are not in the wheel, and the age of the oldest",
     );
-    this.letters = tile("Dead letters", "Since dequeue began");
+    this.letters = tile(
+      "New dead letters",
+      "Written since dequeue began; the view has all, and which of them wait for a replay",
+    );
     this.disk = tile("Disk", "Free bytes of the file system of the data directory");
     this.placed = new Samples();
     this.out = new Samples();
@@ -98,7 +101,7 @@ export class Live {
     const { dead_letters: letters, dead_letters_wait: wait } = status.dequeue;
     this.letters.show(
       letters === null ? "–" : count(letters),
-      wait ? "wait for their topic" : "",
+      wait ? "wait for their topic" : "since dequeue began",
       letters ? "warn" : "",
     );
     const { free_bytes: free, min_free_bytes: least } = status.disk;

@@ -13,6 +13,7 @@ from tests.harness.deliveries import plain_deliveries
 
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire import record_batch
+from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.record_codec import Records
 from duewheel.schemas.wire.varint import varint, varints
 
@@ -176,7 +177,7 @@ def test_batches_stay_within_the_bound(bytes_max: int) -> None:
     (batches,) = record_batch.split(rows, [len(rows)], [bytes_max])
     row = 0
     for batch in batches:
-        size = record_batch.HEADER_BYTES + len(batch.body)
+        size = HEADER_BYTES + len(batch.body)
         assert size <= bytes_max or (batch.count == 1 and size == alone[row])
         row += batch.count
     assert row == len(messages)

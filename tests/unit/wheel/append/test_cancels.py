@@ -24,8 +24,12 @@ from duewheel.testing import (
     TimerRow,
     timer_batch,
 )
+from duewheel.wheel.append.cancel_lookup import CancelLimits
+from duewheel.wheel.dequeue.cancel_reply_rows import REPEATED_BYTES_MAX, repeated
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check
+from duewheel.wheel.storage.message_store import MessageStore
+from duewheel.wheel.storage.timer_log import Records
 
 MakeWorld = Callable[..., CancelWorld]
 
@@ -300,6 +304,18 @@ def test_a_reply_carries_key_and_headers_of_its_request(make_world: MakeWorld) -
     assert record == framed_bytes(names.SOURCE.encode()) + framed_bytes(b"timers-0@2")
 
 
+def test_a_reply_repeats_no_header_that_would_stop_its_readers() -> None:
+    def framed(*headers: tuple[bytes, bytes | None]) -> bytes:
+        return b"".join(
+            framed_bytes(n) + (b"\x01" if v is None else framed_bytes(v)) for n, v in headers
+        )
+
+    kept = [(b"correlation-id", b"7"), ("größe".encode(), None), (b"", b"\xff")]
+    odd, large = (b"\xff\xfe", b"x"), (b"large", bytes(REPEATED_BYTES_MAX))
+    given = [kept[0], odd, *kept[1:], large, (b"behind", b"")]
+    assert repeated(framed(*given), len(given)) == (framed(*kept), 3)
+
+
 def test_a_chase_carries_key_and_headers_of_its_request(make_world: MakeWorld) -> None:
     world = make_world()
     world.append(timer(0, 5))
@@ -479,3 +495,50 @@ def test_in_a_partition_that_is_ahead_a_cancel_is_replied_to_once(
     world.at_slot(70)
     assert world.sources() == ["timers-0@0", "timers-0@1"]
     assert world.answers() == [("timers-1@1", "cancelled")]
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+@pytest.mark.parametrize("delivered", [False, True])
+def test_a_repeated_cancel_reads_few_messages_of_an_id_with_many_timers(
+    tmp_path: Path, partition: int, delivered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch would read all of them again, and the batches have everybody's messages."""
+    world = CancelWorld(tmp_path / "data")
+    world.shard.cancel_limits = CancelLimits(settled_max=5, settled_ms=0)
+    world.shard.kill(Role.INGEST)
+    world.shard.start_ingest()
+    world.append(*(timer(offset, 5 if delivered else 50) for offset in range(500)))
+    world.at_slot(7 if delivered else 2)
+    read = []
+    read_ids = MessageStore.read_ids
+
+    def counted(self: MessageStore, hour: int, records: Records) -> Any:
+        read.append(len(records))
+        return read_ids(self, hour, records)
+
+    monkeypatch.setattr(MessageStore, "read_ids", counted)
+    first = 500 if partition == 0 else 0
+    for offset in range(first, first + 5):
+        world.append(cancel(offset, partition=partition))
+        world.at_slot(8 + offset - first)
+    assert sum(read) <= (0 if partition else 1_010)
+    assert partition == 1 or sum(read) >= 500
+
+
+def test_all_timers_of_an_id_are_cancelled_though_a_batch_looks_at_few(tmp_path: Path) -> None:
+    world = CancelWorld(tmp_path / "data")
+    world.shard.cancel_limits = CancelLimits(rows_max=10)
+    world.shard.kill(Role.INGEST)
+    world.shard.start_ingest()
+    world.append(*(timer(offset, 60) for offset in range(35)), timer(0, 60, partition=1))
+    world.append(cancel(35), cancel(1, partition=1))
+    offset, met = 36, 0
+    for slot in range(1, 20):
+        world.at_slot(slot)
+        chases = world.chases()[met:]
+        world.append(*(replace(chase, offset=offset + n) for n, chase in enumerate(chases)))
+        offset, met = offset + len(chases), met + len(chases)
+    assert met <= 8, "a batch stops ten, and the next one takes them out"
+    assert world.answers() == [("timers-1@1", "cancelled"), ("timers-0@35", "cancelled")]
+    world.at_slot(63)
+    assert world.sources() == []

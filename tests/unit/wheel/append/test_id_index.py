@@ -15,9 +15,10 @@ from tests.harness.timer_rows import P0
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.arrays import Int64
 from duewheel.testing import TimerRow, timer_batch
+from duewheel.wheel.append import id_index
 from duewheel.wheel.append.cancel_lookup import CancelLimits
-from duewheel.wheel.append.id_index import IdIndex
-from duewheel.wheel.storage.byte_layouts import RECORD_BYTES, id_hash_of
+from duewheel.wheel.append.id_index import CANCELLED, DELIVERED, IdIndex, LookedUp
+from duewheel.wheel.storage.byte_layouts import RECORD_BYTES, lookup_hash_of
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 IDS = 40
@@ -42,12 +43,15 @@ def append(world: CancelWorld, first: int, count: int, rng: np.random.Generator)
 
 
 def found(
-    index: IdIndex, hashes: Int64, directory: DataDirectory, whole: Int64 = NONE
+    index: IdIndex, hashes: Int64, directory: DataDirectory, settled: Int64 = NONE
 ) -> set[tuple[int, int]]:
-    commit = directory.state.commit()
+    return places(index.find(np.unique(hashes), settled, directory.state.commit(), whole=True))
+
+
+def places(found: LookedUp) -> set[tuple[int, int]]:
     return {
         (hour, position)
-        for hour, positions in index.positions(np.unique(hashes), whole, commit)
+        for hour, positions in found.positions.items()
         for position in positions.tolist()
     }
 
@@ -56,24 +60,28 @@ def by_reading(hashes: Int64, directory: DataDirectory) -> set[tuple[int, int]]:
     wanted = set()
     for hour, lengths in directory.state.commit().hours.items():
         records = directory.log.read(hour, 0, lengths.log_bytes)
-        rows = np.flatnonzero(np.isin(id_hash_of(records["reserved"]), hashes))
+        rows = np.flatnonzero(np.isin(lookup_hash_of(records["reserved"]), hashes))
         wanted |= {(hour, int(row) * RECORD_BYTES) for row in rows}
     return wanted
 
 
 def hashes_in(directory: DataDirectory) -> Int64:
     parts = [
-        id_hash_of(directory.log.read(hour, 0, lengths.log_bytes)["reserved"])
+        lookup_hash_of(directory.log.read(hour, 0, lengths.log_bytes)["reserved"])
         for hour, lengths in directory.state.commit().hours.items()
     ]
     return np.unique(np.concatenate(parts))
 
 
-@pytest.mark.parametrize("steps_max", [20_000, 3])
-def test_it_finds_what_the_logs_have(world: CancelWorld, steps_max: int) -> None:
+@pytest.mark.parametrize("in_memory", [1 << 14, 2])
+def test_it_finds_what_the_logs_have(
+    world: CancelWorld, in_memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(id_index, "_IN_MEMORY_ROWS", in_memory)
+    monkeypatch.setattr(id_index, "ROWS_AT_ONCE", 7)
     rng = np.random.default_rng(7)
     directory = world.shard.directory(Role.INGEST)
-    index, first = IdIndex(directory, 64, steps_max), 0
+    index, first = IdIndex(directory), 0
     for count in (1, 50, 3, 200, 30, 400):
         append(world, first, count, rng)
         first += count
@@ -82,7 +90,7 @@ def test_it_finds_what_the_logs_have(world: CancelWorld, steps_max: int) -> None
             assert found(index, wanted, directory) == by_reading(wanted, directory)
 
 
-def test_what_is_forgotten_is_found_no_more_and_nothing_else_is(world: CancelWorld) -> None:
+def test_what_is_settled_is_found_on_request_only(world: CancelWorld) -> None:
     rng = np.random.default_rng(11)
     append(world, 0, 300, rng)
     directory = world.shard.directory(Role.INGEST)
@@ -94,14 +102,39 @@ def test_what_is_forgotten_is_found_no_more_and_nothing_else_is(world: CancelWor
         assert set(met) == by_reading(wanted, directory) - gone
         over = [met[n] for n in rng.choice(len(met), len(met) // 2, replace=False)]
         hours, positions = (np.array(column, np.int64) for column in zip(*over, strict=True))
-        index.forget(hours, positions)
+        index.settle(hours, positions, (CANCELLED, DELIVERED)[turn % 2])
         gone |= set(over)
         append(world, 300 + 50 * turn, 50, rng)
     assert found(index, known, directory) == by_reading(known, directory) - gone
-    assert found(index, known, directory, known[:5]) == by_reading(known, directory), "scanned"
+    assert found(index, known, directory, known) == by_reading(known, directory)
 
 
-def test_without_room_for_it_logs_are_scanned(tmp_path: Path) -> None:
+def test_an_id_with_many_timers_takes_no_others_place(world: CancelWorld) -> None:
+    few, many = b"few", b"many"
+    rows = [TimerRow(0, n, NOW_MS + 10, timer_id=many) for n in range(200)]
+    world.append(*rows, TimerRow(0, 200, NOW_MS + 10, timer_id=few))
+    directory = world.shard.directory(Role.INGEST)
+    index, known = IdIndex(directory, rows_max=50, settled_max=5), hashes_in(directory)
+    seen = set[tuple[int, int]]()
+    for turn in range(4):
+        result = index.find(known, NONE, directory.state.commit(), whole=False)
+        met = places(result)
+        assert len(met) == 50 and len(result.left) == 1
+        assert by_reading(np.setdiff1d(known, result.left), directory) <= met, "of the other id"
+        mine = [place for place in met if place in by_reading(result.left, directory)]
+        assert not seen & set(mine), "each record is looked at once"
+        seen |= set(mine)
+        hours, positions = (np.array(column, np.int64) for column in zip(*mine, strict=True))
+        index.settle(hours, positions, CANCELLED if turn else DELIVERED)
+    last = index.find(known, known, directory.state.commit(), whole=False)
+    assert (last.left.tolist(), len(places(last))) == ([], 1 + 200 - len(seen) + 5)
+    assert last.delivered.tolist() == last.unseen.tolist() == result.left.tolist()
+
+
+def test_without_room_for_it_logs_are_scanned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(id_index, "_IN_MEMORY_ROWS", 0)
     host = ManualHost()
     world = CancelWorld(tmp_path / "data", fs=host)
     append(world, 0, 100, np.random.default_rng(3))
@@ -120,15 +153,13 @@ def test_hours_that_are_unlinked_are_passed_over(world: CancelWorld) -> None:
     directory.state.live.raise_gc_hour(first + 1)
     kept = {(hour, position) for hour, position in everything if hour > first}
     assert kept and found(index, known, directory) == kept
-    index.forget(np.empty(0, np.int64), np.empty(0, np.int64))
-    assert found(index, known, directory) == kept
 
 
 @pytest.mark.parametrize("named", [False, True])
 def test_of_an_id_with_many_timers_an_older_one_is_found(tmp_path: Path, named: bool) -> None:
     """Of such an id the index forgets what no new cancel depends on: a chase may, and a handle."""
     world = CancelWorld(tmp_path / "data")
-    world.shard.cancel_limits = CancelLimits(forget_from=2)
+    world.shard.cancel_limits = CancelLimits(settled_from=2, settled_ms=0)
     world.shard.kill(Role.INGEST)
     world.shard.start_ingest()
     world.append(timer(0, 2))
@@ -151,7 +182,7 @@ def test_of_an_id_with_many_timers_an_older_one_is_found(tmp_path: Path, named: 
 def test_the_newest_timer_of_an_id_is_found_though_it_is_cancelled(tmp_path: Path) -> None:
     """A cancel that is sent again has the same reply; older timers do not matter."""
     world = CancelWorld(tmp_path / "data")
-    world.shard.cancel_limits = CancelLimits(forget_from=2)
+    world.shard.cancel_limits = CancelLimits(settled_from=2, settled_ms=0)
     world.shard.kill(Role.INGEST)
     world.shard.start_ingest()
     world.append(timer(0, 50), cancel(1))

@@ -19,7 +19,7 @@ from tests.harness.timelines import spoil_timeline
 from duewheel.checkpoints.progress import NOBODY
 from duewheel.checkpoints.recovery_decision import close_at
 from duewheel.checkpoints.role import Role
-from duewheel.errors import RecoveryPending
+from duewheel.errors import RecoveryPending, SettingsChange
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.testing import TIMER_TOPIC
 from duewheel.wheel.append.staged_batch import StagedBatch, Written
@@ -282,7 +282,7 @@ def test_settings_that_change_are_followed_by_starting_anew(
     world.ingest()
     world.at_slot(8)
     standby.follower.tick()
-    with pytest.raises(RecoveryPending, match="slot configuration has changed"):
+    with pytest.raises(SettingsChange, match="has other settings"):
         standby.ingest()
     standby.shard.kill(Role.INGEST)
     standby.ingest()
@@ -300,5 +300,5 @@ def test_an_ingest_that_runs_on_hears_of_them_from_the_start_of_dequeue(
     # Promoted with the new settings, while its ingest has still the old ones.
     standby.shard.config = OTHER
     standby.take_over()
-    with pytest.raises(RecoveryPending, match="slot configuration has changed"):
+    with pytest.raises(SettingsChange, match="has other settings"):
         standby.ingest()

@@ -6,10 +6,10 @@ import doctest
 import struct
 from typing import Any
 
+import google_crc32c
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from crc32c import crc32c
 from hypothesis import given
 
 from duewheel.errors import ConfigError
@@ -101,7 +101,7 @@ PLACES = RowPositions(
 def test_a_record_and_its_message_are_these_bytes() -> None:
     messages = stored_messages(BATCH, np.array([4, 6], np.int32))
     now_ms = 1_799_999_999_000
-    records = log_records(BATCH, ROLLED, PLACES, lengths(messages), 50, now_ms)
+    records = log_records(BATCH, ROLLED, BATCH.id_hash, PLACES, lengths(messages), 50, now_ms)
     first = struct.pack(
         ">iqiqiqiiq",
         *(52, 52, 1, now_ms, 1_050, 1_000, 64 + 5 + 6 + 5 + 4),
@@ -116,7 +116,7 @@ def test_a_record_and_its_message_are_these_bytes() -> None:
 
     def stored(record: bytes, fields: tuple[int, ...], rest: bytes) -> bytes:
         unsealed = struct.pack(">IHHqqqiiiiiiiHH", 0, *fields) + rest
-        return struct.pack(">I", crc32c(unsealed, crc32c(record))) + unsealed[4:]
+        return struct.pack(">I", google_crc32c.value(record + unsealed)) + unsealed[4:]
 
     message = (0, 5, 2**40, 2**40 - 5, 1_800_000_000_001, 6, 0, 6, 5, 77, 5, 1, 2, 3)
     dead_letter = (1, 0, 9, 9, -1, 4, 3, 4, -1, -1, 7, 0, 0, 0)
@@ -135,7 +135,7 @@ def test_write_time_and_delay_always_add_up_to_the_slot(
 ) -> None:
     places = RowPositions(*(np.array([n]) for n in (slot, 0, 0, -1, 0)))
     one, timer = BATCH.take(np.array([0])), np.array([False])
-    (record,) = log_records(one, timer, places, np.array([64]), precision_ms, now_ms)
+    (record,) = log_records(one, timer, one.id_hash, places, np.array([64]), precision_ms, now_ms)
     assert int(record["write_time"]) + int(record["delay"]) == slot * precision_ms
     if abs(now_ms - slot * precision_ms) < DELAY_MS_MAX:
         assert record["write_time"] == now_ms

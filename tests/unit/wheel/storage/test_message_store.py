@@ -34,7 +34,13 @@ def write(store: MessageStore, batch: TimerBatch, position: Int64) -> Records:
         slot, slot, position, np.full(len(batch), NO_POSITION), first_of_each(slot)
     )
     records = log_records(
-        batch, np.zeros(len(batch), np.bool_), places, lengths(messages), 50, SLOT * 50
+        batch,
+        np.zeros(len(batch), np.bool_),
+        batch.id_hash,
+        places,
+        lengths(messages),
+        50,
+        SLOT * 50,
     )
     octets = seal(messages, records)
     ends = np.cumsum(lengths(messages))

@@ -1,0 +1,49 @@
+"""The file `obstacles`: what keeps deliveries from leaving, by the cause that dequeue knows.
+
+JSON behind its CRC-32: {"targets": {topic: text}, "transaction": text}. Dequeue replaces it at its
+start and when something in it changes; `status` reads it. It is a hint, never synced.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from duewheel.checkpoints.fs import HOST_FS, checked_line
+from duewheel.checkpoints.json_fields import MISSHAPEN, name, read_json
+
+FILE_NAME = "obstacles"
+
+
+class Obstacles(NamedTuple):
+    """The obstacles at one moment.
+
+    Attributes:
+        targets: which partitions of a topic take no writes, and why; the newest topics.
+        transaction: why the transactional id cannot be taken; empty if it can.
+    """
+
+    targets: Mapping[str, str] = MappingProxyType({})
+    transaction: str = ""
+
+    def write(self, directory: Path) -> None:
+        """Replaces the file.
+
+        Raises:
+            OSError: the disk is full, or fails; the old file stays.
+        """
+        text = json.dumps({"targets": dict(self.targets), "transaction": self.transaction})
+        HOST_FS.swap_file(directory / FILE_NAME, checked_line(text.encode()))
+
+    @classmethod
+    def read(cls, directory: Path) -> Obstacles:
+        """Reads the file; without obstacles if it is missing or damaged."""
+        try:
+            raw = read_json(directory / FILE_NAME)
+            targets = {name(topic): name(text) for topic, text in raw["targets"].items()}
+            return cls(targets, name(raw["transaction"]))
+        except (FileNotFoundError, *MISSHAPEN):
+            return cls()

@@ -1,0 +1,119 @@
+"""`duewheel send --file`: a timer for each line, acknowledged one by one, or exactly once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from duewheel.cli.options import Command, show
+from duewheel.cli.printable import printable
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError, KafkaUnavailable, Unacknowledged
+
+
+def with_file(command: Command) -> Command:
+    """Adds the options of a file."""
+    for option in (
+        click.option("--dry-run", is_flag=True, help="with --name: read and judge, write nothing"),
+        click.option(
+            "--skip-refused", is_flag=True, help="with --name: leave out what ingest would reject"
+        ),
+        click.option("--name", "import_name", help="of the file: each line is sent exactly once"),
+        click.option("--file", is_eager=True, help="JSON lines, `-` for stdin: a timer each"),
+    ):
+        command = option(command)
+    return command
+
+
+def needed_without_file(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
+    """Makes an option of `send` required, unless --file is given."""
+    if value is None and ctx.params.get("file") is None:
+        raise click.MissingParameter(ctx=ctx, param=option)
+    return value
+
+
+def require_file(file: str | None, import_name: str | None, *, has_choice: bool) -> None:
+    """Refuses options that do not go together.
+
+    Raises:
+        ConfigError: names them.
+    """
+    if import_name is not None and file is None:
+        raise ConfigError("--name goes with --file")
+    if has_choice and import_name is None:
+        raise ConfigError("--skip-refused and --dry-run go with --file and --name")
+
+
+def send_file(settings: Settings, file: str, defaults: Mapping[str, Any], output: str) -> int:
+    """Runs `send --file` without a name; returns its exit code."""
+    from duewheel.ops.send_lines import send_lines
+
+    written = refused = line = 0
+    with opened(file) as lines:
+        try:
+            for row in send_lines(settings, TextIOWrapper(lines, "utf-8"), defaults):
+                line = row["line"]
+                if "error" in row:
+                    refused += 1
+                    click.echo(f"duewheel: line {line}: {row['error']}", err=True)
+                else:
+                    written += 1
+                if output == "json":
+                    click.echo(json.dumps(row))
+        except (KafkaUnavailable, Unacknowledged) as error:
+            so_far = f"{written} written, {refused} refused, up to line {line}"
+            raise Unacknowledged(f"{so_far}; lines behind it may be written: {error}") from error
+    if output == "text":
+        click.echo(f"{written} written, {refused} refused")
+    return 1 if refused else 0
+
+
+def import_file(
+    settings: Settings,
+    file: str,
+    defaults: Mapping[str, Any],
+    choice: Mapping[str, Any],
+    output: str,
+) -> int:
+    """Runs `send --file --name`; returns its exit code."""
+    from duewheel.ops.file_import import Choice, import_lines
+
+    with opened(file) as lines:
+        verdict = import_lines(settings, lines, defaults, Choice(**choice))
+    shown = dict(verdict)
+    if output != "json":
+        for each in shown.pop("refused_first"):
+            click.echo(printable("refused: line {line}  {code}  {reason}".format(**each)))
+        shown["missing_targets"] = ", ".join(verdict["missing_targets"]) or None
+    show(shown, output)
+    if not verdict["complete"]:
+        text = (
+            "stopped before the first refused line: change the settings or the line and run it "
+            "again, or leave such lines out with --skip-refused"
+        )
+        click.echo(f"duewheel: {text}", err=True)
+    return 1 if verdict["refused"] else 0
+
+
+@contextmanager
+def opened(file: str) -> Iterator[BinaryIO]:
+    """Opens a file for reading; `-` is stdin.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    if file == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        with Path(file).open("rb") as content:
+            yield content
+    except OSError as error:
+        raise ConfigError(f"--file {file}: {error.strerror}") from error

@@ -1,0 +1,280 @@
+"""Requests to the leaders of partitions: offsets, and record batches as the brokers send them.
+
+Committed fetches end at the last stable offset, and each lists the aborted transactions whose
+records it holds.
+
+Each call sends one request to each leader and reads the answers; an error is the answer for its
+partition. What to repeat is decided in reader.py. The coroutines run in the event loop of
+kafka-python's client.
+
+This is the only use of kafka-python below its consumer. A consumer decodes records itself, and
+raises for ever at a header name that is no UTF-8; no setting replaces its decoder. So the client
+package, too, takes whole record batches from here. All that is used exists in every kafka-python
+from 3.0.0 on; of it, `_manager` of the network client alone is not public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from kafka import TopicPartition as KafkaPartition
+from kafka import errors
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+
+from duewheel.errors import DuewheelError
+from duewheel.kafka.clients import ClientSettings, close
+from duewheel.kafka.deadline import Deadline
+from duewheel.schemas.wire.batch_reader import CorruptBatch, end_offset
+
+if TYPE_CHECKING:  # the client has no numpy
+    from duewheel.schemas.batches import TopicPartition
+
+_READ_ALL, _READ_COMMITTED = 0, 1
+_FETCH_VERSION_MAX = 12  # later ones name topics by id
+# A broker's, for bytes. Ranges end at known offsets, so it hardly ever waits; a reader that follows
+# waits so long for a broker without news, while another broker's news is there.
+_MAX_WAIT_MS = 100
+_FRAME_BYTES_MAX = (1 << 31) - 1  # a broker sends a first batch whole, above the requested bytes
+_METADATA_AGE_MS = 2_000  # so soon are added partitions seen
+
+_FetchTopic = FetchRequest.FetchTopic
+_FetchPartition = _FetchTopic.FetchPartition
+_OffsetsTopic = ListOffsetsRequest.ListOffsetsTopic
+_OffsetsPartition = _OffsetsTopic.ListOffsetsPartition
+
+# Topics, each with what a request or a response has for its partitions.
+_ByTopic = Iterable[tuple[str, Iterable[Any]]]
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A broker's answer to a fetch, for one partition.
+
+    Attributes:
+        partition: which.
+        octets: record batches end to end; the last may be cut off.
+        aborted: producer id and first offset of each aborted transaction.
+        begin: the requested offset. The first batch may have records below it, which were read
+            before, or which retention has deleted.
+        end: offset behind the last whole batch, where the next fetch begins.
+    """
+
+    partition: TopicPartition
+    octets: memoryview
+    aborted: Sequence[tuple[int, int]]
+    begin: int
+    end: int
+
+    @classmethod
+    def of(cls, partition: TopicPartition, answer: Any, begin: int) -> Fetched:
+        """That of kafka-python's answer, which is no error, to a fetch from `begin` on."""
+        octets = memoryview(answer.records or b"")
+        aborted = [
+            (each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()
+        ]
+        return cls(partition, octets, aborted, begin, max(begin, end_offset(octets)))
+
+
+class LeaderRequests:
+    """Sends the requests over a client of kafka-python. Not thread-safe."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._manager = client._manager  # noqa: SLF001 - KafkaConsumer takes it the same way
+
+    @classmethod
+    def connect(cls, settings: ClientSettings, topics: Sequence[str], deadline: Deadline) -> Self:
+        """Opens a client that knows these topics; it has no metadata of them yet.
+
+        Raises:
+            KafkaUnavailable, ConfigError: as `ClientSettings.call`.
+        """
+        client = settings.connect(
+            deadline,
+            receive_message_max_bytes=_FRAME_BYTES_MAX,
+            metadata_max_age_ms=_METADATA_AGE_MS,
+        )
+        # Otherwise a metadata request would create a deleted topic again, on most clusters.
+        client.cluster.config["allow_auto_create_topics"] = False
+        client.cluster.set_topics(list(topics))
+        return cls(client)
+
+    def run(self, call: Callable[..., Any], *args: Any) -> Any:
+        """The result of a coroutine. Each request in it has kafka-python's time-out."""
+        return self._manager.run(call, *args)
+
+    async def refresh_metadata(self) -> None:
+        """Reads the partitions and leaders of the topics."""
+        await self._client.cluster.refresh_metadata()
+
+    def request_metadata(self) -> None:
+        """Has them read soon: a leader may have moved."""
+        self._client.cluster.request_update()
+
+    def partitions_of(self, topic: str) -> list[int]:
+        """The numbers of a topic's partitions, as the metadata has them now."""
+        return sorted(self._client.cluster.partitions_for_topic(topic) or ())
+
+    def require_authorized(self, topic: str) -> None:
+        """Raises kafka-python's error if the metadata refuses to describe a topic."""
+        if topic in self._client.cluster.unauthorized_topics:
+            raise errors.TopicAuthorizationFailedError(topic)
+
+    def is_throttled(self) -> bool:
+        """Whether a broker holds back what exceeds the client's quota."""
+        brokers = self._client.cluster.brokers()
+        return any(self._client.throttle_delay(broker.node_id) for broker in brokers)
+
+    def close(self) -> None:
+        """Closes all connections."""
+        close(self._client)
+
+    async def list_offsets(
+        self, partitions: Sequence[TopicPartition], time: int, committed: bool
+    ) -> dict[TopicPartition, int | Exception]:
+        """An offset of each partition.
+
+        Args:
+            partitions: of any leaders.
+            time: EARLIEST: the log's start. LATEST: its end.
+            committed: the end is the last stable offset.
+        """
+        entries = {
+            (topic, number): _OffsetsPartition(partition_index=number, timestamp=time)
+            for topic, number in partitions
+        }
+
+        def request(topics: _ByTopic) -> Any:
+            return ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=_READ_COMMITTED if committed else _READ_ALL,
+                topics=[_OffsetsTopic(name=topic, partitions=each) for topic, each in topics],
+            )
+
+        def answers_in(response: Any) -> _ByTopic:
+            return [(topic.name, topic.partitions) for topic in response.topics]
+
+        def offset(_: TopicPartition, answer: Any) -> int:
+            return int(answer.offset)
+
+        return await self._ask(entries, request, answers_in, offset)
+
+    async def fetch(
+        self, positions: Mapping[TopicPartition, int], bytes_max: int, committed: bool
+    ) -> dict[TopicPartition, Fetched | Exception]:
+        """Record batches from these positions on.
+
+        Args:
+            positions: offset of each partition.
+            bytes_max: of a leader's response, unless its first batch is larger.
+            committed: the answers end at the last stable offset.
+        """
+        entries = {
+            (topic, number): _FetchPartition(
+                partition=number, fetch_offset=position, partition_max_bytes=bytes_max
+            )
+            for (topic, number), position in positions.items()
+        }
+
+        def request(topics: _ByTopic) -> Any:
+            return FetchRequest(
+                max_wait_ms=_MAX_WAIT_MS,
+                min_bytes=1,
+                max_bytes=bytes_max,
+                isolation_level=_READ_COMMITTED if committed else _READ_ALL,
+                topics=[_FetchTopic(topic=topic, partitions=each) for topic, each in topics],
+                max_version=_FETCH_VERSION_MAX,
+            )
+
+        def answers_in(response: Any) -> _ByTopic:
+            return [(topic.topic, topic.partitions) for topic in response.responses]
+
+        def fetched(partition: TopicPartition, answer: Any) -> Fetched:
+            try:
+                return Fetched.of(partition, answer, positions[partition])
+            except CorruptBatch as error:
+                raise unreadable(partition, error) from error
+
+        return await self._ask(entries, request, answers_in, fetched)
+
+    async def _ask(
+        self,
+        entries: Mapping[TopicPartition, Any],
+        request: Callable[[_ByTopic], Any],
+        answers_in: Callable[[Any], _ByTopic],
+        read: Callable[[TopicPartition, Any], Answer],
+    ) -> dict[TopicPartition, Answer | Exception]:
+        """Send one request to each leader, all at once; returns an answer or error of each
+        partition.
+
+        Args:
+            entries: what a request has for each partition.
+            request: makes one of the entries for one leader.
+            answers_in: the answers for partitions in a leader's response.
+            read: reads an answer that is no error.
+        """
+        answers: dict[TopicPartition, Answer | Exception] = {}
+        leaders = self._by_leader(entries)
+        # A leader that the metadata does not list is about to come, or to go.
+        listed = {node for node in leaders if self._client.cluster.broker_metadata(node)}
+        sent = {
+            node: self._manager.send(request(_by_topic(leaders[node], entries)), node)
+            for node in listed
+        }
+        for node, partitions in leaders.items():
+            try:
+                if node not in listed:
+                    without = ", ".join(map(partition_name, partitions))
+                    raise errors.LeaderNotAvailableError(f"no leader of {without}")
+                for topic, of_topic in answers_in(await sent[node]):
+                    for answer in of_topic:
+                        partition = (topic, answer.partition_index)
+                        failure = _failure(answer.error_code, partition)
+                        answers[partition] = failure or read(partition, answer)
+            except errors.KafkaError as error:
+                answers |= dict.fromkeys(partitions, error)
+        return answers
+
+    def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        """The partitions of each broker; -1: those without a leader."""
+        leaders: dict[int, list[TopicPartition]] = {}
+        for partition in partitions:
+            leader = self._client.cluster.leader_for_partition(KafkaPartition(*partition))
+            leaders.setdefault(-1 if leader is None else leader, []).append(partition)
+        return leaders
+
+
+def _by_topic(
+    partitions: Iterable[TopicPartition], entries: Mapping[TopicPartition, Any]
+) -> _ByTopic:
+    topics: dict[str, list[Any]] = {}
+    for partition in partitions:
+        topics.setdefault(partition[0], []).append(entries[partition])
+    return topics.items()
+
+
+def partition_name(partition: TopicPartition) -> str:
+    """As Kafka writes it."""
+    return f"{partition[0]}-{partition[1]}"
+
+
+def unreadable(partition: TopicPartition, error: CorruptBatch) -> DuewheelError:
+    """The error of a partition that has a damaged batch. Another fetch, or another leader, may have
+    it whole: a dead letter would be final.
+    """
+    name = partition_name(partition)
+    return DuewheelError(
+        f"{name}: {error}. Ingest stops here at each start. If no replica has the batch as it "
+        f"was, `duewheel reconfigure --skip {name}@<that offset>` leaves it out. A batch of "
+        "another format or length cannot be skipped: delete the log up to behind it"
+    )
+
+
+def _failure(code: int, partition: TopicPartition) -> Exception | None:
+    if not code:
+        return None
+    error: Exception = errors.for_code(code)(partition_name(partition))
+    return error

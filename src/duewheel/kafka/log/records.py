@@ -1,0 +1,90 @@
+"""The records of fetched batches one by one, in plain Python: for the client, and for few records.
+
+No bytes of a producer stop a reader: a batch that cannot be read is left out with a line in the
+log, and a header's name that is no UTF-8 has surrogates for its bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from duewheel.kafka.compression import decompressed
+from duewheel.kafka.log.leader_requests import Fetched, partition_name, unreadable
+from duewheel.schemas.wire.batch_reader import BatchBody, CorruptBatch, committed_batches
+from duewheel.schemas.wire.record_rows import Header, rows_of
+
+log = logging.getLogger(__name__)
+
+_NO_END = 1 << 62
+
+
+class Record(NamedTuple):
+    """A record, as Kafka has it.
+
+    Attributes:
+        topic, partition, offset: its place.
+        timestamp_ms: when it was written, by its producer's clock or by the broker's.
+        key, value: None for null.
+        headers: in their order; a name that is no UTF-8 has surrogates for its bytes.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header]
+
+
+def is_no_utf8(name: str) -> bool:
+    """Whether a header's name has surrogates for its bytes: most clients cannot write it again."""
+    return any("\udc80" <= letter <= "\udcff" for letter in name)
+
+
+def shown(name: str) -> str:
+    r"""A header's name as text that any output takes.
+
+    >>> shown("trace"), shown(b"\xff".decode(errors="surrogateescape"))
+    ('trace', '\\xff')
+    """
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def records_of(fetched: Fetched, until: int = _NO_END) -> Iterator[Record]:
+    """The records of a broker's answer, without control records and those of aborted transactions.
+
+    Args:
+        fetched: `begin` is the first offset that is wanted.
+        until: the offset at which the range ends.
+
+    Raises:
+        DuewheelError: a batch is not as its producer wrote it; names the partition.
+        ConfigError: the library for a batch's compression is not installed.
+    """
+    partition = fetched.partition
+
+    def leave_out(batch: BatchBody, why: object) -> None:
+        name = partition_name(partition)
+        log.warning("%s@%d-%d left out: %s", name, batch.base_offset, batch.last_offset, why)
+
+    batches = committed_batches(fetched.octets, fetched.aborted, decompressed, until=until)
+    try:
+        for batch in batches:
+            if batch.defect:
+                leave_out(batch, batch.defect.name.lower())
+                continue
+            try:
+                records = batch.octets[batch.first : batch.end]
+                for offset, written_ms, *rest in rows_of(
+                    records, batch.count, batch.base_offset, batch.base_ms
+                ):
+                    stamp_ms = batch.append_ms if batch.append_ms >= 0 else written_ms
+                    if fetched.begin <= offset < until:
+                        yield Record._make((*partition, offset, stamp_ms, *rest))
+            except CorruptBatch as error:
+                leave_out(batch, error)
+    except CorruptBatch as error:
+        raise unreadable(partition, error) from error

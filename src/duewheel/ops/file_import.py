@@ -1,0 +1,379 @@
+"""Sends a file of timers exactly once: `duewheel send --file … --name …`.
+
+For each chunk of lines:
+
+1. Ingest's own rules are applied to the lines. One that ingest would reject ends the import before
+   it, or is left out if the user says so. A dead letter is never made.
+2. One Kafka transaction writes the records and the position after them (positioned_writes.py).
+
+So a line is written once, whatever is killed and however often the command runs: a killed
+transaction has neither records nor position, and the next run reads its lines again. A position
+belongs to the import's name, and has a digest of the lines before it: another file is refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import sha256
+from itertools import islice
+from typing import Any, BinaryIO
+
+from duewheel import factory
+from duewheel.checkpoints.import_position import ImportPosition, key_of
+from duewheel.clock import SystemClock
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt
+from duewheel.kafka import shard_settings
+from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.state_topic import newest_record, place_of
+from duewheel.ops.positioned_writes import REFUSALS_MAX, PositionedWriter
+from duewheel.ops.timer_lines import LINE_BYTES_MAX, TimerRecord, fields_of, record_of
+from duewheel.osutil.terminal import progress_bar
+from duewheel.schemas.columns import binary
+from duewheel.schemas.hashing import key_hashes
+from duewheel.schemas.request.preview import Preview, Rejection, previews_of
+from duewheel.schemas.wire.batch_header import HEADER_BYTES
+from duewheel.schemas.wire.single_record import encode
+from duewheel.wheel.encoded import Reason, Target
+
+_CHUNK_LINES = 1_000
+_SHOWN_MAX = 10  # refused lines in the verdict, with their reasons
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How to send a file.
+
+    Attributes:
+        name: of the import: its position.
+        dry_run: write nothing.
+        skip_refused: leave out lines that ingest would reject, and go on.
+    """
+
+    name: str
+    dry_run: bool = False
+    skip_refused: bool = False
+
+
+def import_lines(
+    settings: Settings,
+    file: BinaryIO,
+    defaults: Mapping[str, Any],
+    choice: Choice,
+    chunk_lines: int = _CHUNK_LINES,
+) -> dict[str, Any]:
+    """Sends the lines that are not sent yet.
+
+    Args:
+        settings: of the shard.
+        file: a JSON object on each line (timer_lines.py); empty lines are skipped.
+        defaults: fields of all lines that do not have them.
+        choice: how.
+        chunk_lines: the most lines of a transaction.
+
+    Returns:
+        The verdict, ready for JSON: name, dry_run, complete, already_done, read, written (timers),
+        cancelled (cancels), past_due (of those written), refused (by code), refused_first,
+        earliest_due_ms, latest_due_ms, targets (timers by topic), missing_targets. After a dry run
+        these are the figures of a run.
+
+    Raises:
+        ConfigError: the file does not begin with the lines that this import has sent, or a topic is
+            missing.
+        KafkaUnavailable: no answer in time.
+        PublishDoubt: a transaction's outcome is unknown. A new run reads it, and sends nothing
+            twice.
+    """
+    run = _Import(settings, file, defaults, choice, chunk_lines)
+    try:
+        return run.run()
+    finally:
+        run.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line and its record, or why ingest would reject it; an empty line has neither."""
+
+    number: int
+    content: bytes
+    record: TimerRecord | None = None
+    preview: Preview | None = None
+    rejection: Rejection | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A record to write: NewRecord of positioned_writes.py."""
+
+    name: bytes
+    record: TimerRecord
+    partition: int
+
+    @property
+    def topic(self) -> str:
+        return self.record.timer_topic
+
+    def encode(self, place: int) -> bytes:
+        return encode(place, self.record.key, self.record.value, self.record.headers)
+
+
+@dataclass
+class _Tally:
+    """The counts of one run."""
+
+    read: int = 0
+    written: int = 0
+    cancelled: int = 0
+    past_due: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    refused_first: list[dict[str, Any]] = field(default_factory=list)
+    targets: Counter[str] = field(default_factory=Counter)
+    due_ms: tuple[int, int] | None = None  # the earliest, the latest
+
+    def add(self, lines: Sequence[_Line], now_ms: int) -> None:
+        """Counts lines that are written, or left out."""
+        self.read += len(lines)
+        for line in lines:
+            if line.rejection is not None:
+                self.refuse(line, line.rejection)
+            elif line.preview is not None:
+                self._add(line.preview, now_ms)
+
+    def _add(self, preview: Preview, now_ms: int) -> None:
+        due_ms, target = preview.due_ms, preview.target
+        if due_ms is None or target is None:
+            self.cancelled += 1
+            return
+        self.written += 1
+        self.past_due += due_ms <= now_ms
+        self.targets[target] += 1
+        first, last = self.due_ms or (due_ms, due_ms)
+        self.due_ms = min(first, due_ms), max(last, due_ms)
+
+    def refuse(self, line: _Line, rejection: Rejection) -> None:
+        """Counts a line that ingest would reject."""
+        self.refused[rejection.code] += 1
+        if len(self.refused_first) < _SHOWN_MAX:
+            why = {"code": rejection.code, "reason": rejection.reason}
+            self.refused_first.append({"line": line.number, **why})
+
+
+class _Import:
+    """One run. Not thread-safe."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        file: BinaryIO,
+        defaults: Mapping[str, Any],
+        choice: Choice,
+        chunk_lines: int,
+    ) -> None:
+        self._settings, self._defaults = settings, defaults
+        self._choice, self._chunk_lines = choice, chunk_lines
+        # A longer line is read in parts, and the first part is refused.
+        self._lines = iter(partial(file.readline, LINE_BYTES_MAX + 1), b"")
+        self._client = ClientSettings(settings.kafka.client_options("consumer"))
+        self._contract = factory.contract(settings)
+        self._clock = SystemClock()
+        self._writer = PositionedWriter(
+            self._client,
+            f"{settings.app.id}.import.{choice.name}",
+            settings.state_topic,
+            shard_settings.publisher_limits(settings),
+            self._clock,
+        )
+        self._position = ImportPosition()
+        self._digest = sha256()
+        self._tally = _Tally()
+
+    def close(self) -> None:
+        """Closes the clients."""
+        self._writer.close()
+
+    def run(self) -> dict[str, Any]:
+        """Sends up to the end of the file, or to the first line that is refused."""
+        self._targets([self._settings.state_topic])
+        self._position = self._take_over()
+        already_done = self._position.lines
+        self._skip_sent(already_done)
+        try:
+            complete = self._send()
+        except (PublishDoubt, KafkaUnavailable) as error:
+            if self._choice.dry_run:
+                raise
+            before = f"{self._tally.written} timers were written before"
+            raise type(error)(f"{before}: {error}") from error
+        tally = self._tally
+        first, last = tally.due_ms or (None, None)
+        targets = self._writer.resolve(tally.targets)
+        missing = (t for t, target in targets.items() if target.refusal is not Reason.NONE)
+        return {
+            "name": self._choice.name,
+            "dry_run": self._choice.dry_run,
+            "complete": complete,
+            "already_done": already_done,
+            "read": tally.read,
+            "written": tally.written,
+            "cancelled": tally.cancelled,
+            "past_due": tally.past_due,
+            "refused": dict(tally.refused),
+            "refused_first": tally.refused_first,
+            "earliest_due_ms": first,
+            "latest_due_ms": last,
+            "targets": dict(tally.targets.most_common()),
+            "missing_targets": sorted(missing),
+        }
+
+    def _take_over(self) -> ImportPosition:
+        """Fences every other run of this import, then returns the position."""
+        if not self._choice.dry_run:
+            self._writer.open()
+        place, key = place_of(self._settings.state_topic, 0), key_of(self._choice.name)
+        # A killed run's open transaction may hide the position from a dry run until its time-out.
+        record = newest_record(self._client, place, key, self._writer.deadline())
+        return ImportPosition.decode(None if record is None else record.value, self._choice.name)
+
+    def _skip_sent(self, lines: int) -> None:
+        """Reads the lines that are sent.
+
+        Raises:
+            ConfigError: they differ from those that were sent.
+        """
+        skipped = 0
+        for line in islice(self._lines, lines):
+            self._digest.update(line)
+            skipped += 1
+        if skipped < lines or self._digest.hexdigest() != self._position.sha256:
+            raise ConfigError(
+                f"the import {self._choice.name!r} has sent {lines} lines of a file that begins "
+                "otherwise: give that file, or another --name"
+            )
+
+    def _send(self) -> bool:
+        """Returns whether the end of the file was reached."""
+        with progress_bar() as bar:
+            task = bar.add_task("lines", total=None)
+            while chunk := list(islice(self._lines, self._chunk_lines)):
+                first = self._position.lines + 1
+                if not self._send_chunk([_Line(n, c) for n, c in enumerate(chunk, first)]):
+                    return False
+                bar.update(task, advance=len(chunk))
+        return True
+
+    # ---- one chunk -------------------------------------------------------------------------
+
+    def _send_chunk(self, chunk: Sequence[_Line]) -> bool:
+        """Writes a chunk up to the first line that ends the import; returns whether to go on."""
+        for _ in range(REFUSALS_MAX):
+            now_ms = self._clock.now_ms()
+            lines, ending = self._previewed(chunk, now_ms), None
+            if not self._choice.skip_refused:
+                ending = next((line for line in lines if line.rejection is not None), None)
+                lines = [line for line in lines if ending is None or line.number < ending.number]
+            if not self._commit(lines):
+                self._reopen()
+                continue
+            self._tally.add(lines, now_ms)
+            if ending is not None and ending.rejection is not None:
+                self._tally.refuse(ending, ending.rejection)
+            return ending is None
+        raise PublishDoubt(f"Kafka keeps refusing records after {REFUSALS_MAX} attempts")
+
+    def _commit(self, lines: Sequence[_Line]) -> bool:
+        """Returns whether the lines and the position after them are committed."""
+        digest = self._digest.copy()
+        for line in lines:
+            digest.update(line.content)
+        sent = [line for line in lines if line.record is not None and line.rejection is None]
+        before = self._position
+        moved = ImportPosition(
+            before.lines + len(lines), digest.hexdigest(), before.written + len(sent)
+        )
+        if lines and not self._choice.dry_run:
+            targets = self._targets({line.record.timer_topic for line in sent if line.record})
+            records = _partitioned(sent, targets)
+            key = key_of(self._choice.name)
+            if not self._writer.write("send", records, targets, key, moved.encode()):
+                return False
+        self._position, self._digest = moved, digest
+        return True
+
+    def _reopen(self) -> None:
+        """Opens another producer after a refusal.
+
+        Raises:
+            PublishDoubt: another run has written meanwhile.
+        """
+        self._writer.stop()
+        if self._take_over() != self._position:
+            raise PublishDoubt("another run of this import is at work: run it again")
+
+    def _targets(self, topics: Collection[str]) -> dict[str, Target]:
+        targets = self._writer.resolve(topics)
+        for topic, target in targets.items():
+            if target.refusal is not Reason.NONE:
+                raise ConfigError(
+                    f"there is no topic {topic!r}, or no right to write to it: `duewheel init` "
+                    "creates it"
+                )
+        return targets
+
+    # ---- what ingest will make of lines ----------------------------------------------------
+
+    def _previewed(self, chunk: Sequence[_Line], now_ms: int) -> list[_Line]:
+        """Adds record and preview, or rejection, to each line."""
+        lines = [self._parsed(line) for line in chunk]
+        by_topic: dict[str, list[tuple[int, TimerRecord]]] = {}
+        for at, line in enumerate(lines):
+            if line.record is not None:
+                by_topic.setdefault(line.record.timer_topic, []).append((at, line.record))
+        targets = self._targets(by_topic.keys())
+        for topic, rows in by_topic.items():
+            requests = [(record.key, record.value, record.headers) for _, record in rows]
+            previews = previews_of(self._contract, topic, requests, now_ms)
+            for (at, record), preview in zip(rows, previews, strict=True):
+                line = lines[at]
+                rejection = preview.rejection or self._too_large(line, record, targets[topic])
+                lines[at] = replace(line, preview=preview, rejection=rejection)
+        return lines
+
+    def _parsed(self, line: _Line) -> _Line:
+        if not line.content.strip():
+            return line
+        name = f"{self._choice.name}@{line.number}"
+        try:
+            fields = fields_of(line.content, self._defaults)
+            record = record_of(self._settings, fields, name)
+        except ConfigError as error:
+            rejection = Rejection("unusable", str(error))
+            return replace(line, rejection=rejection)
+        return replace(line, record=record)
+
+    def _too_large(self, line: _Line, record: TimerRecord, target: Target) -> Rejection | None:
+        size = HEADER_BYTES + len(encode(0, record.key, record.value, record.headers))
+        if size > target.batch_bytes_max:
+            text = f"{size} bytes, the timer topic takes {target.batch_bytes_max}"
+            return Rejection("record_too_large", text)
+        if _name(line) in self._writer.catalog.refused:
+            return Rejection("record_refused", "Kafka has refused the record")
+        return None
+
+
+def _name(line: _Line) -> bytes:
+    return b"%d" % line.number
+
+
+def _partitioned(lines: Sequence[_Line], targets: Mapping[str, Target]) -> list[_Sent]:
+    """Chooses the partition of each line's record."""
+    records = [line.record for line in lines if line.record is not None]
+    hashes = key_hashes(binary(record.route for record in records)).tolist()
+    sent = []
+    for line, record, route_hash in zip(lines, records, hashes, strict=True):
+        partitions = targets[record.timer_topic].partitions
+        sent.append(_Sent(_name(line), record, record.partition_of(partitions, route_hash)))
+    return sent

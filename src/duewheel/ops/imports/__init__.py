@@ -1,1 +1,0 @@
-"""`duewheel import`: writes what waits in another delay service as timers, once."""

@@ -1,0 +1,172 @@
+"""Parses a line of JSON of `duewheel send --file` into the record of a timer.
+
+    {"topic": "orders", "value": "pay", "delay": "15m"}       the fields of NewTimer
+    {"record": {"key_base64": "…", "headers": […]}}           a record, written unchanged
+
+The second form is that of `duewheel topic read --for-send`: requests of another service, for a
+timer topic that reads that service's headers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from duewheel.client.due_time import DueTime
+from duewheel.client.request_headers import timer_headers
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
+from duewheel.ops.changes import requested, timer_topic_of
+from duewheel.ops.new_timer import NewTimer, Strict, octets
+from duewheel.schemas.wire.single_record import Header
+
+LINE_BYTES_MAX = 16 << 20
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class CopiedHeader(BaseModel):
+    """A header of a record; without a value it is null."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    value_base64: str | None = None
+
+
+class CopiedRecord(BaseModel):
+    """A record as it is written; without key or value these are null.
+
+    It keeps its partition if the timer topic has as many `partitions` as the source.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    key_base64: str | None = None
+    value_base64: str | None = None
+    headers: list[CopiedHeader] = Field(default_factory=list)
+    partition: Strict | None = None
+    partitions: Strict | None = None
+
+
+class CopiedLine(BaseModel):
+    """A line of the second form."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    record: CopiedRecord
+    timer_topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimerRecord:
+    """A record of a timer topic.
+
+    Attributes:
+        timer_topic: where it is written.
+        key, value, headers: the record; null as None.
+        partition: modulo the partitions of the timer topic; None: by `route`.
+        partitions: `partition` counts only if the timer topic has as many; None: always.
+        route: the bytes whose hash chooses the partition.
+    """
+
+    timer_topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header]
+    partition: int | None
+    partitions: int | None
+    route: bytes
+
+    def partition_of(self, partitions: int, route_hash: int) -> int:
+        """The partition of a timer topic with so many."""
+        if self.partition is None or self.partitions not in {None, partitions}:
+            return route_hash % partitions
+        return self.partition % partitions
+
+
+def is_copy(fields: Mapping[str, Any]) -> bool:
+    """Whether a line has the second form."""
+    return "record" in fields
+
+
+def fields_of(line: str | bytes, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Parses a line, and adds the defaults of the fields that it does not have.
+
+    Raises:
+        ConfigError: the line is too long, or no JSON object.
+    """
+    if len(line) > LINE_BYTES_MAX:
+        raise ConfigError(f"the line has more than {LINE_BYTES_MAX} bytes")
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"this is no JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise ConfigError("this is no JSON object")
+    if is_copy(fields):
+        return {k: v for k, v in defaults.items() if k == "timer_topic"} | fields
+    return _without_alternatives(defaults, fields) | fields
+
+
+def new_timer(fields: Mapping[str, Any]) -> NewTimer:
+    """Validates the fields of a new timer.
+
+    Raises:
+        ConfigError: names those that are wrong.
+    """
+    return _validated(NewTimer, fields)
+
+
+def record_of(settings: Settings, fields: Mapping[str, Any], name: str) -> TimerRecord:
+    """Makes the record of a line of either form.
+
+    Args:
+        settings: of the shard.
+        fields: by `fields_of`.
+        name: of the line; routes a timer without key, id and partition.
+
+    Raises:
+        ConfigError: no record can be made of it.
+    """
+    if is_copy(fields):
+        line = _validated(CopiedLine, fields)
+        record = line.record
+        key = octets("key", None, record.key_base64)
+        headers = [(h.name, octets(h.name, None, h.value_base64)) for h in record.headers]
+        to, value = timer_topic_of(settings, line.timer_topic), record.value_base64
+        place = (record.partition, record.partitions)
+        return TimerRecord(to, key, octets("value", None, value), headers, *place, key or b"")
+    timer = new_timer(fields).arguments
+    to, when, more = requested(settings, **timer)
+    headers = list(timer_headers(timer["topic"], DueTime.of(**when), to, **more))
+    key, partition = timer["key"], timer.get("partition")
+    route = key if key is not None else (timer["timer_id"] or name).encode()
+    return TimerRecord(to, key, timer["value"], headers, partition, None, route)
+
+
+def _validated(model: type[Model], fields: Mapping[str, Any]) -> Model:
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_input=False)
+        text = "; ".join(f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in problems)
+        raise ConfigError(text) from None
+
+
+# Fields that exclude each other.
+_ALTERNATIVES = (
+    {"deliver_at", "delay", "level"},
+    {"value", "value_base64"},
+    {"key", "key_base64"},
+)
+
+
+def _without_alternatives(defaults: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Drops the defaults that a line replaces under another name."""
+    dropped = [names for names in _ALTERNATIVES if names & fields.keys()]
+    return {name: each for name, each in defaults.items() if not any(name in n for n in dropped)}

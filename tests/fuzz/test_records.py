@@ -1,0 +1,173 @@
+"""Records of other writers, read one by one: in columns and in plain Python they are the same; what
+is no reply, receipt, dead letter or record of a schedule is left out, or refused with a reason.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.harness.record_batches import RECORDS, batch, sealed
+
+from duewheel.checkpoints import held_copies
+from duewheel.checkpoints.dlq_replay_position import ReplayPosition
+from duewheel.checkpoints.import_position import ImportPosition
+from duewheel.checkpoints.reshard_records import is_unfinished_notice, notice
+from duewheel.client.replies import answers_in
+from duewheel.errors import ConfigError, RecoveryRefused
+from duewheel.kafka.log.columns import committed_records, rows_of
+from duewheel.kafka.log.leader_requests import Fetched
+from duewheel.kafka.log.records import Record, records_of
+from duewheel.kafka.topic_follower import KeyedRecord
+from duewheel.ops.dlq_list import letter_row
+from duewheel.ops.receipts import ReceiptFilter, matching
+from duewheel.recurring.records import owner_of, read_changes, read_table
+from duewheel.recurring.schedule import FiringPosition, Schedule
+from duewheel.schemas.dead_letters import DeadLetter
+from duewheel.schemas.header_names import ANSWER, ERROR_CODE, SOURCE, Answer
+from duewheel.schemas.receipts import Receipt
+from duewheel.schemas.wire.batch_header import HEADER_BYTES
+from duewheel.schemas.wire.record_batch import Batch
+from duewheel.schemas.wire.single_record import encode
+
+Change = Callable[[st.DataObject, bytes], bytes]
+PLACE = ("timers", 0)
+
+
+def fetched_of(octets: bytes) -> Fetched:
+    return Fetched(PLACE, memoryview(octets), [], 0, 1 << 40)
+
+
+def sealed_body(body: bytes, count: int) -> bytes:
+    """A batch as a broker takes it, with these bytes for its records."""
+    octets = bytearray(batch([(0, None, None, [])])[:HEADER_BYTES]) + body
+    struct.pack_into(">i", octets, 8, len(octets) - 12)
+    struct.pack_into(">i", octets, 23, count - 1)
+    struct.pack_into(">i", octets, HEADER_BYTES - 4, count)
+    return bytes(sealed(octets))
+
+
+@given(data=st.data(), records=RECORDS)
+def test_rows_are_the_same_in_python_and_in_columns(
+    damage: Change, data: st.DataObject, records: object
+) -> None:
+    whole = bytes(batch(records))  # type: ignore[arg-type]
+    (count,) = struct.unpack_from(">i", whole, HEADER_BYTES - 4)
+    fetched = fetched_of(sealed_body(damage(data, whole[HEADER_BYTES:]), count))
+    found = list(committed_records([fetched], {PLACE: (0, 1 << 40)}))
+    if any(group.unread is not None for group in found):
+        list(records_of(fetched))  # may have read some before it finds out
+        return
+    rows = [
+        Record(*PLACE, offset, timestamp_ms, key, value, list(headers))
+        for group in found
+        for offset, timestamp_ms, key, value, headers in rows_of(group)
+    ]
+    assert list(records_of(fetched)) == rows
+
+
+@given(
+    data=st.data(),
+    headers=st.lists(st.sampled_from([SOURCE, ANSWER, "trace"]), max_size=4),
+)
+def test_any_reply(damage: Change, data: st.DataObject, headers: list[str]) -> None:
+    samples = {SOURCE: b"timers-0@17", ANSWER: b"cancelled", "trace": b"7"}
+    record = encode(0, b"key", None, [(name, samples[name]) for name in headers])
+    fetched = fetched_of(sealed_body(damage(data, record), 1))
+    for source, word in answers_in(records_of(fetched)):
+        assert source and word in Answer
+
+
+RECEIPT = b'{"source":"timers-0@17","target":"orders","target_partition":3,"due_ms":1800000000000}'
+
+
+def check_receipt(value: bytes) -> None:
+    fetched = fetched_of(sealed_body(encode(0, b"order", value, []), 1))
+    for records in committed_records([fetched], {PLACE: (0, 1)}):
+        for wanted in (ReceiptFilter(), ReceiptFilter("order", "orders", 0, 1 << 50)):
+            for _, found in matching(records, wanted):
+                assert -(2**63) <= found.due_ms < 2**63
+                assert json.dumps([found.source, found.target], ensure_ascii=False).encode()
+
+
+@given(data=st.data())
+def test_any_receipt(damage: Change, alter: Change, data: st.DataObject) -> None:
+    check_receipt(data.draw(st.sampled_from([damage, alter]))(data, RECEIPT))
+    found = Receipt.parse(None, RECEIPT, 0)
+    assert found is not None and found.target == "orders"
+
+
+@given(data=st.data())
+def test_any_listed_dead_letter(damage: Change, data: st.DataObject) -> None:
+    headers = [("trace", b"1"), (ERROR_CODE, b"bad_due_time"), (SOURCE, b"timers-0@17")]
+    body = damage(data, encode(0, b"key", b"value", headers))
+    position = ReplayPosition("an-id")
+    for record in records_of(fetched_of(sealed_body(body, 1))):
+        letter = DeadLetter(*record[1:-1], headers=tuple(record.headers))
+        assert json.dumps(letter_row(letter, position), ensure_ascii=False).encode()
+
+
+# ---- state records ------------------------------------------------------------------------------
+
+
+@given(data=st.data())
+def test_any_import_position(damage: Change, alter: Change, data: st.DataObject) -> None:
+    value = data.draw(st.sampled_from([damage, alter]))(data, ImportPosition(5, "00", 4).encode())
+    with suppress(RecoveryRefused):
+        found = ImportPosition.decode(value, "an import")
+        assert ImportPosition.decode(found.encode(), "an import") == found
+
+
+@given(data=st.data())
+def test_any_notice_of_a_reshard(damage: Change, alter: Change, data: st.DataObject) -> None:
+    value = data.draw(st.sampled_from([damage, alter]))(data, notice(1, 2, done=False))
+    assert is_unfinished_notice(value) in {True, False}
+
+
+@given(data=st.data())
+def test_any_held_copies(damage: Change, data: st.DataObject) -> None:
+    """Damaged ones are refused with a reason: delivery must not go on without them."""
+    held = held_copies.Held(3, 2)
+    body = encode(0, b"key", b"value", [])
+    key = held_copies.key_of(PLACE, held)
+    value = held_copies.value_of(Batch(memoryview(body), 1), "0a" * 16)
+    place = held_copies.partition_of(damage(data, key))
+    assert place is None or (type(place[0]) is str and type(place[1]) is int)
+    with suppress(RecoveryRefused):
+        found, _ = held_copies.batch_of(damage(data, value))
+        assert found.count > 0
+
+
+SCHEDULE = Schedule("daily", "r1", "timers", "orders", "0 9 * * *", "UTC", None, 0, b"k", b"v")
+POSITION = FiringPosition("r1", "timers", 5, ((60_000, 0), (120_000, 1)), 5)
+
+
+@given(data=st.data())
+def test_any_record_of_a_schedule(damage: Change, alter: Change, data: st.DataObject) -> None:
+    change = data.draw(st.sampled_from([damage, alter]))
+    key = damage(data, b"schedule/daily") if data.draw(st.booleans()) else b"schedule/daily"
+    records = [
+        KeyedRecord(key, change(data, SCHEDULE.encode()), 0),
+        KeyedRecord(b"position/daily", POSITION.encode(), 0),
+    ]
+    for name, found, _ in read_changes(records):
+        assert found is None or found.name == name
+    assert read_table(records).positions == {"daily": POSITION}
+
+
+@given(data=st.data())
+def test_any_position_of_a_schedule(damage: Change, alter: Change, data: st.DataObject) -> None:
+    value = data.draw(st.sampled_from([damage, alter]))(data, POSITION.encode())
+    with suppress(ConfigError):
+        read_table([KeyedRecord(b"position/daily", value, 0)])
+
+
+@given(data=st.data())
+def test_any_owner_of_the_schedules(damage: Change, alter: Change, data: st.DataObject) -> None:
+    value = data.draw(st.sampled_from([damage, alter]))(data, b'{"owner":"a"}')
+    owner = owner_of(value)
+    assert owner is None or isinstance(owner, str)

@@ -1,0 +1,75 @@
+"""The reader of raw record batches at a real broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import NewTopic
+
+from duewheel.dev.broker import DevBroker
+from duewheel.errors import KafkaUnavailable
+from duewheel.java.find import Java
+from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.log.ends import LATEST
+from duewheel.kafka.log.reader import LogReader
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture(scope="module")
+def broker(java: Java, kafka_jars: list[Path]) -> Iterator[DevBroker]:
+    """One that creates what a client asks for, as most clusters do. The last test kills it."""
+    with DevBroker(java=java, properties={"auto.create.topics.enable": "true"}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def admin(broker: DevBroker) -> Iterator[KafkaAdminClient]:
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+        yield admin
+
+
+def test_a_deleted_topic_is_not_created_again(broker: DevBroker, admin: KafkaAdminClient) -> None:
+    admin.create_topics([NewTopic("kept", 1, 1), NewTopic("deleted", 1, 1)])
+    client = ClientSettings({"bootstrap_servers": broker.bootstrap_servers})
+    with closing(LogReader(client, ["kept", "deleted"])) as reader:
+        assert reader.partitions() == [("kept", 0), ("deleted", 0)]
+        admin.delete_topics(["deleted"])
+        until_s = time.monotonic() + 5
+        while time.monotonic() < until_s:
+            assert reader.offsets([("kept", 0)], LATEST) == {("kept", 0): 0}
+            time.sleep(0.2)
+        assert reader.partitions() == [("kept", 0)]
+        assert "deleted" not in admin.list_topics()
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_a_stop_does_not_wait_for_a_kafka_that_is_away(
+    broker: DevBroker, admin: KafkaAdminClient, *, is_silent: bool
+) -> None:
+    stopping, timers = threading.Event(), f"timers-{is_silent}"
+    admin.create_topics([NewTopic(timers, 1, 1)])
+    client = ClientSettings({"bootstrap_servers": broker.bootstrap_servers})
+    with closing(LogReader(client, [timers], stopping)) as reader:
+        assert reader.offsets([(timers, 0)], LATEST) == {(timers, 0): 0}
+        if is_silent:
+            os.kill(broker.pid, signal.SIGSTOP)
+        else:
+            broker.kill()
+        begun_s = time.monotonic()
+        threading.Timer(1.0, stopping.set).start()
+        try:
+            with pytest.raises(KafkaUnavailable):
+                list(reader.read({(timers, 0): (0, 5)}, 1 << 20))
+        finally:
+            if is_silent:
+                os.kill(broker.pid, signal.SIGCONT)
+    assert time.monotonic() - begun_s < 8

@@ -1,0 +1,176 @@
+"""Settings of a target that no transaction survives: its timers are parked, all others leave.
+
+Kafka refuses a transaction's own markers in a topic that takes records of this very millisecond
+only, and does not try again: the transactional id would be blocked for ever.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient
+from tests.harness.fault_judge import FaultTopics
+from tests.harness.kafka_shard import CLOCK
+from tests.harness.proxied_shard import ProxiedShard
+from tests.harness.publishing import (
+    Message,
+    create_topics,
+    new_publisher,
+    progress,
+    publish,
+    read,
+    slot_of,
+    started,
+    values,
+)
+from tests.harness.reader import read_topic
+from tests.harness.shared_broker import SharedBroker
+from tests.harness.sparkless_shard import SparklessShard, until
+from tests.harness.topics import alter
+from tests.soak.cluster import Cluster
+
+from duewheel.config.settings import load
+from duewheel.dev.broker import DevBroker
+from duewheel.errors import KafkaUnavailable, PublishDoubt
+from duewheel.java.find import Java
+from duewheel.schemas.wire.single_record import Header
+
+pytestmark = pytest.mark.kafka
+
+BEFORE, AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
+USUAL_MS = {BEFORE: str(2**63 - 1), AFTER: "3600000"}
+
+
+@pytest.fixture
+def shard(tmp_path: Path, broker: SharedBroker) -> Iterator[ProxiedShard]:
+    topics = FaultTopics.named(f"settings-{uuid.uuid4().hex[:8]}")
+    topics.create(broker.bootstrap_servers)
+    shard = ProxiedShard(tmp_path, broker, broker.bootstrap_servers, topics)
+    yield shard
+    shard.stop()
+
+
+@pytest.mark.parametrize("setting", [BEFORE, AFTER])
+def test_a_target_that_no_transaction_survives_gets_none(
+    shard: ProxiedShard, broker: SharedBroker, setting: str
+) -> None:
+    orders, strict = shard.topics.orders, shard.topics.bills
+    alter(broker.bootstrap_servers, strict, {setting: "0"})
+    shard.start()
+    timers = [(topic, number % 3) for number in range(20) for topic in (orders, strict)]
+    due_ms = shard.write(timers)
+    shard.turn_until(lambda: shard.statistics.delivered >= 20, "the neighbours are held up")
+    assert shard.statistics.parked == {strict: 20}
+    assert shard.statistics.doubts == 0, "no transaction finds out"
+    assert not shard.arrived(strict)
+    alter(broker.bootstrap_servers, strict, {setting: USUAL_MS[setting]})
+    shard.turn_until(lambda: shard.statistics.delivered == 40, "they never come")
+    arrived = [record for some in shard.arrived(strict).values() for record in some]
+    assert sorted(int(record.value) for record in arrived) == list(range(1, 40, 2)), "exactly once"
+    assert all(due_ms <= record.timestamp <= CLOCK.now_ms() for record in arrived)
+
+
+def test_a_strict_target_with_the_brokers_timestamps_is_like_any_other(
+    shard: ProxiedShard, broker: SharedBroker
+) -> None:
+    """The broker checks a record's time only where it keeps that."""
+    strict = shard.topics.bills
+    settings = {"message.timestamp.type": "LogAppendTime", BEFORE: "0", AFTER: "0"}
+    alter(broker.bootstrap_servers, strict, settings)
+    shard.start()
+    shard.write([(strict, number % 3) for number in range(20)])
+    shard.turn_until(lambda: shard.statistics.delivered == 20, "never come")
+    assert not shard.statistics.parked
+
+
+def test_a_replay_to_a_strict_target_harms_no_other(config: Path) -> None:
+    """Its dead letters stay, and are replayed once the setting is corrected."""
+    with closing(SparklessShard(load(config), 1)) as shard:
+        strict, other = (f"{shard.target}.{name}" for name in ("strict", "other"))
+        for topic in (strict, other):
+            request: list[Header] = [("REAL_TOPIC", topic.encode()), ("TIMER_DELAY_MS", b"0")]
+            shard.send(shard.timers, 0, (None, b"1", request))
+        until(shard, lambda: shard.left == 2)
+        with shard.admin() as admin:
+            admin.create_topic(strict, 1)
+            admin.create_topic(other, 1)
+        alter(shard.servers, strict, {BEFORE: "0"})
+        assert shard.outcomes() == (1, {"target_unavailable": 1})
+        assert [record.value for record in read_topic(shard.servers, other)] == [b"1"]
+        alter(shard.servers, strict, {BEFORE: USUAL_MS[BEFORE]})
+        assert shard.outcomes() == (1, {})
+        assert [record.value for record in read_topic(shard.servers, strict)] == [b"1"]
+
+
+@pytest.mark.crash_matrix
+def test_a_setting_that_comes_later_blocks_the_id_until_the_coordinator_starts_again(
+    java: Java,
+) -> None:
+    """Between two readings of the settings: the error names id, topic and remedy, which helps."""
+    with DevBroker(java=java) as broker:
+        admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+        names = create_topics(admin)
+        admin.close()
+        publisher = new_publisher(broker, names, 0, start_deadline_s=4.0)
+        publisher.start()
+        publish(publisher, [Message(names.target, b"1", partition=0)], progress(1))
+        # Too few bytes for a marker: it is always refused, one of this millisecond mostly.
+        alter(broker.bootstrap_servers, names.target, {"max.message.bytes": "70"})
+
+        def publish_until_refused() -> None:
+            while True:  # brokers follow a setting some time later
+                publish(publisher, [Message(names.target, b"2", partition=0)], progress(2))
+
+        with pytest.raises(PublishDoubt):
+            publish_until_refused()
+        named = f"PrepareAbort, .* refuses its marker: {names.target}-0.*restart broker"
+        with pytest.raises(KafkaUnavailable, match=named):
+            publisher.start()
+        alter(broker.bootstrap_servers, names.target, {"max.message.bytes": "1048588"})
+        with pytest.raises(KafkaUnavailable, match=named):
+            publisher.start()
+        broker.restart()
+        assert slot_of(started(publisher)) in {1, 2}
+        publisher.close()
+        publisher = new_publisher(broker, names, 0)  # without the size that was read before
+        started(publisher)
+        publish(publisher, [Message(names.target, b"3", partition=1)], progress(3))
+        assert b"3" in values(read(broker, names.target))
+        publisher.close()
+
+
+@pytest.mark.crash_matrix
+def test_a_blocked_id_is_free_once_another_broker_coordinates_it(tmp_path: Path) -> None:
+    """The remedy without a restart of any broker."""
+    with Cluster(3, tmp_path) as brokers:
+        admin = KafkaAdminClient(bootstrap_servers=brokers.bootstrap_servers)
+        names = create_topics(admin)
+        publisher = new_publisher(brokers, names, 0, start_deadline_s=6.0)
+        started(publisher)
+        publish(publisher, [Message(names.target, b"1", partition=0)], progress(1))
+        alter(brokers.bootstrap_servers, names.target, {"max.message.bytes": "70"})
+
+        def publish_until_refused() -> None:
+            while True:
+                publish(publisher, [Message(names.target, b"2", partition=0)], progress(2))
+
+        with pytest.raises(PublishDoubt):
+            publish_until_refused()
+        with pytest.raises(KafkaUnavailable, match="let another replica lead"):
+            publisher.start()
+        alter(brokers.bootstrap_servers, names.target, {"max.message.bytes": "1048588"})
+        with pytest.raises(KafkaUnavailable, match="let another replica lead"):
+            publisher.start()
+        brokers.move_coordinator(f"{names.state}-0")
+        assert slot_of(started(publisher)) in {1, 2}
+        publisher.close()
+        publisher = new_publisher(brokers, names, 0)  # without the size that was read before
+        started(publisher)
+        publish(publisher, [Message(names.target, b"3", partition=1)], progress(3))
+        assert slot_of(started(publisher)) == 3, "its markers are written, too"
+        publisher.close()
+        admin.close()
