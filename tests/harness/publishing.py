@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+import traceback
 import uuid
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -106,6 +108,13 @@ def own_threads() -> set[threading.Thread]:
     """Threads of kafka-python and of abandoned calls."""
     marks = ("network-thread", "kafka-io", "deadline:")
     return {t for t in threading.enumerate() if any(mark in t.name for mark in marks)}
+
+
+def where_they_are(threads: set[threading.Thread]) -> str:
+    """The threads' stacks, as text."""
+    frames = sys._current_frames()  # noqa: SLF001
+    stacks = ((t.name, frames[t.ident]) for t in threads if t.ident in frames)
+    return "\n".join(f"{name}:\n{''.join(traceback.format_stack(at))}" for name, at in stacks)
 
 
 def create_topics(admin: KafkaAdminClient) -> Names:

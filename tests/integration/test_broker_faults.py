@@ -27,7 +27,7 @@ from tests.harness.fault_judge import (
 from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.harness.kafka_shard import CLOCK, KafkaShard
 from tests.harness.launcher import wait_until
-from tests.harness.publishing import own_threads
+from tests.harness.publishing import own_threads, where_they_are
 from tests.harness.reader import consumer, read_committed
 from tests.harness.shared_broker import SharedBroker
 
@@ -363,7 +363,7 @@ def test_delivery_goes_on_once_the_broker_is_back(
     assert shard.statistics.doubts >= 1
     shard.judge()
     shard.stop()
-    wait_until(lambda: own_threads() <= before, "abandoned clients left threads")
+    wait_until(lambda: own_threads() <= before, lambda: where_they_are(own_threads() - before))
 
 
 def test_the_progress_is_never_a_group_offset(make: Make, proxy: FaultProxy) -> None:

@@ -10,6 +10,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import CoordinatorNotAvailableError
 from kafka.net.compat import KafkaNetClient
 from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
+from tests.harness.launcher import wait_until
 from tests.harness.publishing import progress, slot_of
 from tests.harness.shared_broker import SharedBroker
 
@@ -21,6 +22,7 @@ from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.log.leader_requests import LeaderRequests
 from duewheel.kafka.progress_reader import KafkaProgressReader
 from duewheel.kafka.state_topic import newest_records, place_of
+from duewheel.wheel.publisher_protocol import Seen
 
 pytestmark = pytest.mark.kafka
 
@@ -65,6 +67,19 @@ class CountingSettings(ClientSettings):
         return super().connect(deadline, **own)
 
 
+def await_slot(reader: KafkaProgressReader, slot: int) -> Seen:
+    """The broker answers a commit before it has closed the transaction in each partition."""
+
+    def is_there() -> bool:
+        seen = reader.newest()
+        return seen is not None and slot_of(seen.progress) == slot
+
+    wait_until(is_there, f"no progress of slot {slot}")
+    seen = reader.newest()
+    assert seen is not None
+    return seen
+
+
 def test_it_sees_each_new_progress_once_it_is_committed(
     broker: SharedBroker, topic: str, producer: KafkaProducer
 ) -> None:
@@ -73,8 +88,7 @@ def test_it_sees_each_new_progress_once_it_is_committed(
     assert reader.newest() is None
     committed(producer, topic, 1, 2)
     committed(producer, topic, 9, shard=1)
-    first = reader.newest()
-    assert first is not None and slot_of(first.progress) == 2
+    first = await_slot(reader, 2)
     assert first.written_ms > 0
     # Another shard's news are none; nor is what is not committed.
     committed(producer, topic, 10, shard=1)
@@ -84,8 +98,7 @@ def test_it_sees_each_new_progress_once_it_is_committed(
     producer.abort_transaction()
     assert reader.newest() is first
     committed(producer, topic, 4)
-    newest = reader.newest()
-    assert newest is not None and slot_of(newest.progress) == 4
+    newest = await_slot(reader, 4)
     assert newest.written_ms >= first.written_ms
     assert settings.opened == 1
     # Who comes later finds it, too.
@@ -121,8 +134,7 @@ def test_a_coordinator_that_does_not_answer_is_noticed(
             reader.require_coordinator()
         assert absent.hits
         committed(producer, topic, 2)
-        seen = reader.newest()
-        assert seen is not None and slot_of(seen.progress) == 2
+        await_slot(reader, 2)
         proxy.clear()
         reader.require_coordinator()
         reader.close()
@@ -138,6 +150,11 @@ def test_what_takes_long_to_read_is_read_as_long_as_there_is_headway(
     """A record batch at a time, each of which takes most of the deadline."""
     committed(producer, topic, 1, 2, 3)
     committed(producer, topic, *range(5, 9), shard=1)
+    settings = ClientSettings({"bootstrap_servers": broker.bootstrap_servers})
+    for shard, slot in enumerate((3, 8)):
+        reader = KafkaProgressReader(settings, place_of(topic, 0), record_key(shard), topic)
+        await_slot(reader, slot)
+        reader.close()
     now_s, fetch = [0.0], LeaderRequests.fetch
 
     async def slow(self: LeaderRequests, positions: Any, _: int, committed: bool) -> Any:
@@ -145,7 +162,6 @@ def test_what_takes_long_to_read_is_read_as_long_as_there_is_headway(
         return await fetch(self, positions, 1, committed)
 
     monkeypatch.setattr(LeaderRequests, "fetch", slow)
-    settings = ClientSettings({"bootstrap_servers": broker.bootstrap_servers})
     newest = newest_records(settings, topic, Deadline(30, now_s=lambda: now_s[0]))
     assert now_s[0] >= 4 * 20, "four batches in a partition"
     slots = {key: slot_of(Progress.decode(found.value)) for key, found in newest.items()}

@@ -25,6 +25,7 @@ from tests.harness.publishing import (
     slot_of,
     started,
     values,
+    where_they_are,
 )
 
 from duewheel.dev.broker import DevBroker
@@ -70,7 +71,7 @@ def test_a_broker_killed_while_publishing_costs_and_doubles_nothing(
         missing = set(range(total)).difference(numbers)
         assert (len(numbers), len(missing)) == (total, 0)
         publisher.close()
-        wait_until(lambda: own_threads() <= before, "abandoned clients left threads")
+        wait_until(lambda: own_threads() <= before, lambda: where_they_are(own_threads() - before))
     gc.collect()
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from duewheel.checkpoints.file_lock import holder_of
+from duewheel.checkpoints.obstacles import Obstacles
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.unfinished_recovery import recovering
 from duewheel.errors import KafkaUnavailable
@@ -37,6 +38,7 @@ REASONS = (
     "dequeue_failing",
     "recovering",
     "ends_unknown",
+    "transaction_blocked",
     "disk_full",
     "no_planner",
     "ingest_lag",
@@ -44,16 +46,19 @@ REASONS = (
     "dequeue_behind",
 )
 
-# Reasons that explain others, and their effects, which are not reported then.
-_CAUSES = {"ingest_not_running", "ingest_failing", "disk_full", "no_planner"}
-_EFFECTS = {"ingest_lag", "batch_stuck"}
+# The effects of a reason, which are not reported beside it.
+_LAG = {"ingest_lag", "batch_stuck"}
+_EFFECTS = {
+    **dict.fromkeys(("ingest_not_running", "ingest_failing", "disk_full", "no_planner"), _LAG),
+    "transaction_blocked": {"dequeue_silent", "dequeue_behind"},
+}
 _EFFECTS_OF_NO_ANSWER = {
     "ingest_silent",
     "dequeue_silent",
     "ends_unknown",
     "no_planner",
     "dequeue_behind",
-    *_EFFECTS,
+    *_LAG,
 }
 
 
@@ -123,6 +128,8 @@ def not_ready(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
             found[f"{name}_silent"] = f"no heartbeat of {name} for {_s(silent_ms)}"
         elif name == "ingest":
             found |= _ingest_waits(state, bounds, now_ms)
+        if name == "dequeue" and how in ALIVE:
+            found |= _blocked(state)
         known = supervised.get(name)
         if known is not None and known.is_failing:
             tried = known.next_try_ms
@@ -138,7 +145,7 @@ def not_ready(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
         for how in ("not_running", "failing")
     }
     found = _without_effects_of_no_answer(state, bounds, now_ms, found, ended_without_kafka)
-    effects = _EFFECTS if _CAUSES & found.keys() else ()
+    effects = set().union(*(_EFFECTS.get(reason, ()) for reason in found))
     return {reason: text for reason, text in found.items() if reason not in effects}
 
 
@@ -154,6 +161,12 @@ def _ingest_waits(state: State, bounds: ReadyBounds, now_ms: int) -> dict[str, s
             "free processors"
         )
     return found
+
+
+def _blocked(state: State) -> dict[str, str]:
+    """Why dequeue, which runs, gets no transaction."""
+    why = Obstacles.read(state.path.parent).transaction
+    return {"transaction_blocked": why} if why else {}
 
 
 def _without_effects_of_no_answer(

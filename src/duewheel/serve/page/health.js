@@ -21,6 +21,7 @@ const NOT_READY = {
   dequeue_failing: "Dequeue keeps ending: due timers wait.",
   dequeue_not_running: "Dequeue does not run: due timers wait.",
   dequeue_silent: "Dequeue is silent: due timers may wait. It waits for Kafka, or for its disk.",
+  transaction_blocked: "Kafka cannot end the shard's last transaction: due timers wait.",
   disk_full: "The disk is nearly full: new timers and cancels wait in Kafka until there is room.",
   ingest_failing: "Ingest keeps ending: new timers and cancels wait in Kafka.",
   ingest_not_running: "Ingest does not run: new timers and cancels wait in Kafka.",
@@ -73,6 +74,10 @@ export function conditionsOf(status) {
   }
   if (dequeue.dead_letters_wait) {
     add("dead_letters_wait", "warn", "The dead-letter topic takes no writes: dead letters wait.");
+  }
+  for (const [topic, reason] of Object.entries(dequeue.targets_closed ?? {})) {
+    const text = `${topic} takes no writes: its timers wait.`;
+    found.push({ name: `target_${topic}`, kind: "warn", text, detail: reason });
   }
   if (dequeue.copies_held) {
     add(
