@@ -27,6 +27,7 @@ from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import SparklessShard
 from tests.harness.timer_rows import P0, P1
 
+from duewheel.checkpoints.obstacles import Obstacles
 from duewheel.checkpoints.quota_waiting import QuotaWaiting
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
@@ -405,6 +406,24 @@ def test_a_topic_at_its_quota_is_shown(page: Browser, tmp_path: Path) -> None:
         QuotaWaiting(SystemClock().now_ms()).write(data_dir)
         page.wait(lambda: "quota" not in page.text("#conditions"), "its end")
         page.driver.get("about:blank")
+
+
+def test_a_target_that_takes_no_writes_is_named(page: Browser, settings: Settings) -> None:
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0, P1: 0})
+    live, fresh_ms = world.shard.directory(Role.DEQUEUE).state.live, SystemClock().now_ms() + 60_000
+    live.beat(Role.DEQUEUE, os.getpid(), fresh_ms, 0)
+    Obstacles({"bills": "partitions [0]: no leader"}).write(settings.storage.data_dir)
+    try:
+        with listening(app_of(settings)) as address:
+            open_page(page, address)
+            page.wait_text("#conditions", "Ingest does not run")
+            page.run("document.querySelector('#conditions summary')?.click()")
+            named = "#conditions [data-name=target_bills].warn"
+            page.wait_text(named, "bills takes no writes: its timers wait")
+            page.wait_text(named, "partitions [0]: no leader")
+            page.driver.get("about:blank")
+    finally:
+        world.stop()
 
 
 def test_less_than_a_second_is_not_behind(page: Browser, settings: Settings) -> None:
