@@ -25,12 +25,12 @@ from kafka.errors import (
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
-from kafka.net.compat import KafkaNetClient
 from kafka.record import default_records, util
 
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
 from duewheel.kafka import login
 from duewheel.kafka.deadline import Deadline, DeadlineExceeded, within
+from duewheel.kafka.network_client import NetworkClient
 from duewheel.kafka.token_provider import tokens_of
 from duewheel.schemas.wire.crc32c import crc32c
 
@@ -166,7 +166,7 @@ class ClientSettings:
             text = f"Kafka at {self.address}: {what}: {self.explain(error)}"
             raise KafkaUnavailable(text) from None
 
-    def connect(self, deadline: Deadline, **own: Any) -> KafkaNetClient:
+    def connect(self, deadline: Deadline, **own: Any) -> NetworkClient:
         """A new network client, with the metadata of the cluster.
 
         Args:
@@ -176,7 +176,7 @@ class ClientSettings:
         Raises:
             KafkaUnavailable, ConfigError: as `call`.
         """
-        client = KafkaNetClient(**{**self._settings, **own})
+        client = NetworkClient(**{**self._settings, **own})
         try:
             self._connected(
                 deadline,
@@ -230,10 +230,10 @@ class ClientSettings:
         Raises:
             KafkaUnavailable, ConfigError: as `call`.
         """
-        made: list[KafkaNetClient] = []
+        made: list[NetworkClient] = []
 
-        def catch(**configs: Any) -> KafkaNetClient:
-            made.append(KafkaNetClient(**configs))
+        def catch(**configs: Any) -> NetworkClient:
+            made.append(NetworkClient(**configs))
             return made[-1]
 
         def build() -> Client:
@@ -246,7 +246,8 @@ class ClientSettings:
         try:
             return self._connected(deadline, f"connect ({kind.__name__})", build)
         except DuewheelError:
-            _close_quietly("network", lambda: [client.close() for client in made])
+            for client in made:
+                _close_quietly("network", client.close)
             raise
 
 
@@ -259,7 +260,7 @@ def open_admin(settings: ClientSettings, deadline: Deadline) -> KafkaAdminClient
     return settings.open(KafkaAdminClient, deadline)
 
 
-def close(client: KafkaAdminClient | KafkaConsumer | KafkaNetClient) -> None:
+def close(client: KafkaAdminClient | KafkaConsumer | NetworkClient) -> None:
     """Close a client in any state. Bounded in time; never raises."""
     _close_quietly("client", client.close)
 

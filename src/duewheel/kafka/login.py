@@ -25,9 +25,9 @@ from kafka.errors import (
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
-from kafka.net.compat import KafkaNetClient
 
 from duewheel.kafka.deadline import Deadline, DeadlineExceeded, within
+from duewheel.kafka.network_client import NetworkClient
 from duewheel.threads import each_beside
 
 _AT_A_TIME = 16
@@ -112,7 +112,7 @@ class _Login:
 
     def _ask(self, question: Question, **others: Any) -> Any:
         """Connects and logs in, with `others` in place of some settings; asks, and disconnects."""
-        client = KafkaNetClient(**{**self._settings, **others})
+        client = NetworkClient(**{**self._settings, **others})
 
         async def question_once() -> Any:
             manager = client._manager  # noqa: SLF001 - as in producer_internals.py

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaConnectionError, SaslAuthenticationFailedError
+from tests.harness.launcher import wait_until
+from tests.harness.publishing import own_threads, where_they_are
 from tests.harness.small_servers import hangs_up, is_silent, server, speaks_tls
 
 from duewheel.dev.listeners import HOST, free_ports
@@ -43,6 +45,20 @@ def test_a_server_that_says_nothing_is_no_refusal() -> None:
         # Whichever time-out is first, this deadline's or kafka-python's.
         assert "no answer within 0.3 s" in made.problem or "timed out after" in made.problem
         assert not made.is_refusal
+
+
+def test_attempts_that_are_abandoned_leave_no_threads() -> None:
+    """Timers of the call end with its deadline, so its thread wakes just when it is closed."""
+    before = own_threads()
+    with server(is_silent) as address:
+        settings = ClientSettings({"bootstrap_servers": address})
+        for _ in range(100):
+            attempt(address, 0.03)
+            with pytest.raises(KafkaUnavailable):
+                settings.connect(Deadline(0.03))
+        wait_until(
+            lambda: own_threads() <= before, lambda: where_they_are(own_threads() - before), 30
+        )
 
 
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
