@@ -101,7 +101,7 @@ chart: setup-dev  ## the Helm chart, rendered and validated; needs Helm, or Go t
 	@$(BIN)/python -m pytest --quiet tests/unit/test_chart_rendered.py
 
 test-page: setup-dev  ## the page of `serve` in a headless Chromium: apt-get install chromium chromium-driver
-	@$(BIN)/python -m pytest tests/unit/serve tests/integration/test_page.py
+	@$(BIN)/python -m pytest tests/unit/serve tests/integration/test_page.py tests/integration/test_page_kafka.py
 
 screenshots: setup-dev  ## docs/images from a real shard, in the same browser; two minutes
 	@$(BIN)/python scripts/screenshots.py

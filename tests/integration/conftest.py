@@ -6,18 +6,45 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from tests.harness.browser import REASON, Browser, browser_paths, chromium
 from tests.harness.config_file import write_config
 from tests.harness.fault_proxy import FaultProxy
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.whole_shard import WholeShard
+
+NETWORK = ("http:", "https:", "ws:", "wss:")
 
 
 @pytest.fixture
 def proxy(broker: SharedBroker) -> Iterator[FaultProxy]:
     with FaultProxy(broker.bootstrap_servers) as proxy:
         yield proxy
+
+
+@pytest.fixture(scope="module")
+def browser(require: Callable[[object, str], None]) -> Iterator[Browser]:
+    paths = browser_paths()
+    require(paths, REASON)
+    assert paths is not None
+    with chromium(paths) as started:
+        yield started
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Browser]:
+    """The browser at the usual size; in the end no line in its console, and no foreign request."""
+    browser.resize(1400, 900, "light")
+    browser.driver.get("about:blank")
+    browser.console()
+    browser.requests()
+    yield browser
+    browser.driver.get("about:blank")
+    assert browser.console() == []
+    hosts = {urlsplit(url).hostname for url in browser.requests() if url.startswith(NETWORK)}
+    assert hosts <= {"127.0.0.1"}
 
 
 @pytest.fixture

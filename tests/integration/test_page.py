@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from selenium.webdriver.common.keys import Keys
-from tests.harness.browser import REASON, Browser, browser_paths, chromium, listening
-from tests.harness.config_file import write_config
-from tests.harness.launcher import events, launch, tail, wait_until
+from tests.harness.browser import Browser, listening
 from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.opened_page import (
+    FIRST_TIMER,
+    NEW,
+    READ,
+    app_of,
+    click,
+    field_of,
+    open_page,
+    rows,
+)
 from tests.harness.served import (
     COUNT,
     TOKEN,
     RecordingProducer,
-    RecordingProducers,
     fill,
     settings_of,
 )
-from tests.harness.shared_broker import SharedBroker
-from tests.harness.sparkless_shard import SparklessShard
 from tests.harness.timer_rows import P0, P1
 
 from duewheel.checkpoints.obstacles import Obstacles
@@ -32,64 +33,11 @@ from duewheel.checkpoints.quota_waiting import QuotaWaiting
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.client import Answer
-from duewheel.clock import Clock, SystemClock
-from duewheel.config.settings import Settings, load
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.ops import schedules
-from duewheel.ops.schedules import ScheduledMessage, Times
-from duewheel.serve.access import Access
-from duewheel.serve.app import make_app
-from duewheel.serve.service import Service
+from duewheel.clock import SystemClock
+from duewheel.config.settings import Settings
 from duewheel.testing import ManualClock, TimerRow
 
 SIZES = [(360, 740), (800, 900), (1400, 900)]
-VIEWS = {
-    "pending": "Timers",
-    "dead-letters": "Dead letters",
-    "receipts": "Receipts",
-    "shard": "Hot slots",
-}
-NETWORK = ("http:", "https:", "ws:", "wss:")
-FIRST_TIMER = "#view-pending tbody tr:first-child button"
-
-
-@pytest.fixture(scope="module")
-def browser(require: Callable[[object, str], None]) -> Iterator[Browser]:
-    paths = browser_paths()
-    require(paths, REASON)
-    assert paths is not None
-    with chromium(paths) as started:
-        yield started
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Browser]:
-    """The browser at the usual size; in the end no line in its console, and no foreign request."""
-    browser.resize(1400, 900, "light")
-    browser.driver.get("about:blank")
-    browser.console()
-    browser.requests()
-    yield browser
-    browser.driver.get("about:blank")
-    assert browser.console() == []
-    hosts = {urlsplit(url).hostname for url in browser.requests() if url.startswith(NETWORK)}
-    assert hosts <= {"127.0.0.1"}
-
-
-def app_of(
-    settings: Settings,
-    producer: RecordingProducer | None = None,
-    clock: Clock | None = None,
-    **access: Any,
-) -> Any:
-    app = make_app(settings, clock or ManualClock(NOW_MS), Access(**access))
-    if producer is not None:
-        service: Service = app.state.service
-        producers = RecordingProducers(settings, producer)
-        app.state.service = Service(
-            service.settings, service.clock, service.view, producers, service.metrics
-        )
-    return app
 
 
 @pytest.fixture
@@ -97,11 +45,6 @@ def settings(tmp_path: Path) -> Settings:
     settings = settings_of(tmp_path, show_bodies=True)
     fill(settings)
     return settings
-
-
-def open_page(page: Browser, address: str, view: str = "pending") -> None:
-    page.driver.get(f"{address}#{view}")
-    page.wait_text(f"#view-{view}", VIEWS[view])
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -199,10 +142,6 @@ def test_the_last_bar_has_no_tick(page: Browser, settings: Settings) -> None:
         page.driver.get("about:blank")
 
 
-def rows(page: Browser) -> int:
-    return int(page.run("return document.querySelectorAll('#view-pending .list tbody tr').length"))
-
-
 def test_a_timer_is_cancelled_by_keys_alone(page: Browser, settings: Settings) -> None:
     producer = RecordingProducer(answer=Answer.CANCELLED)
     with listening(app_of(settings, producer, change=TOKEN.encode())) as address:
@@ -235,13 +174,6 @@ def test_a_timer_is_cancelled_by_keys_alone(page: Browser, settings: Settings) -
         page.driver.get("about:blank")
 
 
-def field_of(page: Browser, name: str, part: str = "dialog.side") -> str:
-    """A named value in a part of the page, usually the panel of a timer."""
-    script = """return [...document.querySelector(arguments[0]).querySelectorAll("dt")]
-        .find(dt => dt.innerText === arguments[1]).nextSibling.innerText.trim()"""
-    return str(page.run(script, part, name))
-
-
 def panel_buttons(page: Browser) -> list[str]:
     """The buttons of the panel of a timer that can be pressed, Close aside."""
     script = """return [...document.querySelectorAll("dialog.side .row button:enabled")]
@@ -250,7 +182,7 @@ def panel_buttons(page: Browser) -> list[str]:
 
 
 CHANGES = ["Postpone", "Fire now", "Cancel the timer"]
-READ, NEW = "Read it again", "Show the new timer"
+
 UNKNOWN = "unknown until it is read again"
 AFTER = [  # the change, its reply; the state, and the buttons that are left
     ("Cancel the timer", Answer.ALREADY_DELIVERED, "delivered", []),
@@ -325,13 +257,6 @@ def test_matching_timers_are_counted_before_they_are_cancelled(
         assert {name for name, _, _ in producer.calls} == {"cancel"}
         assert all("401" in line for line in page.console())
         page.driver.get("about:blank")
-
-
-def click(page: Browser, label: str) -> None:
-    page.run(
-        "[...document.querySelectorAll('button')].find(b => b.innerText === arguments[0]).click()",
-        label,
-    )
 
 
 def test_what_a_producer_wrote_is_text(page: Browser, tmp_path: Path) -> None:
@@ -456,164 +381,3 @@ def test_before_the_first_start_there_is_a_page(page: Browser, tmp_path: Path) -
         page.wait_text("#conditions", "no files yet")
         assert all("503" in line for line in page.console())
         page.driver.get("about:blank")
-
-
-BROKEN = """
-const broken = [], texts = document.createTreeWalker(
-  document.querySelector(arguments[0]), NodeFilter.SHOW_TEXT);
-for (let text; (text = texts.nextNode()); ) {
-  for (const { 0: word, index } of text.data.matchAll(/[\\w@]+/g)) {
-    const range = document.createRange();
-    range.setStart(text, index);
-    range.setEnd(text, index + word.length);
-    if (new Set([...range.getClientRects()].map(({ top }) => top)).size > 1) {
-      broken.push(word);
-    }
-  }
-}
-return broken;
-"""  # the words of a part of the page that do not stand in one line
-
-
-@pytest.mark.kafka
-def test_a_timer_is_cancelled_in_kafka(page: Browser, config: Path) -> None:
-    receipts = {"receipts_topic": f"{load(config).app.id}.receipts"}
-    settings = load(config, {"timer": receipts})
-    shard = SparklessShard(settings, 1)
-    try:
-        due = [("TIMER_DELAY_SEC", b"1800")]
-        shard.send(
-            shard.timers, 0, (b"order-42", b"pay", [("REAL_TOPIC", shard.target.encode()), *due])
-        )
-        shard.pump()
-        with listening(app_of(settings, clock=SystemClock(), change=TOKEN.encode())) as address:
-            open_page(page, address)
-            page.wait_text("#view-pending .list", "order-42")
-            page.run("document.querySelector(arguments[0]).click()", FIRST_TIMER)
-            page.wait_text("dialog.side", "Message")
-            first_due = field_of(page, "Exactly")
-            click(page, "Postpone")
-            page.wait_text("dialog.ask", "another due time")
-            page.run("document.querySelector('dialog.ask [type=submit]').click()")
-            page.wait_text("dialog.ask", "memory only")
-            page.keys(TOKEN, Keys.ENTER)
-            page.wait_text("dialog.side [role=status]", "is not known yet")
-            click(page, NEW)
-            page.wait_text("dialog.side", "ingest has not taken it yet")
-            page.keys(Keys.ESCAPE)
-            shard.pump()
-            page.run("document.activeElement.blur()")  # the list is read again by itself
-            page.wait(lambda: rows(page) == 2, "the old timer and the new one")
-            assert "cancelled" in page.text("#view-pending .list tbody tr:first-child")
-            page.run("document.querySelectorAll('#view-pending tbody button')[1].click()")
-            page.wait_text("dialog.side", "Message")
-            assert field_of(page, "Exactly") != first_due
-            click(page, "Cancel the timer")
-            page.wait_text("dialog.ask", "cannot be undone")
-            page.run("document.querySelector('dialog.ask [type=submit]').click()")
-            page.wait_text("dialog.side [role=status]", "The cancel is written")
-            shard.pump()
-            click(page, READ)
-            page.wait_text("dialog.side", "It is cancelled: the message will not be delivered")
-            page.keys(Keys.ESCAPE)
-            page.wait_text("#view-pending .list", "cancelled")
-            open_page(page, address, "dead-letters")
-            page.wait_text("#view-dead-letters", "There are no dead letters")
-            for key in (b"customer-42", b"k" * 200):
-                denied = ("REAL_TOPIC", b"orders.denied")
-                shard.send(shard.timers, 0, (key, b"pay", [denied, *due]))
-            shard.pump()
-            page.run("document.querySelector('#view-dead-letters .head button').click()")
-            page.wait_text("#view-dead-letters .list", "target_not_allowed")
-            for width in (360, 761, 1200, 1920):
-                page.resize(width, 900, "light")
-                assert page.run("return document.documentElement.scrollWidth") <= width
-                assert page.run(BROKEN, "#view-dead-letters table") == ["k" * 200], width
-            page.resize(1400, 900, "light")
-            open_page(page, address, "receipts")
-            page.wait_text("#view-receipts", "No receipt matches")
-            now = [("TIMER_DELAY_MS", b"0"), ("UNIQ_KEY", b"reminder-43")]
-            target = ("REAL_TOPIC", shard.target.encode())
-            shard.send(shard.timers, 0, (b"order-43", b"pay", [target, *now]))
-            shard.pump()
-            page.run("document.querySelector('#view-receipts .head button').click()")
-            page.wait_text("#view-receipts tbody", "reminder-43")
-            assert page.unnamed() == []
-            # the token that is missing, and the new timer before ingest has taken it
-            assert all("401" in line or "404" in line for line in page.console())
-            page.driver.get("about:blank")
-    finally:
-        shard.close()
-
-
-@pytest.mark.kafka
-def test_a_schedule_is_paused_resumed_and_stopped(
-    page: Browser, broker: SharedBroker, tmp_path: Path, unique_name: Callable[[str], str]
-) -> None:
-    """By keys alone, beside a real scheduler. Nothing fires: no shard runs that would answer."""
-    settings, config = scheduled(broker, tmp_path, unique_name("app")[-40:].lstrip("-"))
-    app = app_of(settings, clock=SystemClock(), change=TOKEN.encode())
-    with listening(app) as address:
-        page.driver.get(f"{address}#schedules")
-        page.wait_text("#view-schedules", "No scheduler runs")
-        page.wait_text("#view-schedules .list", "not in effect yet")
-        recur, log = launch(config, "recur"), config.with_name("recur.log")
-        wait_until(lambda: events(log, "schedules opened"), lambda: tail(log))
-        page.wait(lambda: "not in effect yet" not in refreshed(page), "both are in effect")
-        for width, height, scheme in ((360, 740, "light"), (1400, 900, "dark")):
-            page.resize(width, height, scheme)
-            assert page.run("return document.documentElement.scrollWidth") <= width
-            assert page.unnamed() == []
-        page.press_until(Keys.TAB, "[data-schedule=yearly]")
-        page.keys(Keys.ENTER)
-        page.wait_text("dialog.side .instants", "in Europe/Berlin")
-        assert page.run("return document.activeElement.innerText") == "Pause"
-        page.keys(Keys.ENTER)
-        page.wait_text("dialog.ask", "No instant fires until it is resumed")
-        assert page.run("return document.activeElement.innerText") == "Do nothing"
-        page.press_until(Keys.TAB, "dialog.ask [type=submit]")
-        page.keys(Keys.ENTER)
-        page.wait_text("dialog.ask", "memory only")
-        page.keys(TOKEN, Keys.ENTER)
-        page.wait_text("dialog.side [role=status]", "yearly is paused.")
-        page.wait_text("#view-schedules .list", "paused")
-        assert page.run("return document.activeElement.innerText") == "Resume"
-        page.keys(Keys.ENTER)
-        page.wait_text("dialog.ask", "those of the pause do not")
-        page.keys(Keys.ENTER)
-        page.wait_text("dialog.side [role=status]", "yearly is resumed.")
-        click(page, "Stop for good")
-        page.wait_text("dialog.ask", "cannot be undone")
-        page.run("document.querySelector('dialog.ask [type=submit]').click()")
-        page.wait_text("dialog.side [role=status]", "yearly is stopped.")
-        page.keys(Keys.ESCAPE)
-        page.wait(lambda: "yearly" not in page.text("#view-schedules .list"), "it is no more")
-        assert recur.end(signal.SIGTERM, 30) and recur.exit_code == 0
-        page.wait(lambda: "No scheduler runs" in refreshed(page, "#view-schedules"), "its end")
-        assert all("401" in line or "503" in line for line in page.console())
-        page.driver.get("about:blank")
-
-
-def scheduled(broker: SharedBroker, folder: Path, name: str) -> tuple[Settings, Path]:
-    """An application with two schedules, whose next instants are far."""
-    timer = {"reply_topic": f"{name}.replies", "schedules_topic": f"{name}.schedules"}
-    shard, log = {"take_over_after": "3s"}, {"format": "json"}
-    servers = broker.bootstrap_servers
-    config = write_config(folder, servers, name, timer=timer, shard=shard, log=log)
-    settings = load(config)
-    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
-        admin.init_topics(settings)
-    message = ScheduledMessage("orders", b"v")
-    for schedule, times in (
-        ("yearly", Times("0 8 1 1 *", "Europe/Berlin")),
-        ("daily", Times(interval_ms=86_400_000)),
-    ):
-        schedules.put(settings, schedule, times, message, 0)
-    return settings, config
-
-
-def refreshed(page: Browser, part: str = "#view-schedules .list") -> str:
-    """What the view shows after a look."""
-    page.run("document.querySelector('#view-schedules .head button').click()")
-    page.wait_text("#view-schedules .caption", "read at")
-    return page.text(part)
