@@ -15,10 +15,11 @@ Offsets: TypeAlias = "dict[TopicPartition, int]"
 
 
 def batch_ends(firsts: Offsets, log_ends: Offsets, rows_max: int) -> Offsets:
-    """Where the next batch ends in each partition: after all that waits there, or after as
-    many rows as in each other.
+    """Where the next batch ends in each partition: after all that waits there, or after the same
+    number of rows as others, of its topic's share, which is that of other topics.
 
-    In proportion to what waits, the backlog of one topic would delay new messages of all others.
+    In proportion to what waits, the backlog of one topic would delay new messages of all others; by
+    equal shares of the partitions alone, that of a topic with many.
 
     A log that has lost its end lies below its first offset. The batch ends there, so that the sink
     sees an end that falls, and refuses it; as an idle log it would hide the loss.
@@ -28,13 +29,21 @@ def batch_ends(firsts: Offsets, log_ends: Offsets, rows_max: int) -> Offsets:
         log_ends: last stable offset of the same partitions.
         rows_max: of the batch; with more partitions than rows a row of each.
     """
-    waiting = {p: max(end - firsts[p], 0) for p, end in log_ends.items()}
-    each = rows_of_each(waiting.values(), rows_max)
-    return {p: min(end, firsts[p] + min(waiting[p], each)) for p, end in log_ends.items()}
+    waiting: dict[str, Offsets] = {}
+    for partition, end in log_ends.items():
+        rows = max(end - firsts[partition], 0)
+        waiting.setdefault(partition[0], {})[partition] = rows
+    of_topics = {topic: sum(rows.values()) for topic, rows in waiting.items()}
+    of_topic = rows_of_each(of_topics.values(), rows_max)
+    ends = {}
+    for topic, rows in waiting.items():
+        each = rows_of_each(rows.values(), min(of_topics[topic], of_topic))
+        ends |= {p: min(log_ends[p], firsts[p] + min(rows[p], each)) for p in rows}
+    return ends
 
 
 def rows_of_each(waiting: Iterable[int], rows_max: int) -> int:
-    """The most rows of one partition, at least 1. What some leave of them, the others have.
+    """The most rows of one topic or partition, at least 1. What some leave, the others have.
 
     >>> rows_of_each([5, 1_000, 70], 100), rows_of_each([5, 10], 100), rows_of_each([9, 9], 1)
     (47, 100, 1)

@@ -54,6 +54,7 @@ _LZ4_RATIO_MAX = 255  # a byte of a match's length stands for so many
 # How the framing of xerial begins, Kafka's of snappy: blocks, each behind its compressed size.
 _XERIAL, _XERIAL_HEADER_BYTES = b"\x82SNAPPY\0", 16
 _SIZE = struct.Struct(">I")
+_SIZE_BITS = 32  # of snappy's decompressed sizes
 _OF_THREAD = threading.local()
 # On average. Writers make blocks of 32 KiB, which never shrink so far; each costs a microsecond.
 _SNAPPY_BLOCK_BYTES_MIN = 32
@@ -178,9 +179,10 @@ def _snappy_decode(body: memoryview, most: int) -> bytes:
 
 
 def _unsigned(octets: memoryview, at: int) -> int:
-    """The unsigned varint at `at`."""
+    """The unsigned varint at `at`, of 32 bits."""
     value = shift = 0
     while octets[at] >= 128:
+        _require(shift < _SIZE_BITS)  # a sum of longer ones would take time by its square
         value |= (octets[at] & 127) << shift
         at, shift = at + 1, shift + 7
     return value | octets[at] << shift

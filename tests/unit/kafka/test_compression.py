@@ -66,6 +66,12 @@ def test_both_framings_of_snappy_are_bounded() -> None:
         decompressed("snappy", body, len(plain) - 1)
 
 
+def test_a_size_of_snappy_has_32_bits() -> None:
+    """As one of 64 it would count as too large, and a megabyte of it would take minutes."""
+    with pytest.raises(Undecodable, match=Defect.COMPRESSION.name):
+        decompressed("snappy", memoryview(b"\x80" * 9 + b"\1"))
+
+
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4"])
 @pytest.mark.parametrize("is_full", [False, True])
 def test_what_is_cut_off_is_refused(codec: Codec, *, is_full: bool) -> None:

@@ -142,6 +142,12 @@ def test_a_backlog_delays_no_new_message_of_another_topic() -> None:
     assert batch_ends({A: 0, C: 0}, {A: 10**7, C: 50}, 300_000) == {A: 299_950, C: 50}
 
 
+def test_a_topic_of_many_partitions_takes_no_more_than_another() -> None:
+    many = {("a", number): 10**6 for number in range(100)}
+    ends = batch_ends(dict.fromkeys([*many, C], 0), {**many, C: 10**6}, 30_000)
+    assert ends == {**dict.fromkeys(many, 150), C: 15_000}
+
+
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=20), st.integers(1, 10**6))
 def test_a_batch_is_as_full_as_its_limit_permits(waiting: list[int], rows_max: int) -> None:
     ends = {("a", number): rows for number, rows in enumerate(waiting)}
