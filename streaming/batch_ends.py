@@ -31,14 +31,13 @@ def batch_ends(firsts: Offsets, log_ends: Offsets, rows_max: int) -> Offsets:
     """
     waiting: dict[str, Offsets] = {}
     for partition, end in log_ends.items():
-        rows = max(end - firsts[partition], 0)
-        waiting.setdefault(partition[0], {})[partition] = rows
-    of_topics = {topic: sum(rows.values()) for topic, rows in waiting.items()}
-    of_topic = rows_of_each(of_topics.values(), rows_max)
-    ends = {}
-    for topic, rows in waiting.items():
-        each = rows_of_each(rows.values(), min(of_topics[topic], of_topic))
-        ends |= {p: min(log_ends[p], firsts[p] + min(rows[p], each)) for p in rows}
+        of_topic = waiting.setdefault(partition[0], {})
+        of_topic[partition] = max(end - firsts[partition], 0)
+    each_topic = rows_of_each((sum(rows.values()) for rows in waiting.values()), rows_max)
+    ends: Offsets = {}
+    for of_topic in waiting.values():
+        each = rows_of_each(of_topic.values(), each_topic)
+        ends |= {p: min(log_ends[p], firsts[p] + min(of_topic[p], each)) for p in of_topic}
     return ends
 
 

@@ -1,13 +1,9 @@
-"""The rows per batch that fit the memory: halved after a failure, doubled after GROWTH_BATCHES.
+"""The rows per batch that fit the memory: at most as many as are configured, half of the last limit
+while batches fail (batch_attempt.py), twice as many after GROWTH_BATCHES that succeed.
 
-Two bounds beside the configured one:
-
-    failures   half of the last limit while batches fail (streaming/batch_attempt.py); twice as
-               much after some that succeed
-    bytes      a batch's rows should not exceed a number of bytes, by the recent size of a row
-
-The planning process reads the limit from its file before each batch (batch_attempt.RowsOfBatch):
-a new limit needs no new query.
+The bytes of a batch fall and grow with them (source.py); its tasks end where they are reached
+(byte_budget.py). The planning process reads the limit from its file before each batch
+(batch_attempt.RowsOfBatch): a new limit needs no new query.
 """
 
 from __future__ import annotations
@@ -64,16 +60,14 @@ class RowLimit:
         rows: of the next batch.
     """
 
-    def __init__(self, directory: Path, rows_max: int, bytes_max: int) -> None:
+    def __init__(self, directory: Path, rows_max: int) -> None:
         """
         Args:
             directory: of its file.
             rows_max: the configured limit.
-            bytes_max: of a batch's rows.
         """
         self._directory = directory
         self._rows_max = rows_max
-        self._bytes_max = bytes_max
         self._marks: Marks = {}
         self._first_batch = 0
         self.rows = rows_max
@@ -145,30 +139,15 @@ class RowLimit:
         except OSError as error:
             _log.warning("cannot write the limit of rows per batch", reason=str(error))
 
-    def adapt(self, marks: Marks, batches: int, row_bytes: float, behind: int) -> None:
-        """Write a new limit if rows have become larger, or batches may grow.
+    def grow(self, marks: Marks, batches: int, behind: int) -> None:
+        """Write a larger limit if batches have succeeded with this one.
 
         Args:
             marks: the engine's.
             batches: that this process has finished.
-            row_bytes: recent size of a row; 0 before the first.
             behind: offsets that wait to be read; with 0 the limit does not grow.
         """
-        bound = self._rows_max
-        if row_bytes:
-            bound = min(bound, max(ROWS_MIN, int(self._bytes_max / row_bytes)))
-        rows = self.rows
-        if 2 * bound <= rows:
-            rows = bound
-        elif behind and batches - self._first_batch >= GROWTH_BATCHES and rows < bound:
-            # A write and a log line each: only for twice as many rows, or the configured limit.
-            rows = min(2 * rows, bound) if 2 * rows <= bound or bound == self._rows_max else rows
-        if rows != self.rows:
-            _log.info(
-                "new limit of rows per batch",
-                rows=self.rows,
-                next_rows=rows,
-                row_bytes=int(row_bytes),
-            )
-            self.rows = rows
+        if self.rows < self._rows_max and behind and batches - self._first_batch >= GROWTH_BATCHES:
+            before, self.rows = self.rows, min(2 * self.rows, self._rows_max)
+            _log.info("new limit of rows per batch", rows=before, next_rows=self.rows)
             self.begun(marks, batches)

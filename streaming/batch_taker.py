@@ -34,7 +34,6 @@ WAIT_S = 0.05  # between attempts while ingest is paused, or the engine cannot t
 NO_ROOM_LOG_INTERVAL_MS = 60_000
 CANCELS_MAX = 20_000
 _NEVER = np.iinfo(np.int64).max
-_DECAY = 0.9  # of the largest row size, per batch
 
 _log = structlog.get_logger(__name__)
 
@@ -71,7 +70,6 @@ class TakerStatistics:
         rows_ahead: rows that wait because a standby must stay behind its owner.
         rows_lost: rows that were deleted before they were read, as GapWatch counts them.
         newest_ms: greatest timestamp of a row taken, 0 before the first.
-        row_bytes: recent size of a row in memory, rather too large. 0 before the first.
     """
 
     batches: int = 0
@@ -84,7 +82,6 @@ class TakerStatistics:
     rows_ahead: int = 0
     rows_lost: int = 0
     newest_ms: int = 0
-    row_bytes: float = 0.0
 
 
 class BatchTaker:
@@ -152,7 +149,6 @@ class BatchTaker:
             StoppedWaitingError: `stop` was called before a wait; rows taken until then stay taken.
         """
         self._require_forward(ends)
-        self._note_row_bytes(batch)
         marks_before = self._engine.marks
         fresh = _rows_from(batch, marks_before)
         replayed = len(batch) - len(fresh)
@@ -169,12 +165,6 @@ class BatchTaker:
             done, batches=done.batches + 1, rows_replayed=done.rows_replayed + replayed
         )
         self._gaps.settle()
-
-    def _note_row_bytes(self, batch: TimerBatch) -> None:
-        if len(batch):
-            row_bytes = (batch.key_value.nbytes + batch.headers.nbytes) / len(batch)
-            row_bytes = max(row_bytes, _DECAY * self._statistics.row_bytes)
-            self._statistics = replace(self._statistics, row_bytes=row_bytes)
 
     def _require_forward(self, ends: Marks) -> None:
         """Refuse a log that has lost its end. Step 1 would drop its new messages as replayed ones.

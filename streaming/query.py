@@ -87,7 +87,7 @@ def run_query(
         while not stop.is_set() and not _has_ended(query, TICK_S):
             if sink.append_error is not None:
                 break  # Spark would see it with the next batch only
-            if tick(_progress(query)):
+            if tick(_progress(query, sink)):
                 renew = True
                 sink.stop()
                 _await_batch(query, sink)
@@ -135,9 +135,9 @@ def _has_ended(query: StreamingQuery, within_s: float) -> bool:
         return bool(query.awaitTermination(within_s))  # type: ignore[arg-type]
 
 
-def _progress(query: StreamingQuery) -> QueryProgress:
+def _progress(query: StreamingQuery, sink: TimerSink) -> QueryProgress:
     with _calling_the_jvm():
-        return read_progress(query.lastProgress)
+        return read_progress(query.lastProgress, sink.early_ends)
 
 
 def _await_batch(query: StreamingQuery, sink: TimerSink) -> None:

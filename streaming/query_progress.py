@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from duewheel.checkpoints.commit_and_close_pages import marks_from
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.schemas.batches import TopicPartition
+from duewheel.streaming.early_ends import offsets_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +42,24 @@ class QueryProgress:
     processed_rows_per_s: float = 0.0
 
 
-def read_progress(reported: StreamingQueryProgress | None) -> QueryProgress:
-    """Spark's report as a snapshot; None is what Spark gives before the first batch."""
+def read_progress(
+    reported: StreamingQueryProgress | None, early_ends: Marks
+) -> QueryProgress:
+    """Spark's report as a snapshot.
+
+    Args:
+        reported: None is what Spark gives before the first batch.
+        early_ends: of the newest batch (early_ends.py).
+    """
     if reported is None:
         return QueryProgress()
     # pyspark's own fields hold the offsets as text that is no JSON.
     raw = json.loads(reported.json)
     (source,) = raw["sources"]
-    starts, ends, latest = (
-        marks_from(source[name] or {}) for name in ("startOffset", "endOffset", "latestOffset")
+    (starts, _), (ends, begins), (latest, _) = (
+        offsets_from(source[name] or {}) for name in ("startOffset", "endOffset", "latestOffset")
     )
+    starts, ends = {**starts, **begins}, {**ends, **early_ends}
     rows = sum(end - starts.get(partition, end) for partition, end in ends.items())
     # Spark counts what the tasks hand over, each a part with many timers.
     rows_of_each = rows / max(raw["numInputRows"], 1)

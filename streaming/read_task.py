@@ -7,6 +7,8 @@ In the process of a task, for each part of its ranges:
     3. parses the records to timers, each under the settings of its offset (epoch_parser.py)
     4. yields the timers as a row (task_rows.py)
 
+until it has read its ranges, or as many bytes as it may (byte_budget.py).
+
 The process of a task lives on after it, with its connections, its parser, and the record batches
 that its ranges have cut.
 """
@@ -16,15 +18,18 @@ from __future__ import annotations
 import functools
 import gc
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.log.columns import CutBatches, committed_records
 from duewheel.kafka.log.reader import LogReader
+from duewheel.schemas.batches import TimerBatch, TopicPartition
+from duewheel.schemas.wire.kafka_records import KafkaRecords
+from duewheel.streaming.byte_budget import ByteBudget
 from duewheel.streaming.epoch_parser import parser
-from duewheel.streaming.task_rows import row_of
+from duewheel.streaming.task_rows import row_of, row_of_early_ends
 from duewheel.streaming.task_share import TaskSettings, TaskShare
 
 # Fetched from each broker at a time. Larger parts take more memory of a task; the fixed costs of
@@ -42,9 +47,33 @@ def read_share(settings: TaskSettings, share: TaskShare) -> Iterator[Any]:
         DuewheelError: a record batch is damaged.
     """
     parse, skipped = _parser(settings.epochs, settings.dead_letter_topic)
-    for part in reader_of(settings).read(share.ranges, _PART_BYTES):
-        for records in committed_records(part, share.ranges, skipped=skipped, cut=_cut_batches):
-            yield row_of(parse(records), settings.folder)
+    return rows_of(share, reader_of(settings), parse, skipped, settings.folder)
+
+
+def rows_of(
+    share: TaskShare,
+    reader: LogReader,
+    parse: Callable[[KafkaRecords], TimerBatch],
+    skipped: Mapping[TopicPartition, Sequence[int]],
+    folder: str,
+) -> Iterator[Any]:
+    """See `read_share`.
+
+    Args:
+        share: of the task.
+        reader: of the timer topics.
+        parse: records → timers.
+        skipped: by partition, the offsets that the operator has skipped.
+        folder: as in TaskSettings.
+    """
+    budget = ByteBudget(share.ranges, share.bytes_max)
+    for part in reader.read(budget.ranges, _PART_BYTES):
+        for records in committed_records(
+            part, budget.ranges, skipped=skipped, cut=_cut_batches, took=budget.took
+        ):
+            yield row_of(parse(records), folder)
+    if budget.early_ends:
+        yield row_of_early_ends(budget.early_ends)
 
 
 class ProcessReader:

@@ -2,7 +2,8 @@
 
     1. one Arrow transfer runs the tasks and fetches their timers (read_task.py)
     2. Spark's offset log gives the batch's end offsets, the new marks: rows do not give them, since
-       transaction markers leave gaps and a batch may be empty
+       transaction markers leave gaps and a batch may be empty. Where tasks have ended early, that
+       is the end, and the next batch begins there (early_ends.py)
     3. a thread gives both to the engine (batch_taker.py), while Spark's tasks read the next batch
        (background_append.py)
 
@@ -20,12 +21,14 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.schemas.batches import TimerBatch
 from duewheel.streaming.background_append import BackgroundAppend, StoppedWaitingError
 from duewheel.streaming.batch_taker import BatchTaker, TakerStatistics
+from duewheel.streaming.early_ends import EarlyEnds
 from duewheel.streaming.spark_checkpoint import end_offsets
 
-Timers = Callable[[pa.Table], TimerBatch]
+Timers = Callable[[pa.Table], tuple[TimerBatch, Marks]]
 
 
 class TimerSink:
@@ -34,16 +37,20 @@ class TimerSink:
     `stop`, `is_busy`, the errors and `statistics` may be used from other threads.
     """
 
-    def __init__(self, taker: BatchTaker, timers: Timers, checkpoint: Path) -> None:
+    def __init__(
+        self, taker: BatchTaker, timers: Timers, checkpoint: Path, early_ends: EarlyEnds
+    ) -> None:
         """
         Args:
             taker: takes the timers.
-            timers: the query's rows → timers.
+            timers: the query's rows → timers, and where its tasks have ended early.
             checkpoint: of the query that calls.
+            early_ends: tells the planning process.
         """
         self._taker = taker
         self._timers = timers
         self._checkpoint = checkpoint
+        self._early_ends = early_ends
         self._fetching = False
         self._fetch_error: BaseException | None = None
         self._appending = BackgroundAppend()
@@ -61,8 +68,9 @@ class TimerSink:
         try:
             if self._taker.is_stopping:
                 raise StoppedWaitingError("stopped before the batch was read")
-            batch = self._timers(frame.toArrow())
-            ends = end_offsets(self._checkpoint, batch_id)
+            batch, early = self._timers(frame.toArrow())
+            ends = {**end_offsets(self._checkpoint, batch_id), **early}
+            self._early_ends.write(early)
             self._appending.put(partial(self._taker.take, batch, ends))
         except BaseException as error:
             self._fetch_error = error
@@ -94,6 +102,11 @@ class TimerSink:
         """Whether a batch is being taken."""
         return self._fetching or self._appending.is_busy
 
+    @property
+    def early_ends(self) -> Marks:
+        """Of the newest batch."""
+        return self._early_ends.ends
+
     def stop(self) -> None:
         """End a waiting call soon."""
         self._taker.stop()
@@ -107,6 +120,7 @@ class TimerSink:
 
     def resume(self) -> None:
         """Take the batches of the next query; the last one of the query before is drained."""
+        self._early_ends.clear()
         self._taker.resume()
         self._appending.reset()
         self._fetch_error = None

@@ -37,7 +37,8 @@ from duewheel.clock import SystemClock
 from duewheel.kafka.log.ends import EARLIEST, LATEST
 from duewheel.streaming.batch_attempt import RowsOfBatch
 from duewheel.streaming.batch_ends import Offsets, batch_ends
-from duewheel.streaming.task_share import COLUMN, TaskSettings, TaskShare
+from duewheel.streaming.early_ends import EarlyEnds, offsets_from, offsets_to
+from duewheel.streaming.task_share import EARLY_ENDS, TIMERS, TaskSettings, TaskShare
 
 if TYPE_CHECKING:  # see the module's head
     from duewheel.kafka.log.reader import LogReader
@@ -59,8 +60,9 @@ class SourceOptions:
         task: the settings of its tasks.
         starting_offsets: next offset of each partition; EARLIEST: the log's start. Spark ignores
             them where a checkpoint exists.
-        limit_folder: has the limit of rows of a batch (batch_attempt.RowsOfBatch).
-        rows_max: most rows of a batch while there is none.
+        folder: has the limit of rows of a batch (batch_attempt.RowsOfBatch), and early ends.
+        rows_max: most rows of a batch.
+        bytes_max: of their records; with a lower limit of rows as much lower.
         only: whether to read the partitions of `starting_offsets` only, as a shard with a share of
             the partitions does. Otherwise all partitions are read, also those added later.
         poll_ms: between two looks at the logs, while there is nothing to read; 0: one look for each
@@ -71,8 +73,9 @@ class SourceOptions:
 
     task: TaskSettings
     starting_offsets: Marks
-    limit_folder: str
+    folder: str
     rows_max: int
+    bytes_max: int
     only: bool = False
     poll_ms: int = 0
     quotas: Mapping[str, int] = field(default_factory=dict)
@@ -112,7 +115,7 @@ class TimerSource(DataSource):
         return _FORMAT
 
     def schema(self) -> str:
-        return f"{COLUMN} binary"
+        return f"{TIMERS} binary, {EARLY_ENDS} string"
 
     def streamReader(self, schema: object) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         options = SourceOptions.from_text(self.options[_OPTIONS])
@@ -122,7 +125,7 @@ class TimerSource(DataSource):
 class TimerReader(DataSourceStreamReader):
     """Plans batches in one process and reads them in the tasks: each has a copy of its own.
 
-    Offsets are {topic: {number of partition: next offset}}, as in Spark's checkpoint.
+    Offsets are as in Spark's checkpoint (early_ends.offsets_to).
     """
 
     def __init__(self, options: SourceOptions, tasks: int) -> None:
@@ -134,7 +137,8 @@ class TimerReader(DataSourceStreamReader):
         self._options = options
         self._tasks = tasks
         # Of the planning process, since its last and since its first `latestOffset`.
-        self._rows = RowsOfBatch(Path(options.limit_folder), options.rows_max)
+        self._rows = RowsOfBatch(Path(options.folder), options.rows_max)
+        self._early_ends = EarlyEnds(Path(options.folder))
         self._log_ends: Offsets = {}
         self._quotas: TopicQuotas | None = None
 
@@ -146,13 +150,17 @@ class TimerReader(DataSourceStreamReader):
         return ReadMaxRows(self._options.rows_max)  # only `latestOffset` knows the limit of rows
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        before, poll_s = marks_from(start), self._options.poll_ms / 1000
+        planned, _ = offsets_from(start)
+        early = self._early_ends.read()
+        before, poll_s = {**planned, **early}, self._options.poll_ms / 1000
+        if self._quotas is not None:
+            self._quotas.unread({p: planned[p] - end for p, end in early.items()})
         ends, give_up_s = self._ends_after(before), time.monotonic() + _QUIET_S
         # Each call costs the JVM and this process several times what a look at the logs costs.
         while poll_s and ends == before and time.monotonic() + poll_s < give_up_s:
             time.sleep(poll_s)
             ends = self._ends_after(before)
-        return marks_to(ends)
+        return start if ends == planned and not early else offsets_to(ends, early)
 
     def _ends_after(self, before: Marks) -> Marks:
         """Where the next batch ends; `before` while there is nothing to read."""
@@ -183,10 +191,12 @@ class TimerReader(DataSourceStreamReader):
         return marks_to(self._log_ends)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        ends = marks_from(end)
-        firsts = self._next_offsets(ends, marks_from(start))
+        (ends, begins), (before, _) = offsets_from(end), offsets_from(start)
+        firsts = self._next_offsets(ends, {**before, **begins})
         ranges = {p: (firsts[p], end) for p, end in ends.items() if firsts[p] < end}
-        return divide(ranges, self._tasks)
+        options = self._options
+        bytes_max = options.bytes_max * self._rows.rows // options.rows_max
+        return divide(ranges, self._tasks, bytes_max)
 
     def read(self, share: InputPartition) -> Any:
         from duewheel.streaming.read_task import read_share
@@ -207,9 +217,9 @@ class TimerReader(DataSourceStreamReader):
         return {p: starts[p] if p in starts else before[p] for p in partitions}
 
 
-def divide(ranges: OffsetRanges, tasks: int) -> list[TaskShare]:
+def divide(ranges: OffsetRanges, tasks: int, bytes_max: int) -> list[TaskShare]:
     """The ranges divided among at most so many tasks: the largest first, to the task with the
-    fewest rows.
+    fewest rows. Each has an equal part of the bytes.
     """
     rows = {p: until - first for p, (first, until) in ranges.items()}
     if sum(rows.values()) < _ROWS_OF_ONE_TASK:
@@ -220,4 +230,5 @@ def divide(ranges: OffsetRanges, tasks: int) -> list[TaskShare]:
         least = sizes.index(min(sizes))
         shares[least][partition] = ranges[partition]
         sizes[least] += rows[partition]
-    return [TaskShare(each) for each in shares if each]
+    shares = [each for each in shares if each]
+    return [TaskShare(each, bytes_max // len(shares)) for each in shares]

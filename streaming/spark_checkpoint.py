@@ -3,8 +3,8 @@
     offsets/<n>     planned before batch n runs:  "v1", a line of metadata, a line per source
     commits/<n>     written after it:             "v1", a line of metadata
 
-A line of offsets is {"topic": {"partition": next offset, …}, …}. There is one source, the timer
-topics.
+A line of offsets is {"topic": {"partition": next offset, …}, …}, and where batches end early also
+where it begins (early_ends.py). There is one source, the timer topics.
 
 The query continues behind the newest planned batch if that is committed. Otherwise it repeats that
 batch from the end of the batch before; batch 0 from where the new query begins, because Spark 4.2
@@ -26,11 +26,12 @@ from pathlib import Path
 
 import structlog
 
-from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.json_fields import MISSHAPEN
 from duewheel.errors import CorruptFile
 from duewheel.schemas.batches import TopicPartition
+from duewheel.streaming.early_ends import offsets_from
 
 VERSION = b"v1"
 _ASIDE = ".aside-"
@@ -55,7 +56,7 @@ class Resume:
     until: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
-def end_offsets(checkpoint: Path, batch_id: int) -> dict[TopicPartition, int]:
+def end_offsets(checkpoint: Path, batch_id: int) -> Marks:
     """The offsets behind the last ones of a batch, for every partition of the query.
 
     Raises:
@@ -216,9 +217,9 @@ def _object(path: Path, before: bytes, line: bytes) -> dict[str, object]:
     return value
 
 
-def _offsets(path: Path, position: int, line: bytes) -> dict[TopicPartition, int]:
+def _offsets(path: Path, position: int, line: bytes) -> Marks:
     try:
-        offsets = marks_from(json.loads(line))
+        offsets, _ = offsets_from(json.loads(line))
     except MISSHAPEN as error:
         raise CorruptFile(path, position, f"no offsets of timer topics: {error}") from None
     for (topic, number), offset in offsets.items():

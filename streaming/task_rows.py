@@ -1,12 +1,16 @@
 """The rows by which tasks hand their timers to the driver.
 
-A row has one column, COLUMN: a TimerBatch as an Arrow stream (schemas/batch_ipc.py); or the path of
-a file with it, where task and driver share a folder. If a batch fails, the driver takes none of its
-files. They stay until the next start of ingest, which empties Spark's scratch folder.
+    timers       a TimerBatch as an Arrow stream (schemas/batch_ipc.py); or the path of a file with
+                 it, where task and driver share a folder; null in a row of early ends
+    early_ends   where the task has ended before the ends of its ranges, as JSON; else null
+
+If a batch fails, the driver takes none of its files. They stay until the next start of ingest,
+which empties Spark's scratch folder.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from pathlib import Path
@@ -15,12 +19,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks_to
 from duewheel.schemas.batch_ipc import from_bytes, to_bytes
 from duewheel.schemas.batches import TimerBatch
-from duewheel.streaming.task_share import COLUMN
+from duewheel.streaming.task_share import EARLY_ENDS, TIMERS
 
 _pa: Any = pa  # the published types of buffers do not fit
-_SCHEMA = _pa.schema([_pa.field(COLUMN, _pa.binary())])
+SCHEMA = _pa.schema([(TIMERS, _pa.binary()), (EARLY_ENDS, _pa.string())])
 
 
 def row_of(timers: TimerBatch, folder: str) -> Any:
@@ -36,7 +41,13 @@ def row_of(timers: TimerBatch, folder: str) -> Any:
     # `pa.array` would copy the bytes.
     bounds = _pa.py_buffer(np.array([0, cell.size], np.int32))
     column = _pa.BinaryArray.from_buffers(_pa.binary(), 1, [None, bounds, cell])
-    return _pa.record_batch([column], schema=_SCHEMA)
+    return _pa.record_batch([column, _pa.nulls(1, _pa.string())], schema=SCHEMA)
+
+
+def row_of_early_ends(ends: Marks) -> Any:
+    """The same, with where the task has ended in partitions that it has not read to the end."""
+    columns = [_pa.nulls(1, _pa.binary()), _pa.array([json.dumps(marks_to(ends))])]
+    return _pa.record_batch(columns, schema=SCHEMA)
 
 
 def _write_file(timers: pa.Buffer, folder: str) -> pa.Buffer:
@@ -47,18 +58,22 @@ def _write_file(timers: pa.Buffer, folder: str) -> pa.Buffer:
     return buffer
 
 
-def take_timers(table: pa.Table, folder: str) -> TimerBatch:
-    """The timers of a batch of the query; removes the files that they come in.
+def take_timers(table: pa.Table, folder: str) -> tuple[TimerBatch, Marks]:
+    """The timers of a batch of the query, and its early ends; removes the files that the timers
+    come in.
 
     Args:
         table: the rows of all tasks.
         folder: as in TaskSettings.
     """
-    cells = table.column(COLUMN)
+    early: Marks = {}
+    for text in table.column(EARLY_ENDS).drop_null():
+        early = {**early, **marks_from(json.loads(str(text)))}
+    cells = table.column(TIMERS).drop_null()
     batches = [from_bytes(_take_file(cell) if folder else cell.as_buffer()) for cell in cells]
     if not batches:
-        return TimerBatch.none()
-    return batches[0].extended_by(*batches[1:])
+        return TimerBatch.none(), early
+    return batches[0].extended_by(*batches[1:]), early
 
 
 def _take_file(cell: Any) -> Any:

@@ -11,7 +11,8 @@ from pyspark.sql.datasource import InputPartition
 if TYPE_CHECKING:  # it imports numpy and pyarrow
     from duewheel.schemas.batches import OffsetRanges
 
-COLUMN = "timers"  # of the rows that tasks hand over
+# Of the rows that tasks hand over.
+TIMERS, EARLY_ENDS = "timers", "early_ends"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class TaskShare(InputPartition):
 
     Attributes:
         ranges: first offset, and the one behind the last, of each partition.
+        bytes_max: of the records in them, decompressed; it reads no further (byte_budget.py).
     """
 
     ranges: OffsetRanges
+    bytes_max: int

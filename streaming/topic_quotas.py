@@ -96,6 +96,12 @@ class TopicQuotas:
         for partition, first in self._counted_from.items():
             self._bucket[partition[0]] -= max(ends[partition] - first, 0)
 
+    def unread(self, rows: Mapping[TopicPartition, int]) -> None:
+        """Puts messages back: these of the last batch were planned, and are planned again."""
+        for (topic, _), count in rows.items():
+            if topic in self._bucket:
+                self._bucket[topic] += count
+
     def _fill(self) -> None:
         now_ms = self._clock.boottime_ms()
         passed_s, self._filled_ms = (now_ms - self._filled_ms) / 1000, now_ms

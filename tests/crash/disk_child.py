@@ -106,7 +106,7 @@ def scenario(folder: Path, journal: Path, obstacle: Obstacle | None) -> dict[str
             shard.dequeue.tick()
 
     def note_rows() -> None:
-        limit = RowLimit(shard.path, 1_000, 1_000)
+        limit = RowLimit(shard.path, 1_000)
         limit.begun({}, 0)
         limit.ended(End.ORDERLY)
 

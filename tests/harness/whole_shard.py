@@ -26,6 +26,8 @@ from duewheel.kafka.admin import KafkaAdmin
 from duewheel.ops.status import status as read_status
 from duewheel.osutil.child_process import Child
 from duewheel.schemas.receipts import Receipt
+from duewheel.streaming.batch_attempt import SPARK_DIR
+from duewheel.streaming.early_ends import offsets_from
 
 CLOCK = SystemClock()
 
@@ -139,6 +141,12 @@ class WholeShard:
             for family in families
             for sample in family.samples
         }
+
+    def has_ended_early(self) -> bool:
+        """Whether one of the last batches has ended before its planned end, by its bytes."""
+        offsets = self.settings.storage.data_dir / SPARK_DIR / "checkpoint" / "offsets"
+        lines = [path.read_text().splitlines()[2] for path in offsets.glob("[0-9]*")]
+        return any(offsets_from(json.loads(line))[1] for line in lines)
 
     def await_taken(self) -> None:
         """Until all that is in the timer topics by now is in the wheel."""

@@ -34,7 +34,6 @@ LOOPS_PER_PROCESSOR = 8
 PATIENCE_S = 1_500.0
 NOW: Headers = [("TIMER_DELAY_MS", b"0")]
 PLANNING = "pyspark.sql.streaming.python_streaming_source_runner"
-NEW_LIMIT = "new limit of rows per batch"
 
 
 @contextmanager
@@ -57,7 +56,7 @@ def shard(
         tmp_path,
         broker.bootstrap_servers,
         unique_name("busy"),
-        ingest={"max_bytes_per_trigger": "4MiB"},
+        ingest={"max_bytes_per_trigger": "512KiB"},
     )
     yield made
     made.close()
@@ -82,9 +81,9 @@ def below(process: psutil.Process, word: str) -> list[psutil.Process]:
     return found
 
 
-def grow_and_adapt(shard: WholeShard) -> None:
-    """Large messages, which need a new limit of rows, and a new topic of the pattern: all taken in
-    the session, and the first in the query, that runs.
+def large_ones_and_a_new_topic(shard: WholeShard) -> None:
+    """Large messages, of which a batch has fewer, and a new topic of the pattern: all taken in the
+    session, and the first in the query, that runs.
     """
     deliver(shard, shard.timers, b"first")
     ingest = psutil.Process(shard.status()["ingest"]["pid"])
@@ -92,9 +91,9 @@ def grow_and_adapt(shard: WholeShard) -> None:
     assert server.ppid() == ingest.pid
     assert {each.ppid() for each in forked} >= {server.pid}, "Spark's processes are forked"
     planning = below(ingest, PLANNING)
-    deliver(shard, shard.timers, *(bytes(900_000) + b"%d" % number for number in range(4)))
+    deliver(shard, shard.timers, *(bytes(900_000) + b"%d" % number for number in range(8)))
     deliver(shard, shard.timers, b"second")
-    assert shard.events(NEW_LIMIT)
+    assert shard.has_ended_early(), "as many as their bytes permit"
     assert below(ingest, PLANNING) == planning, "the same query"
     topic = f"{shard.settings.app.id}.later.new"
     make_timer_topic(shard.servers, topic)
@@ -105,9 +104,9 @@ def grow_and_adapt(shard: WholeShard) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_new_limit_of_rows_needs_no_new_query(shard: WholeShard) -> None:
+def test_large_messages_and_a_new_topic_need_no_new_session(shard: WholeShard) -> None:
     shard.launch()
-    grow_and_adapt(shard)
+    large_ones_and_a_new_topic(shard)
 
 
 @pytest.mark.timeout(600)
@@ -133,4 +132,4 @@ def test_a_shard_starts_and_delivers_without_a_free_processor(
 ) -> None:
     with busy(LOOPS_PER_PROCESSOR * (os.cpu_count() or 1)):
         shard.launch(niceness)
-        grow_and_adapt(shard)
+        large_ones_and_a_new_topic(shard)

@@ -45,8 +45,10 @@ READS = {
         "2",
         "a range is read up to the end of its first answer",
         "kafka/log/reader.py",
-        "positions = {p: offset for p, offset in positions.items() if offset < ranges[p][1]}",
-        "positions = {p: o for p, o in positions.items() if p not in {f.partition for f in part}}",
+        "                yield part\n",
+        "                yield part\n"
+        "                read = {each.partition for each in part}\n"
+        "                positions = {p: at for p, at in positions.items() if p not in read}\n",
     ),
     "begins-above-marks": Planted(
         "2",
@@ -55,11 +57,25 @@ READS = {
         "else before[p] for p in partitions}",
         "else before[p] + 1 for p in partitions}",
     ),
+    "early-end-untold": Planted(
+        "2",
+        "a task that ends early does not say so",
+        "streaming/byte_budget.py",
+        "                    self._early[each] = self._reached[each]\n",
+        "                    pass\n",
+    ),
+    "early-end-passed": Planted(
+        "2",
+        "a batch begins at the planned end of one that ended early",
+        "streaming/source.py",
+        "self._next_offsets(ends, {**before, **begins})",
+        "self._next_offsets(ends, before)",
+    ),
     "handed-over": Planted(
         "2",
         "only the first part that the tasks hand over is taken",
         "streaming/task_rows.py",
-        "    return batches[0].extended_by(*batches[1:])\n",
-        "    return batches[0]\n",
+        "    return batches[0].extended_by(*batches[1:]), early\n",
+        "    return batches[0], early\n",
     ),
 }

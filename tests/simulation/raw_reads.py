@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,9 +68,10 @@ class SimulatedLogReader(LogReader):
 class SimulatedSource(TimerReader):
     """The data source of one query."""
 
-    def __init__(self, kafka: LogReader, starts: Marks) -> None:
+    def __init__(self, kafka: LogReader, starts: Marks, folder: Path, bytes_max: int) -> None:
         task = TaskSettings({}, [TOPIC], epochs="", dead_letter_topic="", folder="")
-        super().__init__(SourceOptions(task, starts, "no folder", _NO_LIMIT), tasks=2)
+        options = SourceOptions(task, starts, str(folder), _NO_LIMIT, bytes_max)
+        super().__init__(options, tasks=2)
         self._simulated = kafka
 
     @property

@@ -17,25 +17,26 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from tests.simulation.raw_reads import SimulatedLogReader, SimulatedSource
 from tests.simulation.shard_model import Shard, offsets_of
 
-from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks_to
+from duewheel.checkpoints.commit_and_close_pages import Marks, marks_to
 from duewheel.checkpoints.fs import FileSystem
-from duewheel.kafka.log.columns import committed_records
-from duewheel.schemas.batch_ipc import to_bytes
-from duewheel.schemas.batches import TimerBatch, TopicPartition
+from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.wire.kafka_records import KafkaRecords
+from duewheel.streaming.early_ends import EarlyEnds, offsets_from
+from duewheel.streaming.read_task import rows_of
 from duewheel.streaming.spark_checkpoint import end_offsets, resume_point
-from duewheel.streaming.task_rows import take_timers
-from duewheel.streaming.task_share import COLUMN, TaskShare
+from duewheel.streaming.task_rows import SCHEMA, take_timers
+from duewheel.streaming.task_share import TaskShare
 
 CHECKPOINT = Path("spark") / "checkpoint"
 KEPT = 4
-_PART_BYTES = 1
+_BYTES = (1_000, 1 << 30)  # of a batch
 
 Parse = Callable[[KafkaRecords], TimerBatch]
 
@@ -69,44 +70,44 @@ class Query:
         self._rng = rng
         self._fs = fs
         self._kafka = SimulatedLogReader(shard)
-        self._source = SimulatedSource(self._kafka, starts)
+        self._source = SimulatedSource(self._kafka, starts, checkpoint.parent, rng.choice(_BYTES))
         resume = resume_point(checkpoint)
         self.batch = resume.batch_id if resume else 0
-        self._at = dict(resume.offsets) if self.batch and resume else None  # None: not known
+        # Spark's end of the batch before; None: not known.
+        self._at = marks_to(resume.offsets) if self.batch and resume else None
         for folder in ("offsets", "commits"):
             self._make_folder(checkpoint / folder)
+        self._early_ends = EarlyEnds(checkpoint.parent)
+        self._early_ends.clear()
 
-    def plan(self, rows_max: int) -> dict[TopicPartition, int]:
-        """Where the next batch ends."""
+    def plan(self, rows_max: int) -> None:
+        """Write where the next batch ends, unless that is written."""
         path = self._checkpoint / "offsets" / str(self.batch)
         if path.exists():
-            return end_offsets(self._checkpoint, self.batch)
+            return
         start = self._start()
+        at = {**offsets_from(start)[0], **self._early_ends.read()}
         self._kafka.ends = {
-            name: self._end(start.get(name, 0), stable, rows_max)
+            name: self._end(at.get(name, 0), stable, rows_max)
             for name, stable in offsets_of(self._shard, "stable_end").items()
         }
-        ends = self._source.latestOffset(marks_to(start), ReadMaxRows(rows_max))
-        line = json.dumps(ends)
+        line = json.dumps(self._source.latestOffset(start, ReadMaxRows(rows_max)))
         self._write(f"offsets/{self.batch}", 'v1\n{"batchWatermarkMs":0}\n' + line)
-        return marks_from(ends)
 
-    def read(self, ends: Marks) -> TimerBatch:
-        """The timers of a planned batch, as its tasks hand them over."""
-        cells = []
-        for share in self._source.partitions(marks_to(self._start()), marks_to(ends)):
+    def read(self) -> tuple[TimerBatch, Marks]:
+        """The timers of the planned batch, as its tasks hand them over, and where it has ended."""
+        rows: list[Any] = []
+        for share in self._source.partitions(self._start(), self._planned()):
             assert isinstance(share, TaskShare)
-            for part in self._kafka.read(share.ranges, _PART_BYTES):
-                cells += [
-                    to_bytes(self._parse(records)).to_pybytes()
-                    for records in committed_records(part, share.ranges)
-                ]
-        return take_timers(pa.table({COLUMN: pa.array(cells, pa.binary())}), folder="")
+            rows += rows_of(share, self._kafka, self._parse, {}, folder="")
+        timers, early = take_timers(pa.Table.from_batches(rows, SCHEMA), folder="")
+        self._early_ends.write(early)
+        return timers, {**end_offsets(self._checkpoint, self.batch), **early}
 
-    def commit(self, ends: Marks) -> None:
+    def commit(self) -> None:
         """The planned batch has been taken."""
+        self._at = self._planned()
         self._write(f"commits/{self.batch}", 'v1\n{"nextBatchWatermarkMs":0}')
-        self._at = dict(ends)
         self.batch += 1
         for folder in ("offsets", "commits"):
             self._fs.discard(self._checkpoint / folder / str(self.batch - KEPT))
@@ -114,12 +115,19 @@ class Query:
     @property
     def behind(self) -> bool:
         """Whether there are offsets that no batch has covered."""
-        start, ends = self._start(), offsets_of(self._shard, "stable_end")
-        return any(start.get(name, 0) < end for name, end in ends.items())
+        at = {**offsets_from(self._start())[0], **self._early_ends.read()}
+        ends = offsets_of(self._shard, "stable_end")
+        return any(at.get(name, 0) < end for name, end in ends.items())
 
-    def _start(self) -> dict[TopicPartition, int]:
-        """Where the next batch begins."""
-        return marks_from(self._source.initialOffset()) if self._at is None else self._at
+    def _start(self) -> dict[str, Any]:
+        """Where the batch before has ended, as planned."""
+        return self._source.initialOffset() if self._at is None else self._at
+
+    def _planned(self) -> dict[str, Any]:
+        """What Spark keeps of the batch."""
+        lines = (self._checkpoint / "offsets" / str(self.batch)).read_text().splitlines()
+        planned: dict[str, Any] = json.loads(lines[2])
+        return planned
 
     def _end(self, at: int, stable: int, rows_max: int) -> int:
         """What the broker tells: it may have told that for a while."""
@@ -156,6 +164,7 @@ def damage(checkpoint: Path, rng: Random, older: dict[str, bytes]) -> str:
             topics = json.loads(newest.read_text().splitlines()[2])
         except (IndexError, ValueError):  # a kill has cut it short
             return "cut already"
+        topics.pop("/begins", None)
         ahead = {t: {p: o + rng.randint(0, 3) for p, o in ps.items()} for t, ps in topics.items()}
         newest.write_text("v1\n{}\n" + json.dumps(ahead))
         (checkpoint / "commits").mkdir(exist_ok=True)  # a loss of power may have taken it

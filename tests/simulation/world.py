@@ -295,8 +295,10 @@ class World:
 
     def takes(self, runs: Runs) -> None:
         """The wheel takes runs."""
-        newest = self.shard.newest()
-        self.floors.takes(int(runs.slot.min()), _slot(newest) or 0)
+        newest, engine = self.shard.newest(), self.ingest.engine if self.ingest else None
+        # One that has lost partitions to other shards goes on for a while, and R is not theirs.
+        has_all = newest and engine and engine.marks.keys() <= newest.partitions.keys()
+        self.floors.takes(int(runs.slot.min()), (has_all and _slot(newest)) or 0)
 
     def _watch_floor(self) -> None:
         process = self.shop or self.ingest
@@ -453,8 +455,9 @@ class World:
             # Between two batches, as it looks for itself; else its next batch is refused.
             self._follow_settings(ingest)
             return
-        batch, ends = query.batch, query.plan(self.setup.rows_max)
-        timers = query.read(ends)
+        batch = query.batch
+        query.plan(self.setup.rows_max)
+        timers, ends = query.read()
         places = zip(timers.partition.tolist(), timers.offset.tolist(), strict=True)
         told = " ".join(f"{timers.partitions[p][1]}@{offset}" for p, offset in places)
         self.history.say(f"{ingest.actor.name} takes {told or 'an empty batch'}")
@@ -465,7 +468,7 @@ class World:
         # now behind its end.
         commits_first, plans_ahead = batch % 2 == 0, batch % 4 == 0
         if commits_first:
-            query.commit(ends)
+            query.commit()
         if plans_ahead:
             query.plan(self.setup.rows_max)
         try:
@@ -476,7 +479,7 @@ class World:
             return
         self.history.counts["rows replayed"] += taker.statistics.rows_replayed - replayed
         if not commits_first:
-            query.commit(ends)
+            query.commit()
 
     def _follow_settings(self, ingest: Ingest) -> None:
         """As IngestRun does, once dequeue has started with them; until then it waits."""

@@ -280,7 +280,8 @@ class IngestSection(Section):
     max_offsets_per_trigger: Annotated[int, Field(ge=1)] = 300_000
     """The most rows of a batch; two batches are in memory behind a backlog."""
     max_bytes_per_trigger: Annotated[Size, Field(ge=1)] = 256 << 20
-    """The most bytes of a batch, estimated by the size of recent rows."""
+    """The most bytes of a batch, decompressed; each topic has an equal part of a task's, and one
+    record batch may exceed that."""
     driver_memory: DriverMemory = "512m"
     """The heap of Spark's driver. On a cluster the timers of two batches pass through it."""
     spark_master: SparkMaster = "local[*]"

@@ -44,7 +44,7 @@ def _of_ingest(settings: Settings) -> dict[str, Bound]:
         "rows_per_trigger": _set(settings, "ingest.max_offsets_per_trigger", rows),
         "rows_per_trigger_now": _fixed(
             min(rows, lowered.rows) if lowered else rows,
-            "rows_per_trigger; fewer by bytes_per_trigger, or after a batch out of memory",
+            "rows_per_trigger; fewer after a batch out of memory",
         ),
         "bytes_per_trigger": _set(
             settings, "ingest.max_bytes_per_trigger", ingest.max_bytes_per_trigger

@@ -66,6 +66,7 @@ from duewheel.streaming.batch_attempt import SPARK_DIR
 from duewheel.streaming.batch_size import RowLimit
 from duewheel.streaming.batch_taker import BatchTaker
 from duewheel.streaming.disk_guard import DiskGuard
+from duewheel.streaming.early_ends import EarlyEnds
 from duewheel.streaming.executor_python import require_python
 from duewheel.streaming.executors import Executors
 from duewheel.streaming.handover_folder import shared_folder
@@ -182,10 +183,7 @@ class IngestRun:
         self._unplanned_ms = 0  # wall time since which no process plans; 0: one does
         self._unplanned = Interval(clock, _WAIT_LOG_INTERVAL_MS)
         self._planner_backoff = Backoff(clock, random.Random(), *_PLANNER_BACKOFF_MS)
-        wanted = settings.ingest
-        self._limit = RowLimit(
-            spark_dir, wanted.max_offsets_per_trigger, wanted.max_bytes_per_trigger
-        )
+        self._limit = RowLimit(spark_dir, settings.ingest.max_offsets_per_trigger)
         self._limit.settle(self._checkpoint, self._engine.marks)
         self._gaps = GapWatch(_log_start(admin), clock)
         taker = BatchTaker(
@@ -196,7 +194,7 @@ class IngestRun:
             guard=_guard(settings, directory),
         )
         timers = partial(take_timers, folder=self._folder)
-        self._sink = TimerSink(taker, timers, self._checkpoint)
+        self._sink = TimerSink(taker, timers, self._checkpoint, EarlyEnds(spark_dir))
         interval_s = settings.storage.durable_interval.total_seconds()
         self._durable = CheckpointThread(directory.path, interval_s, stopping)
 
@@ -290,7 +288,8 @@ class IngestRun:
             task,
             starts,
             str(self._checkpoint.parent),
-            self._limit.rows,
+            settings.ingest.max_offsets_per_trigger,
+            settings.ingest.max_bytes_per_trigger,
             only=settings.shard.count > 1,
             poll_ms=settings.ingest.trigger_ms,
             quotas=settings.timer.quotas,
@@ -348,9 +347,7 @@ class IngestRun:
         self._gaps.settle()
         self._durable.require_alive()
         self._executors.poll()
-        self._limit.adapt(
-            self._engine.marks, statistics.batches, statistics.row_bytes, progress.behind
-        )
+        self._limit.grow(self._engine.marks, statistics.batches, progress.behind)
         return self._watch.poll() or self._engine.settings_change
 
     def _beat(self) -> None:

@@ -1,4 +1,4 @@
-"""How many rows a batch may have: after failures, by their bytes, and when it grows again."""
+"""How many rows a batch may have: after failures, and when it grows again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from duewheel.streaming.batch_size import GROWTH_BATCHES, RowLimit
 MARKS = {("timers", 0): 7, ("timers", 1): 0}
 ROWS_MAX = 1_000
 MOVED = {("timers", 0): 7 + ROWS_MAX, ("timers", 1): 3}  # by more than one batch
-BYTES_MAX = 100_000
 
 
 class SparkDirectory:
@@ -39,7 +38,7 @@ class SparkDirectory:
 
     def start(self, marks: dict[tuple[str, int], int] | None = None) -> RowLimit:
         """A process, up to the start of its query."""
-        limit = RowLimit(self.path, ROWS_MAX, BYTES_MAX)
+        limit = RowLimit(self.path, ROWS_MAX)
         limit.settle(self.checkpoint, marks or MARKS)
         limit.begun(marks or MARKS, 0)
         return limit
@@ -160,30 +159,17 @@ def test_what_was_halved_stays_so_over_restarts_and_grows_once_batches_pass(
         (2 * GROWTH_BATCHES, 5, ROWS_MAX),
         (9 * GROWTH_BATCHES, 5, ROWS_MAX),
     ):
-        limit.adapt(MARKS, batches, 1.0, behind)
-        assert limit.rows == planned.rows == rows
-
-
-def test_large_rows_come_fewer_at_a_time(shard: SparkDirectory) -> None:
-    limit = shard.start()
-    planned = RowsOfBatch(shard.path, 0)
-    for batches, row_bytes, behind, rows in (
-        (1, 100.0, 0, ROWS_MAX),  # a thousand of them fit
-        (1, 150.0, 0, ROWS_MAX),  # not for a little less
-        (1, 1_000.0, 0, 100),
-        (1, 10_000_000.0, 0, ROWS_MIN),
-        (5 * GROWTH_BATCHES, 60_000.0, 5, ROWS_MIN),  # nor for a little more
-        (5 * GROWTH_BATCHES, 100.0, 5, 2),
-    ):
-        limit.adapt(MARKS, batches, row_bytes, behind)
+        limit.grow(MARKS, batches, behind)
         assert limit.rows == planned.rows == rows
 
 
 def test_a_kill_after_a_new_limit_counts_from_that_limit(shard: SparkDirectory) -> None:
     """The marks have moved by many batches since the query began, by none since the limit."""
-    shard.start().adapt(MOVED, 1, 1_000.0, behind=0)
-    shard.plan(1, MOVED["timers", 0] + 100)
-    assert shard.start(MOVED).rows == 50
+    shard.start().ended(End.OUT_OF_MEMORY)
+    shard.start().grow(MOVED, GROWTH_BATCHES, behind=1)
+    (shard.checkpoint / "offsets").mkdir(parents=True)
+    shard.plan(1, MOVED["timers", 0] + 1_000)
+    assert shard.start(MOVED).rows == 500
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage", b'00000000 {"rows": -1}\n'])

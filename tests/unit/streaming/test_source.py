@@ -21,6 +21,7 @@ from duewheel.kafka.log.ends import EARLIEST, LATEST
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.batch_attempt import FILE_NAME, Attempt
 from duewheel.streaming.batch_ends import Offsets, batch_ends
+from duewheel.streaming.early_ends import EarlyEnds, offsets_from
 from duewheel.streaming.source import SourceOptions, TimerReader, divide
 from duewheel.streaming.task_share import TaskSettings
 
@@ -59,8 +60,10 @@ class Source(TimerReader):
 
     def __init__(self, starts: Offsets, brokers: Brokers, poll_ms: int = 0, **more: Any) -> None:
         self.brokers = brokers
-        more.setdefault("limit_folder", "none")
-        options = SourceOptions(TASK, starts, rows_max=100, poll_ms=poll_ms, **more)
+        more.setdefault("folder", "none")
+        options = SourceOptions(
+            TASK, starts, rows_max=100, bytes_max=1_000, poll_ms=poll_ms, **more
+        )
         super().__init__(options, tasks=2)
 
     @property
@@ -165,20 +168,20 @@ def test_a_log_that_has_lost_its_end_is_not_taken_for_an_idle_one(rows_max: int)
 
 
 def test_few_rows_are_read_by_one_task() -> None:
-    (only,) = divide({A: (0, 10), B: (5, 6), C: (0, 1)}, 4)
-    assert only.ranges == {A: (0, 10), B: (5, 6), C: (0, 1)}
+    (only,) = divide({A: (0, 10), B: (5, 6), C: (0, 1)}, 4, 900)
+    assert (only.ranges, only.bytes_max) == ({A: (0, 10), B: (5, 6), C: (0, 1)}, 900)
 
 
 def test_many_rows_are_shared_and_no_partition_is_divided() -> None:
     ranges = {A: (0, 5_000), B: (0, 3_000), C: (100, 2_300)}
-    assert [share.ranges for share in divide(ranges, 2)] == [
+    assert [share.ranges for share in divide(ranges, 2, 900)] == [
         {A: (0, 5_000)},
         {B: (0, 3_000), C: (100, 2_300)},
     ]
 
 
 def test_a_new_limit_of_rows_counts_from_the_next_plan(tmp_path: Path) -> None:
-    source = Source({A: 0}, Brokers({A: 0}, {A: 1_000}), limit_folder=str(tmp_path))
+    source = Source({A: 0}, Brokers({A: 0}, {A: 1_000}), folder=str(tmp_path))
     assert source.next_end({A: 0}) == {A: 100}, "the query's own, while there is no file"
     for rows in (7, 300):
         Attempt({}, rows).write(tmp_path)
@@ -187,13 +190,65 @@ def test_a_new_limit_of_rows_counts_from_the_next_plan(tmp_path: Path) -> None:
     assert source.next_end({A: 100}) == {A: 400}
 
 
+def test_a_batch_begins_where_the_one_before_has_ended_early(tmp_path: Path) -> None:
+    """Also where it plans the same ends again: Spark sees news in its offsets."""
+    source = Source({A: 0, C: 0}, Brokers({A: 0, C: 0}, {A: 50, C: 9}), folder=str(tmp_path))
+    first = source.latestOffset(marks_to({A: 0, C: 0}), ReadMaxRows(100))
+    assert first == {"a": {"0": 50}, "b": {"0": 9}}
+    told = EarlyEnds(tmp_path)
+    told.write({A: 20})
+    second = source.latestOffset(first, ReadMaxRows(100))
+    assert second != first
+    assert offsets_from(second) == ({A: 50, C: 9}, {A: 20})
+    (share,) = source.partitions(first, second)
+    assert share.ranges == {A: (20, 50)}  # type: ignore[attr-defined]
+    told.write({A: 49})
+    third = source.latestOffset(second, ReadMaxRows(100))
+    assert [s.ranges for s in source.partitions(second, third)] == [{A: (49, 50)}]  # type: ignore[attr-defined]
+    told.write({})
+    assert source.latestOffset(third, ReadMaxRows(100)) == third, "nothing to read"
+    source.brokers.ends = {A: 51, C: 9}
+    assert source.latestOffset(third, ReadMaxRows(100)) == {"a": {"0": 51}, "b": {"0": 9}}
+
+
+def test_a_lower_limit_of_rows_lowers_the_bytes(tmp_path: Path) -> None:
+    source = Source({A: 0}, Brokers({A: 0}, {A: 1_000}), folder=str(tmp_path))
+    Attempt({}, 25).write(tmp_path)
+    (share,) = source.partitions({"a": {"0": 0}}, {"a": {"0": 25}})
+    assert share.bytes_max == 250  # type: ignore[attr-defined]
+
+
+def test_a_batch_that_ended_early_gives_its_quota_back(tmp_path: Path) -> None:
+    State.create(tmp_path, 50, 1_000).release()
+    brokers = Brokers({A: 0}, {A: 10**6})
+    source = Source(
+        {A: 0}, brokers, quotas={"a": 100}, data_dir=str(tmp_path), folder=str(tmp_path)
+    )
+    begun = marks_to({A: 0})
+    assert source.latestOffset(begun, ReadMaxRows(100)) == begun
+    time.sleep(0.05)
+    ends = source.latestOffset(begun, ReadMaxRows(100))
+    rows = offsets_from(ends)[0][A]
+    assert rows >= 5
+    EarlyEnds(tmp_path).write({A: 1})
+    again = source.latestOffset(ends, ReadMaxRows(100))
+    assert rows <= offsets_from(again)[0][A]
+
+
 def test_nothing_to_read_needs_no_task() -> None:
-    assert divide({}, 4) == []
+    assert divide({}, 4, 900) == []
 
 
 def test_options_pass_as_text() -> None:
     options = SourceOptions(
-        TASK, {A: 5, C: EARLIEST}, "/l", rows_max=100, only=True, quotas={"a": 7}, data_dir="/d"
+        TASK,
+        {A: 5, C: EARLIEST},
+        "/l",
+        rows_max=100,
+        bytes_max=9,
+        only=True,
+        quotas={"a": 7},
+        data_dir="/d",
     )
     assert SourceOptions.from_text(options.text) == options
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from duewheel.schemas.batches import TimerBatch
-from duewheel.streaming.task_rows import row_of, take_timers
+from duewheel.streaming.task_rows import SCHEMA, row_of, row_of_early_ends, take_timers
 from duewheel.testing import TimerRow, timer_batch
 
 NOW_MS = 1_800_000_000_000
@@ -33,8 +33,11 @@ def test_parts_come_as_one_batch_in_their_order(tmp_path: Path, *, in_files: boo
     of_parts = [rows(0, range(40)), rows(2, [7]), rows(0, range(50, 60))]
     folder = str(tmp_path) if in_files else ""
     table = handed_over([timer_batch(part) for part in of_parts], folder)
+    ends = [{("a", 0): 40, ("a", 2): 7}, {("b", 1): 5}]
+    table = pa.concat_tables([table, pa.Table.from_batches(map(row_of_early_ends, ends))])
     assert len(list(tmp_path.iterdir())) == 3 * in_files
-    found = take_timers(table, folder)
+    found, early = take_timers(table, folder)
+    assert early == {**ends[0], **ends[1]}
     wanted = timer_batch([row for part in of_parts for row in part])
     assert list(tmp_path.iterdir()) == []
     for field in fields(wanted):
@@ -47,4 +50,5 @@ def test_parts_come_as_one_batch_in_their_order(tmp_path: Path, *, in_files: boo
 
 
 def test_an_empty_batch_has_no_rows() -> None:
-    assert len(take_timers(row_of(TimerBatch.none(), "").slice(0, 0), "")) == 0
+    timers, early = take_timers(SCHEMA.empty_table(), "")
+    assert (len(timers), early) == (0, {})

@@ -6,7 +6,7 @@ are dropped here. A batch that cannot be read is one row (`KafkaRecords.unread`)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -36,6 +36,8 @@ _KEPT_FROM = 1_000
 _KEPT_RECORDS_MAX, _KEPT_BYTES_MAX = RECORDS_MAX, PLAIN_BYTES_MAX
 _NONE_SKIPPED: Mapping[TopicPartition, Sequence[int]] = MappingProxyType({})
 
+Took = Callable[[TopicPartition, int, int], None]
+"""Gets of each record batch: its partition, the bytes of its records, the offset behind it."""
 Row = tuple[int, int, bytes | None, bytes | None, tuple[Header, ...]]
 """Offset, timestamp in ms, key, value and headers of a record."""
 
@@ -87,16 +89,19 @@ def committed_records(
     group_bytes_max: int = GROUP_BYTES,
     skipped: Mapping[TopicPartition, Sequence[int]] = _NONE_SKIPPED,
     cut: CutBatches | None = None,
+    took: Took | None = None,
 ) -> Iterator[KafkaRecords]:
     """The committed records of a part, in groups of about `group_bytes_max` or one batch.
 
     Args:
         part: of `LogReader.read`; each partition at most once.
         ranges: that the part was read from. Only their ends count: `Fetched.begin` may be above
-            the first offset.
+            the first offset. `took` may lower them to what is read.
         group_bytes_max: decompressed.
         skipped: by partition, the offsets that the operator has skipped.
         cut: keeps batches that the ranges cut; None: they are read again.
+        took: called once a batch is decompressed, which is the last of its partition if the range
+            then ends with it.
 
     Raises:
         DuewheelError: a broker or the network has damaged a batch; names its partition.
@@ -108,7 +113,7 @@ def committed_records(
         begin, until = bounds[number].tolist()
         plain_of = {} if cut is None else cut.plain_of(fetched.partition)
         offsets = skipped.get(fetched.partition, ())
-        for batch in _committed_batches(fetched, number, until, offsets, plain_of):
+        for batch in _committed_batches(fetched, number, ranges, offsets, plain_of, took):
             is_cut = batch.base_offset < begin or batch.last_offset >= until
             if cut is not None and is_cut and batch.count >= _KEPT_FROM:
                 yield from _within_bounds(group, part, bounds)
@@ -145,16 +150,27 @@ def rows_of(records: KafkaRecords) -> Iterator[Row]:
 def _committed_batches(
     fetched: Fetched,
     number: int,
-    until: int,
+    ranges: OffsetRanges,
     skipped: Sequence[int],
     plain_of: Mapping[BatchId, memoryview],
+    took: Took | None,
 ) -> Iterator[BatchBody]:
+    partition = fetched.partition
+    _, until = ranges[partition]
+    if fetched.begin >= until:  # lowered since it was fetched
+        return
     try:
-        yield from committed_batches(
+        for batch in committed_batches(
             fetched.octets, fetched.aborted, decompressed, number, until, skipped, plain_of
-        )
+        ):
+            reached = batch.last_offset + 1
+            if took is not None:
+                took(partition, batch.end - batch.first, reached)
+            yield batch
+            if reached >= ranges[partition][1]:
+                return
     except CorruptBatch as error:
-        raise unreadable(fetched.partition, error) from error
+        raise unreadable(partition, error) from error
 
 
 def _within_bounds(

@@ -191,19 +191,19 @@ class LogReader:
         have records outside its range, which columns.py and records.py drop.
 
         Args:
-            ranges: first offset, and the one behind the last, of each partition.
+            ranges: first offset, and the one behind the last, of each partition. The caller may
+                lower a last one meanwhile.
             bytes_max: of an answer, unless a batch is larger. The ranges of one broker share it.
 
         Raises:
             KafkaUnavailable: no position has moved for a minute.
             ConfigError: the rights do not suffice.
         """
-        positions = {p: first for p, (first, until) in ranges.items() if first < until}
+        positions = {p: first for p, (first, _) in ranges.items()}
         deadline = self._deadline()
-        while positions:
+        while positions := {p: at for p, at in positions.items() if at < ranges[p][1]}:
             part, refused, failures = self._fetch(positions, bytes_max)
             failures += self._move_to_log_starts(refused, positions)
-            positions = {p: offset for p, offset in positions.items() if offset < ranges[p][1]}
             if part:
                 yield part
                 deadline = self._deadline()  # the caller's work on the part does not count

@@ -1,0 +1,89 @@
+"""Where a batch ended early: its tasks had read the bytes that they may (byte_budget.py).
+
+Spark plans a batch by offsets, and only its tasks learn how large the records are. They end early
+in some partitions, the sink takes the batch as ended there, and the next batch begins there:
+
+    sink       writes the file `early-ends` (JSON behind its CRC-32) before Spark plans again
+    planner    reads it; the planned offsets have the begins beside the ends (`offsets_to`), because
+               Spark would repeat the planned end of the batch before, and see no news in equal ends
+
+A query starts without the file: it begins at the engine's marks, and a checkpoint above them is set
+aside. Spark's planning processes import this and no library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks_to
+from duewheel.checkpoints.fs import HOST_FS
+from duewheel.checkpoints.json_fields import read_json, write_json
+
+_FILE_NAME = "early-ends"
+_BEGINS = "/begins"  # no topic has such a name
+
+
+def offsets_to(ends: Marks, begins: Marks) -> dict[str, Any]:
+    """A planned batch, as Spark keeps it.
+
+    Args:
+        ends: of all partitions.
+        begins: of those in which it does not begin at the end of the batch before.
+    """
+    return marks_to(ends) | ({_BEGINS: marks_to(begins)} if begins else {})
+
+
+def offsets_from(planned: Mapping[str, Any]) -> tuple[Marks, Marks]:
+    """Ends and begins, as given to `offsets_to`.
+
+    Raises:
+        MISSHAPEN: the value has another shape.
+    """
+    ends = {topic: of_topic for topic, of_topic in planned.items() if topic != _BEGINS}
+    return marks_from(ends), marks_from(planned.get(_BEGINS, {}))
+
+
+class EarlyEnds:
+    """The early ends of a query's newest batch, in a file. Not thread-safe.
+
+    Attributes:
+        ends: as last written or read; a reader may be in another thread.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """
+        Args:
+            folder: of the file.
+        """
+        self._path = folder / _FILE_NAME
+        self._version: tuple[int, int] | None = None  # of the file that was read
+        self.ends: Marks = {}
+
+    def clear(self) -> None:
+        """A query starts."""
+        self._path.unlink(missing_ok=True)
+        self.ends = {}
+
+    def write(self, ends: Marks) -> None:
+        """A batch has been read: these partitions to here, all others to their planned ends."""
+        if ends != self.ends:
+            write_json(self._path, marks_to(ends), HOST_FS)
+            self.ends = ends
+
+    def read(self) -> Marks:
+        """Those of the newest batch. Costs a `stat`, unless the file was replaced.
+
+        Raises:
+            OSError, ValueError: the file cannot be read. Without it the next batch would leave
+                records out.
+        """
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return {}
+        version = (found.st_ino, found.st_mtime_ns)
+        if version != self._version:
+            self.ends, self._version = marks_from(read_json(self._path)), version
+        return self.ends
