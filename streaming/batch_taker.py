@@ -85,8 +85,8 @@ class TakerStatistics:
 
 
 class BatchTaker:
-    """Takes one batch at a time. `stop`, `is_stopping` and `statistics` may be used from other
-    threads.
+    """Takes one batch at a time. `stop`, `is_stopping`, `marks` and `statistics` may be used
+    from other threads.
     """
 
     def __init__(
@@ -119,6 +119,11 @@ class BatchTaker:
     def is_stopping(self) -> bool:
         """Whether `stop` was called behind the last `resume`."""
         return self._stopping.is_set()
+
+    @property
+    def marks(self) -> Marks:
+        """The engine's."""
+        return self._engine.marks
 
     def stop(self) -> None:
         """End a wait soon."""

@@ -66,11 +66,23 @@ class EarlyEnds:
         self._path.unlink(missing_ok=True)
         self.ends = {}
 
-    def write(self, ends: Marks) -> None:
-        """A batch has been read: these partitions to here, all others to their planned ends."""
+    def note(self, planned: Marks, early: Marks, marks: Marks) -> Marks:
+        """A batch has been read; returns its ends.
+
+        A batch that is read again may end earlier than before. What the engine has taken of it is
+        not read a third time, and no end is below an earlier one: that would be a log's lost end.
+
+        Args:
+            planned: its ends.
+            early: where tasks have ended before them.
+            marks: the engine's.
+        """
+        ends = {p: max(end, marks.get(p, 0)) for p, end in early.items()}
+        ends = {p: end for p, end in ends.items() if end < planned[p]}
         if ends != self.ends:
             write_json(self._path, marks_to(ends), HOST_FS)
             self.ends = ends
+        return {**planned, **ends}
 
     def read(self) -> Marks:
         """Those of the newest batch. Costs a `stat`, unless the file was replaced.

@@ -69,8 +69,8 @@ class TimerSink:
             if self._taker.is_stopping:
                 raise StoppedWaitingError("stopped before the batch was read")
             batch, early = self._timers(frame.toArrow())
-            ends = {**end_offsets(self._checkpoint, batch_id), **early}
-            self._early_ends.write(early)
+            planned = end_offsets(self._checkpoint, batch_id)
+            ends = self._early_ends.note(planned, early, self._taker.marks)
             self._appending.put(partial(self._taker.take, batch, ends))
         except BaseException as error:
             self._fetch_error = error

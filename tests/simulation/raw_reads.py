@@ -68,9 +68,9 @@ class SimulatedLogReader(LogReader):
 class SimulatedSource(TimerReader):
     """The data source of one query."""
 
-    def __init__(self, kafka: LogReader, starts: Marks, folder: Path, bytes_max: int) -> None:
+    def __init__(self, kafka: LogReader, starts: Marks, folder: Path) -> None:
         task = TaskSettings({}, [TOPIC], epochs="", dead_letter_topic="", folder="")
-        options = SourceOptions(task, starts, str(folder), _NO_LIMIT, bytes_max)
+        options = SourceOptions(task, starts, str(folder), _NO_LIMIT, _NO_LIMIT)
         super().__init__(options, tasks=2)
         self._simulated = kafka
 

@@ -36,7 +36,7 @@ from duewheel.streaming.task_share import TaskShare
 
 CHECKPOINT = Path("spark") / "checkpoint"
 KEPT = 4
-_BYTES = (1_000, 1 << 30)  # of a batch
+_BYTES = (1, 1 << 30)  # of a task
 
 Parse = Callable[[KafkaRecords], TimerBatch]
 
@@ -70,7 +70,7 @@ class Query:
         self._rng = rng
         self._fs = fs
         self._kafka = SimulatedLogReader(shard)
-        self._source = SimulatedSource(self._kafka, starts, checkpoint.parent, rng.choice(_BYTES))
+        self._source = SimulatedSource(self._kafka, starts, checkpoint.parent)
         resume = resume_point(checkpoint)
         self.batch = resume.batch_id if resume else 0
         # Spark's end of the batch before; None: not known.
@@ -94,15 +94,16 @@ class Query:
         line = json.dumps(self._source.latestOffset(start, ReadMaxRows(rows_max)))
         self._write(f"offsets/{self.batch}", 'v1\n{"batchWatermarkMs":0}\n' + line)
 
-    def read(self) -> tuple[TimerBatch, Marks]:
-        """The timers of the planned batch, as its tasks hand them over, and where it has ended."""
+    def read(self, marks: Marks) -> tuple[TimerBatch, Marks]:
+        """The timers of the planned batch, as its tasks hand them over, and its ends."""
         rows: list[Any] = []
         for share in self._source.partitions(self._start(), self._planned()):
             assert isinstance(share, TaskShare)
+            share.bytes_max = self._rng.choice(_BYTES)
             rows += rows_of(share, self._kafka, self._parse, {}, folder="")
         timers, early = take_timers(pa.Table.from_batches(rows, SCHEMA), folder="")
-        self._early_ends.write(early)
-        return timers, {**end_offsets(self._checkpoint, self.batch), **early}
+        planned = end_offsets(self._checkpoint, self.batch)
+        return timers, self._early_ends.note(planned, early, marks)
 
     def commit(self) -> None:
         """The planned batch has been taken."""

@@ -457,7 +457,7 @@ class World:
             return
         batch = query.batch
         query.plan(self.setup.rows_max)
-        timers, ends = query.read()
+        timers, ends = query.read(taker.marks)
         places = zip(timers.partition.tolist(), timers.offset.tolist(), strict=True)
         told = " ".join(f"{timers.partitions[p][1]}@{offset}" for p, offset in places)
         self.history.say(f"{ingest.actor.name} takes {told or 'an empty batch'}")

@@ -196,19 +196,27 @@ def test_a_batch_begins_where_the_one_before_has_ended_early(tmp_path: Path) -> 
     first = source.latestOffset(marks_to({A: 0, C: 0}), ReadMaxRows(100))
     assert first == {"a": {"0": 50}, "b": {"0": 9}}
     told = EarlyEnds(tmp_path)
-    told.write({A: 20})
+    told.note({A: 50}, {A: 20}, {})
     second = source.latestOffset(first, ReadMaxRows(100))
     assert second != first
     assert offsets_from(second) == ({A: 50, C: 9}, {A: 20})
     (share,) = source.partitions(first, second)
     assert share.ranges == {A: (20, 50)}  # type: ignore[attr-defined]
-    told.write({A: 49})
+    told.note({A: 50}, {A: 49}, {})
     third = source.latestOffset(second, ReadMaxRows(100))
     assert [s.ranges for s in source.partitions(second, third)] == [{A: (49, 50)}]  # type: ignore[attr-defined]
-    told.write({})
+    told.note({A: 50}, {}, {})
     assert source.latestOffset(third, ReadMaxRows(100)) == third, "nothing to read"
     source.brokers.ends = {A: 51, C: 9}
     assert source.latestOffset(third, ReadMaxRows(100)) == {"a": {"0": 51}, "b": {"0": 9}}
+
+
+def test_a_batch_that_is_read_again_ends_above_what_is_taken(tmp_path: Path) -> None:
+    """It may end earlier than before, in another share of the bytes."""
+    told = EarlyEnds(tmp_path)
+    ends = told.note({A: 50, B: 9, C: 9}, {A: 20, B: 2, C: 5}, {A: 30, B: 9})
+    assert ends == {A: 30, B: 9, C: 5}
+    assert told.read() == {A: 30, C: 5}
 
 
 def test_a_lower_limit_of_rows_lowers_the_bytes(tmp_path: Path) -> None:
@@ -230,7 +238,7 @@ def test_a_batch_that_ended_early_gives_its_quota_back(tmp_path: Path) -> None:
     ends = source.latestOffset(begun, ReadMaxRows(100))
     rows = offsets_from(ends)[0][A]
     assert rows >= 5
-    EarlyEnds(tmp_path).write({A: 1})
+    EarlyEnds(tmp_path).note({A: rows}, {A: 1}, {})
     again = source.latestOffset(ends, ReadMaxRows(100))
     assert rows <= offsets_from(again)[0][A]
 
