@@ -279,7 +279,7 @@ class IngestSection(Section):
     ended."""
     max_offsets_per_trigger: Annotated[int, Field(ge=1)] = 300_000
     """The most rows of a batch; two batches are in memory behind a backlog."""
-    max_bytes_per_trigger: Annotated[Size, Field(ge=1)] = 256 << 20
+    max_bytes_per_trigger: Annotated[Size, Field(ge=1)] = 64 << 20
     """The most bytes of a batch, decompressed; each topic has an equal part of a task's, and one
     record batch may exceed that."""
     driver_memory: DriverMemory = "512m"
