@@ -193,6 +193,9 @@ class TimerReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         (ends, begins), (before, _) = offsets_from(end), offsets_from(start)
         firsts = self._next_offsets(ends, {**before, **begins})
+        # A batch that is repeated was planned by another query, from lower marks.
+        starts = self._options.starting_offsets
+        firsts = {p: max(first, starts.get(p, first)) for p, first in firsts.items()}
         ranges = {p: (firsts[p], end) for p, end in ends.items() if firsts[p] < end}
         options = self._options
         bytes_max = options.bytes_max * self._rows.rows // options.rows_max

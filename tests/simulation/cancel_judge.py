@@ -13,7 +13,8 @@ to the end of its partition, a *chase*; the newest of these records is decided. 
   request had certainly cancelled.
 - `already_delivered`: the newest matching timer was delivered, and this request cancelled none.
 - `unknown`: no timer matches, or the files of dequeue do not prove the newest one (witness.py): its
-  presence, and, if another request had stopped it, that no newer one existed.
+  presence, and, if another request had stopped it, that no newer one existed. A request that names
+  a timer, or was chased, may get it where the id has more records than `settled_max`.
 
 The rules end behind a cut: requests from there, and those whose newest record was there, get no
 reply, and the timers that they match may leave or not. After a reply they still do not leave, if
@@ -373,6 +374,8 @@ class CancelJudge:
         is_named = request.timer.named_offset != ANY_OFFSET
         if was_stopped and not is_named and not witness.shows_all_behind(newest):
             return False  # one that was written later may be gone from disk
+        if (is_named or request.chases) and not witness.shows_all_of(newest):
+            return False
         copy = self._copy_of(newest)
         return copy.offset < request.newest and witness.proves(copy, request.timer.origin)
 

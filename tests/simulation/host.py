@@ -162,4 +162,5 @@ class Host:
         (found,) = (
             shop for shard in self.shards for shop in shard.shops() if shop.actor is self.seam.actor
         )
-        return Witness.of(found.directory.path, found.directory.config)
+        directory, limits = found.directory, self.setup.cancel_limits
+        return Witness.of(directory.path, directory.config, limits.settled_max)

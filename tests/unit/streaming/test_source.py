@@ -21,7 +21,7 @@ from duewheel.kafka.log.ends import EARLIEST, LATEST
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.batch_attempt import FILE_NAME, Attempt
 from duewheel.streaming.batch_ends import Offsets, batch_ends
-from duewheel.streaming.early_ends import EarlyEnds, offsets_from
+from duewheel.streaming.early_ends import EarlyEnds, offsets_from, offsets_to
 from duewheel.streaming.source import SourceOptions, TimerReader, divide
 from duewheel.streaming.task_share import TaskSettings
 
@@ -73,8 +73,10 @@ class Source(TimerReader):
     def next_end(self, start: Offsets) -> Offsets:
         return marks_from(self.latestOffset(marks_to(start), ReadMaxRows(100)))
 
-    def ranges(self, start: Offsets, end: Offsets) -> dict[TopicPartition, tuple[int, int]]:
-        shares = self.partitions(marks_to(start), marks_to(end))
+    def ranges(
+        self, start: Offsets, end: Offsets, begins: Offsets | None = None
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        shares = self.partitions(marks_to(start), offsets_to(end, begins or {}))
         return {p: of for share in shares for p, of in share.ranges.items()}  # type: ignore[attr-defined]
 
 
@@ -217,6 +219,12 @@ def test_a_batch_that_is_read_again_ends_above_what_is_taken(tmp_path: Path) -> 
     ends = told.note({A: 50, B: 9, C: 9}, {A: 20, B: 2, C: 5}, {A: 30, B: 9})
     assert ends == {A: 30, B: 9, C: 5}
     assert told.read() == {A: 30, C: 5}
+
+
+def test_a_repeated_batch_begins_at_the_marks_of_now(tmp_path: Path) -> None:
+    """Its own begin is that of the query that planned it."""
+    source = Source({A: 30}, Brokers({A: 0}, {A: 50}), folder=str(tmp_path))
+    assert source.ranges({A: 25}, {A: 50}, {A: 20}) == {A: (30, 50)}
 
 
 def test_a_lower_limit_of_rows_lowers_the_bytes(tmp_path: Path) -> None:
