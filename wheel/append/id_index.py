@@ -113,27 +113,24 @@ class IdIndex:
             log.warning("no room for the index of ids: logs are scanned", reason=str(error))
             self.close()
             return LookedUp(dict(self._scan(hashes, commit)), _NONE, _NONE, _NONE)
-        count = self._counts(hashes, LIVE)
-        taken = count if whole else _within(count, self._rows_max)
-        left = taken.copy()
-        self._last_rows, addresses = [], []
-        for run in self._runs:
-            rows = run.rows(hashes, LIVE, left)
-            self._last_rows.append(rows)
-            addresses.append(run.addresses[rows])
-            left -= np.minimum(run.counts(hashes, LIVE), left)
-        seen = np.full(len(with_settled), self._settled_max)
-        for kind in (DELIVERED, CANCELLED):
-            for run in self._runs:
-                addresses.append(run.addresses[run.rows(with_settled, kind, seen)])
-                seen -= np.minimum(run.counts(with_settled, kind), seen)
-        delivered = self._counts(hashes, DELIVERED)
-        settled = delivered + self._counts(hashes, CANCELLED)
+        live, delivered, cancelled = (
+            _Found([run.bounds(hashes, kind) for run in self._runs], len(hashes))
+            for kind in (LIVE, DELIVERED, CANCELLED)
+        )
+        taken = live.count if whole else _within(live.count, self._rows_max)
+        self._last_rows = live.last(taken)
+        seen = np.where(np.isin(hashes, with_settled), self._settled_max, 0)
+        settled = [delivered.last(seen), cancelled.last(np.maximum(seen - delivered.count, 0))]
+        addresses = [
+            run.addresses[rows]
+            for found in (self._last_rows, *settled)
+            for run, rows in zip(self._runs, found, strict=True)
+        ]
         return LookedUp(
             self._by_hour(np.concatenate([_NONE, *addresses])),
-            hashes[taken < count],
-            hashes[delivered > 0],
-            hashes[settled > self._settled_max],
+            hashes[taken < live.count],
+            hashes[delivered.count > 0],
+            hashes[delivered.count + cancelled.count > self._settled_max],
         )
 
     def settle(self, hour: Int64, position: Int64, kind: int) -> None:
@@ -148,12 +145,6 @@ class IdIndex:
     def close(self) -> None:
         """Drops the index."""
         self._runs, self._added, self._last_rows = [], {}, []
-
-    def _counts(self, hashes: Int64, kind: int) -> Int64:
-        count = np.zeros(len(hashes), np.int64)
-        for run in self._runs:
-            count += run.counts(hashes, kind)
-        return count
 
     def _by_hour(self, addresses: Int64) -> dict[int, Int64]:
         address = np.sort(addresses[addresses >> _HOUR_BITS >= self._gc_hour])
@@ -264,17 +255,10 @@ class _Run:
         first, self._rows = self._rows, self._rows + len(keys)
         self._keys[first : self._rows], self._addresses[first : self._rows] = keys, addresses
 
-    def counts(self, hashes: Int64, kind: int) -> Int64:
-        """Counts the rows of each hash in a class."""
+    def bounds(self, hashes: Int64, kind: int) -> tuple[Int64, Int64]:
+        """Returns the first row of each hash in a class, and the row behind the last."""
         key = hashes << _CLASS_BITS | kind
-        count: Int64 = np.searchsorted(self.keys, key + 1) - np.searchsorted(self.keys, key)
-        return count
-
-    def rows(self, hashes: Int64, kind: int, most: Int64) -> Int64:
-        """Returns the last `most` rows of each hash in a class."""
-        end = np.searchsorted(self.keys, (hashes << _CLASS_BITS | kind) + 1)
-        count = np.minimum(self.counts(hashes, kind), most)
-        return ranges(end - count, count)
+        return np.searchsorted(self.keys, key), np.searchsorted(self.keys, key + 1)
 
     def settle(self, rows: Int64, over: Bool, kind: int) -> Int64:
         """Gives those of `rows` that are `over` another class; returns where the others are then.
@@ -298,6 +282,34 @@ class _Run:
         self._keys[places], self._addresses[places] = keys[order], self._addresses[places[order]]
         rest: Int64 = places[is_rest[order]]
         return rest
+
+
+class _Found:
+    """The rows of some hashes in one class, in all runs.
+
+    Attributes:
+        count: of each hash.
+    """
+
+    def __init__(self, bounds: list[tuple[Int64, Int64]], hashes: int) -> None:
+        """
+        Args:
+            bounds: of the rows of each hash, by run.
+            hashes: their number.
+        """
+        self._bounds = bounds
+        self.count = np.zeros(hashes, np.int64)
+        for first, end in bounds:
+            self.count += end - first
+
+    def last(self, most: Int64) -> list[Int64]:
+        """Returns for each run its last rows of each hash, `most` of all runs together."""
+        rows, left = [], most.copy()
+        for first, end in self._bounds:
+            taken = np.minimum(end - first, left)
+            rows.append(ranges(end - taken, taken))
+            left -= taken
+        return rows
 
 
 def _within(count: Int64, most: int) -> Int64:
