@@ -471,7 +471,8 @@ def _with_cancels(seed: int, setup: Setup) -> Setup:
         rows_max=rng.choice((3, 20, 1 << 10)),
         settled_max=rng.choice((1, 5, 100, 1_000)),
         settled_from=rng.choice((1, 2, 5, 64)),
-        settled_ms=rng.choice((0, 10_000)),
+        # Longer than a chase takes, as in a shard: else a chase would be chased again.
+        settled_ms=rng.choice((5, 20)) * setup.wheel.precision_ms,
         pairs_max=rng.choice((1, 5, 1 << 20)),
         pairs_at_once=pairs,
     )

@@ -146,7 +146,7 @@ class CancelLookup:
         self._directory = directory
         self._limits = limits
         self._index = IdIndex(directory, limits.rows_max, limits.settled_max)
-        self._settled_slot = 0  # of timers that have been taken out, the latest
+        self._settled_slot = 0  # the last one of timers that have been taken out as delivered
 
     def find(self, cancels: TimerBatch, batch: TimerBatch, commit: Commit) -> Candidates:
         """Finds the timers with the partition and id of any of the cancels.
@@ -223,7 +223,7 @@ class CancelLookup:
         for kind, over in _settled(timers, group, until, few, partial).items():
             self._index.settle(timers.hour[over], timers.position[over], kind)
             if kind == DELIVERED and over.any():
-                self._settled_slot = max(self._settled_slot, until)
+                self._settled_slot = max(self._settled_slot, int(timers.slot[over].max()))
 
     def _in_log(
         self, looked_up: LookedUp, partitions: list[TopicPartition], commit: Commit

@@ -24,7 +24,7 @@ from kafka.errors import KafkaError
 
 @contextlib.contextmanager
 def transaction(producer: Any) -> Iterator[None]:
-    """Makes a block one transaction: committed at its end, aborted after an exception.
+    """Makes a block one transaction: committed at its end, aborted after an exception of any kind.
 
     Every `send` of the block counts, in whichever thread and whether or not its future was read.
     A failed one aborts the transaction even if the block has handled its error.
@@ -46,7 +46,7 @@ def transaction(producer: Any) -> Iterator[None]:
         producer.flush()
         for future in list(sent):
             future.get()
-    except Exception:
+    except BaseException:  # of a Ctrl-C, too: an open transaction holds up consumers for a minute
         # If the abort fails too, the next producer with this id ends the transaction.
         with contextlib.suppress(KafkaError):
             producer.abort_transaction()
