@@ -379,6 +379,23 @@ def test_a_send_that_raises_aborts_even_if_its_error_is_handled(
     assert topics.values(topics.outputs) == []
 
 
+@pytest.mark.parametrize("ends", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_ends_a_program_aborts_its_transaction(
+    topics: RetryTopics, transactional: KafkaProducer, ends: type[BaseException]
+) -> None:
+    """An open one would hold up the readers of its topics until it times out."""
+
+    def interrupted() -> None:
+        with transaction(transactional):
+            transactional.send(topics.outputs, b"1").get(ANSWER_S)
+            raise ends
+
+    with pytest.raises(ends):
+        interrupted()
+    send_both(transactional, topics, b"2")
+    assert topics.values(topics.outputs) == [b"2"]
+
+
 @pytest.mark.crash_matrix
 @pytest.mark.parametrize("step", ["retry", "offset", "commit"])
 def test_a_killed_consumer_handles_each_message_once(topics: RetryTopics, step: str) -> None:
