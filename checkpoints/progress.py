@@ -7,7 +7,7 @@ A record per shard in the compacted topic `<app>.state`, in the partition <index
     c   C, delivered_mark: high-water mark of p when slot r was closed
     c1  C₁, half_mark: the same of slot r + 1, when that is half delivered, else null
     d   D, half_below: everything of p below this offset in slot r + 1 is out, else null
-    n   half_rows: how many rows of slot r + 1 are out, those of all partitions, else null
+    n   half_rows: how many rows of slot r + 1 are out, those of all of its topic, else null
     a   replied_below: cancels below this offset are replied to, or chased; a recovery reads from
         there
 
@@ -307,7 +307,7 @@ def advanced(
     slot: int,
     half_below: Mapping[TopicPartition, int] | None,
     replied_below: Mapping[TopicPartition, int],
-    half_rows: int = 0,
+    half_rows: Mapping[str, int],
 ) -> dict[TopicPartition, PartitionProgress]:
     """Computes the progress of the partitions once a shard has come to `slot`.
 
@@ -318,7 +318,7 @@ def advanced(
         slot: the last slot delivered in full.
         half_below: D of the next slot if that is half delivered, else None.
         replied_below: may lack partitions without a reply.
-        half_rows: how many rows of the half-delivered slot are out.
+        half_rows: how many rows of the half-delivered slot are out, by timer topic.
     """
     marks = closed.marks_before if slot == closed.lower else closed.marks
     reached = {}
@@ -335,19 +335,22 @@ def advanced(
                 part,
                 half_mark=closed.marks.get(partition, 0),
                 half_below=max(half_below.get(partition, 0), part.half_below or 0),
-                half_rows=max(half_rows, part.half_rows or 0),
+                half_rows=max(half_rows.get(partition[0], 0), part.half_rows or 0),
             )
         if part.half_below or not is_retired(partition[0]):
             reached[partition] = part
     return reached
 
 
-def half_rows_by_slot(partitions: Mapping[TopicPartition, PartitionProgress]) -> dict[int, int]:
-    """Counts the rows that are out, of each half-delivered slot."""
-    rows: dict[int, int] = {}
-    for part in partitions.values():
+def half_rows_by_slot(
+    partitions: Mapping[TopicPartition, PartitionProgress],
+) -> dict[tuple[str, int], int]:
+    """Counts the rows that are out, by timer topic and half-delivered slot."""
+    rows: dict[tuple[str, int], int] = {}
+    for (topic, _), part in partitions.items():
         if part.half_rows is not None:
-            rows[part.closed_slot] = max(rows.get(part.closed_slot, 0), part.half_rows)
+            place = topic, part.closed_slot
+            rows[place] = max(rows.get(place, 0), part.half_rows)
     return rows
 
 

@@ -1,7 +1,7 @@
 """Hot slots: selects the timers in excess of the limit of a slot, and applies the policy to them.
 
-Let i be a row's rank in its slot, from 0, in delivery order over the whole slot, and c the limit.
-The row is in excess with the probability
+Let i be a row's rank among the rows of its timer topic in its slot, from 0, in delivery order, and
+c the limit: one topic's timers hold up no other's. The row is in excess with the probability
 
     0 for i <= c        (i - c) / c between        1 for i >= 2c
 
@@ -16,9 +16,9 @@ slot are, too; and a transaction that is tried again selects the same rows.
 
 - Rolled rows, dead letters, and copies that were spread or parked before are never in excess. So a
   timer is spread once, whatever slot the copy comes to, and its wait is bounded.
-- i counts the slot's rows in the log, whether they are delivered or not. The progress has the
-  number of rows of a half-delivered slot that are out (n in checkpoints/progress.py): after a loss
-  the log has only the pending rows of such a slot.
+- i counts the topic's rows in the log, whether they are delivered or not. The progress has the
+  number of its rows of a half-delivered slot that are out (n in checkpoints/progress.py): after a
+  loss the log has only the pending rows of such a slot.
 - Order: the timers of a key in one slot keep their order, those in excess after the others. Timers
   of two hot slots keep it as well, while the window is the same. Not kept: a timer of a later slot
   that is not in excess there does not wait for a timer that was spread beyond its due time.
@@ -28,7 +28,7 @@ slot are, too; and a transaction that is tried again selects the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -113,34 +113,54 @@ def spread_rows(deliveries: Deliveries) -> Bool:
 
 
 class RankCounter:
-    """Counts the rows of one slot after another, from chunk to chunk. Not thread-safe."""
+    """Counts the rows of each topic in one slot after another, from chunk to chunk. Not
+    thread-safe.
+    """
 
-    def __init__(self, out: Mapping[int, int]) -> None:
+    def __init__(self, out: Mapping[tuple[str, int], int]) -> None:
         """
         Args:
-            out: the number of rows that are out, by half-delivered slot.
+            out: the number of rows that are out, by timer topic and half-delivered slot.
         """
         self._out = out
         self._slot: int | None = None
-        self._counted = 0
+        self._counted: dict[str, int] = {}
 
-    def of(self, slot: Int64, counted: Bool) -> Int64:
+    def of(self, slot: Int64, topics: Sequence[str], topic: Int64, counted: Bool) -> Int64:
         """Computes the ranks of the rows of the next chunk.
 
         Args:
             slot: of each row; it never falls, within a chunk and from chunk to chunk.
+            topics: names of timer topics, each once.
+            topic: of each row, index in `topics`.
             counted: whether a row is pending; the others are out, and `out` has counted them.
         """
-        before: Int64 = np.cumsum(counted) - counted
-        firsts = np.concatenate([[0], np.flatnonzero(np.diff(slot)) + 1])
-        base = np.array([self._base(s) for s in slot[firsts].tolist()], np.int64)
-        rank: Int64 = before + np.repeat(base - before[firsts], np.diff(firsts, append=len(slot)))
-        self._slot = int(slot[-1])
-        self._counted = int(rank[-1]) + int(counted[-1])
+        run = np.cumsum(np.diff(slot, prepend=slot[0]) != 0)
+        group = run * len(topics) + topic
+        order = np.argsort(group, kind="stable")
+        is_counted, group = counted[order], group[order]
+        before: Int64 = np.cumsum(is_counted) - is_counted
+        firsts = np.flatnonzero(np.diff(group, prepend=-1))
+        names = [topics[index] for index in topic[order[firsts]].tolist()]
+        places = list(zip(names, slot[order[firsts]].tolist(), strict=True))
+        base = np.array([self._base(*place) for place in places], np.int64)
+        in_order = before + np.repeat(base - before[firsts], np.diff(firsts, append=len(slot)))
+        rank = np.empty(len(slot), np.int64)
+        rank[order] = in_order
+        lasts = np.append(firsts[1:], len(slot)) - 1
+        reached = (in_order[lasts] + is_counted[lasts]).tolist()
+        if self._slot != slot[-1]:
+            self._slot, self._counted = int(slot[-1]), {}
+        self._counted |= {
+            name: count
+            for (name, at), count in zip(places, reached, strict=True)
+            if at == self._slot
+        }
         return rank
 
-    def _base(self, slot: int) -> int:
-        return self._counted if slot == self._slot else self._out.get(slot, 0)
+    def _base(self, topic: str, slot: int) -> int:
+        counted = self._counted.get(topic) if slot == self._slot else None
+        return self._out.get((topic, slot), 0) if counted is None else counted
 
 
 def _fractions(deliveries: Deliveries, rows: Int64) -> tuple[Float64, Uint64]:

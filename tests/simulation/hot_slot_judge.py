@@ -65,10 +65,10 @@ class HotSlotJudge:
         self._after = after
         first = before.delivered_slot if before else 0
         self._slots = range(first + 1, after.closed_slot + 1)
-        place = half_rows_by_slot(before.partitions).get(first + 1) if before else None
+        place = half_rows_by_slot(before.partitions).get((TOPIC, first + 1)) if before else None
         self._place = None
         if place is not None and after.delivered_slot == first:
-            out = half_rows_by_slot(after.partitions).get(first + 1, 0)
+            out = half_rows_by_slot(after.partitions).get((TOPIC, first + 1), 0)
             if out < place + len(excess) or (whole and out > place + len(excess)):
                 self._violated("bytes", f"{len(excess)} rows after {place}, and {out} are out")
             # Where cancelled rows lie between them, their places are not known.

@@ -9,7 +9,7 @@ HOT_SLOTS = {
         "6",
         "the ranks of a half-delivered slot start at 0 after a loss",
         "wheel/dequeue/pipeline.py",
-        "RankCounter(half_rows_by_slot)",
+        "RankCounter(half_rows)",
         "RankCounter({})",
     ),
     "hot-by-id": Planted(

@@ -46,6 +46,7 @@ class Query:
 
     Attributes:
         batch: number of the next one.
+        has_ended: by a batch that was refused.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Query:
             rng: plans the batches.
             fs: its process's.
         """
+        self.has_ended = False
         self._shard = shard
         self._checkpoint = checkpoint
         self._parse = parse

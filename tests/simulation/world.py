@@ -451,7 +451,7 @@ class World:
         assert query is not None
         assert taker is not None
         assert engine is not None
-        if query.batch % 2 and engine.settings_change:
+        if query.has_ended or (query.batch % 2 and engine.settings_change):
             # Between two batches, as it looks for itself; else its next batch is refused.
             self._follow_settings(ingest)
             return
@@ -475,6 +475,7 @@ class World:
             taker.take(timers, ends)
         except SettingsChange:
             self.history.counts["batches refused for other settings"] += 1
+            query.has_ended = True
             self._follow_settings(ingest)
             return
         self.history.counts["rows replayed"] += taker.statistics.rows_replayed - replayed

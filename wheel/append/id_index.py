@@ -303,13 +303,15 @@ class _Found:
             self.count += end - first
 
     def last(self, most: Int64) -> list[Int64]:
-        """Returns for each run its last rows of each hash, `most` of all runs together."""
+        """Returns for each run its last rows of each hash, `most` of all runs together: those of
+        the newest run first.
+        """
         rows, left = [], most.copy()
-        for first, end in self._bounds:
+        for first, end in reversed(self._bounds):
             taken = np.minimum(end - first, left)
             rows.append(ranges(end - taken, taken))
             left -= taken
-        return rows
+        return rows[::-1]
 
 
 def _within(count: Int64, most: int) -> Int64:

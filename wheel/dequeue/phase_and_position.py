@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from types import MappingProxyType
 
 from duewheel.checkpoints.commit_and_close_pages import Close, Marks
 from duewheel.schemas.batches import TopicPartition
+
+_NO_ROWS: Mapping[str, int] = MappingProxyType({})
 
 
 class Phase(Enum):
@@ -40,14 +43,14 @@ class Position:
         delivered_slot: R, the last slot delivered in full; lower ≤ R ≤ floor.
         half_below: D: if slot R + 1 is half delivered, the offset of each source partition below
             which its rows of that slot are out; else empty.
-        half_rows: if slot R + 1 is half delivered, how many of its rows are out; 0 at a start: only
-            the progress has the number then.
+        half_rows: if slot R + 1 is half delivered, how many of its rows are out, by timer topic;
+            empty at a start: only the progress has the numbers then.
     """
 
     close: Close
     delivered_slot: int
     half_below: Marks = field(default_factory=dict)
-    half_rows: int = 0
+    half_rows: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         r, close = self.delivered_slot, self.close
@@ -60,7 +63,10 @@ class Position:
         return self.delivered_slot == self.close.floor
 
     def after(
-        self, delivered_slot: int, ends: Mapping[TopicPartition, int] | None, half_rows: int = 0
+        self,
+        delivered_slot: int,
+        ends: Mapping[TopicPartition, int] | None,
+        half_rows: Mapping[str, int] = _NO_ROWS,
     ) -> Position:
         """Returns the position after the delivery of a chunk.
 
@@ -68,14 +74,15 @@ class Position:
             delivered_slot: the last slot delivered in full.
             ends: if the slot after it is half delivered, the offset behind its last row, by source
                 partition of this chunk; else None.
-            half_rows: how many rows of that slot are out.
+            half_rows: how many rows of that slot are out, by timer topic of this chunk.
         """
         assert delivered_slot >= self.delivered_slot, f"R falls to {delivered_slot}: {self}"
         if ends is None:
             return Position(self.close, delivered_slot)
-        before = self.half_below if self.delivered_slot == delivered_slot else {}
+        is_same = self.delivered_slot == delivered_slot
+        before, rows = (self.half_below, self.half_rows) if is_same else ({}, {})
         below = {p: max(ends.get(p, 0), before.get(p, 0)) for p in ends.keys() | before.keys()}
-        return Position(self.close, delivered_slot, below, half_rows)
+        return Position(self.close, delivered_slot, below, {**rows, **half_rows})
 
     def with_close(self, close: Close) -> Position:
         """Returns this position with another close page."""

@@ -61,7 +61,7 @@ class PreparedChunk:
         rank: of each row in its slot.
         ends: if the slot after it is half delivered, the offset behind its last row, by source
             partition of this chunk; else None.
-        half_rows: how many rows of that slot are out then.
+        half_rows: how many rows of that slot are out then, by timer topic of this chunk.
         hot: slots with rows in excess among those that are not delivered yet.
     """
 
@@ -70,7 +70,7 @@ class PreparedChunk:
     decoded: DecodedChunk
     rank: Int64
     ends: Mapping[TopicPartition, int] | None
-    half_rows: int
+    half_rows: Mapping[str, int]
     hot: list[int]
 
     @property
@@ -163,18 +163,18 @@ class Pipeline:
         after: int,
         until: int,
         below: Mapping[TopicPartition, int],
-        half_rows_by_slot: Mapping[int, int],
+        half_rows: Mapping[tuple[str, int], int],
     ) -> None:
         """Starts the range of slots after < s ≤ until, behind the end of the earlier range.
 
         Args:
             after, until: bounds of closed slots.
             below: D of slot after + 1 if that is half delivered, else empty.
-            half_rows_by_slot: the number of rows that are out, by half-delivered slot.
+            half_rows: the number of rows that are out, by timer topic and half-delivered slot.
         """
         assert self._stages is None and not self._ready, "chunks were made and not used"
         scan = SlotScan(self._directory, after, until, self._config.span_records)
-        self._range = _Range(scan, after + 1, until, below, RankCounter(half_rows_by_slot))
+        self._range = _Range(scan, after + 1, until, below, RankCounter(half_rows))
 
     @property
     def end(self) -> int:
@@ -271,7 +271,7 @@ class Pipeline:
         precision_ms = self._directory.config.precision_ms
         whole = decode_chunk(chunk, store.read(chunk.hour, chunk.records), topics)
         # A cancelled row has a rank, too: in another owner's files it may have been delivered.
-        rank = slots.ranks.of(chunk.slot, ~_delivered(slots, whole))
+        rank = slots.ranks.of(chunk.slot, *_timer_topics(whole), ~_delivered(slots, whole))
         config, end = self._config, 0
         marked = config.hot_slots.mark_overflow(whole.deliveries, chunk.slot, rank, precision_ms)
         whole = replace(whole, deliveries=marked)
@@ -293,7 +293,7 @@ class Pipeline:
             decoded,
             rank,
             _ends(decoded),
-            int(rank[-1]) + int(pending[-1]) if decoded.chunk.slot_open else 0,
+            _half_rows(decoded, rank, pending),
             np.unique(slot[overflow_rows(deliveries)]).tolist(),
         )
 
@@ -346,6 +346,27 @@ def _delivered(slots: _Range, decoded: DecodedChunk) -> Bool:
     """Selects rows of a slot that was half delivered at the start, below D of their partition."""
     d = np.array([slots.below.get(p, 0) for p in decoded.sources], np.int64)[decoded.source]
     return is_out(decoded.chunk.slot, decoded.offset, slots.half_slot - 1, d)
+
+
+def _timer_topics(decoded: DecodedChunk) -> tuple[list[str], Int64]:
+    """Returns the timer topics of a chunk, and each row's index among them."""
+    topics = list(dict.fromkeys(topic for topic, _ in decoded.sources))
+    of_source = [topics.index(topic) for topic, _ in decoded.sources]
+    return topics, np.array(of_source, np.int64)[decoded.source]
+
+
+def _half_rows(decoded: DecodedChunk, rank: Int64, pending: Bool) -> dict[str, int]:
+    """Counts the rows of the last slot that are out once the chunk is, if that is half delivered:
+    by timer topic, of those that have rows of it.
+    """
+    chunk = decoded.chunk
+    if not chunk.slot_open:
+        return {}
+    topics, topic = _timer_topics(decoded)
+    out = np.full(len(topics), -1)
+    rows = chunk.slot == chunk.slot[-1]
+    np.maximum.at(out, topic[rows], rank[rows] + pending[rows])
+    return {name: count for name, count in zip(topics, out.tolist(), strict=True) if count >= 0}
 
 
 def _ends(decoded: DecodedChunk) -> dict[TopicPartition, int] | None:

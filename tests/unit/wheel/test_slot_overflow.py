@@ -24,12 +24,13 @@ from tests.harness.deliveries import (
     topics,
 )
 from tests.harness.local_world import PRECISION_MS, SLOT, LocalWorld, timer
+from tests.harness.timer_rows import P0, P1
 from tests.simulation.contract_check import decoded
 
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, Deliveries
-from duewheel.testing import TIMER_TOPIC
+from duewheel.testing import TIMER_TOPIC, timer_batch
 from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.encoded import Aside, EncodingTarget, Target
 from duewheel.wheel.slot_overflow import HotSlots, RankCounter, overflow_rows, spread_rows
@@ -150,23 +151,29 @@ def test_copies_rolled_rows_and_dead_letters_are_never_in_excess() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=60),
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 2), st.booleans()), min_size=1, max_size=60
+    ),
     st.lists(st.integers(0, 60)),
-    st.dictionaries(st.integers(0, 5), st.integers(1, 9)),
+    st.dictionaries(st.tuples(st.sampled_from("abc"), st.integers(0, 5)), st.integers(1, 9)),
 )
 def test_places_are_the_same_however_the_rows_are_cut(
-    row_list: list[tuple[int, bool]], cuts: list[int], out: Mapping[int, int]
+    row_list: list[tuple[int, int, bool]], cuts: list[int], out: Mapping[tuple[str, int], int]
 ) -> None:
-    slot = np.cumsum([step for step, _ in row_list])
-    counted = np.array([known for _, known in row_list])
+    """Each topic has its own."""
+    slot = np.cumsum([step for step, _, _ in row_list])
+    topic = np.array([number for _, number, _ in row_list])
+    counted = np.array([known for _, _, known in row_list])
     expected, seen = [], dict(out)
-    for s, known in zip(slot.tolist(), counted.tolist(), strict=True):
-        expected.append(seen.get(s, 0))
-        seen[s] = seen.get(s, 0) + known
+    for s, number, known in zip(slot.tolist(), topic.tolist(), counted.tolist(), strict=True):
+        place = "abc"[number], s
+        expected.append(seen.get(place, 0))
+        seen[place] = seen.get(place, 0) + known
     places, found = RankCounter(out), []
     bounds = sorted({0, len(slot), *(cut for cut in cuts if cut < len(slot))})
     for first, end in itertools.pairwise(bounds):
-        found += places.of(slot[first:end], counted[first:end]).tolist()
+        part = slice(first, end)
+        found += places.of(slot[part], "abc", topic[part], counted[part]).tolist()
     assert found == expected
 
 
@@ -334,6 +341,24 @@ def test_a_slot_that_was_half_out_when_the_directory_was_lost_goes_on_at_its_pla
         f"{TIMER_TOPIC}-{number}@{offset}" for number, offset in ORDER
     )
     assert all(until != ANY_TIME for _, _, until in rest), "the tenth row and those behind it"
+
+
+@pytest.mark.parametrize("chunk_records", [100, 3])
+def test_a_slot_that_one_topic_fills_holds_up_no_other(tmp_path: Path, chunk_records: int) -> None:
+    """Also behind a kill within the slot."""
+    bystander = ("other", 0)
+    world = hot_world(tmp_path, chunk_records, starts={P0: 0, P1: 0, bystander: 0})
+    fill(world, ORDER)
+    other = timer_batch([timer(0, offset, 1) for offset in range(HOT.limit)])
+    assert world.shard.ingest is not None
+    world.shard.ingest.append(replace(other, partitions=[bystander]), {bystander: HOT.limit})
+    fill(world, [(0, offset) for offset in range(14, 20)])
+    world.set_slot(1)
+    deliver(world, killed=lambda count: count in {5, 9})
+    held = {source: until for source, _, until in left(world)}
+    assert {until for source, until in held.items() if source.startswith("other-")} == {ANY_TIME}
+    assert sum(until != ANY_TIME for until in held.values()) >= len(ORDER) + 6 - 2 * HOT.limit
+    assert len(held) == len(ORDER) + 6 + HOT.limit
 
 
 def test_each_hot_slot_is_told_once(tmp_path: Path) -> None:

@@ -353,16 +353,16 @@ def test_a_partition_that_is_ahead_keeps_its_progress_until_the_shard_is_there()
         (22, {P: 4}, PartitionProgress(22, 6, 6, 4, half_rows=5)),
     ]:
         ahead = replace(known[Q], replied_below=9)
-        assert advanced(known, close, r, below, {Q: 9}, 5) == {P: expected, Q: ahead}
-    assert advanced(known, close, 24, {P: 5}, {P: 4, Q: 1}, 3) == {
+        assert advanced(known, close, r, below, {Q: 9}, {P[0]: 5}) == {P: expected, Q: ahead}
+    assert advanced(known, close, 24, {P: 5}, {P: 4, Q: 1}, {P[0]: 3}) == {
         P: PartitionProgress(24, 6, 6, 5, half_rows=3, replied_below=4),
         Q: PartitionProgress(24, 7, 9, 8, 7, 1),
     }
-    assert advanced(known, close, 24, {Q: 9}, {})[Q].half_below == 9
-    assert advanced(known, close, 25, None, {})[Q] == PartitionProgress(25, 9)
+    assert advanced(known, close, 24, {Q: 9}, {}, {})[Q].half_below == 9
+    assert advanced(known, close, 25, None, {}, {})[Q] == PartitionProgress(25, 9)
     later = Close(25, {P: 6, Q: 9}, 30, {P: 11, Q: 12})
-    assert advanced(known, later, 25, None, {})[P] == PartitionProgress(25, 6)
-    assert advanced(known, later, 30, None, {})[P] == PartitionProgress(30, 11)
+    assert advanced(known, later, 25, None, {}, {})[P] == PartitionProgress(25, 6)
+    assert advanced(known, later, 30, None, {}, {})[P] == PartitionProgress(30, 11)
 
 
 @pytest.mark.parametrize(
