@@ -220,8 +220,8 @@ PLANTED = {
         "3",
         "D forgets the chunks of the slot before this one",
         "wheel/dequeue/phase_and_position.py",
-        "before = self.half_below if self.delivered_slot == delivered_slot else {}",
-        "before = {}",
+        "before, rows = (self.half_below, self.half_rows) if is_same else ({}, {})",
+        "before, rows = {}, self.half_rows if is_same else {}",
     ),
     "apply-twice": Planted(
         "3",

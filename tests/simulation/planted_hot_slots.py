@@ -12,6 +12,15 @@ HOT_SLOTS = {
         "RankCounter(half_rows)",
         "RankCounter({})",
     ),
+    "hot-rows-of-chunk": Planted(
+        "bytes",
+        "a topic without a row in a chunk has none out of the slot",
+        "wheel/dequeue/phase_and_position.py",
+        "{**rows, **half_rows}",
+        "half_rows",
+        test="unit/wheel/dequeue/test_phase_and_position.py::"
+        "test_the_chunks_of_a_slot_raise_d_of_each_partition",
+    ),
     "hot-by-id": Planted(
         "4",
         "the rows of a key are judged one by one",

@@ -114,7 +114,7 @@ class IdIndex:
             self.close()
             return LookedUp(dict(self._scan(hashes, commit)), _NONE, _NONE, _NONE)
         live, delivered, cancelled = (
-            _Found([run.bounds(hashes, kind) for run in self._runs], len(hashes))
+            _Selected([run.bounds(hashes, kind) for run in self._runs], len(hashes))
             for kind in (LIVE, DELIVERED, CANCELLED)
         )
         taken = live.count if whole else _within(live.count, self._rows_max)
@@ -284,7 +284,7 @@ class _Run:
         return rest
 
 
-class _Found:
+class _Selected:
     """The rows of some hashes in one class, in all runs.
 
     Attributes:

@@ -329,8 +329,8 @@ class DequeueSection(Section):
     """The policy for a slot's timers in excess of `hot_slot_limit`: they leave with the slot, are
     spread over `hot_slot_window`, or become dead letters."""
     hot_slot_limit: Annotated[int, Field(ge=1)] = 10_000
-    """Up to this number, all timers of a slot leave with it. From here to twice the number, a
-    growing share is excess; beyond that, every timer is."""
+    """Up to this number, all timers of a timer topic in a slot leave with it. From here to twice
+    the number, a growing share is excess; beyond that, every timer is."""
     hot_slot_window: Duration = timedelta(minutes=1)
     """The time over which the excess is spread; at most `timer.roll_window`."""
     compression: Codec = "none"
