@@ -27,7 +27,8 @@ def shard(
     broker: SharedBroker, unique_name: Callable[[str], str], tmp_path: Path
 ) -> Iterator[IngestShard]:
     made = IngestShard(tmp_path, broker.bootstrap_servers, unique_name("delayed"))
-    made.config.write_text(made.config.read_text().replace("= 2000", f"= {ROWS_MAX}"))
+    limits = f'= {ROWS_MAX}\nmax_bytes_per_trigger = "240MiB"'  # the default fits
+    made.config.write_text(made.config.read_text().replace("= 2000", limits))
     yield made
     made.close()
 
