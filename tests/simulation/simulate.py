@@ -141,7 +141,9 @@ def run_all(folder: Path, seeds: list[int], *, until_violation: bool) -> Outcome
     """These seeds, in several processes; no more behind the first violation."""
     pieces = [seeds[at : at + AT_ONCE] for at in range(0, len(seeds), AT_ONCE)]
     outcome = Outcome()
-    with multiprocessing.get_context("forkserver").Pool(PROCESSES, prepare, maxtasksperchild=_PIECES_MAX) as pool:
+    with multiprocessing.get_context("forkserver").Pool(
+        PROCESSES, prepare, maxtasksperchild=_PIECES_MAX
+    ) as pool:
         outcomes = pool.imap(partial(run_some, folder, until_violation), pieces)
         console = Console(stderr=True)
         for found in track(outcomes, f"each {AT_ONCE} seeds", len(pieces), console=console):

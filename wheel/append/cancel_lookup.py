@@ -285,8 +285,8 @@ def _settled(
     """Selects the timers that a cancel of their id need not look at, for each class of the index.
 
     These are all copies of a timer whose last copy is cancelled, or lies in a slot up to `until`,
-    unless it is the newest timer of its id, or the id has few. Of an id that was looked at in part
-    the newest is not known.
+    unless it is the newest of its id that was looked at, or the id has few and was looked at whole.
+    So the newest timer of an id is always looked at: the outcome of a later cancel depends on it.
     """
     none = np.zeros(len(timers), np.bool_)
     if len(timers) < rows_min and not partial.any():
@@ -301,8 +301,7 @@ def _settled(
     result = {}
     for kind, is_over in ((CANCELLED, cancelled), (DELIVERED, left & ~cancelled)):
         over = none.copy()
-        kept = last_of_group & ~partial[order]
-        over[order] = (is_over & ~kept)[last_copy][timer]
+        over[order] = (is_over & ~last_of_group)[last_copy][timer]
         result[kind] = over & (many | partial)
     return result
 

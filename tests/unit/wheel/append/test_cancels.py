@@ -539,6 +539,11 @@ def test_all_timers_of_an_id_are_cancelled_though_a_batch_looks_at_few(tmp_path:
         world.append(*(replace(chase, offset=offset + n) for n, chase in enumerate(chases)))
         offset, met = offset + len(chases), met + len(chases)
     assert met <= 8, "a batch stops ten, and the next one takes them out"
-    assert world.answers() == [("timers-1@1", "cancelled"), ("timers-0@35", "cancelled")]
+    told = [("timers-1@1", "cancelled"), ("timers-0@35", "cancelled")]
+    assert world.answers() == told
+    world.append(cancel(offset))
+    world.at_slot(21)
+    told.append((f"timers-0@{offset}", "cancelled"))
+    assert world.answers() == told, "the newest timer of an id is always looked at"
     world.at_slot(63)
     assert world.sources() == []
