@@ -18,7 +18,7 @@ that may block runs in the loop:
 - `flush` waits in the loop's executor, and so does `close` in the producer's thread.
 
 A cancelled task loses its result only: a record that was handed over stays written. One that still
-waits for the thread is not written. What it has begun in the executor goes on, and the next task
+waits for the thread is not written. What it has begun in the executor continues, and the next task
 waits for that: tasks with a time-out, however many, leave the executor to others.
 """
 
@@ -135,7 +135,7 @@ class AsyncDelayProducer:
         self._calls = ThreadPoolExecutor(1, f"duewheel {timer_topic}")
         self._started = False
         self._producer: DelayProducer | None = None
-        self._asked: dict[str, asyncio.Future[Any]] = {}  # for topics' metadata, by topic
+        self._metadata: dict[str, asyncio.Future[Any]] = {}  # for topics' metadata, by topic
         self._order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # of direct sends
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by id
         self._attempt: _Attempt | None = None  # however many cancels wait, one thread does
@@ -244,13 +244,13 @@ class AsyncDelayProducer:
 
     def _described(self, producer: DelayProducer, topic: str) -> asyncio.Future[Any]:
         """Returns what is done once kafka-python has the metadata of a topic, or fails."""
-        asked = self._asked.get(topic)
-        if asked is None or (asked.done() and _has_failed(asked)):
+        described = self._metadata.get(topic)
+        if described is None or (described.done() and _has_failed(described)):
             loop = asyncio.get_running_loop()
-            asked = loop.run_in_executor(None, producer.partitions_for, topic)
-            asked.add_done_callback(_has_failed)
-            self._asked[topic] = asked
-        return asked
+            described = loop.run_in_executor(None, producer.partitions_for, topic)
+            described.add_done_callback(_has_failed)
+            self._metadata[topic] = described
+        return described
 
     def _hand_over(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Makes a call in the producer's thread, after those that were made before."""
