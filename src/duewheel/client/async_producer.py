@@ -103,9 +103,9 @@ class _Attempt:
 
     async def __aexit__(self, *_: object) -> None:
         self._waiting -= 1
-        self.let_go()
+        self.release()
 
-    def let_go(self, *_: object) -> None:
+    def release(self, *_: object) -> None:
         """Gives the number back, if no call waits for it any more."""
         if not self._waiting and self.connected.done() and not _has_failed(self.connected):
             self._answers.failed(self.connected.result())
@@ -236,7 +236,7 @@ class AsyncDelayProducer:
             if attempt is None or attempt.connected.done():  # the reader has failed since
                 loop = asyncio.get_running_loop()
                 attempt = _Attempt(answers, loop.run_in_executor(None, answers.expect))
-                attempt.connected.add_done_callback(attempt.let_go)
+                attempt.connected.add_done_callback(attempt.release)
                 self._attempt = attempt
             async with attempt:
                 number = answers.expect_now()
