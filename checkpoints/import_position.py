@@ -3,7 +3,8 @@
 The transaction that writes timers writes it, under the key `import:<name>`. The value is JSON:
 
     lines     how many lines were read
-    sha256    of these lines' bytes: a file that begins with other lines is another file
+    sha256    of these lines' bytes, each with a newline: a file that begins with other lines is
+              another file
     written   how many of them were written, as timers or cancels
 """
 
@@ -52,9 +53,12 @@ class ImportPosition:
             return cls()
         try:
             found = json.loads(value)
-            return cls(integer(found["lines"]), name(found["sha256"]), integer(found["written"]))
+            lines, written = integer(found["lines"]), integer(found["written"])
+            if not 0 <= written <= lines:
+                raise ValueError(f"{written} of {lines} lines are written")
+            return cls(lines, name(found["sha256"]), written)
         except MISSHAPEN as error:
             raise RecoveryRefused(
-                f"the position of the import {import_name!r} cannot be read: {error!r}; an earlier "
-                "version wrote others: take another --name"
+                f"the position of the import {import_name!r} cannot be read: {error!r}; another "
+                "--name begins at the first line, and sends those once more that are sent"
             ) from error

@@ -74,6 +74,8 @@ class QuotaWaiting(NamedTuple):
                     for number, (first, end) in partitions.items()
                 },
             )
+            if not all(0 <= first <= end for first, end in found.ranges.values()):
+                raise ValueError("these are no offsets of a partition")
         except (FileNotFoundError, *MISSHAPEN):
             return cls()
         return found if abs(now_ms - found.at_ms) <= VALID_MS else cls()

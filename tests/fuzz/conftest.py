@@ -4,17 +4,18 @@ The parsers of foreign bytes, by the file that tests them (test_fuzzed.py compar
 
 test_record_batches.py    schemas/wire/batch_reader schemas/wire/record_reader kafka/compression
                           kafka/log/columns schemas/request/parser
-test_records.py           schemas/wire/record_rows kafka/log/records client/replies ops/receipts
-                          schemas/receipts ops/dlq_list checkpoints/import_position
-                          checkpoints/reshard_records checkpoints/held_copies recurring/records
-                          recurring/schedule
+test_records.py           schemas/wire/record_rows kafka/log/records client/replies
+                          client/retry_headers ops/receipts schemas/receipts ops/dlq_list
+                          checkpoints/import_position checkpoints/reshard_records
+                          checkpoints/held_copies recurring/records recurring/schedule
 test_requests.py          schemas/request/parser schemas/dead_letters schemas/wire/copy_mac
-test_lines_and_bodies.py  ops/timer_lines serve/app client/handle
+test_lines_and_bodies.py  ops/timer_lines ops/schedules serve/app client/handle
 test_config.py            config/settings config/durations
 test_checkpoints.py       checkpoints/state_file checkpoints/progress checkpoints/progress_mirror
                           checkpoints/durable_checkpoint checkpoints/cancel_bounds
                           checkpoints/recovery_decision checkpoints/dlq_replay_position
-                          checkpoints/config_epochs streaming/batch_attempt
+                          checkpoints/config_epochs checkpoints/quota_waiting
+                          checkpoints/timer_topics_file streaming/batch_attempt
                           streaming/spark_checkpoint
 test_wheel_files.py       wheel/storage/full_check wheel/storage/cancel_log
                           wheel/storage/message_store wheel/storage/timer_log

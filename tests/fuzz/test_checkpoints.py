@@ -26,9 +26,13 @@ from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.fs import HOST_FS, checked_line
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.progress_mirror import Mirror
+from duewheel.checkpoints.quota_waiting import FILE_NAME as QUOTA_WAITING_FILE
+from duewheel.checkpoints.quota_waiting import QuotaWaiting
 from duewheel.checkpoints.recovery_decision import FILE_NAME as RECOVERY_FILE
 from duewheel.checkpoints.recovery_decision import Keep, Local, RecoveryRecord, decide
 from duewheel.checkpoints.state_file import Damage, State
+from duewheel.checkpoints.timer_topics_file import FILE_NAME as TIMER_TOPICS_FILE
+from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.errors import ConfigError, CorruptFile, DuewheelError, RecoveryRefused
 from duewheel.streaming.batch_attempt import FILE_NAME as BATCH_LIMIT_FILE
 from duewheel.streaming.batch_attempt import ROWS_MIN, Attempt
@@ -57,6 +61,7 @@ LOCAL = Local(
     undone=False,
     pending=None,
 )
+NOW_MS = 1_800_000_000_000
 INT64 = range(-(2**63), 2**63)
 
 
@@ -271,6 +276,44 @@ def test_other_bounds_of_cancels(
         require_marks(found.blind)
     elif found is not None:
         assert found == bounds
+
+
+@given(data=st.data(), checked=st.booleans())
+def test_other_messages_that_wait(
+    folder: Path, damage: Change, alter: Change, data: st.DataObject, checked: bool
+) -> None:
+    """It is a hint only: what cannot be read says that nothing waits."""
+    waiting = QuotaWaiting(NOW_MS, {("orders.delayed", 0): (5, 120), ("bills", 11): (0, 7)})
+    waiting.write(folder)
+    path = folder / QUOTA_WAITING_FILE
+    line = path.read_bytes()
+    text = line.partition(b" ")[2]
+    path.write_bytes(checked_line(alter(data, text)) if checked else damage(data, line))
+    found = QuotaWaiting.read(folder, NOW_MS)
+    assert set(found.by_topic) <= {topic for topic, _ in found.ranges}
+    assert all(count >= 0 for count in found.by_topic.values())
+    below = found.below(MARKS)
+    assert below.keys() == MARKS.keys() and all(below[p] <= MARKS[p] for p in MARKS)
+    if not checked:
+        assert found in [waiting, QuotaWaiting()]
+
+
+@given(data=st.data(), checked=st.booleans())
+def test_other_timer_topics(
+    folder: Path, damage: Change, alter: Change, data: st.DataObject, checked: bool
+) -> None:
+    topics = TopicSet(("bills", "orders.delayed"), {"x": "compacted"}, {"bills": "cut short"})
+    topics.write(folder)
+    path = folder / TIMER_TOPICS_FILE
+    line = path.read_bytes()
+    text = line.partition(b" ")[2]
+    path.write_bytes(checked_line(alter(data, text)) if checked else damage(data, line))
+    found = TopicSet.read(folder)
+    if checked and found is not None:
+        named = [*found.topics, *found.left_out.items(), *found.faulty.items()]
+        assert json.dumps(named, ensure_ascii=False).encode()
+    elif found is not None:
+        assert found == topics
 
 
 @given(data=st.data(), checked=st.booleans())

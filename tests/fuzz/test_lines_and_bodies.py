@@ -17,7 +17,11 @@ from tests.harness.served import TOKEN, RecordingProducer, bearer, fill, served,
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
+from duewheel.ops import dlq_replay, schedules
+from duewheel.ops.dlq_replay import Selection
+from duewheel.ops.schedules import ScheduledMessage, Times, accepted_schedule
 from duewheel.ops.timer_lines import fields_of, record_of
+from duewheel.recurring.schedule import Schedule
 from duewheel.serve.access import Access
 
 Change = Callable[[st.DataObject, bytes], bytes]
@@ -41,12 +45,24 @@ COPY: dict[str, Any] = {
         "partitions": 2,
     }
 }
+JSON = {"content-type": "application/json"}
 HANDLE = RecallHandle("timers", 0, 17, 1_800_000_000_000, "order 8821")
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/timers": TIMER,
     f"/v1/timers/{HANDLE.encode()}/reschedule": {"delay": "2m"},
     "/v1/cancel": {"filter": {"topic": "orders", "key": "k", "from": "5"}, "dry_run": True},
 }
+SCHEDULE: dict[str, Any] = {
+    "cron": "0 9 * * 1-5",
+    "zone": "Europe/Berlin",
+    "missed": "one",
+    "target": "orders",
+    "value": "report",
+    "key_base64": "/w==",
+    "headers": [{"name": "a", "value": "1"}, {"name": "b", "value_base64": "/w=="}],
+}
+EVERY = {"every": "90s", "target": "orders", "value_base64": "AA==", "timer_topic": "timers"}
+REPLAY = {"code": "bad_due_time", "to_topic": "orders", "limit": 10, "dry_run": True}
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +99,58 @@ def test_any_body_of_a_request(
 ) -> None:
     """An answer with a reason: 5xx would be a failure of the server's own."""
     body = data.draw(st.sampled_from([damage, alter]))(data, json.dumps(BODIES[path]).encode())
-    response = client.post(path, content=body, headers={"content-type": "application/json"})
+    response = client.post(path, content=body, headers=JSON)
     assert response.status_code < 500, response.text
     assert response.json()
+
+
+@given(data=st.data(), body=st.sampled_from([SCHEDULE, EVERY]))
+def test_any_body_of_a_schedule(
+    client: TestClient,
+    settings: Settings,
+    damage: Change,
+    alter: Change,
+    data: st.DataObject,
+    body: dict[str, Any],
+) -> None:
+    """Refused before Kafka is asked, or a schedule whose record is read as it was written."""
+    changed = data.draw(st.sampled_from([damage, alter]))(data, json.dumps(body).encode())
+    made: list[Schedule] = []
+
+    def put(_: Settings, name: str, times: Times, message: ScheduledMessage, wait_s: float) -> Any:
+        assert 0 <= wait_s <= 30
+        made.append(accepted_schedule(settings, name, times, message))
+        return {"name": name, "state": "active", "applied": True}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schedules, "put", put)  # the rest of it needs Kafka
+        response = client.put("/v1/schedules/daily", content=changed, headers=JSON)
+    assert response.status_code < 500, response.text
+    assert (response.status_code == 200) == bool(made) and response.json()
+    for schedule in made:
+        assert Schedule.decode("daily", schedule.encode(), 0) == schedule
+
+
+@given(data=st.data())
+def test_any_body_of_a_replay(
+    client: TestClient, damage: Change, alter: Change, data: st.DataObject
+) -> None:
+    changed = data.draw(st.sampled_from([damage, alter]))(data, json.dumps(REPLAY).encode())
+    made: list[Selection] = []
+
+    def replay(_: Settings, selection: Selection, *, dry_run: bool) -> dict[str, Any]:
+        assert type(dry_run) is bool
+        made.append(selection)
+        return {"dry_run": dry_run, "replayed": 0, "topics": {}, "refused": {}}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dlq_replay, "replay", replay)  # it needs Kafka
+        response = client.post("/v1/dead-letters/replay", content=changed, headers=JSON)
+    assert response.status_code < 500, response.text
+    assert (response.status_code == 200) == bool(made) and response.json()
+    for selection in made:
+        assert selection.limit is not None and 1 <= selection.limit <= 10_000
+        assert all((t or "").encode() is not None for t in (selection.code, selection.to_topic))
 
 
 @given(data=st.data())

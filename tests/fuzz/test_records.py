@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from duewheel.checkpoints.dlq_replay_position import ReplayPosition
 from duewheel.checkpoints.import_position import ImportPosition
 from duewheel.checkpoints.reshard_records import is_unfinished_notice, notice
 from duewheel.client.replies import answers_in
+from duewheel.client.retry_headers import Attempts, Failure, error_text, own_headers
 from duewheel.errors import ConfigError, RecoveryRefused
 from duewheel.kafka.log.columns import committed_records, rows_of
 from duewheel.kafka.log.leader_requests import Fetched
@@ -28,13 +30,33 @@ from duewheel.ops.receipts import ReceiptFilter, matching
 from duewheel.recurring.records import owner_of, read_changes, read_table
 from duewheel.recurring.schedule import FiringPosition, Schedule
 from duewheel.schemas.dead_letters import DeadLetter
-from duewheel.schemas.header_names import ANSWER, ERROR_CODE, SOURCE, Answer
+from duewheel.schemas.header_names import (
+    ANSWER,
+    ERROR_CODE,
+    RETRY_ATTEMPT,
+    RETRY_DEADLINE_MS,
+    RETRY_FIRST,
+    RETRY_HISTORY,
+    SOURCE,
+    Answer,
+)
 from duewheel.schemas.receipts import Receipt
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.single_record import encode
 
 Change = Callable[[st.DataObject, bytes], bytes]
+
+
+class Consumed(NamedTuple):
+    """The part of a consumer's record that retries read."""
+
+    topic: str
+    partition: int
+    offset: int
+    headers: Sequence[tuple[str, bytes | None]]
+
+
 PLACE = ("timers", 0)
 
 
@@ -109,6 +131,45 @@ def test_any_listed_dead_letter(damage: Change, data: st.DataObject) -> None:
     for record in records_of(fetched_of(sealed_body(body, 1))):
         letter = DeadLetter(*record[1:-1], headers=tuple(record.headers))
         assert json.dumps(letter_row(letter, position), ensure_ascii=False).encode()
+
+
+def retried(headers: list[tuple[str, bytes | None]]) -> Attempts:
+    """What a consumer reads, and what it writes with its next failure."""
+    found = Attempts.of(Consumed("orders", 0, 17, headers))
+    assert found.attempt >= 1
+    failure = Failure.of(found.attempt, 1_800_000_000_000, OSError("no"), error_text)
+    after = found.after(failure, found.deadline_ms)
+    written = after.headers(after.attempt)
+    assert all(type(name) is str and type(value) is bytes for name, value in written)
+    assert sum(len(value) for _, value in written) < 20_000
+    if after.attempt < 10**6:
+        assert Attempts.of(Consumed("elsewhere", 0, 0, written)) == after
+    return found
+
+
+ENTRY = {"attempt": 1, "at_ms": 1_800_000_000_000, "error": "OSError", "text": "no"}
+HISTORY = json.dumps([ENTRY, {**ENTRY, "attempt": 2}]).encode()
+
+
+@given(data=st.data())
+def test_any_headers_of_a_retry(damage: Change, alter: Change, data: st.DataObject) -> None:
+    """They are a producer's as well: what does not parse counts as absent, and ends no consumer."""
+    sample = {
+        RETRY_ATTEMPT: b"3",
+        RETRY_FIRST: b"orders-1@7",
+        RETRY_DEADLINE_MS: b"1800000000000",
+        RETRY_HISTORY: HISTORY,
+    }
+    assert retried(list(sample.items())).attempt == 3
+    name = data.draw(st.sampled_from(sorted(sample)))
+    change = data.draw(st.sampled_from([damage, alter] if name == RETRY_HISTORY else [damage]))
+    headers: list[tuple[str, bytes | None]] = list(
+        {**sample, name: change(data, sample[name])}.items()
+    )
+    if data.draw(st.booleans()):
+        headers.append((data.draw(st.sampled_from(sorted(sample))), None))
+    retried(headers)
+    assert own_headers(Consumed("orders", 0, 17, [*headers, ("own", None)])) == [("own", b"")]
 
 
 # ---- state records ------------------------------------------------------------------------------

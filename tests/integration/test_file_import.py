@@ -27,6 +27,7 @@ from duewheel.config.settings import load
 from duewheel.errors import ConfigError, PublishDoubt
 from duewheel.kafka import transactional_producer
 from duewheel.ops.file_import import Choice, import_lines
+from duewheel.ops.timer_lines import LINE_BYTES_MAX
 from duewheel.schemas.wire.single_record import Header
 
 pytestmark = pytest.mark.kafka
@@ -150,6 +151,22 @@ def test_another_file_under_the_name_is_refused(shard: SparklessShard) -> None:
         "written": 1,
     }
     assert imported(shard, lines_of(rows[0]), name="other")["written"] == 1
+
+
+def test_a_last_line_without_a_newline_is_the_same_once_others_follow(
+    shard: SparklessShard,
+) -> None:
+    later = now_ms() + HOUR_MS
+    first, added = lines_of(timer(shard, "a", later)), lines_of(timer(shard, "b", later))
+    assert counts(imported(shard, first.rstrip(b"\n"))) == {"read": 1, "written": 1}
+    assert counts(imported(shard, first + added)) == {"already_done": 1, "read": 1, "written": 1}
+
+
+def test_a_rest_of_a_line_too_long_is_no_timer(shard: SparklessShard) -> None:
+    rows = [timer(shard, key, now_ms() + HOUR_MS) for key in "ab"]
+    content = b"x" * (LINE_BYTES_MAX + 1) + lines_of(*rows)
+    verdict = imported(shard, content, skip_refused=True)
+    assert (verdict["refused"], keys_taken(shard)) == ({"unusable": 2}, [b"b"])
 
 
 @pytest.mark.parametrize("committed", [True, False])

@@ -98,8 +98,8 @@ class Delays:
         """
         options = dict(body["options"])
         eta, countdown = options.pop("eta", None), options.pop("countdown", None)
-        when: dict[str, Any] = {"delay": timedelta(seconds=countdown or 0)}
-        if eta is not None:
+        when: dict[str, Any] = {"delay": timedelta(seconds=max(0, countdown or 0))}
+        if eta is not None and not countdown:  # as in Celery, where a countdown replaces an eta
             when = {"deliver_at": maybe_make_aware(maybe_iso8601(eta), self._app.timezone)}
         if isinstance(
             options.get("expires"), numbers.Real
@@ -122,6 +122,7 @@ class Delays:
         Raises:
             SecurityError: the record is not signed with one of the keys.
             NotRegistered: this app has no such task.
+            TypeError: the task has other arguments than when it was written.
             OperationalError: Celery's broker does not take it: forward the record again.
         """
         given = dict(record.headers).get(SIGNATURE) or b""
@@ -166,6 +167,10 @@ class DelayedTask(Task):  # type: ignore[misc]  # Celery brings no types
     ) -> AsyncResult:
         """As Celery's. Without Delays, in eager mode, or with neither eta nor countdown it is
         Celery's.
+
+        Raises:
+            TypeError: the arguments are not the task's. The forwarder, which serves every task,
+                would raise it when the task is due.
         """
         delays = getattr(self.app, _ATTRIBUTE, None)
         waits = options.get("eta") is not None or options.get("countdown")
@@ -173,6 +178,8 @@ class DelayedTask(Task):  # type: ignore[misc]  # Celery brings no types
             return super().apply_async(
                 args, kwargs, task_id, producer, link, link_error, shadow, **options
             )
+        if self.typing:
+            self.__header__(*(args or ()), **(kwargs or {}))  # Celery's check
         task_id = task_id or uuid()
         given = {"link": link, "link_error": link_error, "shadow": shadow, **options}
         kept = {name: value for name, value in given.items() if value is not None}

@@ -114,15 +114,32 @@ class DeferredCalls:
             record: of the target topic, as a consumer without deserializers returns it.
 
         Raises:
-            LookupError: no function of this name is decorated in this process.
+            LookupError: the record is no call, or no function of this name is decorated in this
+                process. Nothing was called.
             Exception: the function's own; its transaction is rolled back.
         """
-        call = json.loads(record.value)
-        if call["function"] not in self._functions:
-            raise LookupError(f"{call['function']} is no deferred function of this process")
+        name, args, kwargs = _call_in(record)
+        if name not in self._functions:
+            raise LookupError(f"{name} is no deferred function of this process")
         close_old_connections()
         with transaction.atomic(using=self._using):
-            self._functions[call["function"]](*call["args"], **call["kwargs"])
+            self._functions[name](*args, **kwargs)
+
+
+def _call_in(record: Any) -> tuple[str, list[Any], dict[str, Any]]:
+    """Reads the call of a record; another writer of the topic can write anything.
+
+    Raises:
+        LookupError: it has none.
+    """
+    try:
+        call = json.loads(record.value or b"")
+    except (ValueError, RecursionError):
+        call = None
+    match call:
+        case {"function": str(name), "args": list(args), "kwargs": dict(kwargs)}:
+            return name, args, kwargs
+    raise LookupError("the record is no deferred call")
 
 
 class DeferredFunction(Generic[P, T]):

@@ -57,8 +57,10 @@ def send_file(settings: Settings, file: str, defaults: Mapping[str, Any], output
 
     written = refused = line = 0
     with opened(file) as lines:
+        # What is no UTF-8 is refused with its line.
+        text = TextIOWrapper(lines, "utf-8", errors="surrogateescape")
         try:
-            for row in send_lines(settings, TextIOWrapper(lines, "utf-8"), defaults):
+            for row in send_lines(settings, text, defaults):
                 line = row["line"]
                 if "error" in row:
                     refused += 1
@@ -107,13 +109,14 @@ def opened(file: str) -> Iterator[BinaryIO]:
     """Opens a file for reading; `-` is stdin.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: it cannot be opened.
     """
     if file == "-":
         yield sys.stdin.buffer
         return
     try:
-        with Path(file).open("rb") as content:
-            yield content
+        content = Path(file).open("rb")  # noqa: SIM115 - only its own errors name the file
     except OSError as error:
         raise ConfigError(f"--file {file}: {error.strerror}") from error
+    with content:
+        yield content

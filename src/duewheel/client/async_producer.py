@@ -18,7 +18,8 @@ that may block runs in the loop:
 - `flush` waits in the loop's executor, and so does `close` in the producer's thread.
 
 A cancelled task loses its result only: a record that was handed over stays written. One that still
-waits for the thread is not written.
+waits for the thread is not written. What it has begun in the executor continues, and the next task
+waits for that: tasks with a time-out, however many, leave the executor to others.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ def _awaited(
 
     @functools.wraps(method)
     async def call(self: AsyncDelayProducer, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        producer = self._opened()
+        self._opened()
         async with self._turn(kwargs.get("id") or kwargs.get("key")):
+            producer = self._opened()  # it may have been closed meanwhile
             handed = self._hand_over(lambda: method(producer, *args, **kwargs))
         return await asyncio.wrap_future(await handed)
 
@@ -79,6 +81,36 @@ def _requested(
     return call
 
 
+class _Attempt:
+    """The connecting of the reader of replies, which all calls that wait for it share, and its
+    failure, too. Its own number keeps the reader until each of them has one.
+
+    Attributes:
+        connected: the number.
+    """
+
+    def __init__(self, answers: AnswerReader, connected: asyncio.Future[int]) -> None:
+        self._answers, self.connected = answers, connected
+        self._waiting = 0
+
+    async def __aenter__(self) -> None:
+        self._waiting += 1
+        try:
+            await asyncio.shield(self.connected)
+        except BaseException:
+            await self.__aexit__()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._waiting -= 1
+        self.release()
+
+    def release(self, *_: object) -> None:
+        """Gives the number back, if no call waits for it any more."""
+        if not self._waiting and self.connected.done() and not _has_failed(self.connected):
+            self._answers.failed(self.connected.result())
+
+
 class AsyncDelayProducer:
     """See the module's head. Belongs to the loop that has started it; not thread-safe.
 
@@ -103,10 +135,10 @@ class AsyncDelayProducer:
         self._calls = ThreadPoolExecutor(1, f"duewheel {timer_topic}")
         self._started = False
         self._producer: DelayProducer | None = None
-        self._described: set[str] = set()  # topics whose metadata kafka-python has
+        self._metadata: dict[str, asyncio.Future[Any]] = {}  # for topics' metadata, by topic
         self._order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # of direct sends
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by id
-        self._connecting = asyncio.Lock()  # however many cancels wait, one thread does
+        self._attempt: _Attempt | None = None  # however many cancels wait, one thread does
 
     schedule = _awaited(DelayProducer.schedule)
     cancel = _requested(DelayProducer.cancel)
@@ -152,9 +184,7 @@ class AsyncDelayProducer:
             return future_of(f'record for "{topic}"', sent, lambda at: at)
 
         async with self._order[where]:  # fair, so that no send overtakes one that waits
-            if where not in self._described:
-                await asyncio.to_thread(producer.partitions_for, where)
-                self._described.add(where)
+            await asyncio.shield(self._described(producer, where))
             self._opened()  # it may have been closed meanwhile
             handed = self._hand_over(write)
         return await asyncio.wrap_future(await handed)
@@ -201,28 +231,35 @@ class AsyncDelayProducer:
             KafkaUnavailable, ConfigError: as `AnswerReader.expect`.
         """
         number = answers.expect_now()
-        if number is not None:
-            return number
-        async with self._connecting:
-            number = answers.expect_now()
-            if number is not None:
-                return number
-            waiting = asyncio.get_running_loop().run_in_executor(None, answers.expect)
-            try:
-                return await asyncio.shield(waiting)
-            except asyncio.CancelledError:
-                waiting.add_done_callback(functools.partial(_release, answers))
-                raise
+        while number is None:
+            attempt = self._attempt
+            if attempt is None or attempt.connected.done():  # the reader has failed since
+                loop = asyncio.get_running_loop()
+                attempt = _Attempt(answers, loop.run_in_executor(None, answers.expect))
+                attempt.connected.add_done_callback(attempt.release)
+                self._attempt = attempt
+            async with attempt:
+                number = answers.expect_now()
+        return number
+
+    def _described(self, producer: DelayProducer, topic: str) -> asyncio.Future[Any]:
+        """Returns what is done once kafka-python has the metadata of a topic, or fails."""
+        described = self._metadata.get(topic)
+        if described is None or (described.done() and _has_failed(described)):
+            loop = asyncio.get_running_loop()
+            described = loop.run_in_executor(None, producer.partitions_for, topic)
+            described.add_done_callback(_has_failed)
+            self._metadata[topic] = described
+        return described
 
     def _hand_over(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Makes a call in the producer's thread, after those that were made before."""
         return asyncio.get_running_loop().run_in_executor(self._calls, call)
 
 
-def _release(answers: AnswerReader, waiting: asyncio.Future[int]) -> None:
-    """Lets the reader of replies go that a cancelled task has waited for."""
-    if not waiting.cancelled() and waiting.exception() is None:
-        answers.failed(waiting.result())
+def _has_failed(ended: asyncio.Future[Any]) -> bool:
+    """Whether it has no result; its error may then be lost without a log line."""
+    return ended.cancelled() or ended.exception() is not None
 
 
 def _close_opened(opening: Future[DelayProducer]) -> None:

@@ -13,10 +13,10 @@ belongs to the import's name, and has a digest of the lines before it: another f
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from hashlib import sha256
 from itertools import islice
 from typing import Any, BinaryIO
@@ -29,8 +29,9 @@ from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt
 from duewheel.kafka import shard_settings
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.state_topic import newest_record, place_of
+from duewheel.ops.file_lines import FileLine, lines_of, next_chunk
 from duewheel.ops.positioned_writes import REFUSALS_MAX, PositionedWriter
-from duewheel.ops.timer_lines import LINE_BYTES_MAX, TimerRecord, fields_of, record_of
+from duewheel.ops.timer_lines import TimerRecord, fields_of, record_of
 from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import key_hashes
@@ -40,6 +41,8 @@ from duewheel.schemas.wire.single_record import encode
 from duewheel.wheel.encoded import Reason, Target
 
 _CHUNK_LINES = 1_000
+_CHUNK_BYTES = 8 << 20  # of memory, and of a transaction, which must end in time
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _SHOWN_MAX = 10  # refused lines in the verdict, with their reasons
 
 
@@ -56,6 +59,14 @@ class Choice:
     name: str
     dry_run: bool = False
     skip_refused: bool = False
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            ConfigError: the name is none; it is a part of a key and of a transactional id.
+        """
+        if not _NAME.fullmatch(self.name):
+            raise ConfigError(f"--name {self.name!r}: 1 to 200 of a-z A-Z 0-9 . _ -")
 
 
 def import_lines(
@@ -99,7 +110,7 @@ class _Line:
     """A line and its record, or why ingest would reject it; an empty line has neither."""
 
     number: int
-    content: bytes
+    read: FileLine
     record: TimerRecord | None = None
     preview: Preview | None = None
     rejection: Rejection | None = None
@@ -175,8 +186,7 @@ class _Import:
     ) -> None:
         self._settings, self._defaults = settings, defaults
         self._choice, self._chunk_lines = choice, chunk_lines
-        # A longer line is read in parts, and the first part is refused.
-        self._lines = iter(partial(file.readline, LINE_BYTES_MAX + 1), b"")
+        self._lines = lines_of(file)
         self._client = ClientSettings(settings.kafka.client_options("consumer"))
         self._contract = factory.contract(settings)
         self._clock = SystemClock()
@@ -246,19 +256,19 @@ class _Import:
         """
         skipped = 0
         for line in islice(self._lines, lines):
-            self._digest.update(line)
+            self._digest.update(line.digested)
             skipped += 1
         if skipped < lines or self._digest.hexdigest() != self._position.sha256:
             raise ConfigError(
                 f"the import {self._choice.name!r} has sent {lines} lines of a file that begins "
-                "otherwise: give that file, or another --name"
+                "otherwise: give that file; under another --name all lines of this one are sent"
             )
 
     def _send(self) -> bool:
         """Returns whether the end of the file was reached."""
         with progress_bar() as bar:
             task = bar.add_task("lines", total=None)
-            while chunk := list(islice(self._lines, self._chunk_lines)):
+            while chunk := next_chunk(self._lines, self._chunk_lines, _CHUNK_BYTES):
                 first = self._position.lines + 1
                 if not self._send_chunk([_Line(n, c) for n, c in enumerate(chunk, first)]):
                     return False
@@ -288,7 +298,7 @@ class _Import:
         """Returns whether the lines and the position after them are committed."""
         digest = self._digest.copy()
         for line in lines:
-            digest.update(line.content)
+            digest.update(line.read.digested)
         sent = [line for line in lines if line.record is not None and line.rejection is None]
         before = self._position
         moved = ImportPosition(
@@ -343,11 +353,13 @@ class _Import:
         return lines
 
     def _parsed(self, line: _Line) -> _Line:
-        if not line.content.strip():
+        content, name = line.read.content, f"{self._choice.name}@{line.number}"
+        if line.read.is_rest:
+            return replace(line, rejection=Rejection("unusable", "the rest of a line too long"))
+        if not content.strip():
             return line
-        name = f"{self._choice.name}@{line.number}"
         try:
-            fields = fields_of(line.content, self._defaults)
+            fields = fields_of(content, self._defaults)
             record = record_of(self._settings, fields, name)
         except ConfigError as error:
             rejection = Rejection("unusable", str(error))

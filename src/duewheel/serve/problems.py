@@ -35,6 +35,7 @@ log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = "5"
+_ERRORS_MAX = 20  # of a problem's `errors`: a body has a hundred thousand fields, perhaps
 
 
 class Stopping(DuewheelError):
@@ -141,7 +142,7 @@ async def _invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     errors = [
         {"in": ".".join(str(part) for part in each["loc"]), "detail": each["msg"]}
-        for each in error.errors()
+        for each in error.errors()[:_ERRORS_MAX]
     ]
     detail = "; ".join(f"{each['in']}: {each['detail']}" for each in errors)
     status = HTTPStatus.UNPROCESSABLE_ENTITY

@@ -160,6 +160,25 @@ def test_what_cannot_be_scheduled_is_refused_by_the_caller(shop: CeleryShop) -> 
         shop.remind.apply_async(["order-42"], countdown=41 * 86_400)
 
 
+def test_arguments_that_are_not_the_task_s_are_refused_by_the_caller(shop: CeleryShop) -> None:
+    """The forwarder would raise the error again and again, and forward no other task."""
+    for args, kwargs in (([], {}), (["a", "b"], {}), ([], {"other": 1})):
+        with pytest.raises(TypeError):
+            shop.remind.apply_async(args, kwargs, countdown=60)
+    shop.remind.apply_async(countdown=60, kwargs={"order": "a"})
+    shop.add.s(1).apply_async((2,), countdown=60)
+    assert len(shop.service.pending(TARGET)) == 2
+
+
+def test_a_countdown_below_zero_is_due_now_and_one_replaces_an_eta(shop: CeleryShop) -> None:
+    shop.remind.apply_async(["a"], countdown=-5)
+    shop.service.advance("1s")
+    assert len(shop.forwarded) == 1
+    shop.remind.apply_async(["b"], countdown=3_600, eta=START + timedelta(days=3))
+    shop.service.advance("2h")
+    assert len(shop.forwarded) == 2
+
+
 def test_a_task_that_the_forwarder_lacks_is_refused(shop: CeleryShop) -> None:
     shop.remind.apply_async(["order-42"], countdown=3_600)
     shop.app.tasks.unregister("remind")

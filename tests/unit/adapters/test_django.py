@@ -176,3 +176,19 @@ def test_no_other_function_can_be_named(shop: DjangoShop) -> None:
     call = {"function": "os.system", "args": ["true"], "kwargs": {}}
     with pytest.raises(LookupError, match=r"os\.system is no deferred function"):
         shop.deferred.handle(SimpleNamespace(value=json.dumps(call).encode()))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, b"", b"\xff", b"null", b"[]", b"{}", b"[" * 100_000),
+        b'{"function": ["expire"], "args": [], "kwargs": {}}',
+        b'{"function": "expire", "args": {}, "kwargs": {}}',
+        b'{"function": "expire", "args": [], "kwargs": []}',
+    ],
+)
+def test_what_is_no_call_is_told_from_a_function_that_fails(
+    shop: DjangoShop, value: bytes | None
+) -> None:
+    with pytest.raises(LookupError, match="no deferred call"):
+        shop.deferred.handle(SimpleNamespace(value=value))

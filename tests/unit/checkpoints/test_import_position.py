@@ -16,7 +16,12 @@ def test_it_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [b"", b"[]", b'{"lines": 1}', b'{"lines": 1, "sha256": 2, "written": 0}']
+    "value",
+    [
+        *(b"", b"[]", b'{"lines": 1}', b'{"lines": 1, "sha256": 2, "written": 0}'),
+        b'{"lines": -1, "sha256": "00", "written": 0}',
+        b'{"lines": 1, "sha256": "00", "written": 2}',
+    ],
 )
 def test_other_bytes_are_refused(value: bytes) -> None:
     with pytest.raises(RecoveryRefused, match="the import 'mine' cannot be read"):

@@ -21,6 +21,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert noted.by_topic == {"a": 52, "b": 1}
 
 
+def test_offsets_that_no_partition_has_are_not_read(tmp_path: Path) -> None:
+    for first, end in ((9, 7), (-1, 7)):
+        QuotaWaiting(5, {("a", 0): (first, end)}).write(tmp_path)
+        assert QuotaWaiting.read(tmp_path, 5) == QuotaWaiting()
+
+
 def test_status_and_metrics_have_each_topic_with_a_quota(tmp_path: Path) -> None:
     quotas = {"a": {"quota_per_second": 5}, "b": {"quota_per_second": 100}, "c": {}}
     timer = {"topics": ["a", "b", "c"], "slots": 80_000, "roll_window": "1m", "topic": quotas}

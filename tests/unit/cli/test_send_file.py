@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.harness.served import settings_of
 
-from duewheel.cli.files import send_file
-from duewheel.errors import KafkaUnavailable, Unacknowledged
+from duewheel.cli.files import opened, send_file
+from duewheel.errors import ConfigError, KafkaUnavailable, Unacknowledged
 from duewheel.ops import send_lines
 
 
@@ -28,3 +28,26 @@ def test_the_last_line_that_is_written_is_named(
     file.write_text("")
     with pytest.raises(Unacknowledged, match="2 written, 1 refused, up to line 4; lines behind it"):
         send_file(settings_of(tmp_path), str(file), {}, "text")
+
+
+def test_a_line_that_is_no_text_is_refused_and_stops_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "timers.jsonl"
+    file.write_bytes(b'{"topic": "orders", "delay": "1m", "value": "\xff"}\n{"topic": 7}\n')
+    assert send_file(settings_of(tmp_path), str(file), {}, "text") == 1
+    shown = capsys.readouterr()
+    assert shown.out == "0 written, 2 refused\n"
+    assert "line 1: " in shown.err and "line 2: " in shown.err
+
+
+def test_an_error_beside_the_file_is_not_the_file_s(tmp_path: Path) -> None:
+    file = tmp_path / "timers.jsonl"
+    with (
+        pytest.raises(ConfigError, match=r"--file .*timers.jsonl: No such file"),
+        opened(str(file)),
+    ):
+        pass
+    file.write_bytes(b"")
+    with pytest.raises(BrokenPipeError), opened(str(file)):
+        raise BrokenPipeError  # whoever reads the output has gone

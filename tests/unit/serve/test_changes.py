@@ -83,6 +83,11 @@ def test_a_timer_is_scheduled(client: TestClient, producer: RecordingProducer) -
     }
 
 
+def test_a_body_with_very_many_errors_has_a_short_answer(client: TestClient) -> None:
+    response = client.post("/v1/timers", json={**NEW, **{f"k{n}": 1 for n in range(10_000)}})
+    assert (response.status_code, len(response.json()["errors"])) == (422, 20)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

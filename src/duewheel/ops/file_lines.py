@@ -1,0 +1,60 @@
+"""Reads a file of lines in bounded parts, for `duewheel send --file … --name …`.
+
+A line above LINE_BYTES_MAX is read in parts, so that it needs no more memory than another one. The
+first part is too long, and the others are the rest of a line: each is refused, whatever it
+contains, because a rest may be a whole JSON object that nobody has written as a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from duewheel.ops.timer_lines import LINE_BYTES_MAX
+
+_PART_BYTES = LINE_BYTES_MAX + 1
+
+
+@dataclass(frozen=True, slots=True)
+class FileLine:
+    """A line, or a part of a long one.
+
+    Attributes:
+        content: its bytes, with the newline if there is one.
+        is_rest: the line began in the part before.
+    """
+
+    content: bytes
+    is_rest: bool = False
+
+    @property
+    def digested(self) -> bytes:
+        """The bytes that stand for it in a digest: the last line of a file has a newline there,
+        also before another line is added behind it.
+        """
+        whole = len(self.content) < _PART_BYTES
+        return self.content + b"\n" if whole and not self.content.endswith(b"\n") else self.content
+
+
+def lines_of(file: BinaryIO) -> Iterator[FileLine]:
+    """Reads the lines from the file's position to its end."""
+    is_rest = False
+    while content := file.readline(_PART_BYTES):
+        yield FileLine(content, is_rest)
+        is_rest = len(content) == _PART_BYTES and not content.endswith(b"\n")
+
+
+def next_chunk(lines: Iterator[FileLine], lines_max: int, bytes_max: int) -> list[FileLine]:
+    """Takes the next lines: as many as have `bytes_max` bytes or fewer, but one at least; none at
+    the end. The last one may exceed the bound.
+    """
+    chunk: list[FileLine] = []
+    size = 0
+    while len(chunk) < lines_max and size < bytes_max:
+        line = next(lines, None)
+        if line is None:
+            break
+        chunk.append(line)
+        size += len(line.content)
+    return chunk
