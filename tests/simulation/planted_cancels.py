@@ -219,8 +219,8 @@ CANCELS = {
         "9",
         "the index of ids forgets what is cancelled, though it is the newest of its id",
         LOOKUP,
-        "kept = last_of_group & ~partial[order]",
-        "kept = partial[order] & ~partial[order]",
+        "over[order] = (is_over & ~last_of_group)[last_copy][timer]",
+        "over[order] = is_over[last_copy][timer]",
         test="unit/wheel/append/test_id_index.py::"
         "test_the_newest_timer_of_an_id_is_found_though_it_is_cancelled",
     ),
