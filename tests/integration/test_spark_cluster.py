@@ -122,4 +122,5 @@ stop_session(session)
         env=environment,
         check=False,
     )
-    assert done.stdout.strip() in {"['127.0.0.1']", "['::ffff:127.0.0.1']"}, done.stderr[-3_000:]
+    *_, listening = done.stdout.splitlines() or [""]  # behind the lines of the log
+    assert listening in {"['127.0.0.1']", "['::ffff:127.0.0.1']"}, done.stderr[-3_000:]
