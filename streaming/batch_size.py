@@ -26,7 +26,7 @@ from duewheel.errors import (
     RecoveryRefused,
     SparkUnavailable,
 )
-from duewheel.streaming.batch_attempt import ROWS_MIN, Attempt, End
+from duewheel.streaming.batch_attempt import Attempt, End
 from duewheel.streaming.failure import cause
 from duewheel.streaming.spark_checkpoint import is_ahead, set_aside
 

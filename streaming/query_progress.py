@@ -42,9 +42,7 @@ class QueryProgress:
     processed_rows_per_s: float = 0.0
 
 
-def read_progress(
-    reported: StreamingQueryProgress | None, early_ends: Marks
-) -> QueryProgress:
+def read_progress(reported: StreamingQueryProgress | None, early_ends: Marks) -> QueryProgress:
     """Spark's report as a snapshot.
 
     Args:
