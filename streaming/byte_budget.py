@@ -1,25 +1,28 @@
-"""Ends a task's reading of the topics that have had their share of a batch's bytes.
+"""Ends a task's reading where its share of a batch's bytes is used.
 
 A batch is planned by offsets, behind which may be any number of bytes: a record batch of 4 kB may
-hold 16 MiB, a record a megabyte. Each topic of a task has an equal part of the task's bytes, and is
-read no further once it has had them; so a topic of large records costs the others nothing. Each
-topic has one record batch at least.
+hold 16 MiB, a record a megabyte. So a task reads its ranges in rounds. In a round each topic that
+has unread offsets gets an equal part of the bytes that are left, and each of its partitions an equal
+part of that; what some leave unused is shared in the next round. So a topic of large records costs
+the other topics nothing, and a partition with a backlog costs the other partitions nothing.
 
-The bytes are counted when a record batch has been decompressed: a task exceeds its part by one
-record batch of each topic at most.
+The bytes are counted when a record batch has been decompressed. A topic may exceed its part by one
+record batch; its other partitions are then read no further in this round. The order of the
+partitions is another one in each round, so no partition always loses by this, or always comes last
+in what a broker answers.
 """
 
 from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
 
 from duewheel.schemas.batches import OffsetRanges, TopicPartition
 
 
 class ByteBudget:
-    """The bytes of one task.
-
-    Attributes:
-        ranges: that are to be read. Their ends fall where a topic has had its part.
-    """
+    """The bytes of one task."""
 
     def __init__(self, ranges: OffsetRanges, bytes_max: int) -> None:
         """
@@ -27,30 +30,53 @@ class ByteBudget:
             ranges: planned ones of the task.
             bytes_max: of all records, decompressed.
         """
-        self.ranges = dict(ranges)
-        topics = {topic for topic, _ in ranges}
-        self._left = dict.fromkeys(topics, bytes_max // max(len(topics), 1))
+        self._ends = {partition: until for partition, (_, until) in ranges.items()}
         self._reached = {partition: first for partition, (first, _) in ranges.items()}
-        self._early: dict[TopicPartition, int] = {}
+        self._left = bytes_max
+        self._round: dict[TopicPartition, tuple[int, int]] = {}
+        self._left_of_topic: dict[str, int] = {}
+        self._left_of_partition: dict[TopicPartition, int] = {}
+
+    def rounds(self) -> Iterator[OffsetRanges]:
+        """The ranges of each round. `took` lowers their ends while they are read."""
+        while (unread := self._unread()) and (self._left > 0 or not self._round):
+            partitions = Counter(topic for topic, _ in unread)
+            part = self._left // len(partitions)
+            self._left_of_topic = dict.fromkeys(partitions, part)
+            self._left_of_partition = {each: part // partitions[each[0]] for each in unread}
+            # S311: no secret depends on it
+            order = random.sample(unread, len(unread))  # noqa: S311
+            self._round = {each: (self._reached[each], self._ends[each]) for each in order}
+            yield self._round
 
     def took(self, partition: TopicPartition, octets: int, reached: int) -> None:
-        """A record batch is read.
+        """Counts a record batch that was read.
 
         Args:
-            partition: its.
-            octets: of its records.
-            reached: the offset behind it.
+            partition: of the record batch.
+            octets: of its records; 0 where offsets hold no committed record.
+            reached: the offset after its last one.
         """
         topic = partition[0]
-        self._left[topic] -= octets
+        self._left -= octets
+        self._left_of_topic[topic] -= octets
+        self._left_of_partition[partition] -= octets
         self._reached[partition] = reached
-        if self._left[topic] <= 0:
-            for each, (first, until) in self.ranges.items():
-                if each[0] == topic and self._reached[each] < until:
-                    self.ranges[each] = first, self._reached[each]
-                    self._early[each] = self._reached[each]
+        if self._left_of_topic[topic] <= 0:
+            for each in self._round:
+                if each[0] == topic:
+                    self._end_round_of(each)
+        elif self._left_of_partition[partition] <= 0:
+            self._end_round_of(partition)
 
     @property
     def early_ends(self) -> dict[TopicPartition, int]:
         """Where partitions were read no further, below the ends of their planned ranges."""
-        return dict(self._early)
+        return {each: self._reached[each] for each in self._unread()}
+
+    def _unread(self) -> list[TopicPartition]:
+        return [each for each, end in self._ends.items() if self._reached[each] < end]
+
+    def _end_round_of(self, partition: TopicPartition) -> None:
+        first, until = self._round[partition]
+        self._round[partition] = first, min(until, self._reached[partition])

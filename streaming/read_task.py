@@ -67,11 +67,12 @@ def rows_of(
         folder: as in TaskSettings.
     """
     budget = ByteBudget(share.ranges, share.bytes_max)
-    for part in reader.read(budget.ranges, _PART_BYTES):
-        for records in committed_records(
-            part, budget.ranges, skipped=skipped, cut=_cut_batches, took=budget.took
-        ):
-            yield row_of(parse(records), folder)
+    for ranges in budget.rounds():
+        for part in reader.read(ranges, _PART_BYTES):
+            for records in committed_records(
+                part, ranges, skipped=skipped, cut=_cut_batches, took=budget.took
+            ):
+                yield row_of(parse(records), folder)
     if budget.early_ends:
         yield row_of_early_ends(budget.early_ends)
 

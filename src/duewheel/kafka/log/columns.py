@@ -37,7 +37,7 @@ _KEPT_RECORDS_MAX, _KEPT_BYTES_MAX = RECORDS_MAX, PLAIN_BYTES_MAX
 _NONE_SKIPPED: Mapping[TopicPartition, Sequence[int]] = MappingProxyType({})
 
 Took = Callable[[TopicPartition, int, int], None]
-"""Gets of each record batch: its partition, the bytes of its records, the offset behind it."""
+"""Gets for each record batch its partition, the bytes of its records, and the offset after it."""
 Row = tuple[int, int, bytes | None, bytes | None, tuple[Header, ...]]
 """Offset, timestamp in ms, key, value and headers of a record."""
 
@@ -101,7 +101,8 @@ def committed_records(
         skipped: by partition, the offsets that the operator has skipped.
         cut: keeps batches that the ranges cut; None: they are read again.
         took: called once a batch is decompressed, which is the last of its partition if the range
-            then ends with it.
+            then ends with it. Where what was fetched ends with offsets that hold no committed
+            record, it is called with 0 bytes and the offset after them.
 
     Raises:
         DuewheelError: a broker or the network has damaged a batch; names its partition.
@@ -169,6 +170,8 @@ def _committed_batches(
             yield batch
             if reached >= ranges[partition][1]:
                 return
+        if took is not None:
+            took(partition, 0, min(fetched.end, until))
     except CorruptBatch as error:
         raise unreadable(partition, error) from error
 
