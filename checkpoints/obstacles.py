@@ -6,14 +6,13 @@ start and when something in it changes; `status` reads it. It is a hint, never s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from duewheel.checkpoints.fs import HOST_FS, checked_line
-from duewheel.checkpoints.json_fields import MISSHAPEN, name, read_json
+from duewheel.checkpoints.fs import HOST_FS
+from duewheel.checkpoints.json_fields import MISSHAPEN, name, read_json, swap_json
 
 FILE_NAME = "obstacles"
 
@@ -35,8 +34,8 @@ class Obstacles(NamedTuple):
         Raises:
             OSError: the disk is full, or fails; the old file stays.
         """
-        text = json.dumps({"targets": dict(self.targets), "transaction": self.transaction})
-        HOST_FS.swap_file(directory / FILE_NAME, checked_line(text.encode()))
+        value = {"targets": dict(self.targets), "transaction": self.transaction}
+        swap_json(directory / FILE_NAME, value, HOST_FS)
 
     @classmethod
     def read(cls, directory: Path) -> Obstacles:

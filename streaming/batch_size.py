@@ -20,6 +20,7 @@ from duewheel.errors import (
     BatchTooLarge,
     ConfigError,
     CorruptFile,
+    DiskFull,
     DuewheelError,
     KafkaUnavailable,
     RecoveryPending,
@@ -35,6 +36,7 @@ GROWTH_BATCHES = 10  # before the limit grows
 _NOT_BY_SIZE = (
     ConfigError,
     CorruptFile,
+    DiskFull,
     KafkaUnavailable,
     RecoveryPending,
     RecoveryRefused,

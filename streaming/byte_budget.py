@@ -2,9 +2,9 @@
 
 A batch is planned by offsets, behind which may be any number of bytes: a record batch of 4 kB may
 hold 16 MiB, a record a megabyte. So a task reads its ranges in rounds. In a round each topic that
-has unread offsets gets an equal part of the bytes that are left, and each of its partitions an equal
-part of that; what some leave unused is shared in the next round. So a topic of large records costs
-the other topics nothing, and a partition with a backlog costs the other partitions nothing.
+has unread offsets gets an equal part of the bytes that are left, and each of its partitions an
+equal part of that; what some leave unused is shared in the next round. So a topic of large records
+costs the other topics nothing, and a partition with a backlog costs the other partitions nothing.
 
 The bytes are counted when a record batch has been decompressed. A topic may exceed its part by one
 record batch; its other partitions are then read no further in this round. The order of the
@@ -44,8 +44,7 @@ class ByteBudget:
             part = self._left // len(partitions)
             self._left_of_topic = dict.fromkeys(partitions, part)
             self._left_of_partition = {each: part // partitions[each[0]] for each in unread}
-            # S311: no secret depends on it
-            order = random.sample(unread, len(unread))  # noqa: S311
+            order = random.sample(unread, len(unread))
             self._round = {each: (self._reached[each], self._ends[each]) for each in order}
             yield self._round
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks_to
 from duewheel.checkpoints.fs import HOST_FS
-from duewheel.checkpoints.json_fields import read_json, write_json
+from duewheel.checkpoints.json_fields import read_json, swap_json
 
 _FILE_NAME = "early-ends"
 _BEGINS = "/begins"  # no topic has such a name
@@ -80,7 +80,7 @@ class EarlyEnds:
         ends = {p: max(end, marks.get(p, 0)) for p, end in early.items()}
         ends = {p: end for p, end in ends.items() if end < planned[p]}
         if ends != self.ends:
-            write_json(self._path, marks_to(ends), HOST_FS)
+            swap_json(self._path, marks_to(ends), HOST_FS)
             self.ends = ends
         return {**planned, **ends}
 

@@ -292,12 +292,21 @@ def _rows_below(batch: TimerBatch, marks: Marks) -> Int64:
 
 
 def _require_new(batch: TimerBatch, before: Marks, marks: Marks) -> None:
-    """Asserts the order of rows and marks: a row that is taken twice would be delivered twice."""
-    for index, partition in enumerate(batch.partitions):
-        offsets = batch.offset[batch.partition == index]
-        if len(offsets):
-            assert np.all(offsets[1:] > offsets[:-1]), "offsets rise within a partition"
-            assert offsets[0] >= before.get(partition, 0), "no row is taken twice"
-            assert offsets[-1] < marks[partition], "every row lies below the new mark"
-    for partition, mark in marks.items():
-        assert mark >= before.get(partition, 0), "marks never fall"
+    """Refuses rows that are taken already or twice, which would be delivered twice, and marks that
+    fall or do not cover their rows.
+
+    Raises:
+        AssertionError: a defect of the caller; also under `python -O`.
+    """
+    first = np.array([before.get(partition, 0) for partition in batch.partitions], np.int64)
+    until = np.array([marks[partition] for partition in batch.partitions], np.int64)
+    by_partition = np.argsort(batch.partition, kind="stable")
+    partition, offset = batch.partition[by_partition], batch.offset[by_partition]
+    if np.any((np.diff(offset) <= 0) & (np.diff(partition) == 0)):
+        raise AssertionError("offsets rise within a partition")
+    if np.any(offset < first[partition]):
+        raise AssertionError("no row is taken twice")
+    if np.any(offset >= until[partition]):
+        raise AssertionError("every row lies below the new mark")
+    if any(mark < before.get(partition, 0) for partition, mark in marks.items()):
+        raise AssertionError("marks never fall")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from duewheel import factory
-from duewheel.checkpoints.obstacles import Obstacles
+from duewheel.checkpoints.obstacles import FILE_NAME, Obstacles
 from duewheel.checkpoints.ownership import require_not_sealed, require_own_files
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import read_local_state
@@ -111,10 +111,15 @@ def _run(
 
 
 def note_obstacles(directory: Path, obstacles: Obstacles) -> None:
-    """Write what keeps deliveries from leaving, for `status`; a full disk does not stop dequeue."""
+    """Write why deliveries are blocked, for `status`; a full disk does not stop dequeue.
+
+    Without room the file is removed: none is better than one that names a cause of the past.
+    """
     try:
         obstacles.write(directory)
     except OSError as error:
+        with suppress(OSError):
+            (directory / FILE_NAME).unlink(missing_ok=True)
         log.warning("the obstacles of deliveries cannot be written", reason=str(error))
 
 

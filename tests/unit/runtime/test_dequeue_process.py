@@ -17,10 +17,11 @@ from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0
 
 from duewheel import factory
+from duewheel.checkpoints.obstacles import Obstacles
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.config.settings import load
 from duewheel.errors import OwnerAlive, RecoveryRefused
-from duewheel.runtime.dequeue_process import once_the_owner_is_silent
+from duewheel.runtime.dequeue_process import note_obstacles, once_the_owner_is_silent
 from duewheel.testing import TimerRow
 
 
@@ -89,3 +90,17 @@ def test_the_files_of_another_shard_are_refused(tmp_path: Path, options: list[st
     assert ended.returncode == RecoveryRefused.exit_code, ended.stderr
     assert "has the files of shard 0, the configuration says shard 1:" in ended.stderr
     assert RecoveryRecord.read(settings.storage.data_dir) == before
+
+
+def test_without_room_no_obstacle_of_the_past_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note_obstacles(tmp_path, Obstacles(transaction="blocked"))
+    assert Obstacles.read(tmp_path).transaction == "blocked"
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Obstacles, "write", full)
+    note_obstacles(tmp_path, Obstacles())
+    assert Obstacles.read(tmp_path) == Obstacles()

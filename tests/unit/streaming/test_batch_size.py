@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 
-from duewheel.errors import BatchTooLarge, DuewheelError, PlannerUnavailable, RecoveryPending
+from duewheel.errors import (
+    BatchTooLarge,
+    DiskFull,
+    DuewheelError,
+    PlannerUnavailable,
+    RecoveryPending,
+)
 from duewheel.streaming.batch_attempt import FILE_NAME, ROWS_MIN, Attempt, End, RowsOfBatch
 from duewheel.streaming.batch_size import GROWTH_BATCHES, RowLimit
 
@@ -121,6 +127,7 @@ HEAP = PySparkException("Job aborted: java.lang.OutOfMemoryError: Java heap spac
         (None, HEAP, True, 500),
         (BatchTooLarge("too large"), None, False, 500),
         (RecoveryPending("again"), None, False, 1_000),
+        (DiskFull("no room"), None, False, 1_000),
         (PlannerUnavailable("too few free processors"), None, False, 1_000),
         (DuewheelError("Spark's JVM has ended"), None, False, 500),
         (DuewheelError("Spark's JVM has ended"), None, True, 1_000),
