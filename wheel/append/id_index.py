@@ -14,9 +14,10 @@ take page cache and no memory. The caller reads each result from the log; record
 are skipped, and dropped when their run is merged.
 
 One id may have any number of records. A lookup returns `rows_max` live ones at most, ids with few
-records first, and says for which ids others are left; `settle` takes records that decide nothing
-out of later lookups. So an id with millions of records costs other ids' cancels a bounded time per
-batch, and each record is looked at a bounded number of times.
+records first, and says for which ids others are left. Of such an id it returns the newest ones, or,
+in every other lookup on average, neighbours from a random place on: lookups that are repeated reach
+records below many that no cancel matches. `settle` takes records that decide nothing out of later
+lookups. So an id with millions of records costs other ids' cancels a bounded time per batch.
 
 Without room on the disk the hash columns of the logs are scanned: 50 to 100 million records a
 second; then every record is live.
@@ -94,6 +95,7 @@ class IdIndex:
         self._runs: list[_Run] = []  # sizes fall by at least half
         self._added: dict[int, int] = {}  # records of each hour
         self._last_rows: list[Int64] = []  # live rows of each run in the last result
+        self._chance = np.random.default_rng(0)  # the same places for the same lookups
 
     def find(self, hashes: Int64, with_settled: Int64, commit: Commit, *, whole: bool) -> LookedUp:
         """Finds the log records with any of these hashes.
@@ -118,7 +120,9 @@ class IdIndex:
             for kind in (LIVE, DELIVERED, CANCELLED)
         )
         taken = live.count if whole else _within(live.count, self._rows_max)
-        self._last_rows = live.last(taken)
+        place = np.maximum(2 * self._chance.random(len(hashes)) - 1, 0)
+        newer = (place * (live.count - taken + 1)).astype(np.int64)
+        self._last_rows = live.last(taken, newer)
         seen = np.where(np.isin(hashes, with_settled), self._settled_max, 0)
         settled = [delivered.last(seen), cancelled.last(np.maximum(seen - delivered.count, 0))]
         addresses = [
@@ -264,15 +268,16 @@ class _Run:
         """Gives those of `rows` that are `over` another class; returns where the others are then.
 
         Args:
-            rows: the last LIVE ones of some hashes.
+            rows: LIVE ones.
             over: of each.
             kind: the class.
         """
         hashes, count = np.unique(self.keys[rows] >> _CLASS_BITS, return_counts=True)
-        first = np.searchsorted(self.keys, hashes << _CLASS_BITS | LIVE)
+        first, end = self.bounds(hashes, LIVE)
         # Rows change places with the first or the last ones of their hash: CANCELLED comes before
         # LIVE, DELIVERED after it.
-        places = np.union1d(rows, ranges(first, count))
+        ends = np.union1d(ranges(first, count), ranges(end - count, count))
+        places = np.union1d(rows, ends)
         is_over = np.zeros(len(places), np.bool_)
         is_over[np.searchsorted(places, rows)] = over
         is_rest = np.zeros(len(places), np.bool_)
@@ -302,14 +307,17 @@ class _Selected:
         for first, end in bounds:
             self.count += end - first
 
-    def last(self, most: Int64) -> list[Int64]:
+    def last(self, most: Int64, newer: Int64 | None = None) -> list[Int64]:
         """Returns for each run its last rows of each hash, `most` of all runs together: those of
-        the newest run first.
+        the newest run first, after so many `newer` ones that are passed over.
         """
         rows, left = [], most.copy()
+        passed = np.zeros_like(most) if newer is None else newer.copy()
         for first, end in reversed(self._bounds):
-            taken = np.minimum(end - first, left)
-            rows.append(ranges(end - taken, taken))
+            over = np.minimum(end - first, passed)
+            taken = np.minimum(end - over - first, left)
+            rows.append(ranges(end - over - taken, taken))
+            passed -= over
             left -= taken
         return rows[::-1]
 

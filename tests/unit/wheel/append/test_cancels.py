@@ -538,7 +538,7 @@ def test_all_timers_of_an_id_are_cancelled_though_a_batch_looks_at_few(tmp_path:
         chases = world.chases()[met:]
         world.append(*(replace(chase, offset=offset + n) for n, chase in enumerate(chases)))
         offset, met = offset + len(chases), met + len(chases)
-    assert met <= 8, "a batch stops ten, and the next one takes them out"
+    assert met <= 14, "a batch stops ten, and a later one takes them out"
     told = [("timers-1@1", "cancelled"), ("timers-0@35", "cancelled")]
     assert world.answers() == told
     world.append(cancel(offset))

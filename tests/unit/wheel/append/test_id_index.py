@@ -191,3 +191,17 @@ def test_the_newest_timer_of_an_id_is_found_though_it_is_cancelled(tmp_path: Pat
         world.append(cancel(offset))
     world.at_slot(8)
     assert [word for _, word in world.answers()] == ["cancelled"] * 6
+
+
+def test_a_timer_is_reached_below_many_that_its_cancel_does_not_match(tmp_path: Path) -> None:
+    """The newest timers of the id stay: a lookup of these alone would never reach it."""
+    world = CancelWorld(tmp_path / "data")
+    world.shard.cancel_limits = CancelLimits(rows_max=10)
+    world.shard.kill(Role.INGEST)
+    world.shard.start_ingest()
+    world.append(*(timer(offset, 60) for offset in range(35)))
+    for offset in range(35, 75):  # in the shard each would be a chase of the first one
+        one = replace(timer_batch([cancel(offset)]), named_offset=np.array([3]))
+        world.engine.append(one, {P0: offset + 1})
+    world.at_slot(63)
+    assert sorted(world.offsets()) == [offset for offset in range(35) if offset != 3]
