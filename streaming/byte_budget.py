@@ -39,12 +39,13 @@ class ByteBudget:
 
     def rounds(self) -> Iterator[OffsetRanges]:
         """The ranges of each round. `took` lowers their ends while they are read."""
+        chance = random.Random(repr(self._reached))  # repeatable, and another one for other offsets
         while (unread := self._unread()) and (self._left > 0 or not self._round):
             partitions = Counter(topic for topic, _ in unread)
             part = self._left // len(partitions)
             self._left_of_topic = dict.fromkeys(partitions, part)
             self._left_of_partition = {each: part // partitions[each[0]] for each in unread}
-            order = random.sample(unread, len(unread))
+            order = chance.sample(unread, len(unread))
             self._round = {each: (self._reached[each], self._ends[each]) for each in order}
             yield self._round
 

@@ -468,7 +468,7 @@ def _with_cancels(seed: int, setup: Setup) -> Setup:
     rng = Random(f"cancels {seed}")
     replies, pairs = rng.choice((1, 3, 1_000)), rng.choice((1, 5, 1 << 20))
     limits = CancelLimits(
-        rows_max=rng.choice((3, 20, 1 << 10)),
+        rows_max=rng.choice((8, 20, 1 << 10)),  # more than a timer has copies
         settled_max=rng.choice((1, 5, 100, 1_000)),
         settled_from=rng.choice((1, 2, 5, 64)),
         # Longer than a chase takes, as in a shard: else a chase would be chased again.

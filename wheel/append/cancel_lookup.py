@@ -63,7 +63,8 @@ class CancelLimits:
     """Bounds of the work and the memory for cancels.
 
     Attributes:
-        rows_max: timers in the logs that a batch looks at.
+        rows_max: timers in the logs that a batch looks at; more than one has copies, or a cancel of
+            its id would be chased for ever.
         settled_max: timers of one id, of those that have left or are cancelled, that a chase or a
             cancel of one timer looks at.
         settled_from: the timers of one id from which on those are taken out of other lookups.

@@ -31,12 +31,12 @@ _DESCRIPTION = (
     "What is pending in one shard of duewheel. Errors are problem details (RFC 9457) with a `code`."
 )
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
+    400: {"model": ProblemDetails, "description": "the request cannot be parsed"},
     401: {"model": ProblemDetails, "description": "no valid token"},
     422: {"model": ProblemDetails, "description": "a parameter is invalid"},
     503: {"model": ProblemDetails, "description": "no files yet, a recovery, or no Kafka"},
 }
 _CHANGE_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ProblemDetails, "description": "the body cannot be parsed"},
     403: {"model": ProblemDetails, "description": "changes are off"},
     413: {"model": ProblemDetails, "description": "the body is too large"},
     504: {"model": ProblemDetails, "description": "what was asked may or may not be written"},

@@ -9,8 +9,7 @@ and the probe of a supervisor, which would then restart the process.
 - Beyond CONNECTIONS_MAX the connection ends that has waited longest for its client. There is such a
   connection: gate.py bounds those that do not wait for their clients, REQUESTS_MAX, to fewer.
 
-Sizes are bounded elsewhere: of a request's head in server.py (HEADER_BYTES_MAX), of its body in
-gate.py.
+Sizes are bounded in gate.py, and of a head that comes in parts by h11.
 """
 
 from __future__ import annotations

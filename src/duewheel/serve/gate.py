@@ -1,5 +1,5 @@
-"""The gate in front of the API: names of this host, size and time of a request's body, requests at
-a time, headers of every response.
+"""The gate in front of the API: names of this host, size of a request's head, size and time of its
+body, requests at a time, headers of every response.
 
 The header `Host` must be one of this server's names: else a web page elsewhere could give its own
 name this host's address, and read the API through the browser of a person on this host. An address
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from duewheel.config.keys_and_defaults import ServeSection
 from duewheel.serve.problems import RETRY_AFTER_S, Refused
 
+HEADER_BYTES_MAX = 16 << 10  # request line and headers
 BODY_S = 30.0  # in which a body must arrive
 REQUESTS_MAX = 128  # that are computed or wait for a thread; the probes are answered beyond them
 _PROBES = frozenset({"/livez", "/readyz", "/metrics"})
@@ -49,6 +50,7 @@ class Gate:
             await send(message)
 
         try:
+            _require_head(scope)
             self._require_name(scope)
             body = await self._read_body(receive)
             if body is not None:
@@ -108,6 +110,21 @@ class Gate:
         except TimeoutError:
             detail = f"the body has not arrived within {BODY_S:g} s"
             raise Refused(HTTPStatus.REQUEST_TIMEOUT, "body_too_slow", detail) from None
+
+
+def _require_head(scope: Scope) -> None:
+    """h11 bounds a head that comes in parts; one that comes at once may have any size. A head with
+    two lengths may be two requests to a proxy in front.
+    """
+    names = {name for name, _ in scope["headers"]}
+    size = len(scope["raw_path"]) + len(scope["query_string"])
+    size += sum(len(name) + len(value) for name, value in scope["headers"])
+    if size > HEADER_BYTES_MAX:
+        detail = f"the head has more than {HEADER_BYTES_MAX} bytes"
+        raise Refused(HTTPStatus.BAD_REQUEST, "head_too_large", detail)
+    if {b"content-length", b"transfer-encoding"} <= names:
+        detail = "either Content-Length or Transfer-Encoding"
+        raise Refused(HTTPStatus.BAD_REQUEST, "ambiguous_length", detail)
 
 
 def _name(host: str) -> str:

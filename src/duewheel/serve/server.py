@@ -19,11 +19,11 @@ from duewheel.osutil.host_share import do_without_pandas
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
 from duewheel.serve.connections import IDLE_S, Connection
+from duewheel.serve.gate import HEADER_BYTES_MAX
 from duewheel.serve.service import Service
 
 log = structlog.get_logger(__name__)
 
-HEADER_BYTES_MAX = 16 << 10  # request line and headers
 # A stop ends within 5 s: the calls of Kafka have CALLS_S, then all responses the rest of STOP_S;
 # the producers are closed within a second (ops/changes.py).
 CALLS_S = 2.0

@@ -70,6 +70,21 @@ def test_a_large_body_is_refused(tmp_path: Path) -> None:
         assert client.post("/v1/timers", content=chunks).status_code == 413
 
 
+def test_a_large_head_is_refused_before_its_token_is_compared(tmp_path: Path) -> None:
+    with served(settings_of(tmp_path), Access(TOKEN.encode())) as client:
+        for large in ({"headers": {"x": "y" * (16 << 10)}}, {"params": {"q": "y" * (16 << 10)}}):
+            response = client.get("/v1/status", **large)
+            assert (response.status_code, response.json()["code"]) == (400, "head_too_large")
+
+
+def test_a_head_with_two_lengths_is_refused(tmp_path: Path) -> None:
+    """A proxy in front may take it for another request than this server does."""
+    with served(settings_of(tmp_path), Access(TOKEN.encode())) as client:
+        both = {**bearer(TOKEN), "Content-Length": "3", "Transfer-Encoding": "chunked"}
+        response = client.post("/v1/timers", content=iter([b"{}"]), headers=both)
+        assert (response.status_code, response.json()["code"]) == (400, "ambiguous_length")
+
+
 @pytest.mark.parametrize(
     ("host", "status"),
     [
