@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.simulation.simulate import NoEndError, ended_after
 
-SEEDS, FIRST, RARE = 80, 120, (101, 10_069)  # these meet even what is rare
+SEEDS, FIRST, RARE = 80, 460, 127  # these meet even what is rare
 
 
 def simulated(*words: str) -> tuple[dict[str, object], str]:
@@ -31,7 +31,7 @@ def simulated(*words: str) -> tuple[dict[str, object], str]:
 @pytest.mark.timeout(600)
 def test_no_seed_violates_an_invariant() -> None:
     met: set[str] = set()  # that the runs have met what they are for
-    for seeds, first in ((SEEDS, FIRST), *((1, seed) for seed in RARE)):
+    for seeds, first in ((SEEDS, FIRST), (1, RARE)):
         result, _ = simulated("--seeds", str(seeds), "--first", str(first))
         assert result["violations"] == []
         counts = result["met"]
