@@ -5,7 +5,8 @@ in some partitions, the sink takes the batch as ended there, and the next batch 
 
     sink       writes the file `early-ends` (JSON behind its CRC-32) before Spark plans again
     planner    reads it; the planned offsets have the begins beside the ends (`offsets_to`), because
-               Spark would repeat the planned end of the batch before, and see no news in equal ends
+               Spark would repeat the planned end of the batch before, and starts no batch if the
+               planned offsets equal the previous ones
 
 A query starts without the file: it begins at the engine's marks, and a checkpoint above them is set
 aside. Spark's planning processes import this and no library.

@@ -136,9 +136,9 @@ class TimerReader(DataSourceStreamReader):
         """
         self._options = options
         self._tasks = tasks
-        # Of the planning process, since its last and since its first `latestOffset`.
         self._rows = RowsOfBatch(Path(options.folder), options.rows_max)
         self._early_ends = EarlyEnds(Path(options.folder))
+        # In the planning process: from its last `latestOffset`, and since its first one.
         self._log_ends: Offsets = {}
         self._quotas: TopicQuotas | None = None
 
