@@ -161,7 +161,6 @@ class BatchTaker:
             batch = batch.take(fresh)
         self._note_gaps(batch, marks_before, ends)
         marks = {p: max(end, marks_before.get(p, 0)) for p, end in ends.items()}
-        self._wait_while_paused(len(batch))
         self._append_as_room_permits(batch, marks)
         # Only now: a batch that is not taken may have another end when it is read again.
         self._reached.update(ends)
@@ -207,7 +206,13 @@ class BatchTaker:
         resolved under engine.lock, which dequeue must get in between. A part that is taken stays
         taken.
         """
-        while (count := min(self._rows_with_room(batch), _rows_with_cancels(batch))) < len(batch):
+        while True:
+            self._wait_while_paused(len(batch))
+            count = min(self._rows_with_room(batch), _rows_with_cancels(batch))
+            if self._paused():  # since it began to wait for room
+                continue
+            if count >= len(batch):
+                break
             rest = batch.take(np.arange(count, len(batch)))
             first = _first_offsets(rest)
             part = {p: min(end, first.get(p, end)) for p, end in marks.items()}

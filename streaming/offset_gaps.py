@@ -11,7 +11,7 @@ per LOG_START_INTERVAL_MS covers all gaps until then; it only feeds a report, so
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -23,22 +23,22 @@ LOG_START_INTERVAL_MS = 1_000
 
 _log = structlog.get_logger(__name__)
 
-LogStart = Callable[[str, int], int]
+LogStarts = Callable[[Sequence[str]], Mapping[TopicPartition, int]]
 
 
 class GapWatch:
-    """Collects gaps and classifies them. Thread-safe: the sink notes, any thread may settle.
+    """Collects gaps and classifies them. One thread notes them, the sink's; any may settle.
 
     Args:
-        log_start: (topic, partition) → lowest offset that the partition still holds. May raise
-            KafkaUnavailable; a later call then retries the gap.
+        log_starts: topics → the lowest offset that each of their partitions still holds; none of a
+            deleted one. May raise KafkaUnavailable: a later call then retries the gaps.
         clock: of the interval.
     """
 
-    def __init__(self, log_start: LogStart, clock: Clock) -> None:
-        self._log_start = log_start
+    def __init__(self, log_starts: LogStarts, clock: Clock) -> None:
+        self._log_starts = log_starts
         self._interval = Interval(clock, LOG_START_INTERVAL_MS)
-        self._lock = threading.Lock()
+        self._asking = threading.Lock()
         self._gaps: list[tuple[TopicPartition, int, int]] = []
         self._noted: dict[TopicPartition, int] = {}  # ends of the gaps noted so far
         self._rows_lost = 0
@@ -53,27 +53,28 @@ class GapWatch:
 
         There may be none, and they may be noted already: a batch that was not taken is read again.
         """
-        with self._lock:
-            mark = max(mark, self._noted.get(partition, 0))
-            if first > mark:
-                self._gaps.append((partition, mark, first))
-                self._noted[partition] = first
+        mark = max(mark, self._noted.get(partition, 0))
+        if first > mark:
+            self._gaps.append((partition, mark, first))
+            self._noted[partition] = first
 
     def settle(self) -> None:
-        """Classify the gaps noted so far, if the interval is over."""
-        with self._lock:
-            if not self._gaps or not self._interval.is_over():
+        """Classify the gaps noted so far, if the interval is over and no other thread does it."""
+        if not self._asking.acquire(blocking=False):
+            return
+        try:
+            gaps = list(self._gaps)
+            if not gaps or not self._interval.is_over():
                 return
-            try:
-                starts = {
-                    p: self._log_start(*p) for p in {partition for partition, _, _ in self._gaps}
-                }
-            except KafkaUnavailable as error:
-                _log.warning("cannot read the log start", error=str(error))
-                return
-            for partition, mark, first in self._gaps:
-                self._report_loss(partition, mark, min(first, starts[partition]))
-            self._gaps.clear()
+            starts = self._log_starts(sorted({topic for (topic, _), _, _ in gaps}))
+        except KafkaUnavailable as error:
+            _log.warning("cannot read the log start", error=str(error))
+        else:
+            del self._gaps[: len(gaps)]
+            for partition, mark, first in gaps:
+                self._report_loss(partition, mark, min(first, starts.get(partition, 0)))
+        finally:
+            self._asking.release()
 
     def _report_loss(self, partition: TopicPartition, mark: int, end: int) -> None:
         if end <= mark:

@@ -88,7 +88,7 @@ def scenario(folder: Path, count: int) -> dict[str, object]:
     space = partial(fs.space, shard.path)
     taker = BatchTaker(
         engine,
-        GapWatch(lambda _topic, _number: 0, clock),
+        GapWatch(lambda _topics: {}, clock),
         clock,
         paused=lambda: False,
         guard=DiskGuard(space, lambda _: MIN_FREE, lambda: False),

@@ -7,7 +7,7 @@ then, follows from its bytes, like its key, value and headers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,6 +16,7 @@ from tests.simulation.kafka_model import Kafka
 from tests.simulation.settings import mapped
 from tests.simulation.timers import Copy, batch_of
 
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.config_epochs import Epoch, Epochs
 from duewheel.checkpoints.fs import Space
 from duewheel.clock import Clock
@@ -73,12 +74,12 @@ def _committed(kafka: Kafka, number: int, offset: int) -> Copy:
 def taker_of(engine: Engine, kafka: Kafka, clock: Clock) -> BatchTaker:
     """What takes batches, as ingest makes it."""
 
-    def log_start(_: str, number: int) -> int:
-        return kafka.partitions[number].start
+    def log_starts(topics: Sequence[str]) -> Marks:
+        return {(t, n): part.start for t in topics for n, part in enumerate(kafka.partitions)}
 
     return BatchTaker(
         engine,
-        GapWatch(log_start, clock),
+        GapWatch(log_starts, clock),
         clock,
         paused=lambda: False,
         guard=DiskGuard(lambda: Space(1 << 60, 1 << 60), lambda _: 0, lambda: False),

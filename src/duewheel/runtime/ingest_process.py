@@ -70,7 +70,7 @@ from duewheel.streaming.early_ends import EarlyEnds
 from duewheel.streaming.executor_python import require_python
 from duewheel.streaming.executors import Executors
 from duewheel.streaming.handover_folder import shared_folder
-from duewheel.streaming.offset_gaps import GapWatch, LogStart
+from duewheel.streaming.offset_gaps import GapWatch
 from duewheel.streaming.query import QueryOptions, run_query
 from duewheel.streaming.query_progress import QueryProgress
 from duewheel.streaming.session import Session, scratch_folder
@@ -185,7 +185,7 @@ class IngestRun:
         self._planner_backoff = Backoff(clock, random.Random(), *_PLANNER_BACKOFF_MS)
         self._limit = RowLimit(spark_dir, settings.ingest.max_offsets_per_trigger)
         self._limit.settle(self._checkpoint, self._engine.marks)
-        self._gaps = GapWatch(_log_start(admin), clock)
+        self._gaps = GapWatch(admin.log_start_offsets, clock)
         taker = BatchTaker(
             self._engine,
             self._gaps,
@@ -432,14 +432,6 @@ def _admin(settings: Settings, stopping: threading.Event) -> KafkaAdmin:
 
 def _name(settings: Settings) -> str:
     return f"{settings.app.id}.ingest.{settings.shard.index}"
-
-
-def _log_start(admin: KafkaAdmin) -> LogStart:
-    def log_start(topic: str, partition: int) -> int:
-        # A deleted partition has no gap to report.
-        return admin.log_start_offsets([topic]).get((topic, partition), 0)
-
-    return log_start
 
 
 # ---- where to begin -----------------------------------------------------------------------------

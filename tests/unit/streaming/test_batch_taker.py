@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -105,6 +106,24 @@ def test_a_paused_sink_can_be_stopped() -> None:
     assert bench.sink.statistics.rows_paused == 1
     bench.sink.resume()
     assert bench.sink.statistics.rows_paused == 0
+
+
+def test_a_pause_that_begins_while_a_batch_waits_for_room_holds() -> None:
+    bench = SinkBench({A0: 0})
+    bench.space = Space(0, 1 << 30)
+    taken: list[Any] = []
+
+    def slept(seconds: float) -> None:
+        assert seconds == WAIT_S
+        if not taken:
+            bench.space, bench.pauses = Space(1 << 30, 1 << 30), 3
+        taken.append(list(bench.engine.taken))
+
+    bench.clock.sleep = slept  # type: ignore[method-assign]
+    bench.take(table((A0, 0)), {A0: 1})
+    assert len(taken) > 1
+    assert not any(taken), "nothing is taken until it may"
+    assert bench.engine.taken == [(A0, 0)]
 
 
 def test_a_batch_that_the_disk_has_no_room_for_comes_in_parts() -> None:
