@@ -215,7 +215,7 @@ def _require_header(octets: memoryview, at: int) -> None:
 
 
 def end_offset(octets: memoryview) -> int:
-    """The offset behind the last whole batch, dropped ones included; -1 if there is none.
+    """The offset after the last whole batch, dropped ones included; -1 if there is none.
 
     Raises:
         CorruptBatch: a batch has another format, or a wrong length.
@@ -229,5 +229,5 @@ def end_offset(octets: memoryview) -> int:
         (last,) = struct.unpack_from(">i", octets, at + _LAST_DELTA)
         if at + LENGTH_END + length > len(octets):
             break
-        at, after = at + LENGTH_END + length, base + last + 1
+        at, after = at + LENGTH_END + length, base + max(last, 0) + 1
     return after

@@ -162,6 +162,15 @@ def test_a_length_that_leads_back_ends_the_reading() -> None:
             read(memoryview(octets))
 
 
+def test_a_damaged_end_is_passed_so_that_its_batch_is_read_and_named() -> None:
+    """An end below the batch's offset would be fetched again until a time-out without a reason."""
+    octets = batch([plain(0)], 1234)
+    struct.pack_into(">i", octets, 23, -5)
+    assert end_offset(memoryview(octets)) == 1235
+    with pytest.raises(CorruptBatch, match="wrong checksum.* 1234"):
+        list(committed_batches(memoryview(octets), [], decompressed))
+
+
 def of_records(*records: bytes, base: int = 0, count: int = -1) -> bytearray:
     """A batch of records as they are given, with the number of records that a broker asks for."""
     count = len(records) if count < 0 else count
