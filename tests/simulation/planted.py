@@ -325,6 +325,7 @@ PLANTED = {
         "wheel/storage/data_directory.py",
         "            if self.state.needs_recovery:\n                raise",
         "            if False:\n                raise",
+        seed=367,
     ),
     "durable-kept": Planted(
         "2",
