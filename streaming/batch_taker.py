@@ -254,6 +254,7 @@ class BatchTaker:
                 batch = batch.take(left)
             self._statistics = replace(self._statistics, rows_ahead=len(batch))
             self._wait("the owner was behind this standby")
+            self._wait_while_paused(len(batch))
         self._statistics = replace(self._statistics, rows_ahead=0)
         self._count(batch)
 

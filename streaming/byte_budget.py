@@ -48,6 +48,9 @@ class ByteBudget:
             order = chance.sample(unread, len(unread))
             self._round = {each: (self._reached[each], self._ends[each]) for each in order}
             yield self._round
+            # Offsets that retention has deleted are passed without a record batch.
+            for each, (_, until) in self._round.items():
+                self._reached[each] = max(self._reached[each], until)
 
     def took(self, partition: TopicPartition, octets: int, reached: int) -> None:
         """Counts a record batch that was read.

@@ -205,7 +205,7 @@ CANCELS = {
         LOOKUP,
         "key = lookup_hash << _PARTITION_BITS | partition",
         "key = lookup_hash << _PARTITION_BITS",
-        test=CASES + "test_a_cancel_in_another_partition_is_for_nothing",
+        test=CASES + "test_a_timer_of_another_partition_with_an_equal_hash_stays_as_it_is",
     ),
     "cancel-by-hash": Planted(
         "2",

@@ -86,7 +86,7 @@ class LoggedTimers:
     """Timers of the log, in any order.
 
     Attributes:
-        partition: index in the batch's partitions.
+        partition: a number of each, beginning with the batch's.
         lookup_hash, timer_id: of each; no id is empty.
         first_offset, offset: of the first copy, and of this one.
         slot: in which it leaves, or has left.
@@ -241,9 +241,11 @@ class CancelLookup:
         prefix = np.concatenate([np.empty(0, PREFIX), *(part.prefix for part in parts)])
         timer_id = concat([binary([]), *(part.timer_id for part in parts)])
         sources, source = self._directory.topics.sources(prefix)
+        # A hash may be equal to one of a partition that the batch lacks: that timer stays LIVE.
+        partitions = list(dict.fromkeys([*partitions, *sources]))
         index = {p: number for number, p in enumerate(partitions)}
-        partition = np.array([index.get(p, -1) for p in sources], np.int32)[source]
-        rows = np.flatnonzero((partition >= 0) & ((prefix["flags"] & FLAG_DEAD_LETTER) == 0))
+        partition = np.array([index[p] for p in sources], np.int32)[source]
+        rows = np.flatnonzero((prefix["flags"] & FLAG_DEAD_LETTER) == 0)
         records, prefix, partition = records[rows], prefix[rows], partition[rows]
         first_offset = prefix["origin_offset"].astype(np.int64)
         given = take(timer_id, rows)

@@ -130,6 +130,7 @@ class IdIndex:
             for found in (self._last_rows, *settled)
             for run, rows in zip(self._runs, found, strict=True)
         ]
+        self._settle_expired()
         return LookedUp(
             self._by_hour(np.concatenate([_NONE, *addresses])),
             hashes[taken < live.count],
@@ -145,6 +146,14 @@ class IdIndex:
             over = np.isin(run.addresses[rows], addresses)
             if over.any():
                 self._last_rows[number] = run.settle(rows, over, kind)
+
+    def _settle_expired(self) -> None:
+        """Takes records of expired hours out of later lookups: they would fill `rows_max`."""
+        for number, run in enumerate(self._runs):
+            rows = self._last_rows[number]
+            over = run.addresses[rows] >> _HOUR_BITS < self._gc_hour
+            if over.any():
+                self._last_rows[number] = run.settle(rows, over, CANCELLED)
 
     def close(self) -> None:
         """Drops the index."""

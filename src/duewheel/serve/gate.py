@@ -117,7 +117,7 @@ def _require_head(scope: Scope) -> None:
     two lengths may be two requests to a proxy in front.
     """
     names = {name for name, _ in scope["headers"]}
-    size = len(scope["raw_path"]) + len(scope["query_string"])
+    size = len(scope["method"]) + len(scope["raw_path"]) + len(scope["query_string"])
     size += sum(len(name) + len(value) for name, value in scope["headers"])
     if size > HEADER_BYTES_MAX:
         detail = f"the head has more than {HEADER_BYTES_MAX} bytes"

@@ -126,6 +126,24 @@ def test_a_pause_that_begins_while_a_batch_waits_for_room_holds() -> None:
     assert bench.engine.taken == [(A0, 0)]
 
 
+def test_a_pause_that_begins_while_a_standby_waits_for_its_owner_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = SinkBench({A0: 0})
+    append, looks_left = bench.engine.append, list[int]()
+
+    def behind_at_first(batch: TimerBatch, marks: Marks) -> Appended:
+        looks_left.append(bench.pauses)
+        if len(looks_left) > 1:
+            return append(batch, marks)
+        bench.pauses = 3
+        return Appended(0, ahead=True)
+
+    monkeypatch.setattr(bench.engine, "append", behind_at_first)
+    bench.take(table((A0, 0), (A0, 1)), {A0: 2})
+    assert looks_left[1] <= 0, "nothing is taken until it may"
+
+
 def test_a_batch_that_the_disk_has_no_room_for_comes_in_parts() -> None:
     bench = SinkBench({A0: 0, A1: 0})
     rows = table((A0, 0), (A1, 0), (A0, 1), (A1, 4), (A0, 2))

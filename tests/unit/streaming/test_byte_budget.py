@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.errors import OffsetOutOfRangeError
 from tests.harness.record_batches import NOW_MS, Log, Rows, logs, plain, rows_of
+from tests.unit.kafka.test_log_reader import TIMERS, Answering
 
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.leader_requests import Fetched
@@ -132,3 +135,12 @@ def test_a_task_that_has_had_its_bytes_fetches_no_more() -> None:
             list(committed_records(part, of_round, took=budget.took))
     assert len(parts) == 1
     assert budget.early_ends == {A0: 1}
+
+
+def test_a_range_that_retention_has_deleted_is_read_in_one_round() -> None:
+    """Its offsets are passed without a record batch: the same round would come for ever."""
+    budget = ByteBudget({TIMERS: (0, 100)}, 1 << 20)
+    reader = Answering([OffsetOutOfRangeError()] * 10, starts=[200])
+    rounds = [list(reader.read(of_round, 1)) for of_round in islice(budget.rounds(), 5)]
+    assert rounds == [[]]
+    assert not budget.early_ends

@@ -167,7 +167,7 @@ def test_a_damaged_end_is_passed_so_that_its_batch_is_read_and_named() -> None:
     octets = batch([plain(0)], 1234)
     struct.pack_into(">i", octets, 23, -5)
     assert end_offset(memoryview(octets)) == 1235
-    with pytest.raises(CorruptBatch, match="wrong checksum.* 1234"):
+    with pytest.raises(CorruptBatch, match=r"wrong checksum.* 1234"):
         list(committed_batches(memoryview(octets), [], decompressed))
 
 

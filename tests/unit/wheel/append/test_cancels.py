@@ -17,6 +17,7 @@ from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.progress import NOBODY
 from duewheel.checkpoints.role import Role
 from duewheel.schemas import header_names as names
+from duewheel.schemas.hashing import _partition_mask
 from duewheel.schemas.header_names import CHASE_FLAG_FOUND
 from duewheel.schemas.wire.record_codec import added_headers, framed_bytes
 from duewheel.testing import (
@@ -547,3 +548,21 @@ def test_all_timers_of_an_id_are_cancelled_though_a_batch_looks_at_few(tmp_path:
     assert world.answers() == told, "the newest timer of an id is always looked at"
     world.at_slot(63)
     assert world.sources() == []
+
+
+def test_a_timer_of_another_partition_with_an_equal_hash_stays_as_it_is(
+    make_world: MakeWorld,
+) -> None:
+    """Equal by chance: it is neither cancelled nor taken out of later lookups."""
+    world = make_world()
+    world.append(timer(0, 10), timer(1, 21))
+    key = world.shard.directory(Role.INGEST).state.uuid
+    mine = timer_batch([timer(0, 20)])
+    other = timer_batch([cancel(0, partition=1)])
+    equal = mine.id_hash ^ _partition_mask(*P0, key) ^ _partition_mask(*P1, key)
+    world.engine.append(replace(other, id_hash=equal), {P1: 1})
+    world.at_slot(12)
+    assert world.sources() == ["timers-0@0"]
+    world.append(cancel(2))
+    world.at_slot(30)
+    assert world.sources() == ["timers-0@0"]

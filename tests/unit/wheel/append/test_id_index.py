@@ -205,3 +205,18 @@ def test_a_timer_is_reached_below_many_that_its_cancel_does_not_match(tmp_path: 
         world.engine.append(one, {P0: offset + 1})
     world.at_slot(63)
     assert sorted(world.offsets()) == [offset for offset in range(35) if offset != 3]
+
+
+def test_records_of_expired_hours_do_not_fill_every_lookup(tmp_path: Path) -> None:
+    """A cancel of their id would be chased for ever."""
+    world = CancelWorld(tmp_path / "data", slots=1 << 21)
+    world.append(*(timer(offset, 1) for offset in range(200)))
+    directory = world.shard.directory(Role.INGEST)
+    commit = directory.state.commit()
+    known = hashes_in(directory)
+    index = IdIndex(directory, rows_max=50)
+    index.find(known, NONE, commit, whole=False)
+    directory.state.live.raise_gc_hour(max(commit.hours) + 1)
+    left = [len(index.find(known, NONE, commit, whole=False).left) for _ in range(50)]
+    assert left[0]
+    assert not left[-1]
