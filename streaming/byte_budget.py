@@ -8,7 +8,7 @@ costs the other topics nothing, and a partition with a backlog costs the other p
 
 The bytes are counted when a record batch has been decompressed. A topic may exceed its part by one
 record batch; its other partitions are then read no further in this round. The order of the
-partitions is another one in each round, so no partition always loses by this, or always comes last
+partitions differs from round to round, so no partition always loses by this, or always comes last
 in what a broker answers.
 """
 

@@ -27,7 +27,7 @@ Not thread-safe.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,7 +130,8 @@ class IdIndex:
             for found in (self._last_rows, *settled)
             for run, rows in zip(self._runs, found, strict=True)
         ]
-        self._settle_expired()
+        # They would fill `rows_max` until their runs are merged.
+        self._settle_where(lambda address: address >> _HOUR_BITS < self._gc_hour, CANCELLED)
         return LookedUp(
             self._by_hour(np.concatenate([_NONE, *addresses])),
             hashes[taken < live.count],
@@ -141,19 +142,15 @@ class IdIndex:
     def settle(self, hour: Int64, position: Int64, kind: int) -> None:
         """Makes these of the last returned live records DELIVERED or CANCELLED."""
         addresses = hour << _HOUR_BITS | position // RECORD_BYTES
+        self._settle_where(lambda address: np.isin(address, addresses), kind)
+
+    def _settle_where(self, is_over: Callable[[Int64], Bool], kind: int) -> None:
+        """Settles the last returned live records whose addresses are over."""
         for number, run in enumerate(self._runs):
             rows = self._last_rows[number]
-            over = np.isin(run.addresses[rows], addresses)
+            over = is_over(run.addresses[rows])
             if over.any():
                 self._last_rows[number] = run.settle(rows, over, kind)
-
-    def _settle_expired(self) -> None:
-        """Takes records of expired hours out of later lookups: they would fill `rows_max`."""
-        for number, run in enumerate(self._runs):
-            rows = self._last_rows[number]
-            over = run.addresses[rows] >> _HOUR_BITS < self._gc_hour
-            if over.any():
-                self._last_rows[number] = run.settle(rows, over, CANCELLED)
 
     def close(self) -> None:
         """Drops the index."""

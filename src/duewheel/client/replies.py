@@ -210,17 +210,14 @@ class AnswerReader:
 
     def _take(self, records: Iterable[Record]) -> None:
         answers = list(answers_in(records))
-        claimed = list[tuple[Future[Answer], Answer]]()
         with self._changed:
             newest = next(reversed(self._unwritten), None)
             for source, word in answers:
                 waiting = self._waiting.pop(source, None)
                 if waiting is not None:
-                    claimed.append((waiting, word))
+                    waiting.set_result(word)
                 elif newest is not None:
                     self._early.setdefault(source, (newest, word))
-        for waiting, word in claimed:  # their callbacks may wait for another thread's request
-            waiting.set_result(word)
 
     def _explained(self, error: Exception) -> DuewheelError:
         if isinstance(error, DuewheelError):
@@ -236,10 +233,9 @@ class AnswerReader:
             self._settle(error)
             self._unwritten.clear()
             self._early.clear()
-            unanswered = list(self._waiting.values())
+            for waiting in list(self._waiting.values()):
+                waiting.set_exception(error)
             self._waiting.clear()
-        for waiting in unanswered:
-            waiting.set_exception(error)
 
     def _settle(self, error: DuewheelError | None) -> None:
         for joined in self._joining:

@@ -17,7 +17,6 @@ from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.progress import NOBODY
 from duewheel.checkpoints.role import Role
 from duewheel.schemas import header_names as names
-from duewheel.schemas.hashing import _partition_mask
 from duewheel.schemas.header_names import CHASE_FLAG_FOUND
 from duewheel.schemas.wire.record_codec import added_headers, framed_bytes
 from duewheel.testing import (
@@ -556,11 +555,11 @@ def test_a_timer_of_another_partition_with_an_equal_hash_stays_as_it_is(
     """Equal by chance: it is neither cancelled nor taken out of later lookups."""
     world = make_world()
     world.append(timer(0, 10), timer(1, 21))
-    key = world.shard.directory(Role.INGEST).state.uuid
-    mine = timer_batch([timer(0, 20)])
-    other = timer_batch([cancel(0, partition=1)])
-    equal = mine.id_hash ^ _partition_mask(*P0, key) ^ _partition_mask(*P1, key)
-    world.engine.append(replace(other, id_hash=equal), {P1: 1})
+    directory = world.shard.directory(Role.INGEST)
+    masks = directory.lookup_hashes(np.zeros(2, np.int64), [P0, P1], np.arange(2, dtype=np.int32))
+    other = timer_batch([cancel(5, partition=1)])
+    equal = timer_batch([timer(0, 20)]).id_hash ^ masks[0] ^ masks[1]
+    world.engine.append(replace(other, id_hash=equal), {P1: 6})
     world.at_slot(12)
     assert world.sources() == ["timers-0@0"]
     world.append(cancel(2))
