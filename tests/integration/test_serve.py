@@ -53,15 +53,21 @@ def api(config: Path, *pairs: str) -> Iterator[httpx.Client]:
     assert TOKEN not in log.read_text()
 
 
-def in_an_hour(shard: SparklessShard) -> dict[str, Any]:
-    at_ms = SystemClock().now_ms() + HOUR_MS // 2
+def in_an_hour(shard: SparklessShard, later_ms: int = 0) -> dict[str, Any]:
+    at_ms = SystemClock().now_ms() + HOUR_MS // 2 + later_ms
     return {"topic": shard.target, "deliver_at": at_ms}
 
 
 def test_a_timers_life(config: Path, shard: SparklessShard) -> None:
     with api(config, "serve.show_bodies=true") as client:
-        for name in ("a", "b", "c", "d"):
-            new = {**in_an_hour(shard), "value": name, "key": name, "id": f"id {name}"}
+        for number, name in enumerate(("a", "b", "c", "d")):
+            # A list has an order by slot: those of one slot may lie in several partitions.
+            new = {
+                **in_an_hour(shard, 1_000 * number),
+                "value": name,
+                "key": name,
+                "id": f"id {name}",
+            }
             assert client.post("/v1/timers", json=new).status_code == 201
         shard.pump()
         listed = client.get("/v1/timers").json()["timers"]
