@@ -63,8 +63,8 @@ class CancelLimits:
     """Bounds of the work and the memory for cancels.
 
     Attributes:
-        rows_max: timers in the logs that a batch looks at; more than one has copies, or a cancel of
-            its id would be chased for ever.
+        rows_max: timers in the logs that a batch looks at; more than one has copies within
+            `settled_ms`, or a cancel of its id would be chased for ever.
         settled_max: timers of one id, of those that have left or are cancelled, that a chase or a
             cancel of one timer looks at.
         settled_from: the timers of one id from which on those are taken out of other lookups.
@@ -290,6 +290,8 @@ def _settled(
     These are all copies of a timer whose last copy is cancelled, or lies in a slot up to `until`,
     unless it is the newest of its id that was looked at, or the id has few and was looked at whole.
     So the newest timer of an id is always looked at: the outcome of a later cancel depends on it.
+    Of any timer these are the earlier copies in slots up to `until`: only the last copy decides, and
+    one timer that is rolled or parked over and over would fill each lookup of its id.
     """
     none = np.zeros(len(timers), np.bool_)
     if len(timers) < rows_min and not partial.any():
@@ -301,10 +303,12 @@ def _settled(
     timer = np.cumsum(np.append(0, last_copy[:-1]))[: len(order)]
     many = np.bincount(group)[group] >= rows_min
     cancelled, left = timers.cancelled[order], timers.slot[order] <= until
+    replaced = left & ~last_copy
     result = {}
     for kind, is_over in ((CANCELLED, cancelled), (DELIVERED, left & ~cancelled)):
         over = none.copy()
-        over[order] = (is_over & ~last_of_group)[last_copy][timer]
+        by_last = (is_over & ~last_of_group)[last_copy][timer]
+        over[order] = by_last | replaced if kind == CANCELLED else by_last & ~replaced
         result[kind] = over & (many | partial)
     return result
 

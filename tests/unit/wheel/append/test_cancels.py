@@ -549,6 +549,31 @@ def test_all_timers_of_an_id_are_cancelled_though_a_batch_looks_at_few(tmp_path:
     assert world.sources() == []
 
 
+@pytest.mark.parametrize("pending", [False, True])
+def test_copies_of_one_timer_do_not_fill_the_lookups_of_its_id(
+    tmp_path: Path, pending: bool
+) -> None:
+    world = CancelWorld(tmp_path / "data")
+    world.shard.cancel_limits = CancelLimits(rows_max=10, settled_ms=0)
+    world.shard.kill(Role.INGEST)
+    world.shard.start_ingest()
+    for offset in range(30):
+        world.append(timer(offset, 60 if pending and offset == 29 else offset + 2, origin=0))
+        world.at_slot(offset + 1)
+    world.at_slot(33)
+    world.append(cancel(30))
+    offset, met = 31, 0
+    for slot in range(34, 54):
+        world.at_slot(slot)
+        chases = world.chases()[met:]
+        world.append(*(replace(chase, offset=offset + n) for n, chase in enumerate(chases)))
+        offset, met = offset + len(chases), met + len(chases)
+    assert met <= 10
+    assert [answer for _, answer in world.answers()] == [
+        "cancelled" if pending else "already_delivered"
+    ]
+
+
 def test_a_timer_of_another_partition_with_an_equal_hash_stays_as_it_is(
     make_world: MakeWorld,
 ) -> None:
