@@ -247,23 +247,6 @@ class Deliveries:
         """Rows `first` to `end` − 1; copies nothing."""
         return _picked(self, lambda column: column[first:end], lambda column: column[first:end])
 
-    def extended_by(self, other: Deliveries) -> Deliveries:
-        """The rows of both, these first; they have the same targets."""
-        assert self.targets == other.targets, "rows of one kind"
-        partitions = list(dict.fromkeys([*self.source_partitions, *other.source_partitions]))
-        index = np.array([partitions.index(p) for p in other.source_partitions], np.int32)
-        joined: dict[str, Any] = {
-            "source_partitions": partitions,
-            "source_partition": np.append(self.source_partition, index[other.source_partition]),
-        }
-        for field in fields(self):
-            first, second = getattr(self, field.name), getattr(other, field.name)
-            if isinstance(first, np.ndarray) and field.name != "source_partition":
-                joined[field.name] = np.concatenate([first, second])
-            elif isinstance(first, pa.Array):
-                joined[field.name] = pa.concat_arrays([first, second])
-        return replace(self, **joined)
-
 
 Rows = TypeVar("Rows", TimerBatch, Deliveries)
 

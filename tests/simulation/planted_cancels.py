@@ -15,11 +15,13 @@ ANSWERS = "wheel/dequeue/cancel_reply_rows.py"
 DIRECTORY = "wheel/storage/data_directory.py"
 ENGINE = "wheel/append/engine.py"
 LOOKUP = "wheel/append/cancel_lookup.py"
+QUEUES = "wheel/dequeue/open_cancels.py"
 REPLYING = "wheel/dequeue/cancel_replies.py"
 RESOLVER = "wheel/append/cancel_files.py"
 RESOLVING = "wheel/append/cancel_outcomes.py"
 STARTING = "wheel/recovery/startup.py"
 CASES = "unit/wheel/append/test_cancels.py::"
+LOOKUPS = "unit/wheel/append/test_cancel_lookups.py::"
 AGAIN = "unit/wheel/append/test_cancels_again.py::"
 ON_DISK = "unit/wheel/append/test_cancels_on_disk.py::"
 RULES = "property/test_resolving.py::"
@@ -205,7 +207,7 @@ CANCELS = {
         LOOKUP,
         "key = lookup_hash << _PARTITION_BITS | partition",
         "key = lookup_hash << _PARTITION_BITS",
-        test=CASES + "test_a_timer_of_another_partition_with_an_equal_hash_stays_as_it_is",
+        test=LOOKUPS + "test_a_timer_of_another_partition_with_an_equal_hash_stays_as_it_is",
     ),
     "cancel-by-hash": Planted(
         "2",
@@ -219,8 +221,8 @@ CANCELS = {
         "9",
         "the index of ids forgets what is cancelled, though it is the newest of its id",
         LOOKUP,
-        "over[order] = (is_over & ~last_of_group)[last_copy][timer]",
-        "over[order] = is_over[last_copy][timer]",
+        "by_last = (is_over & ~last_of_group)[last_copy][timer]",
+        "by_last = is_over[last_copy][timer]",
         test="unit/wheel/append/test_id_index.py::"
         "test_the_newest_timer_of_an_id_is_found_though_it_is_cancelled",
     ),
@@ -324,9 +326,9 @@ CANCELS = {
     "segments-gone-early": Planted(
         "9",
         "segments of the cancel log are unlinked before they are replied to",
-        REPLYING,
-        "if self._read.get(h, 0) < size), default",
-        "if self._read.get(h, 0) < 0), default",
+        QUEUES,
+        "hours = [runs[0][0] for runs in self._queues.values()]",
+        "hours = list[int]()",
         test=ON_DISK + "test_a_segment_stays_until_all_in_it_is_replied_to",
     ),
     "cut-cancels-needed": Planted(

@@ -290,7 +290,7 @@ def _settled(
     These are all copies of a timer whose last copy is cancelled, or lies in a slot up to `until`,
     unless it is the newest of its id that was looked at, or the id has few and was looked at whole.
     So the newest timer of an id is always looked at: the outcome of a later cancel depends on it.
-    Of any timer these are the earlier copies in slots up to `until`: only the last copy decides, and
+    Of any timer these are the earlier copies in slots up to `until`: only the last one decides, and
     one timer that is rolled or parked over and over would fill each lookup of its id.
     """
     none = np.zeros(len(timers), np.bool_)

@@ -11,16 +11,17 @@ decides when a reply may leave. cancel_reply_rows.py makes its record.
 - `a`, in the same progress, is the offset below which each cancel of a partition has its reply or
   chase. So each cancel has one reply, after any kill; after a loss cancels are read again from
   there. A partition without open cancels has a = C. Segments below it are unlinked.
+- A transaction has equally many of each timer topic that has some (open_cancels.py).
 
-Only the read position of each segment is in memory. Without a reply topic there are chases only. A
-retired partition gets no replies: the progress has no `a` for it, so a start would reply again.
+Without a reply topic there are chases only. A retired partition gets no replies: the progress has
+no `a` for it, so a start would reply again.
 
 Not thread-safe: the loop owns it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,13 +30,13 @@ from duewheel.checkpoints.commit_and_close_pages import Commit, Marks
 from duewheel.checkpoints.progress import PartitionProgress
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import Deliveries, TopicPartition, is_retired
-from duewheel.schemas.columns import take
 from duewheel.wheel.dequeue.cancel_reply_rows import reply_rows
+from duewheel.wheel.dequeue.open_cancels import OpenCancels, Run
 from duewheel.wheel.dequeue_config import REPLIES_MAX
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.cancel_log import CHASE, OUTCOMES, CancelRows
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.message_store import StoredMessages
+from duewheel.wheel.storage.message_store import StoredMessages, joined
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -55,6 +56,19 @@ class Replies:
     replied_below: Marks
     outcomes: Mapping[str, int]
     chases: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """Cancels of one topic that need a reply or chase."""
+
+    requests: StoredMessages
+    outcome: Int32
+
+    @classmethod
+    def of(cls, rows: CancelRows, leaves: Int64) -> _Leaving:
+        """Selects these of the rows."""
+        return cls(rows.requests.take(leaves), rows.outcome[leaves])
 
 
 class CancelReplies:
@@ -81,10 +95,10 @@ class CancelReplies:
         self._bytes_max = bytes_max
         self._rows_max = rows_max
         self._replied_below = dict(replied_below)
-        self._read: dict[int, int] = {}  # of each segment, the bytes whose cancels are done
-        # New values of `_read` and `a`, once the last result of `next` is committed.
-        self._end: dict[int, int] = {}
-        self._given: Marks = {}
+        self._open = OpenCancels(directory)
+        # Cancels of each topic, and new values of `a`, in the last result of `next`.
+        self._selected: dict[str, int] = {}
+        self._given: dict[TopicPartition, int] = {}
         # Commit page of the newest closing; None once all cancels in it are replied to: idle turns
         # then read no cancel log.
         self._closed_with: Commit | None = None
@@ -98,8 +112,8 @@ class CancelReplies:
         """Returns the first hour of the cancel log with a cancel without reply or chase; a number
         above all hours if there is none.
         """
-        lengths = commit.cancels.items()
-        return min((h for h, (size, _) in lengths if self._read.get(h, 0) < size), default=_NEVER)
+        first = self._open.first_segment(commit)
+        return _NEVER if first is None else first
 
     def note_closing(self, commit: Commit) -> None:
         """Sets the commit page of a new closing: its cancels may get replies, later ones wait."""
@@ -121,44 +135,59 @@ class CancelReplies:
             CorruptFile: the cancel log is damaged.
         """
         assert self._closed_with is not None, "called only while not is_done"
-        replies = self._next_of(self._closed_with, partitions)
-        if replies is None:
-            self._closed_with = None
-        return replies
-
-    def _next_of(
-        self, commit: Commit, partitions: Mapping[TopicPartition, PartitionProgress]
-    ) -> Replies | None:
-        unlinked_below = self._directory.state.live.gc_cancels
-        for hour, (length, _) in sorted(commit.cancels.items()):
-            while hour >= unlinked_below and (start := self._read.get(hour, 0)) < length:
-                rows = self._next_rows(hour, start, length)
-                sources, source = self._sources(rows)
-                ready, leaves = self._take_ready(rows, sources, source, partitions)
-                if not ready:
-                    return None
-                end = start + ready * RECORD_BYTES
-                if len(leaves):
-                    self._end = {hour: end}
-                    return self._leaving(rows, leaves, sources, source, partitions)
-                self._read[hour] = end
-        # Every cancel of this commit is done: without this a start would read them again.
-        self._replied_below |= {p: part.closed_mark for p, part in partitions.items()}
+        self._open.add(self._closed_with)
+        while True:
+            leaving = self._select(partitions)
+            if leaving:
+                return self._made(leaving, partitions)
+            is_end = not any(self._selected.values())
+            self.committed()  # none of them needs a reply or chase
+            if is_end:
+                break
+        if not self._open.topics:
+            # Every cancel is done: without this a start would read them again.
+            self._replied_below |= {p: part.closed_mark for p, part in partitions.items()}
+        self._closed_with = None
         return None
+
+    def _select(self, partitions: Mapping[TopicPartition, PartitionProgress]) -> list[_Leaving]:
+        """Selects the next cancels, equally many of each topic that has them; returns those that
+        need a reply or chase.
+        """
+        self._given = {}
+        leaving, left, left_bytes = list[_Leaving](), self._rows_max, self._bytes_max
+        topics = sorted(self._open.topics[: self._rows_max], key=self._open.count)
+        self._selected = dict.fromkeys(topics, 0)
+        for number, topic in enumerate(topics):
+            share = left // (len(topics) - number)
+            for run in self._open.runs(topic):
+                if share <= 0 or left_bytes <= 0:
+                    break
+                rows, size = self._rows_of(run, share, left_bytes)
+                ready, leaves = self._take_ready(rows, partitions)
+                self._selected[topic] += ready
+                share, left, left_bytes = share - ready, left - ready, left_bytes - size
+                if len(leaves):
+                    leaving.append(_Leaving.of(rows, leaves))
+                if ready < len(rows):
+                    break
+        return leaving
 
     def committed(self) -> None:
         """Records that the last rows of `next` are committed."""
-        self._read |= self._end
+        for topic, count in self._selected.items():
+            self._open.pop(topic, count)
+            self._open.put_last(topic)
         self._replied_below |= self._given
-        self._end, self._given = {}, {}
+        self._selected, self._given = {}, {}
 
-    def _next_rows(self, hour: int, start: int, length: int) -> CancelRows:
-        """Returns the next rows: at least one, or as many as stay within the bounds."""
-        log = self._directory.cancels
-        end = min(length, start + self._rows_max * RECORD_BYTES)
-        sizes = np.cumsum(log.records(hour, start, end)["size_py"].astype(np.int64))
-        count = max(1, int(np.searchsorted(sizes, self._bytes_max, "right")))
-        return log.read(hour, start, min(end, start + count * RECORD_BYTES))
+    def _rows_of(self, run: Run, rows_max: int, bytes_max: int) -> tuple[CancelRows, int]:
+        """Returns the first rows of a run, at least one, and the bytes of their requests."""
+        log, (hour, first, end) = self._directory.cancels, run
+        end = min(end, first + rows_max * RECORD_BYTES)
+        sizes = np.cumsum(log.records(hour, first, end)["size_py"].astype(np.int64))
+        count = max(1, int(np.searchsorted(sizes, bytes_max, "right")))
+        return log.read(hour, first, first + count * RECORD_BYTES), int(sizes[count - 1])
 
     def skip(self, commit: Commit, replied_below: Marks) -> None:
         """Skips, in a standby, the cancels that the owner has replied to or chased.
@@ -168,14 +197,15 @@ class CancelReplies:
             replied_below: `a` of each partition in the owner's progress.
         """
         self._replied_below |= replied_below
-        for hour, (length, _) in sorted(commit.cancels.items()):
-            while (start := self._read.get(hour, 0)) < length:
-                rows = self._next_rows(hour, start, length)
+        self._open.add(commit)
+        for topic in self._open.topics:
+            while topic in self._open.topics:
+                run = next(self._open.runs(topic))
+                rows, _ = self._rows_of(run, self._rows_max, self._bytes_max)
                 left = np.flatnonzero(~self._is_over(rows, *self._sources(rows)))
-                count = int(left[0]) if len(left) else len(rows)
-                self._read[hour] = start + count * RECORD_BYTES
+                self._open.pop(topic, int(left[0]) if len(left) else len(rows))
                 if len(left):
-                    return
+                    break
 
     def _sources(self, rows: CancelRows) -> tuple[list[TopicPartition], Int32]:
         """Returns the partitions of some rows, and each row's index among them."""
@@ -189,16 +219,13 @@ class CancelReplies:
         return over
 
     def _take_ready(
-        self,
-        rows: CancelRows,
-        sources: list[TopicPartition],
-        source: Int32,
-        partitions: Mapping[TopicPartition, PartitionProgress],
+        self, rows: CancelRows, partitions: Mapping[TopicPartition, PartitionProgress]
     ) -> tuple[int, Int64]:
         """Returns how many of the first rows need not wait for C, and which of them need a reply or
-        chase. Raises `a` for them: at once without one, else when `committed` is called. An earlier
-        rise would lose their replies in a kill.
+        chase. `a` rises above them when `committed` is called: an earlier rise would lose their
+        replies in a kill.
         """
+        sources, source = self._sources(rows)
         c = [partitions[p].closed_mark if p in partitions else 0 for p in sources]
         offset, over = _offsets(rows), self._is_over(rows, sources, source)
         early = np.flatnonzero((offset >= np.array(c, np.int64)[source]) & ~over)
@@ -209,30 +236,22 @@ class CancelReplies:
         done = np.flatnonzero(~over[:ready])
         ends = np.zeros(len(sources), np.int64)
         np.maximum.at(ends, source[done], offset[done] + 1)
-        replied_below = {p: end for p, end in zip(sources, ends.tolist(), strict=True) if end}
-        if leaves.any():
-            self._given = replied_below
-        else:
-            self._replied_below |= replied_below
+        self._given |= {p: end for p, end in zip(sources, ends.tolist(), strict=True) if end}
         return ready, np.flatnonzero(leaves)
 
-    def _leaving(
+    def _made(
         self,
-        rows: CancelRows,
-        leaves: Int64,
-        sources: list[TopicPartition],
-        source: Int32,
+        parts: Sequence[_Leaving],
         partitions: Mapping[TopicPartition, PartitionProgress],
     ) -> Replies:
-        requests, outcome = rows.requests, rows.outcome[leaves]
-        columns = (requests.timer_id, requests.target, requests.key_value, requests.headers)
-        kept = StoredMessages(requests.prefix[leaves], *(take(each, leaves) for each in columns))
+        requests = joined([part.requests for part in parts])
+        outcome = np.concatenate([part.outcome for part in parts])
+        sources, source = self._directory.topics.sources(requests.prefix)
         r = np.array(
             [partitions[p].delivered_slot if p in partitions else 0 for p in sources],
             np.int64,
         )
-        source = source[leaves]
-        made = reply_rows(kept, source, sources, outcome, r[source], self._reply_topic)
+        made = reply_rows(requests, source, sources, outcome, r[source], self._reply_topic)
         counts = np.bincount(outcome, minlength=len(OUTCOMES)).tolist()
         outcomes = {str(OUTCOMES[index]): counts[index] for index in range(CHASE) if counts[index]}
         return Replies(made, self._given, outcomes, sum(counts[CHASE:]))

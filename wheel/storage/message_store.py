@@ -9,7 +9,7 @@ read takes them in file order; one call reads neighbours with a small gap betwee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,18 @@ class StoredMessages:
     target: Column
     key_value: Column
     headers: Column
+
+    def take(self, rows: Int64) -> StoredMessages:
+        """Selects these rows."""
+        columns_of = (self.timer_id, self.target, self.key_value, self.headers)
+        return StoredMessages(self.prefix[rows], *(columns.take(each, rows) for each in columns_of))
+
+
+def joined(parts: Sequence[StoredMessages]) -> StoredMessages:
+    """Returns the rows of all parts, one part after the other."""
+    texts = zip(*((p.timer_id, p.target, p.key_value, p.headers) for p in parts), strict=True)
+    prefix = np.concatenate([part.prefix for part in parts])
+    return StoredMessages(prefix, *(columns.concat(list(each)) for each in texts))
 
 
 def checksums(records: Records, messages: Column) -> npt.NDArray[np.uint32]:

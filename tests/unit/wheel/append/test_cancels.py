@@ -24,13 +24,11 @@ from duewheel.testing import (
     TimerRow,
     timer_batch,
 )
-from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.dequeue.cancel_reply_rows import REPEATED_BYTES_MAX, repeated
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check
-from duewheel.wheel.storage.message_store import MessageStore
-from duewheel.wheel.storage.timer_log import Records
 
+OTHER = "others", 0
 MakeWorld = Callable[..., CancelWorld]
 
 
@@ -356,6 +354,20 @@ def test_each_of_many_is_replied_to_once_in_order_over_kills(make_world: MakeWor
     assert world.answered() == 60
 
 
+def test_one_topic_with_many_cancels_delays_no_reply_of_another(make_world: MakeWorld) -> None:
+    """Each topic has its turn, and those that have little leave the rest to the others."""
+    world = make_world(chunk_replies=10)
+    other = replace(timer_batch([cancel(n, timer_id=b"b") for n in range(3)]), partitions=[OTHER])
+    world.append(*(cancel(offset) for offset in range(100)))
+    world.engine.append(other, {OTHER: 3})
+    world.at_slot(3)
+    sources = [source for source, _ in world.answers()]
+    assert sorted(sources[:10]) == sorted(
+        [*(f"timers-0@{n}" for n in range(7)), *(f"others-0@{n}" for n in range(3))]
+    )
+    assert sources[10:] == [f"timers-0@{n}" for n in range(7, 100)]
+
+
 def test_without_a_reply_topic_cancels_act_in_silence(make_world: MakeWorld) -> None:
     world = make_world(reply_topic=None)
     world.append(timer(0, 5), cancel(1), replace(timer(2, 5), timer_id=b"b"))
@@ -495,98 +507,3 @@ def test_in_a_partition_that_is_ahead_a_cancel_is_replied_to_once(
     world.at_slot(70)
     assert world.sources() == ["timers-0@0", "timers-0@1"]
     assert world.answers() == [("timers-1@1", "cancelled")]
-
-
-@pytest.mark.parametrize("partition", [0, 1])
-@pytest.mark.parametrize("delivered", [False, True])
-def test_a_repeated_cancel_reads_few_messages_of_an_id_with_many_timers(
-    tmp_path: Path, partition: int, delivered: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each batch would read all of them again, and the batches have everybody's messages."""
-    world = CancelWorld(tmp_path / "data")
-    world.shard.cancel_limits = CancelLimits(settled_max=5, settled_ms=0)
-    world.shard.kill(Role.INGEST)
-    world.shard.start_ingest()
-    world.append(*(timer(offset, 5 if delivered else 50) for offset in range(500)))
-    world.at_slot(7 if delivered else 2)
-    read = []
-    read_ids = MessageStore.read_ids
-
-    def counted(self: MessageStore, hour: int, records: Records) -> Any:
-        read.append(len(records))
-        return read_ids(self, hour, records)
-
-    monkeypatch.setattr(MessageStore, "read_ids", counted)
-    first = 500 if partition == 0 else 0
-    for offset in range(first, first + 5):
-        world.append(cancel(offset, partition=partition))
-        world.at_slot(8 + offset - first)
-    assert sum(read) <= (0 if partition else 1_010)
-    assert partition == 1 or sum(read) >= 500
-
-
-def test_all_timers_of_an_id_are_cancelled_though_a_batch_looks_at_few(tmp_path: Path) -> None:
-    world = CancelWorld(tmp_path / "data")
-    world.shard.cancel_limits = CancelLimits(rows_max=10)
-    world.shard.kill(Role.INGEST)
-    world.shard.start_ingest()
-    world.append(*(timer(offset, 60) for offset in range(35)), timer(0, 60, partition=1))
-    world.append(cancel(35), cancel(1, partition=1))
-    offset, met = 36, 0
-    for slot in range(1, 20):
-        world.at_slot(slot)
-        chases = world.chases()[met:]
-        world.append(*(replace(chase, offset=offset + n) for n, chase in enumerate(chases)))
-        offset, met = offset + len(chases), met + len(chases)
-    assert met <= 14, "a batch stops ten, and a later one takes them out"
-    told = [("timers-1@1", "cancelled"), ("timers-0@35", "cancelled")]
-    assert world.answers() == told
-    world.append(cancel(offset))
-    world.at_slot(21)
-    told.append((f"timers-0@{offset}", "cancelled"))
-    assert world.answers() == told, "the newest timer of an id is always looked at"
-    world.at_slot(63)
-    assert world.sources() == []
-
-
-@pytest.mark.parametrize("pending", [False, True])
-def test_copies_of_one_timer_do_not_fill_the_lookups_of_its_id(
-    tmp_path: Path, pending: bool
-) -> None:
-    world = CancelWorld(tmp_path / "data")
-    world.shard.cancel_limits = CancelLimits(rows_max=10, settled_ms=0)
-    world.shard.kill(Role.INGEST)
-    world.shard.start_ingest()
-    for offset in range(30):
-        world.append(timer(offset, 60 if pending and offset == 29 else offset + 2, origin=0))
-        world.at_slot(offset + 1)
-    world.at_slot(33)
-    world.append(cancel(30))
-    offset, met = 31, 0
-    for slot in range(34, 54):
-        world.at_slot(slot)
-        chases = world.chases()[met:]
-        world.append(*(replace(chase, offset=offset + n) for n, chase in enumerate(chases)))
-        offset, met = offset + len(chases), met + len(chases)
-    assert met <= 10
-    assert [answer for _, answer in world.answers()] == [
-        "cancelled" if pending else "already_delivered"
-    ]
-
-
-def test_a_timer_of_another_partition_with_an_equal_hash_stays_as_it_is(
-    make_world: MakeWorld,
-) -> None:
-    """Equal by chance: it is neither cancelled nor taken out of later lookups."""
-    world = make_world()
-    world.append(timer(0, 10), timer(1, 21))
-    directory = world.shard.directory(Role.INGEST)
-    masks = directory.lookup_hashes(np.zeros(2, np.int64), [P0, P1], np.arange(2, dtype=np.int32))
-    other = timer_batch([cancel(5, partition=1)])
-    equal = timer_batch([timer(0, 20)]).id_hash ^ masks[0] ^ masks[1]
-    world.engine.append(replace(other, id_hash=equal), {P1: 6})
-    world.at_slot(12)
-    assert world.sources() == ["timers-0@0"]
-    world.append(cancel(2))
-    world.at_slot(30)
-    assert world.sources() == ["timers-0@0"]

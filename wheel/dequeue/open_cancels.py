@@ -1,0 +1,101 @@
+"""The resolved cancels that need a reply or chase yet, in a queue for each timer topic.
+
+The cancel log has those of all topics in the order of their appends. In one queue a topic with
+300,000 cancels would delay the replies of all others by seconds, and one that cancels faster than
+replies leave, for ever. So every topic has a queue of its own, and each gets its turn.
+
+A queue has runs of neighbouring log records: few, as the rows of a topic are appended together.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+
+from duewheel.checkpoints.commit_and_close_pages import Commit
+from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
+from duewheel.wheel.storage.data_directory import DataDirectory
+
+Run = tuple[int, int, int]  # hour, and bytes of its segment: from, to
+
+_RECORDS_AT_ONCE = 20_000
+
+
+class OpenCancels:
+    """The queues of one data directory. Not thread-safe."""
+
+    def __init__(self, directory: DataDirectory) -> None:
+        self._directory = directory
+        self._queues: dict[str, deque[Run]] = {}  # none is empty; the next topic is the first
+        self._queued: dict[int, int] = {}  # of each segment, the bytes whose cancels were queued
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics with open cancels, the one whose turn is next before the others."""
+        return list(self._queues)
+
+    def add(self, commit: Commit) -> None:
+        """Queues the cancels that were committed since the last call.
+
+        Raises:
+            CorruptFile: the cancel log is damaged.
+        """
+        unlinked_below = self._directory.state.live.gc_cancels
+        for hour, (length, _) in sorted(commit.cancels.items()):
+            if hour < unlinked_below:
+                continue
+            for first, end, topic in self._runs(hour, self._queued.get(hour, 0), length):
+                runs = self._queues.setdefault(topic, deque())
+                if runs and runs[-1][0] == hour and runs[-1][2] == first:
+                    first = runs.pop()[1]
+                runs.append((hour, first, end))
+            self._queued[hour] = length
+
+    def count(self, topic: str) -> int:
+        """Returns the number of open cancels of a topic."""
+        return sum(end - first for _, first, end in self._queues[topic]) // RECORD_BYTES
+
+    def runs(self, topic: str) -> Iterator[Run]:
+        """Yields the open cancels of a topic, in their order."""
+        yield from self._queues[topic]
+
+    def pop(self, topic: str, count: int) -> None:
+        """Takes out the first `count` cancels of a topic."""
+        runs, left = self._queues[topic], count * RECORD_BYTES
+        while left:
+            hour, first, end = runs.popleft()
+            if end - first > left:
+                runs.appendleft((hour, first + left, end))
+            left -= min(end - first, left)
+        if not runs:
+            del self._queues[topic]
+
+    def put_last(self, topic: str) -> None:
+        """Lets the other topics have their turn first."""
+        if topic in self._queues:
+            self._queues[topic] = self._queues.pop(topic)
+
+    def first_segment(self, commit: Commit) -> int | None:
+        """Returns the first hour of the cancel log with an open cancel, or with one that is not
+        queued; None if there is none.
+        """
+        hours = [runs[0][0] for runs in self._queues.values()]
+        lengths = commit.cancels.items()
+        hours += [hour for hour, (size, _) in lengths if self._queued.get(hour, 0) < size]
+        return min(hours, default=None)
+
+    def _runs(self, hour: int, start: int, length: int) -> Iterator[tuple[int, int, str]]:
+        """Yields neighbouring records with the same topic: first and last byte, and the topic."""
+        log, step = self._directory.cancels, _RECORDS_AT_ONCE * RECORD_BYTES
+        for first in range(start, length, step):
+            records = log.records(hour, first, min(first + step, length))
+            sources, source = self._directory.topics.sources(log.requests.prefixes(hour, records))
+            topics = list(dict.fromkeys(topic for topic, _ in sources))
+            topic = np.array([topics.index(name) for name, _ in sources], np.int32)[source]
+            begins = np.append(0, np.flatnonzero(np.diff(topic)) + 1)
+            ends = first + np.append(begins[1:], len(records)) * RECORD_BYTES
+            numbers = topic[begins].tolist()
+            for begin, end, number in zip(begins.tolist(), ends.tolist(), numbers, strict=True):
+                yield first + begin * RECORD_BYTES, end, topics[number]
