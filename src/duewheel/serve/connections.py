@@ -6,6 +6,8 @@ and the probe of a supervisor, which would then restart the process.
 
 - A connection ends IDLE_S after it was opened, or after its last response, unless another head has
   come; however slowly one comes. It also ends if its client reads nothing of a response for IDLE_S.
+- uvicorn learns of a connection after its TLS handshake. Beyond HANDSHAKES_MAX before theirs, the
+  one that was accepted first ends: without files no connection could be accepted.
 - Beyond CONNECTIONS_MAX the connection ends that has waited longest for its client. There is such a
   connection: gate.py bounds those that do not wait for their clients, REQUESTS_MAX, to fewer.
 
@@ -15,15 +17,36 @@ Sizes are bounded in gate.py, and of a head that comes in parts by h11.
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
+import socket
+from contextlib import suppress
+from typing import Any, Literal
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 IDLE_S = 30.0
 CONNECTIONS_MAX = 256
+HANDSHAKES_MAX = 256
 
 _Phase = Literal["head", "body", "answer", "read"]
+
+
+_before_handshake: dict[int, socket.socket] = {}  # by file descriptor, in the order of accepting
+
+
+class Listener(socket.socket):
+    """A listening socket that bounds the connections whose handshake has not ended."""
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accepts a connection, and ends the first one of too many."""
+        accepted, address = super().accept()
+        _before_handshake.pop(accepted.fileno(), None)  # was closed: its number is used again
+        _before_handshake[accepted.fileno()] = accepted
+        if len(_before_handshake) > HANDSHAKES_MAX:
+            first = _before_handshake.pop(next(iter(_before_handshake)))
+            with suppress(OSError):  # it is closed
+                first.shutdown(socket.SHUT_RDWR)
+        return accepted, address
 
 
 class Connection(H11Protocol):
@@ -37,6 +60,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        _before_handshake.pop(transport.get_extra_info("socket").fileno(), None)
         self._note_phase()
         if len(self.connections) > self.connections_max:
             self._end_longest()

@@ -18,7 +18,7 @@ from duewheel.errors import ConfigError
 from duewheel.osutil.host_share import do_without_pandas
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
-from duewheel.serve.connections import IDLE_S, Connection
+from duewheel.serve.connections import IDLE_S, Connection, Listener
 from duewheel.serve.gate import HEADER_BYTES_MAX
 from duewheel.serve.service import Service
 
@@ -113,6 +113,7 @@ def listening(serve: ServeSection) -> socket.socket:
         raise ConfigError(
             f"serve.port: cannot listen on {serve.host}:{serve.port}: {reason}"
         ) from error
+    listener = Listener(fileno=listener.detach())
     # Its connections inherit it, and asyncio sets it for sockets of another kind alone: without it
     # the body of a response waits 40 ms for the client's acknowledgement of the head.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

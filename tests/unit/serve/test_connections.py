@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -13,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from tests.harness.launcher import wait_until
 
 from duewheel.config.keys_and_defaults import ServeSection
+from duewheel.serve import connections
 from duewheel.serve.connections import Connection
 from duewheel.serve.server import listening
 
@@ -31,16 +37,22 @@ async def _app(scope: Scope, _: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"x" * size})
 
 
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    config = uvicorn.Config(_app, http=Impatient, ws="none", lifespan="off", log_config=None)
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+@contextmanager
+def served(serve: ServeSection, **tls: Any) -> Iterator[int]:
+    options: dict[str, Any] = {"ws": "none", "lifespan": "off", "log_config": None, **tls}
+    server = uvicorn.Server(uvicorn.Config(_app, http=Impatient, **options))
+    with listening(serve) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         yield listener.getsockname()[1]
         server.should_exit = True
         thread.join(30)
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with served(ServeSection(port=0)) as port:
+        yield port
 
 
 @contextmanager
@@ -57,6 +69,11 @@ def answer_of(client: socket.socket) -> bytes:
     return answer
 
 
+def answers_by_tls(trusting: ssl.SSLContext, client: socket.socket) -> bool:
+    with trusting.wrap_socket(client, server_hostname="localhost") as wrapped:
+        return answer_of(wrapped).startswith(b"HTTP/1.1 200")
+
+
 def is_ended(client: socket.socket) -> bool:
     try:
         return client.recv(65536) == b""
@@ -71,6 +88,30 @@ def test_silent_clients_stop_no_other(port: int) -> None:
         for _ in range(3):
             with connected(port) as client:
                 assert answer_of(client).startswith(b"HTTP/1.1 200")
+
+
+def test_silent_clients_without_a_handshake_stop_no_other(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    require: Callable[[object, str], None],
+) -> None:
+    """uvicorn is told of a connection after its handshake: it cannot count these."""
+    require(shutil.which("openssl"), "no openssl")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    kind = ["-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(["openssl", "req", "-x509", *kind, *files], check=True, capture_output=True)
+    monkeypatch.setattr(connections, "HANDSHAKES_MAX", 8)
+    tls = {"ssl_certfile": certificate, "ssl_keyfile": key}
+    trusting = ssl.create_default_context(cafile=certificate)
+    with ExitStack() as held:
+        port = held.enter_context(served(ServeSection(port=0), **tls))
+        silent = [held.enter_context(connected(port)) for _ in range(20)]
+        assert [is_ended(client) for client in silent[:12]] == [True] * 12
+        for _ in range(3):
+            with connected(port) as plain:
+                assert answers_by_tls(trusting, plain)
+        assert all(answers_by_tls(trusting, client) for client in silent[-4:])
 
 
 def test_a_silent_client_is_ended(port: int) -> None:
