@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from duewheel.client import Answer, DelayProducer
-from duewheel.client.due_time import DueTime
-from duewheel.client.request_headers import timer_headers
 from duewheel.kafka.deadline import Deadline
 from duewheel.recurring.schedule import POSITION_PREFIX, Schedule
 from duewheel.recurring.scheduler import ScheduleCommit
@@ -42,14 +40,7 @@ def firing_batches(written: Iterable[ScheduleCommit]) -> Iterator[tuple[TopicPar
         if schedule is None:
             continue
         for instant, number in each.firings:
-            headers = timer_headers(
-                schedule.target,
-                DueTime.of(instant),
-                schedule.timer_topic,
-                headers=schedule.headers,
-                id=schedule.timer_id(instant),
-            )
-            row = (instant, (schedule.key, schedule.value, headers))
+            row = instant, (schedule.key, schedule.value, schedule.firing_headers(instant))
             rows.setdefault((schedule.timer_topic, number), []).append(row)
     for place, group in rows.items():
         yield from batches_of(place, [row for _, row in sorted(group, key=lambda each: each[0])])

@@ -79,22 +79,25 @@ def read_schedule(name: str, value: bytes, at_ms: int) -> Schedule | None:
 
 
 def read_table(records: Iterable[KeyedRecord]) -> Table:
-    """The newest records of each schedule.
-
-    Raises:
-        ConfigError: a position cannot be read: what has fired is unknown.
+    """The newest records of each schedule. One whose position cannot be read does not fire: which
+    instants are written is unknown.
     """
     newest = {record.key: record for record in records}
     schedules: dict[str, Schedule | None] = {}
     positions: dict[str, FiringPosition] = {}
+    unknown = list[str]()
     for key, record in newest.items():
         if record.value is None:
             continue
         if (name := name_of(key, SCHEDULE_PREFIX)) is not None:
             schedules[name] = read_schedule(name, record.value, record.timestamp_ms)
         elif (name := name_of(key, POSITION_PREFIX)) is not None:
-            positions[name] = FiringPosition.decode(name, record.value)
-    return Table(schedules, positions)
+            try:
+                positions[name] = FiringPosition.decode(name, record.value)
+            except ConfigError as error:
+                log.error("a schedule does not fire", reason=str(error))  # noqa: TRY400
+                unknown.append(name)
+    return Table(schedules | {name: None for name in unknown if name in schedules}, positions)
 
 
 def read_changes(records: Iterable[KeyedRecord]) -> Iterator[tuple[str, Schedule | None, bool]]:

@@ -11,12 +11,16 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode, b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, cast, get_args
 
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name
+from duewheel.client.due_time import DueTime
+from duewheel.client.request_headers import timer_headers
 from duewheel.errors import ConfigError
 from duewheel.recurring.instants import Cron, Every, Instants
+from duewheel.schemas.name_patterns import may_name_topic
 
 Missed = Literal["skip", "one", "all"]
 
@@ -24,6 +28,8 @@ SCHEDULE_PREFIX = b"schedule/"
 POSITION_PREFIX = b"position/"
 INTERVAL_MS_MIN = 1_000
 VALUE_BYTES_MAX = 256 * 1024
+CRON_MAX = 1_000
+_SHOWN_MAX = 249
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
@@ -73,7 +79,14 @@ class Schedule:
             raise ConfigError(f'missed = "{self.missed}" is none of {", ".join(get_args(Missed))}')
         if len(self.value or b"") > VALUE_BYTES_MAX:
             raise ConfigError(f"the value has more than {VALUE_BYTES_MAX >> 10} KiB")
+        if len(self.cron or "") > CRON_MAX:
+            raise ConfigError(f"the cron expression has more than {CRON_MAX} characters")
+        for topic in (self.target, self.timer_topic):
+            if not may_name_topic(topic):
+                raise ConfigError(f"{topic[:_SHOWN_MAX]!r} is no name of a topic")
         self.instants()
+        # Found here and not when it fires: the firings of others are in the same transaction.
+        self.firing_headers(0)
 
     def instants(self) -> Instants:
         """When it fires, pauses aside.
@@ -84,6 +97,20 @@ class Schedule:
         if self.interval_ms is not None:
             return Every(self.interval_ms, self.start_ms)
         return Cron(self.cron or "", self.zone)
+
+    def firing_headers(self, instant_ms: int) -> Sequence[tuple[str, bytes]]:
+        """The headers of the firing of an instant, a request for a timer.
+
+        Raises:
+            InvalidTimer: the client would refuse it.
+        """
+        return timer_headers(
+            self.target,
+            DueTime.of(instant_ms),
+            self.timer_topic,
+            headers=self.headers,
+            id=self.timer_id(instant_ms),
+        )
 
     def timer_id(self, instant_ms: int) -> str:
         """The id of a firing. It has the revision: a cancel of an earlier revision's firing, sent

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from duewheel.errors import ConfigError
+from duewheel.kafka.topic_follower import KeyedRecord
+from duewheel.recurring.records import read_table
 from duewheel.recurring.schedule import FiringPosition, Schedule
 
 PLAIN = Schedule("report", "r1", "timers", "orders", cron="0 8 * * 1-5", zone="Europe/Berlin")
@@ -50,6 +52,11 @@ def test_a_position_is_read_as_it_was_written() -> None:
         ({"zone": ""}, "no time zone"),
         ({"missed": "some"}, "none of"),
         ({"value": b"x" * (256 * 1024 + 1)}, "256 KiB"),
+        ({"target": ""}, "no name of a topic"),
+        ({"target": "a b"}, "no name of a topic"),
+        ({"timer_topic": "x" * 250}, "no name of a topic"),
+        ({"headers": (("TIMER_DELAY_MS", b"1"),)}, "TIMER_DELAY_MS"),
+        ({"cron": "0-59/1," * 200 + "0 * * * *"}, "1000 characters"),
     ],
     ids=str,
 )
@@ -66,3 +73,17 @@ def test_a_foreign_record_is_refused(value: bytes) -> None:
         Schedule.decode("report", value, 0)
     with pytest.raises(ConfigError, match="cannot be read"):
         FiringPosition.decode("report", value)
+
+
+@pytest.mark.parametrize("key", [b"schedule/evil", b"position/evil"])
+def test_a_foreign_record_stops_no_other_schedule(key: bytes) -> None:
+    foreign = [b"{}", b"", PLAIN.encode().replace(b'"orders"', b'""'), b"\xff"]
+    for value in foreign:
+        records = [
+            KeyedRecord(b"schedule/good", PLAIN.encode(), 1),
+            KeyedRecord(b"schedule/evil", PLAIN.encode(), 1),
+            KeyedRecord(key, value, 2),
+        ]
+        table = read_table(records)
+        assert table.schedules["good"] is not None
+        assert table.schedules["evil"] is None, "it does not fire"
