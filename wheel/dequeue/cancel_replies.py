@@ -169,8 +169,8 @@ class CancelReplies:
                 share, left, left_bytes = share - ready, left - ready, left_bytes - size
                 if len(leaves):
                     leaving.append(_Leaving.of(rows, leaves))
-                if ready < len(rows):
-                    break
+                if ready < (run[2] - run[1]) // RECORD_BYTES:
+                    break  # the rest of the run comes before the next one
         return leaving
 
     def committed(self) -> None:

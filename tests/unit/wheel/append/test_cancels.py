@@ -368,6 +368,20 @@ def test_one_topic_with_many_cancels_delays_no_reply_of_another(make_world: Make
     assert sources[10:] == [f"timers-0@{n}" for n in range(7, 100)]
 
 
+def test_no_cancel_is_passed_over_where_the_bytes_of_a_transaction_end(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(chunk_bytes=250)
+    other = replace(timer_batch([cancel(0, timer_id=b"b")]), partitions=[OTHER])
+    for first in range(0, 30, 3):
+        world.append(*(cancel(first + n, timer_id=b"id" * 4 * n) for n in range(3)))
+        world.engine.append(replace(other, offset=other.offset + first), {OTHER: first + 1})
+    world.at_slot(3)
+    sources = [source for source, _ in world.answers()]
+    assert [s for s in sources if s.startswith("timers")] == [f"timers-0@{n}" for n in range(30)]
+    assert len(sources) == 40
+
+
 def test_without_a_reply_topic_cancels_act_in_silence(make_world: MakeWorld) -> None:
     world = make_world(reply_topic=None)
     world.append(timer(0, 5), cancel(1), replace(timer(2, 5), timer_id=b"b"))
