@@ -72,7 +72,9 @@ def rows_of(
             for records in committed_records(
                 part, ranges, skipped=skipped, cut=_cut_batches, took=budget.took
             ):
-                yield row_of(parse(records), folder)
+                timers = parse(records)
+                budget.parsed(timers)
+                yield row_of(timers, folder)
     if budget.early_ends:
         yield row_of_early_ends(budget.early_ends)
 

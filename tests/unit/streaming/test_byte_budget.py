@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -13,7 +14,8 @@ from tests.harness.record_batches import NOW_MS, Log, Rows, logs, plain, rows_of
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.schemas.batches import OffsetRanges, TopicPartition
-from duewheel.streaming.byte_budget import ByteBudget
+from duewheel.streaming.byte_budget import CANCEL_BYTES, ByteBudget
+from duewheel.testing import TimerRow, timer_batch
 
 A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
 Logs = dict[TopicPartition, Log]
@@ -141,3 +143,22 @@ def test_a_range_that_retention_has_deleted_is_read_in_one_round() -> None:
     budget = ByteBudget({A0: (0, 100)}, 1 << 20)
     assert len(list(islice(budget.rounds(), 5))) == 1
     assert not budget.early_ends
+
+
+def test_cancels_use_up_the_bytes_of_their_topic() -> None:
+    """Others' records come in the same batch, though they are many more bytes."""
+    budget, found = ByteBudget({A0: (0, 40), B0: (0, 10)}, 20 * CANCEL_BYTES), list[str]()
+    of = {A0: small(40), B0: large(10)}
+    for of_round in budget.rounds():
+        for part in fetches(of, of_round, 5):
+            for records in committed_records(part, of_round, took=budget.took):
+                names = [A0, B0]
+                rows = [(names.index(p), offset) for p, offset, _ in rows_of(records)]
+                cancels = timer_batch(
+                    [TimerRow(*at, 0, timer_id=b"a", request="cancel") for at in rows if not at[0]]
+                )
+                budget.parsed(replace(cancels, partitions=names))
+                found += [names[number][0] for number, _ in rows]
+    assert found.count("b") == 10
+    assert 10 <= found.count("a") <= 20
+    assert budget.early_ends == {A0: found.count("a")}
