@@ -30,11 +30,13 @@ import numpy as np
 from duewheel.checkpoints import copy_keys
 from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks_to
 from duewheel.checkpoints.json_fields import integer, name
-from duewheel.schemas.arrays import Int32, Int64
+from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import TopicPartition
 
 PRECISION = "precision_ms"
 WINDOW = "roll_window_ms"
+ROLL_SPREAD = "roll_spread"
+BY_OFFSET = "offset"  # else by id, as the first versions did (wheel/roll_rule.py)
 SUITE = "suite"
 TOPICS, DEFAULT_TOPIC, TARGETS = "topics", "topics_default", "targets"
 
@@ -61,6 +63,11 @@ class Epoch:
     def window_ms(self) -> int:
         """The roll window."""
         return int(self.values[WINDOW])
+
+    @property
+    def rolls_by_offset(self) -> bool:
+        """Whether rolls are spread by the records' offsets."""
+        return self.values.get(ROLL_SPREAD) == BY_OFFSET
 
     def judges_as(self, other: Epoch) -> bool:
         """Whether both have the same settings, and either both or neither have keys of copies."""
@@ -152,6 +159,18 @@ class Epochs:
         if (windows_ms == windows_ms[-1]).all():
             return self.newest.window_ms
         of_row: Int64 = windows_ms[self.of_rows(partitions, partition, offset)]
+        return of_row
+
+    def rolls_by_offset(
+        self, partitions: Sequence[TopicPartition], partition: Int32, offset: Int64
+    ) -> bool | Bool:
+        """Returns whether the roll of each row is spread by its offset, or of all. Takes the
+        arguments of `of_rows`.
+        """
+        by_offset = np.array([epoch.rolls_by_offset for epoch in self.epochs], np.bool_)
+        if (by_offset == by_offset[-1]).all():
+            return self.newest.rolls_by_offset
+        of_row: Bool = by_offset[self.of_rows(partitions, partition, offset)]
         return of_row
 
     def extended_by(self, values: Mapping[str, Any], since: Marks) -> Epochs:

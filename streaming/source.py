@@ -141,7 +141,6 @@ class TimerReader(DataSourceStreamReader):
         self._early_ends = EarlyEnds(Path(options.folder))
         # In the planning process: from its last `latestOffset`, and since its first one.
         self._log_ends: Offsets = {}
-        self._begins: Marks = {}
         self._held_until_s: dict[TopicPartition, float] = {}
         self._quotas: TopicQuotas | None = None
 
@@ -158,22 +157,18 @@ class TimerReader(DataSourceStreamReader):
         before, poll_s = {**planned, **early}, self._options.poll_ms / 1000
         if self._quotas is not None:
             self._quotas.unread({p: planned[p] - end for p, end in early.items()})
-        self._hold(early)
+        self._hold(self._early_ends.waiting)
         ends, give_up_s = self._ends_after(before), time.monotonic() + _QUIET_S
         # Each call costs the JVM and this process several times what a look at the logs costs.
         while poll_s and ends == before and time.monotonic() + poll_s < give_up_s:
             time.sleep(poll_s)
             ends = self._ends_after(before)
-        self._begins = before
         return start if ends == planned and not early else offsets_to(ends, early)
 
-    def _hold(self, early: Marks) -> None:
-        """Leaves partitions out for a while of which the batch before took nothing: each batch
-        would read their records again (stamped_ahead.py).
-        """
+    def _hold(self, waiting: Collection[TopicPartition]) -> None:
+        """Leaves these partitions out for a while: each batch would read their records again."""
         now_s = time.monotonic()
-        stuck = [p for p, end in early.items() if self._begins.get(p) == end]
-        held = self._held_until_s | dict.fromkeys(stuck, now_s + _HELD_S)
+        held = self._held_until_s | dict.fromkeys(waiting, now_s + _HELD_S)
         self._held_until_s = {p: until_s for p, until_s in held.items() if until_s > now_s}
 
     def _ends_after(self, before: Marks) -> Marks:

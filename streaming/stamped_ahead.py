@@ -35,17 +35,12 @@ class StampedAhead:
         self._ahead_max_ms = _DAY_MS + margin_ms
         self._reminder = Interval(clock, _REMIND_MS)
 
-    def cut(self, batch: TimerBatch, early: Marks) -> tuple[TimerBatch, Marks]:
-        """Returns the rows that are taken, and where the partitions end.
-
-        Args:
-            batch: those of a partition in offset order.
-            early: where partitions have ended early before.
-        """
+    def cut(self, batch: TimerBatch) -> tuple[TimerBatch, Marks]:
+        """Returns the rows that are taken, and where partitions end that have such a record."""
         latest_ms = self._clock.now_ms() + self._ahead_max_ms
         ahead = batch.timer & ~batch.rejected & (batch.timestamp_ms > latest_ms)
         if not ahead.any():
-            return batch, early
+            return batch, {}
         ends = np.full(len(batch.partitions), np.iinfo(np.int64).max)
         np.minimum.at(ends, batch.partition[ahead], batch.offset[ahead])
         cut = {batch.partitions[n]: int(ends[n]) for n in np.unique(batch.partition[ahead])}
@@ -57,4 +52,4 @@ class StampedAhead:
                 "makes a dead letter of the record",
             )
         taken = np.flatnonzero(batch.offset < ends[batch.partition])
-        return batch.take(taken), {**early, **cut}
+        return batch.take(taken), cut

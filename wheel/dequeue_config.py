@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from duewheel.checkpoints.config_epochs import PRECISION, WINDOW
+from duewheel.checkpoints.config_epochs import BY_OFFSET, PRECISION, ROLL_SPREAD, WINDOW
 from duewheel.wheel.slot_overflow import HotSlots
 from duewheel.wheel.slots import WheelConfig
 
@@ -72,4 +72,9 @@ class DequeueConfig:
 
     def slot_values(self, wheel: WheelConfig) -> dict[str, Any]:
         """Returns all settings that decide a row's slot, in the form of the progress."""
-        return {PRECISION: wheel.precision_ms, WINDOW: wheel.window_ms, **self.slot_config}
+        return {
+            PRECISION: wheel.precision_ms,
+            WINDOW: wheel.window_ms,
+            ROLL_SPREAD: BY_OFFSET,
+            **self.slot_config,
+        }

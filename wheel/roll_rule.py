@@ -18,9 +18,15 @@ from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import ANY_TIME, TimerBatch
 from duewheel.wheel.slots import EARLIEST_SLOT, slot_of
 
+# Odd, with irregular bits: neighbours lie far apart in the upper bits of the product.
+_OFFSET_FACTOR, _PLACE_FACTOR = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
+
 
 def requested_slots(
-    batch: TimerBatch, precision_ms: int, window_ms: int | Int64
+    batch: TimerBatch,
+    precision_ms: int,
+    window_ms: int | Int64,
+    by_offset: bool | Bool = True,
 ) -> tuple[Int64, Bool]:
     """Computes the slot that each row requests, closed or not, and whether the timer rolls there.
 
@@ -28,9 +34,13 @@ def requested_slots(
         batch: the rows.
         precision_ms: length of a slot.
         window_ms: the roll window at each row's offset, or one for all rows.
+        by_offset: whether its offset spreads the roll of each row; else its id does, as in settings
+            epochs of the first versions.
     """
     rolled = ~batch.rejected & (batch.due_ms - batch.timestamp_ms > window_ms)
-    instants = roll_instants(batch.due_ms, batch.timestamp_ms, batch.id_hash, window_ms)
+    number = np.array([number for _, number in batch.partitions], np.int64)[batch.partition]
+    spread = np.where(by_offset, offset_spread(number, batch.offset), batch.id_hash)
+    instants = roll_instants(batch.due_ms, batch.timestamp_ms, spread, window_ms)
     # A parked copy leaves within the window, too: no row waits in the wheel longer than that.
     parked_ms = np.minimum(batch.not_before_ms, batch.timestamp_ms + window_ms)
     leaves_ms = np.maximum(np.where(rolled, instants, batch.due_ms), parked_ms)
@@ -42,15 +52,28 @@ def requested_slots(
 
 
 def roll_instants(
-    due_ms: Int64, timestamp_ms: Int64, id_hash: Int64, window_ms: int | Int64
+    due_ms: Int64, timestamp_ms: Int64, spread: Int64, window_ms: int | Int64
 ) -> Int64:
     """Computes when timers that are due beyond the window roll.
 
     A timer rolls at the end of the window after the record's timestamp; or at half the window, if
     less than a third of a window would remain to its due time. It rolls earlier by up to an eighth
-    of a window, by the timer's id: otherwise timers written together would roll in one instant.
+    of a window, by `spread`: otherwise timers written together would roll in one instant.
     """
     short = due_ms - timestamp_ms - window_ms < window_ms // 3
     latest = timestamp_ms + np.where(short, window_ms // 2, window_ms)
-    instants: Int64 = latest - id_hash % np.maximum(window_ms // 8, 1)
+    instants: Int64 = latest - spread % np.maximum(window_ms // 8, 1)
     return instants
+
+
+def offset_spread(partition: Int64, offset: Int64) -> Int64:
+    """Spreads rolls by the places of their records. A producer cannot choose these, as it can an
+    id: with ids of its choice a million timers could roll in one slot.
+
+    Args:
+        partition: number of each row's partition.
+        offset: of each row.
+    """
+    hashes = offset.astype(np.uint64) * _OFFSET_FACTOR ^ partition.astype(np.uint64) * _PLACE_FACTOR
+    spread: Int64 = (hashes >> np.uint64(24)).astype(np.int64)
+    return spread

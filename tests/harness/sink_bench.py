@@ -20,6 +20,7 @@ from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.early_ends import EarlyEnds
 from duewheel.streaming.offset_gaps import GapWatch
 from duewheel.streaming.sink import TimerSink
+from duewheel.streaming.stamped_ahead import StampedAhead
 from duewheel.testing import ManualClock, suite_parameters
 from duewheel.wheel.append.engine import Appended
 
@@ -34,6 +35,7 @@ COLUMNS: dict[str, pa.DataType] = {
 }
 SCHEMA = pa.schema(COLUMNS)
 MIN_FREE = 100_000
+MARGIN_MS = 3_600_000
 WRITTEN = datetime(2026, 11, 20, tzinfo=UTC)
 
 Marks = dict[TopicPartition, int]
@@ -122,6 +124,7 @@ class SinkBench:
         self.sink = TimerSink(
             self.taker,
             lambda rows: (self.timers(rows), self.early_ends),
+            StampedAhead(self.clock, MARGIN_MS),
             checkpoint,
             EarlyEnds(checkpoint),
         )

@@ -25,7 +25,7 @@ from duewheel.schemas.batches import (
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import id_hashes, key_hashes
 from duewheel.schemas.wire.record_codec import framed_bytes, key_values
-from duewheel.wheel.roll_rule import roll_instants
+from duewheel.wheel.roll_rule import offset_spread, roll_instants
 from duewheel.wheel.slots import EARLIEST_SLOT, WheelConfig, slot_of
 
 TOPIC = "timers"
@@ -218,11 +218,12 @@ class Copy:
             return held if self.retries else int(EARLIEST_SLOT)
         instant = self.timer.due_ms
         if self.rolled(wheel):
-            due, stamp, hashed = (
+            due, stamp, partition, offset = (
                 np.array([number], np.int64)
-                for number in (instant, self.timestamp_ms, self.timer.columns[1])
+                for number in (instant, self.timestamp_ms, self.timer.partition, self.offset)
             )
-            instant = int(roll_instants(due, stamp, hashed, wheel.window_ms)[0])
+            spread = offset_spread(partition, offset)
+            instant = int(roll_instants(due, stamp, spread, wheel.window_ms)[0])
         return slot_of(max(instant, self.held_ms(wheel)), wheel.precision_ms)
 
 

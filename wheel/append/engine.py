@@ -254,7 +254,9 @@ class Engine:
     def _place(self, batch: TimerBatch, policy: Policy) -> PlacedRows:
         """Places the rows that are not done, by the close page of 1."""
         window_ms = self._epochs.windows_ms(batch.partitions, batch.partition, batch.offset)
-        requested, rolled = requested_slots(batch, self._directory.config.precision_ms, window_ms)
+        by_offset = self._epochs.rolls_by_offset(batch.partitions, batch.partition, batch.offset)
+        precision_ms = self._directory.config.precision_ms
+        requested, rolled = requested_slots(batch, precision_ms, window_ms, by_offset)
         pending, slot = policy.place(batch, requested)
         # Only while an owner catches up: a standby places all its rows like this, without end, and
         # would log a line with each batch.

@@ -87,7 +87,10 @@ class OpenCancels:
         return min(hours, default=None)
 
     def _runs(self, hour: int, start: int, length: int) -> Iterator[tuple[int, int, str]]:
-        """Yields neighbouring records with the same topic: first and last byte, and the topic."""
+        """Yields neighbouring records with the same topic: first and last byte, and the topic.
+
+        It verifies no checksum. A damaged request may be in the wrong queue; it is found there.
+        """
         log, step = self._directory.cancels, _RECORDS_AT_ONCE * RECORD_BYTES
         for first in range(start, length, step):
             records = log.records(hour, first, min(first + step, length))

@@ -125,10 +125,15 @@ class TopicNames:
         Raises:
             CorruptFile: the file has no such topic.
         """
-        codes = prefix["source_topic"].astype(np.int64) << 32 | prefix["source_partition"]
-        found, source = np.unique(codes, return_inverse=True)
-        names = self.names(int(found.max(initial=-1)) >> 32)
-        return [(names[c >> 32], c & 0xFFFFFFFF) for c in found.tolist()], source.astype(np.int32)
+        # Unsigned: a prefix that is not verified may have any numbers.
+        topic, partition = (
+            prefix[field].astype(np.uint32).astype(np.uint64)
+            for field in ("source_topic", "source_partition")
+        )
+        codes, source = np.unique(topic << np.uint64(32) | partition, return_inverse=True)
+        found = [(code >> 32, code & 0xFFFFFFFF) for code in codes.tolist()]
+        names = self.names(max((number for number, _ in found), default=-1))
+        return [(names[number], of) for number, of in found], source.astype(np.int32)
 
     def retire(self, name: str) -> None:
         """Renames a topic, durably, to a name that Kafka does not allow; `public_name` returns the

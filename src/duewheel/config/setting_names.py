@@ -7,12 +7,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from duewheel.checkpoints.config_epochs import DEFAULT_TOPIC, PRECISION, TARGETS, TOPICS, WINDOW
+from duewheel.checkpoints.config_epochs import (
+    DEFAULT_TOPIC,
+    PRECISION,
+    ROLL_SPREAD,
+    TARGETS,
+    TOPICS,
+    WINDOW,
+)
 from duewheel.config.durations import format_duration_ms
 from duewheel.config.settings import Settings
 from duewheel.schemas.name_patterns import NONE
 
-RULES = "rules of this version"
+RULES, ROLLS = "rules of this version", "spread of rolls in this version"
 OWN_TOPICS = "timer.topics and duewheel's own topics"
 # Together they are one list in the progress, in which no topic has the name of its setting.
 _CLOSED = "forbidden_targets"
@@ -44,6 +51,7 @@ def _settings(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     pattern = parameters.get("timer_topics")
     yield "timer.topics_pattern", None if pattern == NONE else pattern
     yield RULES, values.get("rules")
+    yield ROLLS, values.get(ROLL_SPREAD)
     default = values.get(DEFAULT_TOPIC, {})
     yield "timer.targets", default.get(TARGETS)
     for topic, table in values.get(TOPICS, {}).items():

@@ -195,8 +195,9 @@ def _classify_rows(
             for records in committed_records(part, bounds, skipped=epochs.skipped):
                 rows = parse_by_epoch(records, parsers, epochs)
                 rows = rows.take(np.flatnonzero(rows.timer))  # cancels take no slot
-                windows_ms = epochs.windows_ms(rows.partitions, rows.partition, rows.offset)
-                slot, _ = requested_slots(rows, settings.wheel.precision_ms, windows_ms)
+                place = rows.partitions, rows.partition, rows.offset
+                windows_ms, by_offset = epochs.windows_ms(*place), epochs.rolls_by_offset(*place)
+                slot, _ = requested_slots(rows, settings.wheel.precision_ms, windows_ms, by_offset)
                 done = int(progress.done(rows.partitions, rows.partition, rows.offset, slot).sum())
                 reread = Reread(reread.done + done, reread.pending + len(rows) - done)
     return reread

@@ -196,12 +196,9 @@ class IngestRun:
             guard=_guard(settings, directory),
         )
         ahead = StampedAhead(clock, as_millis(settings.timer.margin))
-        self._sink = TimerSink(
-            taker,
-            lambda table: ahead.cut(*take_timers(table, folder)),
-            self._checkpoint,
-            EarlyEnds(spark_dir),
-        )
+        timers = partial(take_timers, folder=folder)
+        early_ends = EarlyEnds(spark_dir)
+        self._sink = TimerSink(taker, timers, ahead, self._checkpoint, early_ends)
         interval_s = settings.storage.durable_interval.total_seconds()
         self._durable = CheckpointThread(directory.path, interval_s, stopping)
 

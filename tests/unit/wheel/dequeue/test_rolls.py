@@ -12,7 +12,8 @@ from tests.simulation.contract_check import decoded
 from duewheel.schemas.batches import NO_LEVEL, NO_PARTITION
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.record_codec import NO_ORIGIN, copy_headers
-from duewheel.wheel.roll_rule import roll_instants
+from duewheel.testing import TimerRow, timer_batch
+from duewheel.wheel.roll_rule import requested_slots, roll_instants
 
 NOW_MS = 1_800_000_000_000
 WINDOW_MS = 24 * 3_600_000
@@ -20,13 +21,13 @@ WINDOW_MS = 24 * 3_600_000
 
 @given(
     delay_ms=st.integers(WINDOW_MS + 1, 4_000 * 3_600_000),
-    id_hash=st.integers(0, 2**40 - 1),
+    spread=st.integers(0, 2**40 - 1),
 )
 def test_a_timer_rolls_inside_the_window_and_the_last_stretch_is_long(
-    delay_ms: int, id_hash: int
+    delay_ms: int, spread: int
 ) -> None:
     due_ms, now_ms = np.array([NOW_MS + delay_ms]), np.array([NOW_MS])
-    (roll_ms,) = roll_instants(due_ms, now_ms, np.array([id_hash]), WINDOW_MS)
+    (roll_ms,) = roll_instants(due_ms, now_ms, np.array([spread]), WINDOW_MS)
     assert NOW_MS + 3 * WINDOW_MS // 8 <= roll_ms <= NOW_MS + WINDOW_MS
     assert due_ms[0] - roll_ms > WINDOW_MS // 3
 
@@ -39,6 +40,24 @@ def test_timers_written_together_roll_over_an_eighth_of_the_window() -> None:
     per_minute = np.bincount((rolls_ms - rolls_ms.min()) // 60_000)
     assert len(per_minute) == WINDOW_MS // 8 // 60_000
     assert per_minute.max() < 3 * count / len(per_minute)
+
+
+def test_no_producer_chooses_when_its_timers_roll() -> None:
+    """Not by their ids: a million of one id would roll in one slot."""
+    count = 5_000
+    rows = [TimerRow(n % 3, n // 3, NOW_MS + 10 * WINDOW_MS, timer_id=b"one") for n in range(count)]
+    batch = timer_batch(rows)
+    batch.timestamp_ms[:] = NOW_MS
+    slots, rolled = requested_slots(batch, 60_000, WINDOW_MS)
+    assert rolled.all()
+    per_minute = np.bincount(slots - slots.min())
+    assert len(per_minute) > 0.9 * WINDOW_MS // 8 // 60_000
+    assert per_minute.max() < 3 * count / len(per_minute)
+    (first,) = {*requested_slots(batch, 60_000, WINDOW_MS, by_offset=False)[0].tolist()}
+    mixed = np.arange(count) % 2 == 0
+    both, _ = requested_slots(batch, 60_000, WINDOW_MS, by_offset=mixed)
+    assert (both[~mixed] == first).all()
+    assert (both[mixed] == slots[mixed]).all()
 
 
 @pytest.mark.parametrize("timer_id", [b"", b"mine"])
