@@ -14,19 +14,16 @@ aside. Spark's planning processes import this and no library.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks_to
 from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.json_fields import read_json, swap_json
 
-if TYPE_CHECKING:  # it imports numpy and pyarrow
-    from duewheel.schemas.batches import TopicPartition
-
 _FILE_NAME = "early-ends"
-_BEGINS, _WAITING = "/begins", "/waiting"  # no topic has such a name
+_BEGINS = "/begins"  # no topic has such a name
 
 
 def offsets_to(ends: Marks, begins: Marks) -> dict[str, Any]:
@@ -54,8 +51,6 @@ class EarlyEnds:
 
     Attributes:
         ends: as last written or read; a reader may be in another thread.
-        waiting: the partitions among them that are not to be planned for a while
-            (stamped_ahead.py).
     """
 
     def __init__(self, folder: Path) -> None:
@@ -66,20 +61,13 @@ class EarlyEnds:
         self._path = folder / _FILE_NAME
         self._version: tuple[int, int] | None = None  # of the file that was read
         self.ends: Marks = {}
-        self.waiting: frozenset[TopicPartition] = frozenset()
 
     def clear(self) -> None:
         """A query starts."""
         self._path.unlink(missing_ok=True)
         self.ends = {}
 
-    def note(
-        self,
-        planned: Marks,
-        early: Marks,
-        marks: Marks,
-        waiting: Collection[TopicPartition] = (),
-    ) -> Marks:
+    def note(self, planned: Marks, early: Marks, marks: Marks) -> Marks:
         """A batch has been read; returns its ends.
 
         A batch that is read again may end earlier than before. What the engine has taken of it is
@@ -89,15 +77,12 @@ class EarlyEnds:
             planned: its ends.
             early: where tasks have ended before them.
             marks: the engine's.
-            waiting: see `waiting`.
         """
         ends = {p: max(end, marks.get(p, 0)) for p, end in early.items()}
         ends = {p: end for p, end in ends.items() if end < planned[p]}
-        held = frozenset(waiting) & ends.keys()
-        if (ends, held) != (self.ends, self.waiting):
-            added = {_WAITING: marks_to({p: ends[p] for p in held})} if held else {}
-            swap_json(self._path, marks_to(ends) | added, HOST_FS)
-            self.ends, self.waiting = ends, held
+        if ends != self.ends:
+            swap_json(self._path, marks_to(ends), HOST_FS)
+            self.ends = ends
         return {**planned, **ends}
 
     def read(self) -> Marks:
@@ -113,7 +98,5 @@ class EarlyEnds:
             return {}
         version = (found.st_ino, found.st_mtime_ns)
         if version != self._version:
-            found_json = read_json(self._path)
-            self.waiting = frozenset(marks_from(found_json.pop(_WAITING, {})))
-            self.ends, self._version = marks_from(found_json), version
+            self.ends, self._version = marks_from(read_json(self._path)), version
         return self.ends

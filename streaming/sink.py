@@ -27,7 +27,6 @@ from duewheel.streaming.background_append import BackgroundAppend, StoppedWaitin
 from duewheel.streaming.batch_taker import BatchTaker, TakerStatistics
 from duewheel.streaming.early_ends import EarlyEnds
 from duewheel.streaming.spark_checkpoint import end_offsets
-from duewheel.streaming.stamped_ahead import StampedAhead
 
 Timers = Callable[[pa.Table], tuple[TimerBatch, Marks]]
 
@@ -39,24 +38,17 @@ class TimerSink:
     """
 
     def __init__(
-        self,
-        taker: BatchTaker,
-        timers: Timers,
-        ahead: StampedAhead,
-        checkpoint: Path,
-        early_ends: EarlyEnds,
+        self, taker: BatchTaker, timers: Timers, checkpoint: Path, early_ends: EarlyEnds
     ) -> None:
         """
         Args:
             taker: takes the timers.
             timers: the query's rows → timers, and where its tasks have ended early.
-            ahead: leaves records out.
             checkpoint: of the query that calls.
             early_ends: tells the planning process.
         """
         self._taker = taker
         self._timers = timers
-        self._ahead = ahead
         self._checkpoint = checkpoint
         self._early_ends = early_ends
         self._fetching = False
@@ -77,10 +69,8 @@ class TimerSink:
             if self._taker.is_stopping:
                 raise StoppedWaitingError("stopped before the batch was read")
             batch, early = self._timers(frame.toArrow())
-            batch, waiting = self._ahead.cut(batch)
             planned = end_offsets(self._checkpoint, batch_id)
-            early = {**early, **waiting}
-            ends = self._early_ends.note(planned, early, self._taker.marks, waiting.keys())
+            ends = self._early_ends.note(planned, early, self._taker.marks)
             self._appending.put(partial(self._taker.take, batch, ends))
         except BaseException as error:
             self._fetch_error = error

@@ -20,7 +20,6 @@ from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.early_ends import EarlyEnds
 from duewheel.streaming.offset_gaps import GapWatch
 from duewheel.streaming.sink import TimerSink
-from duewheel.streaming.stamped_ahead import StampedAhead
 from duewheel.testing import ManualClock, suite_parameters
 from duewheel.wheel.append.engine import Appended
 
@@ -35,7 +34,6 @@ COLUMNS: dict[str, pa.DataType] = {
 }
 SCHEMA = pa.schema(COLUMNS)
 MIN_FREE = 100_000
-MARGIN_MS = 3_600_000
 WRITTEN = datetime(2026, 11, 20, tzinfo=UTC)
 
 Marks = dict[TopicPartition, int]
@@ -124,7 +122,6 @@ class SinkBench:
         self.sink = TimerSink(
             self.taker,
             lambda rows: (self.timers(rows), self.early_ends),
-            StampedAhead(self.clock, MARGIN_MS),
             checkpoint,
             EarlyEnds(checkpoint),
         )

@@ -42,7 +42,6 @@ from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.unfinished_recovery import recovering
 from duewheel.clock import Clock, Interval
 from duewheel.config.settings import Settings
-from duewheel.config.values import as_millis
 from duewheel.errors import (
     CorruptFile,
     DuewheelError,
@@ -78,7 +77,6 @@ from duewheel.streaming.session import Session, scratch_folder
 from duewheel.streaming.sink import TimerSink
 from duewheel.streaming.source import SourceOptions, timer_stream
 from duewheel.streaming.spark_checkpoint import settle_checkpoint
-from duewheel.streaming.stamped_ahead import StampedAhead
 from duewheel.streaming.task_rows import take_timers
 from duewheel.streaming.task_share import TaskSettings
 from duewheel.wheel.append.engine import Engine
@@ -195,10 +193,8 @@ class IngestRun:
             paused=partial(state.live.paused, Role.INGEST),
             guard=_guard(settings, directory),
         )
-        ahead = StampedAhead(clock, as_millis(settings.timer.margin))
-        timers = partial(take_timers, folder=folder)
-        early_ends = EarlyEnds(spark_dir)
-        self._sink = TimerSink(taker, timers, ahead, self._checkpoint, early_ends)
+        timers = partial(take_timers, folder=self._folder)
+        self._sink = TimerSink(taker, timers, self._checkpoint, EarlyEnds(spark_dir))
         interval_s = settings.storage.durable_interval.total_seconds()
         self._durable = CheckpointThread(directory.path, interval_s, stopping)
 

@@ -104,7 +104,7 @@ def a_sink() -> TimerSink:
     taker = BatchTaker(
         MagicMock(), MagicMock(), SystemClock(), paused=lambda: False, guard=MagicMock()
     )
-    return TimerSink(taker, MagicMock(), MagicMock(), Path("unused"), MagicMock())
+    return TimerSink(taker, MagicMock(), Path("unused"), MagicMock())
 
 
 def run(query: Any, sink: TimerSink, tick: Callable[[QueryProgress], bool]) -> None:

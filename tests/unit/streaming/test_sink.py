@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 from tests.harness.launcher import wait_until
-from tests.harness.sink_bench import A0, WRITTEN, SinkBench, table
+from tests.harness.sink_bench import A0, SinkBench, table
 
 from duewheel.streaming.background_append import StoppedWaitingError
 from duewheel.streaming.early_ends import EarlyEnds
@@ -99,24 +99,6 @@ def test_a_batch_ends_where_its_tasks_have_ended(tmp_path: Path) -> None:
     bench.sink.drain()
     bench.sink.resume()
     assert told.read() == {}, "a query begins at the marks"
-
-
-def test_a_partition_waits_at_a_record_stamped_far_ahead(tmp_path: Path) -> None:
-    """The planning process learns that it need not plan it again at once."""
-    bench, batches = SinkBench({A0: 0}, checkpoint=tmp_path), Batches(tmp_path)
-    bench.clock.set(int(WRITTEN.timestamp() * 1000) - 26 * 3_600_000)
-    told = EarlyEnds(tmp_path)
-    bench.sink(batches.frame(5), 5)
-    bench.sink.drain()
-    assert told.read() == {A0: 5}
-    assert told.waiting == {A0}
-    assert not bench.engine.taken
-    bench.clock.sleep(3_600)
-    bench.sink.resume()
-    bench.sink(batches.frame(5), 5)
-    bench.sink.drain()
-    assert told.read() == {}
-    assert bench.engine.taken == [(A0, 5)]
 
 
 def test_nothing_is_appended_behind_a_batch_that_has_failed(tmp_path: Path) -> None:
