@@ -76,6 +76,18 @@ class Partition:
             self._append(Entry(None, ABORTING), stamp_ms)
         self._append(Entry(None, ABORTING, commits=False), stamp_ms)
 
+    def before_open(self, end: int) -> int:
+        """The same end, or a lower one that parts no record from the marker of its transaction: a
+        broker would take that for open, and hold back all that is written behind it.
+        """
+        first: dict[int, int] = {}
+        for offset, entry in enumerate(self.log[:end]):
+            if entry.commits is not None:
+                first.pop(entry.producer, None)
+            elif entry.producer != NO_PRODUCER:
+                first.setdefault(entry.producer, offset)
+        return min(first.values(), default=end)
+
     def cut(self, end: int) -> Lost:
         """Lose what lies behind; returns it. No transaction is open."""
         assert not self._open

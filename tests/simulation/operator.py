@@ -162,7 +162,7 @@ def cut_short(world: World, rng: Random, plan_of: Plan) -> None:
         return  # not simulated: copies that outlive their first copies
     partition = rng.choice(known)
     mark = _mark(world, partition.number)
-    end = rng.randint(max(0, mark - rng.choice((2, 5, 20))), mark - 1)
+    end = partition.before_open(rng.randint(max(0, mark - rng.choice((2, 5, 20))), mark - 1))
     world.history.say(f"  partition {partition.number} is cut at {end}, it was taken up to {mark}")
     tail = partition.cut(end)
     _accept_cut(world, partition, plan_of)
