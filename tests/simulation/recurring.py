@@ -141,6 +141,9 @@ class Cluster:
                 each.state, each.left_ms = "left", now_ms
 
 
+_SKEW_MAX_MS = 1_000
+
+
 class ModelStore:
     """The Store of one process."""
 
@@ -157,8 +160,11 @@ class ModelStore:
         self.taken = len(self.cluster.changes)
         return Table(dict(self.cluster.schedules), dict(self.cluster.positions))
 
-    def now_ms(self) -> int:
-        return self.cluster.clock.now_ms()
+    def now_ms(self) -> int | None:
+        """None while KafkaStore's guard forbids to decide: firings would be skipped for good."""
+        clock = self.cluster.clock
+        now_ms = clock.now_ms()
+        return None if now_ms - clock.true_ms > _SKEW_MAX_MS else now_ms
 
     def changes(self) -> Iterator[tuple[str, Schedule | None, bool]]:
         if self.cluster.chance.random() < 0.7:
