@@ -397,7 +397,7 @@ class FaultShard:
     def judge_all(self) -> None:
         """Everything has come that was to come, and everything on disk is whole."""
         self.wait(lambda: len(self.answers) >= len(self.requests))
-        self.wait(lambda: read_status(self.settings)["pending"] == 0)
+        self.wait(lambda: read_status(self.settings).pending == 0)
         self.wait(lambda: self.verdict(list(self.seen), list(self.answers)) == [])
         time.sleep(0.5)  # a double would come with the next chunk
         self.judge()

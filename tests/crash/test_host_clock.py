@@ -49,7 +49,7 @@ def test_nothing_is_early_and_all_goes_on_when_the_clock_is_right(shard: WrongSh
         shard.wait_until_blocked(error_ms > 0)
         before = len(shard.seen)
         shard.send()
-        shard.wait(lambda: read_status(shard.settings)["pending"] == LOAD + REPLACING)
+        shard.wait(lambda: read_status(shard.settings).pending == LOAD + REPLACING)
         time.sleep(ALL_DUE_S)
         assert len(shard.seen) == before
         assert abs(shard.dequeue_says("clock_skew_ms") - error_ms) < HOUR_MS / 2

@@ -20,7 +20,7 @@ class WrongShard(FaultShard):
         return [] if name == "ingest" else ["--clock-error", str(self.path / "clock")]
 
     def dequeue_says(self, key: str) -> int:
-        found = read_status(self.settings)["dequeue"][key]
+        found = read_status(self.settings).dequeue.as_json()[key]
         return 0 if found is None else int(found)
 
     def wait_until_blocked(self, blocked: bool) -> None:

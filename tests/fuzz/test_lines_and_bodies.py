@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.served import TOKEN, RecordingProducer, bearer, fill, served, settings_of
 
+from duewheel.api.schedules import ScheduleSummary
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
@@ -120,7 +121,7 @@ def test_any_body_of_a_schedule(
     def put(_: Settings, name: str, times: Times, message: ScheduledMessage, wait_s: float) -> Any:
         assert 0 <= wait_s <= 30
         made.append(accepted_schedule(settings, name, times, message))
-        return {"name": name, "state": "active", "applied": True}
+        return ScheduleSummary(name=name, state="active", applied=True)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedules, "put", put)  # the rest of it needs Kafka

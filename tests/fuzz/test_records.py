@@ -25,7 +25,7 @@ from duewheel.kafka.log.columns import committed_records, rows_of
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.log.records import Record, records_of
 from duewheel.kafka.topic_follower import KeyedRecord
-from duewheel.ops.dlq_list import letter_row
+from duewheel.ops.dlq_list import summary_of
 from duewheel.ops.receipts import ReceiptFilter, matching
 from duewheel.recurring.records import owner_of, read_changes, read_table
 from duewheel.recurring.schedule import FiringPosition, Schedule
@@ -130,7 +130,7 @@ def test_any_listed_dead_letter(damage: Change, data: st.DataObject) -> None:
     position = ReplayPosition("an-id")
     for record in records_of(fetched_of(sealed_body(body, 1))):
         letter = DeadLetter(*record[1:-1], headers=tuple(record.headers))
-        assert json.dumps(letter_row(letter, position), ensure_ascii=False).encode()
+        assert json.dumps(summary_of(letter, position).as_json(), ensure_ascii=False).encode()
 
 
 def retried(headers: list[tuple[str, bytes | None]]) -> Attempts:

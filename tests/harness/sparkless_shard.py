@@ -167,7 +167,7 @@ class SparklessShard:
         chosen = Selection(**selection)
         return dlq_replay.replay(
             self.settings, chosen, dry_run=dry_run, chunk_records=chunk_records
-        )
+        ).as_json()
 
     def outcomes(self, *, dry_run: bool = False, **selection: Any) -> tuple[int, dict[str, int]]:
         """Of a replay: how many went out, and the refusals by code."""

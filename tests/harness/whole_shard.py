@@ -124,7 +124,7 @@ class WholeShard:
         self.arrivals = Arrivals()
 
     def status(self) -> dict[str, Any]:
-        return read_status(self.settings)
+        return read_status(self.settings).as_json()
 
     def events(self, event: str) -> list[dict[str, Any]]:
         """Log lines with this text."""

@@ -66,7 +66,7 @@ def test_progress_and_dead_letters_are_read_and_the_change_is_told(
     assert newest is not None and newest.progress == progress
     reader.close()
     letters = list(list_letters(settings, since=Bound(), code=None, limit=10))
-    assert [row["value_bytes"] for row in letters] == [500]
+    assert [row.value_bytes for row in letters] == [500]
 
     with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
         with capture_logs() as logs:

@@ -66,7 +66,7 @@ class Commands:
                 nowhere = [("TIMER_DELAY_MS", b"0"), ("REAL_TOPIC", b"no.such.topic")]
                 to.send(self.timers, b"no target", headers=nowhere)
             wait_until(
-                lambda: self.data_dir.exists() and status(settings)["delivered"] >= 42,
+                lambda: self.data_dir.exists() and status(settings).delivered >= 42,
                 lambda: tail(self.config.with_name("run.log")),
                 every_s=0.2,
             )

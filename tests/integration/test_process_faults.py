@@ -234,7 +234,7 @@ def test_dead_letters_are_replayed_once_over_faults(
                 replayed += 1
         proxy.clear()
     producer.close()
-    assert dlq_replay.replay(settings, Selection(), dry_run=False)["replayed"] == 0
+    assert dlq_replay.replay(settings, Selection(), dry_run=False).replayed == 0
     starts = {TopicPartition(topics.orders, partition): 0 for partition in range(4)}
     values = sorted(int(r.value) for r in read_committed(broker.bootstrap_servers, starts))
     assert values == list(range(20 * len(REPLAYED)))

@@ -19,10 +19,11 @@ from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import SparklessShard
 from tests.harness.topics import alter
 
+from duewheel.api.receipts import ReceiptList
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError
-from duewheel.ops.receipts import ReceiptFilter, ReceiptPage, page_of_receipts
+from duewheel.ops.receipts import ReceiptFilter, page_of_receipts
 from duewheel.ops.status import status as read_status
 from duewheel.schemas.wire.single_record import Header
 
@@ -68,13 +69,13 @@ def receipts_topic(shard: SparklessShard) -> str:
 
 def search(
     shard: SparklessShard, *, limit: int = 1_000, page: str | None = None, **wanted: Any
-) -> ReceiptPage:
+) -> ReceiptList:
     selected = ReceiptFilter(**wanted)
     return page_of_receipts(shard.settings, selected, limit=limit, page=page, within_s=60)
 
 
 def test_each_delivered_message_has_its_receipt(shard: SparklessShard) -> None:
-    found = {row["source"]: row for row in search(shard).receipts}
+    found = {row.source: row for row in search(shard).receipts}
     messages = [
         message
         for topic in (shard.target, f"{shard.target}.other")
@@ -84,28 +85,28 @@ def test_each_delivered_message_has_its_receipt(shard: SparklessShard) -> None:
     for message in messages:
         headers = dict(message.headers)
         row = found[headers["TIMER_SOURCE"].decode()]
-        assert row["id"] == headers["UNIQ_KEY"].decode()
-        assert (row["target"], row["target_partition"]) == (message.topic, message.partition)
-        assert row["due_ms"] == int(headers["TIMER_DUE_MS"])
-        assert row["lateness_ms"] == row["delivered_ms"] - row["due_ms"]
+        assert row.id == headers["UNIQ_KEY"].decode()
+        assert (row.target, row.target_partition) == (message.topic, message.partition)
+        assert row.due_ms == int(headers["TIMER_DUE_MS"])
+        assert row.lateness_ms == row.delivered_ms - row.due_ms
         # Encoded before the transaction that the broker stamps.
-        assert 0 <= int(headers["TIMER_LATENESS_MS"]) <= row["lateness_ms"] + 1
+        assert 0 <= int(headers["TIMER_LATENESS_MS"]) <= row.lateness_ms + 1
 
 
 def test_receipts_are_found_by_id_target_and_time(shard: SparklessShard) -> None:
     every = search(shard).receipts
     (one,) = search(shard, timer_id="id 7").receipts
-    assert one["source"].startswith(f"{shard.timers}-1@")
+    assert one.source.startswith(f"{shard.timers}-1@")
     (unnamed,) = search(shard, timer_id=f"{shard.timers}-0@0").receipts
-    assert unnamed["id"] == unnamed["source"]
+    assert unnamed.id == unnamed.source
     assert search(shard, timer_id="id").receipts == []
     assert len(search(shard, target=f"{shard.target}.other").receipts) == COUNT // 4
     assert len(search(shard, target=shard.target).receipts) == COUNT * 3 // 4
-    instants = sorted(row["delivered_ms"] for row in every)
+    instants = sorted(row.delivered_ms for row in every)
     first, last = instants[0], instants[-1]
     assert len(search(shard, since_ms=first, until_ms=last + 1).receipts) == COUNT
     assert search(shard, since_ms=last + 1).receipts == search(shard, until_ms=first).receipts == []
-    before_last = [row for row in every if row["delivered_ms"] < last]
+    before_last = [row for row in every if row.delivered_ms < last]
     assert search(shard, until_ms=last).receipts == before_last
 
 
@@ -220,7 +221,7 @@ def test_over_kills_of_dequeue_each_message_has_one_receipt(
     for goal in (200, 700, 1_100, TO_KILL):
         process = launch(config, "dequeue")
         wait_until(
-            lambda: read_status(settings)["delivered"] >= goal,  # noqa: B023 - called at once
+            lambda: read_status(settings).delivered >= goal,  # noqa: B023 - called at once
             lambda: tail(log),
             every_s=0.005,
         )
@@ -229,6 +230,6 @@ def test_over_kills_of_dequeue_each_message_has_one_receipt(
     messages = read_topic(broker.bootstrap_servers, target)
     delivered = sorted(dict(message.headers)["TIMER_SOURCE"].decode() for message in messages)
     page = page_of_receipts(settings, ReceiptFilter(), limit=TO_KILL + 1, page=None, within_s=60)
-    receipts = sorted(row["source"] for row in page.receipts)
+    receipts = sorted(row.source for row in page.receipts)
     assert receipts == delivered
     assert len(set(receipts)) == len(receipts) == TO_KILL

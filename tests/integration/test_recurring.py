@@ -22,6 +22,7 @@ from tests.harness.served import LOCAL, TOKEN, bearer
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import SparklessShard
 
+from duewheel.api.schedules import ScheduleSummary
 from duewheel.cli.schedules import schedule
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
@@ -91,9 +92,9 @@ def due(records: list[Any]) -> list[int]:
     return [int(dict(record.headers)["TIMER_DUE_MS"]) for record in records]
 
 
-def settled(row: dict[str, Any], log: Path) -> dict[str, Any]:
+def settled(row: ScheduleSummary, log: Path) -> ScheduleSummary:
     """A change that the scheduler has applied."""
-    assert row["applied"], f"{row}\n{tail(log)}"
+    assert row.applied, f"{row}\n{tail(log)}"
     return row
 
 
@@ -132,7 +133,7 @@ def kills(config: Path, pumped: Pumped, number: int) -> None:
     message = ScheduledMessage(pumped.shard.target, b"tick", b"k", (("a", b"b"),))
     times = Times(interval_ms=SECOND_MS, missed="all")
     row = settled(schedules.put(settings, "tick", times, message, WITHIN_S), log)
-    assert row["state"] == "active" and row["every_ms"] == SECOND_MS
+    assert row.state == "active" and row.every_ms == SECOND_MS
     assert schedules.overview(settings).scheduler == "running"
     wait_until(lambda: len(pumped.delivered()) >= 2, lambda: tail(log))
     for kill in range(number):
@@ -143,14 +144,15 @@ def kills(config: Path, pumped: Pumped, number: int) -> None:
             running.append(launch(config, "recur"))
     owner_of(running, log)
     # The firings ahead of a change are cancelled, or have left; not both.
-    assert settled(schedules.pause(settings, "tick", WITHIN_S, on=True), log)["state"] == "paused"
+    assert settled(schedules.pause(settings, "tick", WITHIN_S, on=True), log).state == "paused"
     paused = pumped.delivered()
-    assert settled(schedules.pause(settings, "tick", WITHIN_S, on=False), log)["state"] == "active"
+    assert settled(schedules.pause(settings, "tick", WITHIN_S, on=False), log).state == "active"
     wait_until(lambda: len(pumped.delivered()) >= len(paused) + 2, lambda: tail(log))
-    (row,) = schedules.overview(settings).rows
-    assert row["last_due_ms"] >= max(due(paused)) and row["next_due_ms"] > row["last_due_ms"]
+    (row,) = schedules.overview(settings).schedules
+    assert row.last_due_ms is not None and row.next_due_ms is not None
+    assert max(due(paused)) <= row.last_due_ms < row.next_due_ms
     settled(schedules.stop(settings, "tick", WITHIN_S), log)
-    assert schedules.overview(settings).rows == []
+    assert schedules.overview(settings).schedules == []
     records = pumped.delivered()
     instants = due(records)
     assert len(set(instants)) == len(instants)
@@ -196,7 +198,7 @@ def test_what_is_refused_and_shown(config: Path) -> None:
     with pytest.raises(ConfigError, match="there is no schedule"):
         schedules.pause(settings, "nobody", 0, on=True)
     row = schedules.put(settings, "night", Times("30 2 * * *", "Europe/Berlin"), message, 0)
-    assert not row["applied"]
+    assert not row.applied
     shown = command(config, "list").output
     assert "night  active  30 2 * * * Europe/Berlin  to orders" in shown
     assert "not applied yet" in shown
@@ -229,12 +231,12 @@ def test_a_shard_whose_timer_topics_are_a_pattern(
     with pytest.raises(ConfigError, match="name the timer topic"):
         schedules.put(settings, "tick", times, message, 0)
     message = replace(message, timer_topic=timers)
-    assert schedules.put(settings, "tick", times, message, WITHIN_S)["timer_topic"] == timers
+    assert schedules.put(settings, "tick", times, message, WITHIN_S).timer_topic == timers
     servers, log = broker.bootstrap_servers, config.with_name("recur.log")
     wait_until(lambda: len(read_topic(servers, timers)) > 1, lambda: tail(log))
     # No shard runs that would reply to cancels.
-    assert schedules.pause(settings, "tick", 0, on=True)["state"] == "paused"
-    assert schedules.stop(settings, "tick", 0)["state"] == "stopped"
+    assert schedules.pause(settings, "tick", 0, on=True).state == "paused"
+    assert schedules.stop(settings, "tick", 0).state == "stopped"
     assert running.end(signal.SIGTERM, WITHIN_S) and running.exit_code == 0
 
 
@@ -256,7 +258,7 @@ def test_the_same_by_http(config: Path) -> None:
         made = client.put(path, json=new, params=now)
         assert (made.status_code, made.json()["state"]) == (202, "active")
         (row,) = client.get("/v1/schedules").json()["schedules"]
-        assert (row["every_ms"], row["missed"], row["applied"]) == (90_000, "all", False)
+        assert (row["every_ms"], row["missed"], row.applied) == (90_000, "all", False)
         upcoming = client.get(f"{path}/next").json()["due_ms"]
         assert len(upcoming) == 10 and upcoming[1] - upcoming[0] == 90_000
         assert client.post(f"{path}/pause", params=now).json()["state"] == "paused"

@@ -57,7 +57,7 @@ class Instance:
         return done.returncode, done.stdout, done.stderr
 
     def status(self) -> dict[str, Any]:
-        return read_status(self.settings)
+        return read_status(self.settings).as_json()
 
     def events(self, event: str) -> list[dict[str, Any]]:
         return events(self.log, event)

@@ -31,7 +31,8 @@ def config_check(settings: Settings, *, everything: bool, output: str) -> None:
     factory.contract(settings)
     settings.kafka.client_options("admin")  # reads the files that it names
     opened, differs = {"open_targets": settings.timer.open_targets}, differing(settings)
-    others = {**settings.redacted(), "bounds": bounds(settings)}
+    in_force = {name: each.as_json() for name, each in bounds(settings).items()}
+    others = {**settings.redacted(), "bounds": in_force}
     if output == "json":
         show({"differs": differs, **opened, **others}, output)
         return

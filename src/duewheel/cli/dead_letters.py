@@ -48,16 +48,16 @@ def dlq_list(
     rows = list_letters(settings, since=bound, code=code, limit=limit + 1, after=after)
     last = ""
     for row in islice(rows, limit):
-        last = "{partition}@{offset}".format(**row)
+        last = f"{row.partition}@{row.offset}"
         if output == "json":
-            click.echo(json.dumps(row))
+            click.echo(json.dumps(row.as_json()))
         else:
-            mark = "replayed" if row["replayed"] else "waiting"
+            mark = "replayed" if row.replayed else "waiting"
             line = (
-                "{partition}@{offset}  {time}  {mark}  {code}  {source}  key {key}  "
-                "{value_bytes} bytes  {error}"
+                f"{last}  {row.time}  {mark}  {row.code}  {row.source}  key {row.key}  "
+                f"{row.value_bytes} bytes  {row.error}"
             )
-            click.echo(printable(line.format(mark=mark, **row)))
+            click.echo(printable(line))
     if not last:
         click.echo("duewheel: no dead letters", err=True)
     if next(rows, None) is not None:
@@ -88,4 +88,4 @@ def dlq_replay(
 
     result = replay(settings, Selection(code, to_topic, limit), dry_run=dry_run)
     show(result, output)
-    return 1 if result["refused"] else 0
+    return 1 if result.refused else 0

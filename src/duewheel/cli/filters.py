@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -79,14 +78,10 @@ def cancel_matching(
     except Unchangeable as error:
         allow = "or allow more with --at-most; --dry-run beside it only counts them"
         raise ConfigError(f"{error}, {allow}") from error
-    sample = result.pop("sample")
-    if output == "json":
-        click.echo(json.dumps({**result, "sample": sample}))
-    else:
-        show(result, output)
+    show(result, output, without=() if output == "json" else ("sample",))
     awaits = settings.timer.reply_topic is not None and wait_s is not None and not dry_run
-    cancelled = result["answers"].get("cancelled", 0)
-    return 1 if awaits and cancelled < result["written"] else 0
+    cancelled = result.answers.get("cancelled", 0)
+    return 1 if awaits and cancelled < result.written else 0
 
 
 def require_one(options: Mapping[str, Any]) -> None:

@@ -31,7 +31,7 @@ def status(settings: Settings, *, everything: bool, output: str) -> None:
         show(found, output)
     else:
         unreachable = ""
-        if "ends_unknown" in found["not_ready"]:
+        if "ends_unknown" in found.not_ready:
             from duewheel.kafka.bootstrap import why_unreachable
 
             unreachable = why_unreachable(settings)
@@ -73,12 +73,11 @@ def stats(settings: Settings, by: str | None, output: str) -> None:
         return
     found = inspection.stats(settings, SystemClock())
     if by is None:
-        if output == "text":
-            found["pending"] = f"{found['pending']}, {WITH_CANCELLED}"
-        show(found, output)
+        more = {"pending": f"{found.pending}, {WITH_CANCELLED}"} if output == "text" else {}
+        show({**found.as_json(), **more}, output)
         return
-    label, counts = ("topic", "by_topic") if by == "topic" else ("within_s", "within_s")
-    for value, pending in found[counts].items():
+    label, counts = ("topic", found.by_topic) if by == "topic" else ("within_s", found.within_s)
+    for value, pending in counts.items():
         show_row({label: value, "pending": pending}, output)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from duewheel.api.changes import Answered, RescheduledTimer
 from duewheel.cli.examples import CommandWithExamples
 from duewheel.cli.files import (
     import_file,
@@ -263,7 +264,9 @@ def while_starting(settings: Settings, options: dict[str, Any]) -> Callable[[], 
     return goes_on
 
 
-def answered(settings: Settings, result: dict[str, Any], wait_s: float | None, output: str) -> int:
+def answered(
+    settings: Settings, result: Answered | RescheduledTimer, wait_s: float | None, output: str
+) -> int:
     """Prints the outcome of a request; returns the exit code."""
     show(result, output)
     if wait_s is None:
@@ -271,14 +274,14 @@ def answered(settings: Settings, result: dict[str, Any], wait_s: float | None, o
     if settings.timer.reply_topic is None:
         click.echo(f"duewheel: {_NO_REPLY_TOPIC}", err=True)
         return 0
-    if result["answer"] is None:
+    if result.answer is None:
         from duewheel.ops.reply_delay import reasons
 
         why = "".join(f"; {reason}" for reason in reasons(settings))
         click.echo(
             f"duewheel: written, but no reply in time: it takes effect without one{why}", err=True
         )
-    return 0 if result["answer"] == "cancelled" else 1
+    return 0 if result.answer == "cancelled" else 1
 
 
 def _encoded(text: str | None) -> bytes | None:

@@ -50,7 +50,6 @@ def init(
     from duewheel.kafka.admin import KafkaAdmin
     from duewheel.ops.status import status as read_status
     from duewheel.runtime.dequeue_process import init_progress
-    from duewheel.runtime.readiness import ALIVE
 
     with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
         findings = admin.init_topics(
@@ -69,7 +68,7 @@ def init(
     try:
         began = init_progress(settings)
     except Locked:
-        if read_status(settings)["dequeue"]["state"] not in ALIVE:
+        if not read_status(settings).dequeue.is_alive:
             raise
         began = False
     if output == "text":

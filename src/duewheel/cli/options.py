@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
+from duewheel.api.model import Result
 from duewheel.checkpoints import fs
 from duewheel.cli.printable import printable
 from duewheel.config.instants import utc_text
@@ -176,29 +177,44 @@ def _overrides(
     return overrides
 
 
-def show(result: dict[str, Any], output: str) -> None:
-    """Prints one result object, which is that of a dry run if it has a true `dry_run`."""
+def show(
+    result: Result | Mapping[str, object], output: str, *, without: Collection[str] = ()
+) -> None:
+    """Prints one result, which is that of a dry run if it has a true `dry_run`.
+
+    Args:
+        result: of the command.
+        output: text or json.
+        without: fields that are not shown.
+    """
+    fields = _fields(result)
+    fields = {name: value for name, value in fields.items() if name not in without}
     if output == "json":
-        click.echo(json.dumps(result))
+        click.echo(json.dumps(fields))
         return
-    if result.get("dry_run"):
-        result = {_WOULD.get(key, key): value for key, value in result.items()}
-    rows = flat(result)
+    if fields.get("dry_run"):
+        fields = {_WOULD.get(key, key): value for key, value in fields.items()}
+    rows = flat(fields)
     width = max((len(key) for key, _ in rows), default=0)
     for key, value in rows:
         click.echo(f"{key:<{width}} {value}")
 
 
-def show_row(row: dict[str, Any], output: str) -> None:
-    """Prints one object of a list."""
+def _fields(result: Result | Mapping[str, object]) -> Mapping[str, object]:
+    return result.as_json() if isinstance(result, Result) else result
+
+
+def show_row(row: Result | Mapping[str, object], output: str) -> None:
+    """Prints one result of a list."""
+    fields = _fields(row)
     if output == "json":
-        click.echo(json.dumps(row))
+        click.echo(json.dumps(fields))
     else:
-        known = {key: value for key, value in row.items() if value is not None}
+        known = {key: value for key, value in fields.items() if value is not None}
         click.echo("  ".join(f"{_label(key)}={_shown(key, value)}" for key, value in known.items()))
 
 
-def flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+def flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     """Flattens nested tables to dotted names."""
     rows: list[tuple[str, Any]] = []
     for key, value in table.items():

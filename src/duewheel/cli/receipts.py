@@ -47,10 +47,11 @@ def receipts(
     part = page_of_receipts(settings, wanted, limit=limit, page=page, within_s=math.inf)
     for row in part.receipts:
         if output == "json":
-            click.echo(json.dumps(row))
+            click.echo(json.dumps(row.as_json()))
         else:
-            line = "{at}  {lateness_ms} ms late  {target}-{target_partition}  {id}  from {source}"
-            click.echo(printable(line.format(at=utc_text(row["delivered_ms"]), **row)))
+            to = f"{row.target}-{row.target_partition}"
+            line = f"{row.lateness_ms} ms late  {to}  {row.id}  from {row.source}"
+            click.echo(printable(f"{utc_text(row.delivered_ms)}  {line}"))
     if not part.receipts:
         click.echo("duewheel: no receipts", err=True)
     if part.next is not None:

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from duewheel.api.schedules import ScheduleSummary
 from duewheel.cli.examples import CommandGroup, CommandWithExamples
 from duewheel.cli.messages import as_header
 from duewheel.cli.options import Command, one_of, show, with_output, with_settings
@@ -105,8 +106,8 @@ def list_(settings: Settings, output: str) -> None:
     from duewheel.ops.schedules import overview
 
     found = overview(settings)
-    for row in found.rows:
-        click.echo(json.dumps(row) if output == "json" else _line(row))
+    for row in found.schedules:
+        click.echo(json.dumps(row.as_json()) if output == "json" else _line(row))
     if found.scheduler != "running":
         click.echo("duewheel: no scheduler runs: `duewheel recur` writes the firings", err=True)
 
@@ -131,7 +132,9 @@ def next_(settings: Settings, name: str, output: str) -> None:
         click.echo(json.dumps(row) if output == "json" else text)
 
 
-def _change(name: str, text: str, change: Callable[[Settings, str, float], dict[str, Any]]) -> None:
+def _change(
+    name: str, text: str, change: Callable[[Settings, str, float], ScheduleSummary]
+) -> None:
     """Adds a command that changes one schedule."""
 
     @schedule.command(name, help=text)
@@ -142,19 +145,19 @@ def _change(name: str, text: str, change: Callable[[Settings, str, float], dict[
         return _applied(change(settings, name, _wait_s(no_wait)), output, no_wait=no_wait)
 
 
-def _pause(settings: Settings, name: str, wait_s: float) -> dict[str, Any]:
+def _pause(settings: Settings, name: str, wait_s: float) -> ScheduleSummary:
     from duewheel.ops.schedules import pause
 
     return pause(settings, name, wait_s, on=True)
 
 
-def _resume(settings: Settings, name: str, wait_s: float) -> dict[str, Any]:
+def _resume(settings: Settings, name: str, wait_s: float) -> ScheduleSummary:
     from duewheel.ops.schedules import pause
 
     return pause(settings, name, wait_s, on=False)
 
 
-def _stop(settings: Settings, name: str, wait_s: float) -> dict[str, Any]:
+def _stop(settings: Settings, name: str, wait_s: float) -> ScheduleSummary:
     from duewheel.ops.schedules import stop
 
     return stop(settings, name, wait_s)
@@ -178,21 +181,21 @@ def _wait_s(no_wait: bool) -> float:
     return 0.0 if no_wait else _WAIT_S
 
 
-def _applied(row: dict[str, Any], output: str, *, no_wait: bool) -> int:
+def _applied(row: ScheduleSummary, output: str, *, no_wait: bool) -> int:
     show(row, output)
-    if row["applied"] or no_wait:
+    if row.applied or no_wait:
         return 0
     text = "written, but not applied yet: does `duewheel recur` run, do ingest and dequeue?"
     click.echo(f"duewheel: {text}", err=True)
     return 1
 
 
-def _line(row: dict[str, Any]) -> str:
-    if row["state"] == "unreadable":
-        return f"{row['name']}  unreadable"
-    every = row["every_ms"]
-    when = f"{row['cron']} {row['zone']}" if every is None else f"every {format_duration_ms(every)}"
-    upcoming = "" if row["next_due_ms"] is None else f"next {utc_text(row['next_due_ms'])}"
-    applied = "" if row["applied"] else "not applied yet"
-    parts = (row["name"], row["state"], when, f"to {row['target']}", upcoming, applied)
+def _line(row: ScheduleSummary) -> str:
+    if row.state == "unreadable":
+        return f"{row.name}  unreadable"
+    every = row.every_ms
+    when = f"{row.cron} {row.zone}" if every is None else f"every {format_duration_ms(every)}"
+    upcoming = "" if row.next_due_ms is None else f"next {utc_text(row.next_due_ms)}"
+    applied = "" if row.applied else "not applied yet"
+    parts = (row.name, row.state, when, f"to {row.target}", upcoming, applied)
     return "  ".join(filter(None, parts))

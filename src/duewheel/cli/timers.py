@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from duewheel.api.timers import TimerWithMessage
 from duewheel.cli.examples import CommandWithExamples
 from duewheel.cli.filters import selected
 from duewheel.cli.options import show, with_output, with_settings
@@ -43,8 +44,8 @@ def list_timers(
     rows = listed(settings, selected(settings, options, page), limit + 1)
     now_ms, last = SystemClock().now_ms(), ""
     for row in islice(rows, limit):
-        last = row["page"]
-        click.echo(json.dumps(row) if output == "json" else timer_line(row, now_ms))
+        last = row.page
+        click.echo(json.dumps(row.as_json()) if output == "json" else timer_line(row, now_ms))
     if not last:
         click.echo("duewheel: no pending timers", err=True)
     if next(rows, None) is not None:
@@ -89,18 +90,19 @@ def show_timers(
     for number, row in enumerate(rows):
         if number and output == "text":
             click.echo()
-        show(row if output == "json" else _as_text(row), output)
+        show(row.as_json() if output == "json" else _as_text(row), output)
     if not rows:
         click.echo("duewheel: no such timer is pending here", err=True)
     return 0 if rows else 1
 
 
-def _as_text(row: dict[str, Any]) -> dict[str, Any]:
+def _as_text(timer: TimerWithMessage) -> dict[str, object]:
     """Replaces the list of headers: a line for each."""
-    headers = row.pop("headers", None)
-    names = row.pop("header_names", None)
-    if names is not None:
-        row["header_names"] = ", ".join(names) or None
-    for header in headers or []:
-        row[f"header {header.pop('name')}"] = next(iter(header.values()))
+    row = timer.as_json()
+    row.pop("headers", None)
+    if timer.header_names is not None:
+        row["header_names"] = ", ".join(timer.header_names) or None
+    for header in timer.headers or []:
+        text = header.value if header.value_base64 is None else header.value_base64
+        row[f"header {header.name}"] = text
     return row

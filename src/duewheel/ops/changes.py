@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from typing import Any, NotRequired, TypedDict, TypeVar, Unpack
+from datetime import datetime
+from typing import NotRequired, TypedDict, TypeVar, Unpack
 
 import structlog
 from kafka.errors import KafkaError, MessageSizeTooLargeError
 
+from duewheel.api.changes import Answered, RescheduledTimer, Scheduled
 from duewheel.client import SAME, Answer, Cancel, DelayProducer, Rescheduled, Timer
 from duewheel.client.due_time import DueTime
 from duewheel.client.handle import RecallHandle
@@ -43,6 +45,23 @@ class DueTimeArguments(TypedDict):
     deliver_at: str | None
     delay: str | None
     level: int | None
+
+
+class DueTimeGiven(TypedDict):
+    """The same, the instant parsed: for `DueTime.of` and the client."""
+
+    deliver_at: datetime | int | None
+    delay: str | None
+    level: int | None
+
+
+class RequestHeaders(TypedDict):
+    """What `timer_headers` and the client take beside target, due time and timer topic."""
+
+    headers: list[tuple[str, bytes]]
+    id: str | None
+    window: str | None
+    partition: int | None
 
 
 class TimerArguments(DueTimeArguments):
@@ -183,11 +202,8 @@ def send(
     settings: Settings,
     producers: KeptProducers | None = None,
     **timer: Unpack[TimerArguments],
-) -> dict[str, Any]:
+) -> Scheduled:
     """Writes the timer and waits for Kafka's acknowledgement.
-
-    Returns:
-        id, timer_topic, partition, offset, due_ms, handle.
 
     Raises:
         ConfigError: ingest would refuse it, the due time does not parse, or a header is reserved.
@@ -216,7 +232,7 @@ def prepared(
 
 def requested(
     settings: Settings, **timer: Unpack[TimerArguments]
-) -> tuple[str, dict[str, Any], dict[str, Any]]:
+) -> tuple[str, DueTimeGiven, RequestHeaders]:
     """Checks a new timer's due time and topic.
 
     Returns:
@@ -226,7 +242,7 @@ def requested(
         ConfigError: as `send`.
     """
     when = due_time(settings, timer["deliver_at"], timer["delay"], timer["level"])
-    more = {
+    more: RequestHeaders = {
         "headers": timer["headers"],
         "id": timer["timer_id"],
         "window": timer.get("window"),
@@ -235,9 +251,9 @@ def requested(
     return timer_topic_of(settings, timer["timer_topic"]), when, more
 
 
-def scheduled(timer: Timer) -> dict[str, Any]:
+def scheduled(timer: Timer) -> Scheduled:
     """Returns the result of `send`."""
-    return {**asdict(timer), "handle": timer.handle}
+    return Scheduled(**asdict(timer), handle=timer.handle)
 
 
 def cancel(
@@ -246,7 +262,7 @@ def cancel(
     wait_s: float | None,
     waits_on: Callable[[], bool] = lambda: False,
     producers: KeptProducers | None = None,
-) -> dict[str, Any]:
+) -> Answered:
     """Writes the cancel, and waits for the reply if a reply topic is configured.
 
     Args:
@@ -255,9 +271,6 @@ def cancel(
         wait_s: the longest wait for the reply; None: do not wait.
         waits_on: called at its end: whether to wait for as long once more.
         producers: of a process that keeps them.
-
-    Returns:
-        id, timer_topic, partition, offset, answer (None: no reply in time).
 
     Raises:
         ConfigError: the handle does not fit these settings.
@@ -269,7 +282,13 @@ def cancel(
             timer.name, key=timer.key, partition=timer.partition, reply=wait_s is not None
         )
         written, answer = answered(request, wait_s, waits_on)
-    return {**_place(written), "answer": answer}
+    return Answered(
+        id=written.id,
+        timer_topic=written.timer_topic,
+        partition=written.partition,
+        offset=written.offset,
+        answer=None if answer is None else answer.value,
+    )
 
 
 def reschedule(
@@ -284,7 +303,7 @@ def reschedule(
     deliver_at: str | None,
     delay: str | None,
     level: int | None,
-) -> dict[str, Any]:
+) -> RescheduledTimer:
     """Writes the new timer, and waits for the reply if a reply topic is configured.
 
     Args:
@@ -292,9 +311,6 @@ def reschedule(
         topic, value, headers: the message; without topic it is read back, without value it keeps
             its value.
         deliver_at, delay, level: as for `send`.
-
-    Returns:
-        id, timer_topic, partition, offset, due_ms, handle, answer.
 
     Raises:
         ConfigError: as `cancel`, or the message cannot be read back.
@@ -334,7 +350,7 @@ def timer_topic_of(settings: Settings, given: str | None) -> str:
 
 def due_time(
     settings: Settings, deliver_at: str | None, delay: str | None, level: int | None
-) -> dict[str, Any]:
+) -> DueTimeGiven:
     """Validates the due time's arguments before a broker is contacted."""
     try:
         instant = None if deliver_at is None else parse_instant(deliver_at)
@@ -405,12 +421,14 @@ def answered(
             return written, None
 
 
-def rescheduled(written: Rescheduled, answer: Answer | None) -> dict[str, Any]:
+def rescheduled(written: Rescheduled, answer: Answer | None) -> RescheduledTimer:
     """Returns the result of `reschedule`."""
-    new = {"due_ms": written.due_ms, "handle": written.handle}
-    return {**_place(written), **new, "answer": answer}
-
-
-def _place(written: Cancel | Rescheduled) -> dict[str, Any]:
-    names = ("id", "timer_topic", "partition", "offset")
-    return {name: getattr(written, name) for name in names}
+    return RescheduledTimer(
+        id=written.id,
+        timer_topic=written.timer_topic,
+        partition=written.partition,
+        offset=written.offset,
+        due_ms=written.due_ms,
+        handle=written.handle,
+        answer=None if answer is None else answer.value,
+    )

@@ -7,8 +7,12 @@ from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
+from duewheel.api.dead_letters import (
+    DeadLetterList,
+    DeadLetterSummary,
+    DeadLetterWithMessage,
+)
 from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
@@ -115,8 +119,8 @@ def list_letters(
     code: str | None,
     limit: int,
     after: Place = BEFORE_ALL,
-) -> Iterator[dict[str, Any]]:
-    """Lists dead letters, oldest first within each partition, as objects ready for JSON.
+) -> Iterator[DeadLetterSummary]:
+    """Lists dead letters, oldest first within each partition.
 
     Args:
         settings: name the topic.
@@ -124,10 +128,6 @@ def list_letters(
         code: only dead letters with this code.
         limit: how many at most.
         after: the place of one: only those behind it in this order.
-
-    Yields:
-        partition, offset, time, code, error, source, key, value_bytes (None: a null value),
-        replayed.
     """
     with closing(_parts(settings, since, code, after)) as parts:
         yield from islice((row for rows, _ in parts for row in rows), limit)
@@ -135,42 +135,30 @@ def list_letters(
 
 def _parts(
     settings: Settings, since: Bound, code: str | None, after: Place
-) -> Generator[tuple[list[dict[str, Any]], str], None, None]:
+) -> Generator[tuple[list[DeadLetterSummary], str], None, None]:
     """Yields the rows of some dead letters, and the place up to which these go."""
     with dead_letter_reader(settings) as reader:
         position = reader.position()
         for partition, start, end in ranges_behind(after, reader.bounds(since)):
             for letters, reached in reader.read(partition, start, end):
-                rows = [letter_row(each, position) for each in letters if code in (None, each.code)]
+                wanted = [each for each in letters if code in (None, each.code)]
+                rows = [summary_of(each, position) for each in wanted]
                 yield rows, f"{partition}@{reached - 1}"
 
 
-def letter_row(letter: DeadLetter, position: ReplayPosition) -> dict[str, Any]:
-    """A dead letter as an object ready for JSON."""
-    return {
-        "partition": letter.partition,
-        "offset": letter.offset,
-        "time": utc_text(letter.timestamp_ms),
-        "code": letter.code,
-        "error": letter.error,
-        "source": letter.source,
-        "key": None if letter.key is None else letter.key.decode(errors="backslashreplace"),
-        "value_bytes": None if letter.value is None else len(letter.value),
-        "replayed": position.is_behind(letter.partition, letter.offset, letter.code),
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class LetterPage:
-    """A part of the list of dead letters.
-
-    Attributes:
-        letters: objects ready for JSON.
-        next: `page` of the part behind this one; None: this is the last one.
-    """
-
-    letters: list[dict[str, Any]]
-    next: str | None
+def summary_of(letter: DeadLetter, position: ReplayPosition) -> DeadLetterSummary:
+    """A dead letter without its message."""
+    return DeadLetterSummary(
+        partition=letter.partition,
+        offset=letter.offset,
+        time=utc_text(letter.timestamp_ms),
+        code=letter.code,
+        error=letter.error,
+        source=letter.source,
+        key=None if letter.key is None else letter.key.decode(errors="backslashreplace"),
+        value_bytes=None if letter.value is None else len(letter.value),
+        replayed=position.is_behind(letter.partition, letter.offset, letter.code),
+    )
 
 
 def page_of_letters(
@@ -181,7 +169,7 @@ def page_of_letters(
     limit: int,
     page: str | None,
     within_s: float,
-) -> LetterPage:
+) -> DeadLetterList:
     """Lists dead letters as `list_letters`, for a limited time.
 
     Args:
@@ -195,21 +183,23 @@ def page_of_letters(
         KafkaUnavailable: no answer in time.
     """
     after = place_before(page)
-    end_s, rows = time.monotonic() + within_s, list[dict[str, Any]]()
+    end_s, rows = time.monotonic() + within_s, list[DeadLetterSummary]()
     with closing(_parts(settings, Bound.parse("from", since), code, after)) as parts:
         for found, reached in parts:
             rows += found
             if len(rows) > limit:
-                return LetterPage(rows[:limit], "{partition}@{offset}".format(**rows[limit - 1]))
+                last = rows[limit - 1]
+                page = f"{last.partition}@{last.offset}"
+                return DeadLetterList(letters=rows[:limit], next=page)
             if time.monotonic() > end_s:
-                return LetterPage(rows, reached)
-    return LetterPage(rows, None)
+                return DeadLetterList(letters=rows, next=reached)
+    return DeadLetterList(letters=rows, next=None)
 
 
 def one_letter(
     settings: Settings, partition: int, offset: int, *, body: bool
-) -> dict[str, Any] | None:
-    """Returns one dead letter as `list_letters`; with its value and headers if `body` is set.
+) -> DeadLetterWithMessage | None:
+    """Returns one dead letter; with its value and headers if `body` is set.
 
     Raises:
         ConfigError, KafkaUnavailable: as `page_of_letters`.
@@ -221,14 +211,16 @@ def one_letter(
         position = reader.position()
         for letters, _ in reader.read(partition, offset, offset + 1):
             for letter in letters:
-                row = letter_row(letter, position)
+                row = summary_of(letter, position).as_json()
                 headers = [
                     (name.encode(errors="surrogateescape").decode(errors="replace"), shown)
                     for name, value in letter.headers
                     for shown in [octets_shown("value", value)]
                 ]
                 if not body:
-                    return {**row, "header_names": [name for name, _ in headers]}
-                named = [{"name": name, **value} for name, value in headers]
-                return {**row, "headers": named, **octets_shown("value", letter.value)}
+                    row["header_names"] = [name for name, _ in headers]
+                    return DeadLetterWithMessage.model_validate(row)
+                row["headers"] = [{"name": name, **value} for name, value in headers]
+                row |= octets_shown("value", letter.value)
+                return DeadLetterWithMessage.model_validate(row)
     return None

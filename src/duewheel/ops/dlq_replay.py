@@ -18,11 +18,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
 from duewheel import factory
+from duewheel.api.dead_letters import Replayed
 from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
@@ -84,7 +84,7 @@ def replay(
     *,
     dry_run: bool,
     chunk_records: int = CHUNK_RECORDS,
-) -> dict[str, Any]:
+) -> Replayed:
     """Replay the selected dead letters that have not been replayed.
 
     Args:
@@ -92,10 +92,6 @@ def replay(
         selection: which of them.
         dry_run: only count; nothing is written.
         chunk_records: the most dead letters of a transaction.
-
-    Returns:
-        dry_run, replayed, topics (count by target), refused (count by code of the letters that
-        became dead letters again). Of a dry run: what a real one would do.
 
     Raises:
         ConfigError: `to_topic` is one of duewheel's own topics, or does not exist.
@@ -144,7 +140,7 @@ class _Replay:
         """Closes the clients. The next run, or its time-out, aborts an open transaction."""
         self._writer.close()
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Replayed:
         self._require_real_topic()
         self._position = self._take_over()
         try:
@@ -155,12 +151,12 @@ class _Replay:
             replayed, refused = self._topics.total(), self._refused.total()
             before = f"{replayed} dead letters were replayed before, {refused} refused"
             raise type(error)(f"{before}: {error}") from error
-        return {
-            "dry_run": self._dry_run,
-            "replayed": self._topics.total(),
-            "topics": dict(self._topics),
-            "refused": dict(self._refused),
-        }
+        return Replayed(
+            dry_run=self._dry_run,
+            replayed=self._topics.total(),
+            topics=dict(self._topics),
+            refused=dict(self._refused),
+        )
 
     def _require_real_topic(self) -> None:
         topic = self._selection.to_topic

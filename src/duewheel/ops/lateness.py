@@ -7,10 +7,10 @@ other numbers of the page are in the shard's files, which every process reads.
 from __future__ import annotations
 
 from http.client import HTTPConnection, HTTPException
-from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from duewheel.api.timers import Lateness
 from duewheel.config.settings import Settings
 from duewheel.osutil.metrics_server import PREFIX
 
@@ -20,13 +20,8 @@ _BYTES_MAX = 16 << 20
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - not listened on
 
 
-def lateness(settings: Settings) -> dict[str, Any]:
-    """Reads the histogram of lateness.
-
-    Returns:
-        available; reason: why it is not; bounds_s: rising; counts: deliveries up to each bound,
-        then all.
-    """
+def lateness(settings: Settings) -> Lateness:
+    """Reads the histogram of lateness."""
     host, port = settings.metrics.host, settings.metrics.dequeue_port
     if not port:
         return _unavailable("metrics.dequeue_port is not set")
@@ -37,11 +32,11 @@ def lateness(settings: Settings) -> dict[str, Any]:
     bounds, counts = _buckets(text)
     if not counts:
         return _unavailable("dequeue has no lateness: it may be a standby")
-    return {"available": True, "reason": None, "bounds_s": bounds, "counts": counts}
+    return Lateness(available=True, reason=None, bounds_s=bounds, counts=counts)
 
 
-def _unavailable(reason: str) -> dict[str, Any]:
-    return {"available": False, "reason": reason, "bounds_s": [], "counts": []}
+def _unavailable(reason: str) -> Lateness:
+    return Lateness(available=False, reason=reason, bounds_s=[], counts=[])
 
 
 def _read(host: str, port: int) -> str:

@@ -9,8 +9,7 @@ the next batch or transaction. `dequeue.hot_slot` decides about the excess of a 
 
 from __future__ import annotations
 
-from typing import Any
-
+from duewheel.api.shard import BoundInForce
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
@@ -22,11 +21,11 @@ from duewheel.wheel.admin.change_settings import SKIPPED_MAX
 from duewheel.wheel.dequeue_config import REPLIES_MAX, ROLLS_MAX, SPAN_RECORDS, TOPICS_MAX
 from duewheel.wheel.storage.timelines.chain_ends import INDEX_BYTES
 
-Bound = dict[str, Any]
 FIXED = "fixed"
+Value = int | str | dict[str, int] | None
 
 
-def bounds(settings: Settings) -> dict[str, Bound]:
+def bounds(settings: Settings) -> dict[str, BoundInForce]:
     """Builds the section `bounds` of `config check` and `status`: by name, `value` and `from`."""
     return {
         **_of_ingest(settings),
@@ -36,7 +35,7 @@ def bounds(settings: Settings) -> dict[str, Bound]:
     }
 
 
-def _of_ingest(settings: Settings) -> dict[str, Bound]:
+def _of_ingest(settings: Settings) -> dict[str, BoundInForce]:
     ingest, timer = settings.ingest, settings.timer
     lowered = Attempt.read(settings.storage.data_dir / SPARK_DIR)
     rows = ingest.max_offsets_per_trigger
@@ -61,7 +60,7 @@ def _of_ingest(settings: Settings) -> dict[str, Bound]:
     }
 
 
-def _of_dequeue(settings: Settings) -> dict[str, Bound]:
+def _of_dequeue(settings: Settings) -> dict[str, BoundInForce]:
     dequeue = settings.dequeue
     is_limited = dequeue.hot_slot != "none"
     return {
@@ -81,7 +80,7 @@ def _of_dequeue(settings: Settings) -> dict[str, Bound]:
     }
 
 
-def _of_transactions(settings: Settings) -> dict[str, Bound]:
+def _of_transactions(settings: Settings) -> dict[str, BoundInForce]:
     dequeue, limits = settings.dequeue, PublisherLimits()
     timeout_ms, call_ms = dequeue.transaction_timeout_ms, as_millis(dequeue.call_deadline)
     return {
@@ -98,7 +97,7 @@ def _of_transactions(settings: Settings) -> dict[str, Bound]:
     }
 
 
-def _of_readiness(settings: Settings) -> dict[str, Bound]:
+def _of_readiness(settings: Settings) -> dict[str, BoundInForce]:
     ready, seldom = ReadyBounds.of(settings), "fixed; more where ingest.trigger_ms is large"
     return {
         "ready_silence_ms": _fixed(ready.silence_ms),
@@ -108,9 +107,9 @@ def _of_readiness(settings: Settings) -> dict[str, Bound]:
     }
 
 
-def _set(settings: Settings, key: str, value: object, how: str = "") -> Bound:
-    return {"value": value, "from": f"{how}{key} ({settings.source(key)})"}
+def _set(settings: Settings, key: str, value: Value, how: str = "") -> BoundInForce:
+    return BoundInForce(value=value, source=f"{how}{key} ({settings.source(key)})")
 
 
-def _fixed(value: object, source: str = FIXED) -> Bound:
-    return {"value": value, "from": source}
+def _fixed(value: int, source: str = FIXED) -> BoundInForce:
+    return BoundInForce(value=value, source=source)

@@ -1,12 +1,12 @@
-"""`duewheel list`: pending timers as objects for JSON, from the shard's data directory alone."""
+"""`duewheel list`: pending timers, from the shard's data directory alone."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
 
+from duewheel.api.timers import TimerSummary
 from duewheel.client.handle import RecallHandle
 from duewheel.config.instants import epoch_ms
 from duewheel.config.settings import Settings
@@ -15,7 +15,7 @@ from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.slots import slot_of
 
 
-def listed(settings: Settings, wanted: Filter, limit: int) -> Iterator[dict[str, Any]]:
+def listed(settings: Settings, wanted: Filter, limit: int) -> Iterator[TimerSummary]:
     """Lists pending timers, the one that leaves first before the others.
 
     Args:
@@ -29,7 +29,7 @@ def listed(settings: Settings, wanted: Filter, limit: int) -> Iterator[dict[str,
     """
     with opened(settings) as directory:
         for timer in list_pending(directory, wanted, limit):
-            yield timer_row(timer)
+            yield summary_of(timer)
 
 
 def selection(
@@ -66,22 +66,22 @@ def _slot(settings: Settings, instant: datetime | int | None) -> int | None:
     return None if instant is None else slot_of(epoch_ms(instant), settings.timer.precision_ms)
 
 
-def timer_row(timer: PendingTimer) -> dict[str, Any]:
-    """Returns a pending timer as an object ready for JSON."""
-    return {
-        "id": timer.id.decode(errors="backslashreplace"),
-        "source": timer.source,
-        "due_ms": timer.due_ms,
-        "leaves_ms": timer.leaves_ms,
-        "topic": timer.target,
-        "level": timer.level or None,
+def summary_of(timer: PendingTimer) -> TimerSummary:
+    """Returns a pending timer without its message."""
+    return TimerSummary(
+        id=timer.id.decode(errors="backslashreplace"),
+        source=timer.source,
+        due_ms=timer.due_ms,
+        leaves_ms=timer.leaves_ms,
+        topic=timer.target,
+        level=timer.level or None,
         **key_shown(timer.key),
-        "value_bytes": timer.value_bytes,
-        "rolled": timer.rolled,
-        "cancelled": timer.cancelled,
-        "page": timer.place,
-        "handle": handle_of(timer),
-    }
+        value_bytes=timer.value_bytes,
+        rolled=timer.rolled,
+        cancelled=timer.cancelled,
+        page=timer.place,
+        handle=handle_of(timer),
+    )
 
 
 def handle_of(timer: PendingTimer) -> str | None:

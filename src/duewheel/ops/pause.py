@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
-from typing import Any, Literal
+from typing import Literal
 
+from duewheel.api.shard import Paused
 from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings
@@ -15,7 +16,7 @@ Process = Literal["ingest", "dequeue"]
 _PROCESSES: dict[Process, Role] = {"ingest": Role.INGEST, "dequeue": Role.DEQUEUE}
 
 
-def set_paused(settings: Settings, process: Process, *, on: bool) -> dict[str, Any]:
+def set_paused(settings: Settings, process: Process, *, on: bool) -> Paused:
     """Pauses or resumes a process, now and across its restarts.
 
     Raises:
@@ -29,4 +30,4 @@ def set_paused(settings: Settings, process: Process, *, on: bool) -> dict[str, A
             raise
         path = settings.storage.data_dir
         raise ConfigError(f"{path} cannot be written here, as a pause must: {error}") from error
-    return {"process": process, "paused": on}
+    return Paused(process=process, paused=on)

@@ -11,8 +11,9 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any
 
+from duewheel.api.changes import BulkCancelled, RescheduledTimer
+from duewheel.api.timers import TimerSummary
 from duewheel.client import Cancel
 from duewheel.client.due_time import DueTime, NonNullHeader
 from duewheel.client.handle import RecallHandle
@@ -23,13 +24,14 @@ from duewheel.ops.acceptance import require_accepted
 from duewheel.ops.changes import (
     ACKNOWLEDGED_S,
     REQUESTS_AT_ONCE,
+    DueTimeGiven,
     KeptProducers,
     answered,
     due_time,
     producer_of,
     rescheduled,
 )
-from duewheel.ops.listed_timers import handle_of, source_of, timer_row
+from duewheel.ops.listed_timers import handle_of, source_of, summary_of
 from duewheel.ops.open_files import opened
 from duewheel.ops.timers import pending_by_handle
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks
@@ -51,7 +53,7 @@ def reschedule_pending(
     deliver_at: str | None,
     delay: str | None,
     level: int | None,
-) -> dict[str, Any] | None:
+) -> RescheduledTimer | None:
     """Replaces a pending timer by one with the same message and another due time.
 
     Args:
@@ -79,7 +81,7 @@ def fire(
     wait_s: float | None,
     now_ms: int,
     producers: KeptProducers | None = None,
-) -> dict[str, Any] | None:
+) -> RescheduledTimer | None:
     """Makes a pending timer due now.
 
     Args:
@@ -99,7 +101,8 @@ def fire(
     if not timer.rolled and timer.leaves_ms - now_ms < LEAVES_SOON_MS:
         raise Unchangeable("the timer leaves within seconds by itself")
     # A delay of 0 would be past due where a topic refuses that.
-    return _replace(settings, timer, {"delay": "1ms"}, wait_s, producers)
+    now: DueTimeGiven = {"deliver_at": None, "delay": "1ms", "level": None}
+    return _replace(settings, timer, now, wait_s, producers)
 
 
 def cancel_all(
@@ -111,7 +114,7 @@ def cancel_all(
     at_most: int,
     dry_run: bool,
     within_s: float = float(sys.maxsize),
-) -> dict[str, Any]:
+) -> BulkCancelled:
     """Cancels all pending timers that `wanted` selects, or none if they are more than `at_most`.
 
     Args:
@@ -123,11 +126,6 @@ def cancel_all(
         dry_run: only count; nothing is written.
         within_s: the longest search.
 
-    Returns:
-        dry_run; matched: pending timers, without those that are cancelled already, and dead
-        letters; written: cancels, in a dry run those of a real one; answers: their replies,
-        counted; sample: some of the timers.
-
     Raises:
         Unchangeable: more match; nothing was cancelled.
         ConfigError: `wanted` selects everything, or the search took too long.
@@ -135,17 +133,17 @@ def cancel_all(
         Unacknowledged: with the number of cancels that are written, and of those in doubt.
     """
     timers = _matching(settings, wanted, at_most, within_s)
-    result: dict[str, Any] = {
-        "dry_run": dry_run,
-        "matched": len(timers),
-        "written": len(timers) if dry_run else 0,
-        "answers": {},
-    }
-    result["sample"] = [row for row, _ in timers[:SAMPLE]]
+    written, answers = len(timers) if dry_run else 0, dict[str, int]()
     if not dry_run and timers:
         handles = [handle for _, handle in timers]
-        result |= _cancel(settings, handles, wait_s, producers)
-    return result
+        written, answers = _cancel(settings, handles, wait_s, producers)
+    return BulkCancelled(
+        dry_run=dry_run,
+        matched=len(timers),
+        written=written,
+        answers=answers,
+        sample=[row for row, _ in timers[:SAMPLE] if row is not None],
+    )
 
 
 def _changeable(settings: Settings, handle: str) -> PendingTimer | None:
@@ -158,10 +156,10 @@ def _changeable(settings: Settings, handle: str) -> PendingTimer | None:
 def _replace(
     settings: Settings,
     timer: PendingTimer,
-    when: dict[str, Any],
+    when: DueTimeGiven,
     wait_s: float | None,
     producers: KeptProducers | None,
-) -> dict[str, Any]:
+) -> RescheduledTimer:
     topic, handle = source_of(timer)[0], handle_of(timer)
     if handle is None:
         raise Unchangeable("a dead letter has no due time")
@@ -195,18 +193,19 @@ def _non_null(timer: PendingTimer) -> list[NonNullHeader]:
 
 def _matching(
     settings: Settings, wanted: Filter, at_most: int, within_s: float
-) -> list[tuple[dict[str, Any], str]]:
+) -> list[tuple[TimerSummary | None, str]]:
     """Returns rows and handles of the timers to cancel."""
     if wanted == Filter():
         raise ConfigError("give a filter: without one every pending timer would be cancelled")
     end_s = time.monotonic() + within_s
-    timers: list[tuple[dict[str, Any], str]] = []
+    timers: list[tuple[TimerSummary | None, str]] = []
     with opened(settings) as directory:
         for chunk in list_chunks(directory, wanted, sys.maxsize):
             for timer in chunk.timers:
                 handle = handle_of(timer)
                 if handle is not None and not timer.cancelled:
-                    timers.append((timer_row(timer) if len(timers) < SAMPLE else {}, handle))
+                    row = summary_of(timer) if len(timers) < SAMPLE else None
+                    timers.append((row, handle))
             if len(timers) > at_most:
                 raise Unchangeable(f"more than {at_most} timers match: narrow the filter")
             if time.monotonic() > end_s:
@@ -219,7 +218,8 @@ def _cancel(
     handles: Sequence[str],
     wait_s: float | None,
     producers: KeptProducers | None,
-) -> dict[str, Any]:
+) -> tuple[int, dict[str, int]]:
+    """Returns the number of cancels that are written, and their replies, counted."""
     topics = [RecallHandle.decode(handle).timer_topic for handle in handles]
     requests: list[Future[Cancel]] = []
     written: list[Cancel] = []
@@ -236,7 +236,7 @@ def _cancel(
         if not requests:
             raise
         raise _partly(requests, len(handles), error) from error
-    return {"written": len(written), "answers": answers}
+    return len(written), answers
 
 
 def _acknowledged(requests: Sequence[Future[Cancel]]) -> list[Cancel]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from duewheel.api.timers import HistogramRange, PendingHistogram, PendingStats
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
@@ -98,8 +98,8 @@ class PendingView:
         self._opened: tuple[str, int, int] | None = None  # of the open files
         self._sample: _Sample | None = None
 
-    def stats(self) -> dict[str, Any]:
-        """Returns the object of `duewheel stats`.
+    def stats(self) -> PendingStats:
+        """Counts as `duewheel stats`.
 
         Raises:
             RecoveryPending: files may be cut at any moment.
@@ -109,7 +109,7 @@ class PendingView:
             directory, timers = self._current()
             return stats_of(self._settings, directory, timers, self._clock.now_ms())
 
-    def histogram(self, wanted: TimeRange | None = None) -> dict[str, Any]:
+    def histogram(self, wanted: TimeRange | None = None) -> PendingHistogram:
         """Counts pending timers by due time.
 
         A timer that rolls counts where it is due, not where it leaves the wheel to roll. Beyond
@@ -117,10 +117,6 @@ class PendingView:
 
         Args:
             wanted: the range; by default those of `usual_ranges`.
-
-        Returns:
-            now_ms, precision_ms, pending, overdue: slots that are past and not delivered; rolls;
-            estimated: whether the rolls are; ranges: name, from_ms, width_ms and counts of each.
 
         Raises:
             RecoveryPending, ConfigError, CorruptFile: as `stats`.
@@ -133,15 +129,15 @@ class PendingView:
             counts, rolls = timers.between(bounds)
             sample = self._sampled(directory, int(rolls.sum()))
             shown = [_shown(timers, each, precision_ms, sample) for each in ranges]
-        return {
-            "now_ms": now_ms,
-            "precision_ms": precision_ms,
-            "pending": int(counts.sum()),
-            "overdue": int(counts[0]),
-            "rolls": int(rolls.sum()),
-            "estimated": sample.weight > 1,
-            "ranges": shown,
-        }
+        return PendingHistogram(
+            now_ms=now_ms,
+            precision_ms=precision_ms,
+            pending=int(counts.sum()),
+            overdue=int(counts[0]),
+            rolls=int(rolls.sum()),
+            estimated=sample.weight > 1,
+            ranges=shown,
+        )
 
     def close(self) -> None:
         """Closes the files."""
@@ -174,13 +170,13 @@ class PendingView:
 
 def _shown(
     timers: PendingTimers, wanted: TimeRange, precision_ms: int, sample: _Sample
-) -> dict[str, Any]:
+) -> HistogramRange:
     bounds_ms = wanted.bounds_ms
     counts, rolls = timers.between(closable_slot(bounds_ms, precision_ms).tolist())
     rolled = np.histogram(sample.due_ms, bounds_ms)[0] * sample.weight
-    return {
-        "name": wanted.name,
-        "from_ms": wanted.from_ms,
-        "width_ms": wanted.width_ms,
-        "counts": (counts - rolls + np.rint(rolled).astype(np.int64)).tolist(),
-    }
+    return HistogramRange(
+        name=wanted.name,
+        from_ms=wanted.from_ms,
+        width_ms=wanted.width_ms,
+        counts=(counts - rolls + np.rint(rolled).astype(np.int64)).tolist(),
+    )

@@ -11,8 +11,8 @@ days later.
 from __future__ import annotations
 
 import time
-from typing import Any
 
+from duewheel.api.shard import Promoted
 from duewheel.checkpoints.file_lock import lock_is_held
 from duewheel.checkpoints.live_fields import PROMOTION_MS
 from duewheel.checkpoints.role import Role
@@ -25,11 +25,8 @@ from duewheel.errors import ConfigError, RecoveryPending
 _POLL_S = 0.02
 
 
-def promote(settings: Settings, clock: Clock, wait_ms: int = PROMOTION_MS) -> dict[str, Any]:
+def promote(settings: Settings, clock: Clock, wait_ms: int = PROMOTION_MS) -> Promoted:
     """Requests the promotion, and waits for it.
-
-    Returns:
-        shard, data_dir, and took_s.
 
     Raises:
         ConfigError: no standby runs in the data directory.
@@ -57,7 +54,7 @@ def promote(settings: Settings, clock: Clock, wait_ms: int = PROMOTION_MS) -> di
             state.live.withdraw_promotion()
         state.release()
     took_s = round(time.monotonic() - begun_s, 3)
-    return {"shard": settings.shard.index, "data_dir": str(data_dir), "took_s": took_s}
+    return Promoted(shard=settings.shard.index, data_dir=str(data_dir), took_s=took_s)
 
 
 def _require_standby(state: State) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute
 
+from duewheel.api.receipts import DeliveryReceipt, ReceiptList
 from duewheel.config.instants import epoch_ms, parse_instant
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
@@ -61,22 +62,9 @@ class ReceiptFilter:
         return cls(timer_id, target, _instant("from", since), _instant("to", until))
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiptPage:
-    """A part of a search.
-
-    Attributes:
-        receipts: objects ready for JSON.
-        next: `page` of the part behind this one, which may be empty; None: this is the last one.
-    """
-
-    receipts: list[dict[str, Any]]
-    next: str | None
-
-
 def page_of_receipts(
     settings: Settings, wanted: ReceiptFilter, *, limit: int, page: str | None, within_s: float
-) -> ReceiptPage:
+) -> ReceiptList:
     """Lists receipts, oldest first within each partition of their topic.
 
     Args:
@@ -92,7 +80,7 @@ def page_of_receipts(
     """
     topic = _topic(settings)
     after = place_before(page)
-    end_s, rows = time.monotonic() + within_s, list[dict[str, Any]]()
+    end_s, rows = time.monotonic() + within_s, list[DeliveryReceipt]()
     client = ClientSettings(settings.kafka.client_options("consumer"))
     with (
         KafkaAdmin(settings.kafka.client_options("admin")) as admin,
@@ -106,10 +94,11 @@ def page_of_receipts(
                     for offset, receipt in matching(records, wanted):
                         rows.append(_row(receipt, number, offset))
                         if len(rows) == limit:
-                            return ReceiptPage(rows, rows[-1]["receipt"])
+                            return ReceiptList(receipts=rows, next=rows[-1].receipt)
                 if time.monotonic() > end_s:
-                    return ReceiptPage(rows, f"{number}@{min(part[0].end, end) - 1}")
-    return ReceiptPage(rows, None)
+                    next_page = f"{number}@{min(part[0].end, end) - 1}"
+                    return ReceiptList(receipts=rows, next=next_page)
+    return ReceiptList(receipts=rows, next=None)
 
 
 def _topic(settings: Settings) -> str:
@@ -166,17 +155,17 @@ def _selected(records: KafkaRecords, wanted: ReceiptFilter) -> Bool:
     return selected
 
 
-def _row(receipt: Receipt, number: int, offset: int) -> dict[str, Any]:
-    return {
-        "id": receipt.timer_id,
-        "source": receipt.source,
-        "target": receipt.target,
-        "target_partition": receipt.target_partition,
-        "due_ms": receipt.due_ms,
-        "delivered_ms": receipt.delivered_ms,
-        "lateness_ms": receipt.lateness_ms,
-        "receipt": f"{number}@{offset}",
-    }
+def _row(receipt: Receipt, number: int, offset: int) -> DeliveryReceipt:
+    return DeliveryReceipt(
+        id=receipt.timer_id,
+        source=receipt.source,
+        target=receipt.target,
+        target_partition=receipt.target_partition,
+        due_ms=receipt.due_ms,
+        delivered_ms=receipt.delivered_ms,
+        lateness_ms=receipt.lateness_ms,
+        receipt=f"{number}@{offset}",
+    )
 
 
 def _instant(name: str, text: str | None) -> int | None:

@@ -7,11 +7,11 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from duewheel.api.schedules import ScheduleList, ScheduleSummary
 from duewheel.client.due_time import DueTime
 from duewheel.client.request_headers import timer_headers
 from duewheel.clock import SystemClock
@@ -25,7 +25,6 @@ from duewheel.kafka.topic_follower import KeyedRecord, TopicFollower
 from duewheel.ops.acceptance import require_accepted
 from duewheel.ops.changes import ACKNOWLEDGED_S, producer_of, timer_topic_of
 from duewheel.recurring.records import (
-    SchedulerState,
     read_heartbeat,
     read_table,
     schedules_topic,
@@ -63,7 +62,7 @@ class Times:
 
 def put(
     settings: Settings, name: str, times: Times, message: ScheduledMessage, wait_s: float
-) -> dict[str, Any]:
+) -> ScheduleSummary:
     """Sets a schedule, or replaces the one of this name; it begins now.
 
     Args:
@@ -71,9 +70,6 @@ def put(
         name: of the schedule.
         times, message: of it.
         wait_s: how long to wait for the scheduler to apply it; 0: not at all.
-
-    Returns:
-        A row of ScheduleOverview.
 
     Raises:
         ConfigError: as `accepted_schedule`, or as `overview`.
@@ -124,7 +120,7 @@ def accepted_schedule(
     return schedule
 
 
-def pause(settings: Settings, name: str, wait_s: float, *, on: bool) -> dict[str, Any]:
+def pause(settings: Settings, name: str, wait_s: float, *, on: bool) -> ScheduleSummary:
     """Pauses a schedule, or resumes it. Arguments, result and errors are those of `put`."""
     return _written(settings, name, lambda former: paused(name, former, on=on), wait_s)
 
@@ -138,7 +134,7 @@ def paused(name: str, present: Schedule | None, *, on: bool) -> Schedule:
     return replace(require_schedule(name, present), paused=on, revision=secrets.token_hex(4))
 
 
-def stop(settings: Settings, name: str, wait_s: float) -> dict[str, Any]:
+def stop(settings: Settings, name: str, wait_s: float) -> ScheduleSummary:
     """Ends a schedule for good. Arguments, result and errors are those of `put`."""
 
     def deleted(present: Schedule | None) -> None:
@@ -147,24 +143,7 @@ def stop(settings: Settings, name: str, wait_s: float) -> dict[str, Any]:
     return _written(settings, name, deleted, wait_s)
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleOverview:
-    """All schedules, and who writes their firings.
-
-    Attributes:
-        rows: by name: name, state (active, paused, unreadable), cron, zone, every_ms, target,
-            timer_topic, missed, last_due_ms (the last instant that is due and was written),
-            next_due_ms, applied.
-        scheduler: whether a scheduler runs.
-        heartbeat_ms: its newest heartbeat, by the brokers' clock.
-    """
-
-    rows: Sequence[dict[str, Any]]
-    scheduler: SchedulerState
-    heartbeat_ms: int | None
-
-
-def overview(settings: Settings) -> ScheduleOverview:
+def overview(settings: Settings) -> ScheduleList:
     """Reads all schedules.
 
     Raises:
@@ -175,7 +154,9 @@ def overview(settings: Settings) -> ScheduleOverview:
         table, newest = records.table(), records.records.values()
     now_ms, heartbeat = _now_ms(), read_heartbeat(settings, newest)
     rows = [_row(table, name, now_ms) for name in sorted(table.schedules)]
-    return ScheduleOverview(rows, heartbeat.state(now_ms), heartbeat.at_ms)
+    return ScheduleList(
+        schedules=rows, scheduler=heartbeat.state(now_ms), heartbeat_ms=heartbeat.at_ms
+    )
 
 
 def next_instants(schedule: Schedule) -> list[int]:
@@ -241,7 +222,7 @@ def _written(
     name: str,
     change: Callable[[Schedule | None], Schedule | None],
     wait_s: float,
-) -> dict[str, Any]:
+) -> ScheduleSummary:
     """Writes a change, and waits until the scheduler has applied it."""
     require_name(name)
     topic = schedules_topic(settings)
@@ -263,27 +244,27 @@ def _written(
                 break
             time.sleep(_PAUSE_S)
         if schedule is None:
-            return {"name": name, "state": "stopped", "applied": applied}
+            return ScheduleSummary(name=name, state="stopped", applied=applied)
         table = records.table()
         table = replace(table, schedules={**table.schedules, name: schedule})
         return _row(table, name, _now_ms())
 
 
-def _row(table: Table, name: str, now_ms: int) -> dict[str, Any]:
+def _row(table: Table, name: str, now_ms: int) -> ScheduleSummary:
     schedule, position = table.schedules[name], table.positions.get(name)
     if schedule is None:
-        return {"name": name, "state": "unreadable"}
+        return ScheduleSummary(name=name, state="unreadable")
     upcoming = None if schedule.paused else next(schedule.instants().after(now_ms), None)
-    return {
-        "name": name,
-        "state": "paused" if schedule.paused else "active",
-        "cron": schedule.cron,
-        "zone": None if schedule.cron is None else schedule.zone,
-        "every_ms": schedule.interval_ms,
-        "target": schedule.target,
-        "timer_topic": schedule.timer_topic,
-        "missed": schedule.missed,
-        "last_due_ms": None if position is None else position.fired_by(now_ms),
-        "next_due_ms": upcoming,
-        "applied": position is not None and position.revision == schedule.revision,
-    }
+    return ScheduleSummary(
+        name=name,
+        state="paused" if schedule.paused else "active",
+        cron=schedule.cron,
+        zone=None if schedule.cron is None else schedule.zone,
+        every_ms=schedule.interval_ms,
+        target=schedule.target,
+        timer_topic=schedule.timer_topic,
+        missed=schedule.missed,
+        last_due_ms=None if position is None else position.fired_by(now_ms),
+        next_due_ms=upcoming,
+        applied=position is not None and position.revision == schedule.revision,
+    )

@@ -75,4 +75,4 @@ def _result(settings: Settings, number: int, request: Future[Timer] | str) -> di
     if isinstance(request, str):
         return {"line": number, "error": request}
     with acknowledging(settings):
-        return {"line": number, **scheduled(request.result(ACKNOWLEDGED_S))}
+        return {"line": number, **scheduled(request.result(ACKNOWLEDGED_S)).as_json()}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from duewheel.api.timers import LevelCount, PendingStats, Rolls
 from duewheel.clock import Clock
 from duewheel.config.durations import format_duration_ms
 from duewheel.config.settings import Settings
@@ -15,52 +15,38 @@ from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 
-def stats(settings: Settings, clock: Clock) -> dict[str, Any]:
-    """Counts pending timers by topic, by level, and by the seconds until they leave.
-
-    Returns:
-        role: "owner" or "standby"; pending; by_topic: {topic: pending}; by_level: {level: pending};
-        within_s: {seconds: pending}; oldest_ms: end of the first slot with timers, None without a
-        timer; slot_max: the most timers of one slot; beyond_ring: how many leave so late that their
-        slots have no entry in the ring yet; rolls: how many leave to be rolled, in total and within
-        an hour, and of that hour the mean and the most per second.
-    """
+def stats(settings: Settings, clock: Clock) -> PendingStats:
+    """Counts pending timers by topic, by level, and by the seconds until they leave."""
     with opened(settings) as directory:
         return stats_of(settings, directory, PendingTimers(directory), clock.now_ms())
 
 
 def stats_of(
     settings: Settings, directory: DataDirectory, timers: PendingTimers, now_ms: int
-) -> dict[str, Any]:
+) -> PendingStats:
     """Counts as `stats`, with counts that are kept."""
     pending, within = count_pending(timers, directory, now_ms)
     oldest = pending.oldest_slot
-    return {
-        "role": "standby" if directory.state.standby else "owner",
-        "pending": pending.total,
-        "by_topic": dict(sorted(pending.by_topic.items())),
-        "by_level": {str(level): count for level, count in pending.by_level.items()},
-        "within_s": within,
-        "oldest_ms": None if oldest is None else oldest * settings.timer.precision_ms,
-        "slot_max": pending.slot_max,
-        "beyond_ring": pending.beyond_ring,
-        "rolls": {
-            "pending": pending.rolls,
-            "next_hour": pending.rolls_ahead,
-            "per_second": round(pending.rolls_ahead / 3_600, 3),
-            "per_second_max": pending.rolls_per_second,
-        },
-    }
+    return PendingStats(
+        role="standby" if directory.state.standby else "owner",
+        pending=pending.total,
+        by_topic=dict(sorted(pending.by_topic.items())),
+        by_level=dict(pending.by_level),
+        within_s=within,
+        oldest_ms=None if oldest is None else oldest * settings.timer.precision_ms,
+        slot_max=pending.slot_max,
+        beyond_ring=pending.beyond_ring,
+        rolls=Rolls(
+            pending=pending.rolls,
+            next_hour=pending.rolls_ahead,
+            per_second=round(pending.rolls_ahead / 3_600, 3),
+            per_second_max=pending.rolls_per_second,
+        ),
+    )
 
 
-def levels(settings: Settings, clock: Clock) -> Iterator[dict[str, Any]]:
-    """Reports of each delay level how many timers are pending, and how far it is delivered.
-
-    Yields:
-        level; delay: by the present settings, None for a level that they no longer have; pending;
-        delivered_ms: every timer of the level due by then is out, None before the first start;
-        next_due_ms, next: due time and source of its next timer, None without one.
-    """
+def levels(settings: Settings, clock: Clock) -> Iterator[LevelCount]:
+    """Reports of each delay level how many timers are pending, and how far it is delivered."""
     delays = dict(enumerate(settings.timer.levels_ms, 1))
     precision_ms = settings.timer.precision_ms
     with opened(settings) as directory:
@@ -68,14 +54,14 @@ def levels(settings: Settings, clock: Clock) -> Iterator[dict[str, Any]]:
         delivered = pending.delivered_slot
         for level in sorted(delays.keys() | pending.by_level.keys()):
             following = _next_of(directory, level, pending.next_slot.get(level))
-            yield {
-                "level": level,
-                "delay": format_duration_ms(delays[level]) if level in delays else None,
-                "pending": pending.by_level.get(level, 0),
-                "delivered_ms": delivered * precision_ms if delivered >= 0 else None,
-                "next_due_ms": None if following is None else following.due_ms,
-                "next": None if following is None else following.source,
-            }
+            yield LevelCount(
+                level=level,
+                delay=format_duration_ms(delays[level]) if level in delays else None,
+                pending=pending.by_level.get(level, 0),
+                delivered_ms=delivered * precision_ms if delivered >= 0 else None,
+                next_due_ms=None if following is None else following.due_ms,
+                next=None if following is None else following.source,
+            )
 
 
 def _next_of(directory: DataDirectory, level: int, slot: int | None) -> PendingTimer | None:

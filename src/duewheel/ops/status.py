@@ -8,8 +8,18 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
+from duewheel.api.shard import (
+    DequeueView,
+    DiskView,
+    IngestView,
+    QuotaView,
+    RecoveringView,
+    ShardView,
+    StandbyView,
+    SupervisedProcess,
+    TimerTopicsView,
+)
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.held_copies import copies
@@ -34,8 +44,8 @@ from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 
-def status(settings: Settings) -> dict[str, Any]:
-    """Builds the object that `duewheel status` prints.
+def status(settings: Settings) -> ShardView:
+    """Reads the state of a shard.
 
     Raises:
         NoDataDirectory: the data directory does not exist yet.
@@ -48,102 +58,98 @@ def status(settings: Settings) -> dict[str, Any]:
     with state:
         now_ms = SystemClock().now_ms()
         reasons = not_ready(state, ReadyBounds.of(settings), now_ms)
-        return {
-            "shard": settings.shard.index,
-            "role": "standby" if state.standby else "owner",
-            "data_dir": str(data_dir),
-            "ready": not reasons,
-            "not_ready": reasons,
-            "run": _run(data_dir),
-            "ingest": _ingest(state, now_ms),
-            "timer_topics": _timer_topics(settings),
-            "open_targets": settings.timer.open_targets,
-            "quotas": _quotas(settings, now_ms),
-            "dequeue": _dequeue(state, settings, now_ms),
-            "disk": _disk(state, settings),
-            "standby": _standby(state, now_ms),
-            "copies_signed": _copies_signed(state),
-            "bounds": bounds(settings),
-            "recovering": _recovering(state),
-            **_counts(state, settings),
-        }
+        pending, delivered = _counts(state, settings)
+        return ShardView(
+            shard=settings.shard.index,
+            role="standby" if state.standby else "owner",
+            data_dir=str(data_dir),
+            ready=not reasons,
+            not_ready=reasons,
+            run=_run(data_dir),
+            ingest=_ingest(state, now_ms),
+            timer_topics=_timer_topics(settings),
+            open_targets=settings.timer.open_targets,
+            quotas=_quotas(settings, now_ms),
+            dequeue=_dequeue(state, settings, now_ms),
+            disk=_disk(state, settings),
+            standby=_standby(state, now_ms),
+            copies_signed=_copies_signed(state),
+            bounds=bounds(settings),
+            recovering=_recovering(state),
+            pending=pending,
+            delivered=delivered,
+        )
 
 
-def _run(data_dir: Path) -> dict[str, Any] | None:
+def _run(data_dir: Path) -> dict[str, SupervisedProcess] | None:
     """Reads what the supervisor wrote of its processes; None without a running supervisor."""
     processes = run_file.read(data_dir)
     if processes is None:
         return None
     return {
-        name: {**one._asdict(), "is_failing": one.is_failing} for name, one in processes.items()
+        name: SupervisedProcess(**one._asdict(), is_failing=one.is_failing)
+        for name, one in processes.items()
     }
 
 
-def _process(state: State, name: str) -> dict[str, Any]:
-    pid, how = process_state(state, name)
-    return {"pid": pid, "state": how}
-
-
-def _ingest(state: State, now_ms: int) -> dict[str, Any]:
-    commit = state.commit()
-    close = state.close()
+def _ingest(state: State, now_ms: int) -> IngestView:
+    commit, close, lag = state.commit(), state.close(), state.live.lag
     marks = {**(close.marks if close else {}), **commit.marks}
-    process = _process(state, "ingest")
-    lag = state.live.lag
+    pid, how = process_state(state, "ingest")
     is_polled = lag.polled_ms > 0
-    return {
-        **process,
-        "lag": lag.messages if is_polled else None,
-        "lag_ms": lag.age_ms(now_ms) if is_polled else None,
-        "batch_age_ms": lag.batch_age_ms(now_ms) if is_polled else None,
-        "lag_asked_ms": lag.polled_ms or None,
-        "high_water": {f"{topic}-{number}": mark for (topic, number), mark in marks.items()},
-    }
+    return IngestView(
+        pid=pid,
+        state=how,
+        lag=lag.messages if is_polled else None,
+        lag_ms=lag.age_ms(now_ms) if is_polled else None,
+        batch_age_ms=lag.batch_age_ms(now_ms) if is_polled else None,
+        lag_polled_ms=lag.polled_ms or None,
+        high_water=_named(marks),
+    )
 
 
-def _timer_topics(settings: Settings) -> dict[str, Any] | None:
+def _timer_topics(settings: Settings) -> TimerTopicsView | None:
     """Reads the timer topics as ingest last listed them; None before its first list."""
     topics = TopicSet.read(settings.storage.data_dir)
     if topics is None:
         return None
-    return {
-        "read": list(topics.topics),
-        "left_out": dict(topics.left_out),
-        "faulty": dict(topics.faulty),
-    }
+    return TimerTopicsView(
+        read=list(topics.topics), left_out=dict(topics.left_out), faulty=dict(topics.faulty)
+    )
 
 
-def _quotas(settings: Settings, now_ms: int) -> dict[str, dict[str, int]]:
+def _quotas(settings: Settings, now_ms: int) -> dict[str, QuotaView]:
     """Reports the quota of each topic that has one, and its messages that wait because of it."""
     waiting = QuotaWaiting.read(settings.storage.data_dir, now_ms).by_topic
     return {
-        topic: {"per_second": quota, "waiting": waiting[topic]}
+        topic: QuotaView(per_second=quota, waiting=waiting[topic])
         for topic, quota in settings.timer.quotas.items()
     }
 
 
-def _dequeue(state: State, settings: Settings, now_ms: int) -> dict[str, Any]:
+def _dequeue(state: State, settings: Settings, now_ms: int) -> DequeueView:
     close = state.close()
     floor_ms = close.floor * settings.timer.precision_ms if close else None
-    process = _process(state, "dequeue")
-    alive = process["state"] in ALIVE
+    pid, how = process_state(state, "dequeue")
+    alive = how in ALIVE
     skew_ms, blocks_closing = state.live.host_clock
     delivered, dead_letters, wait = state.live.deliveries
     obstacles = Obstacles.read(settings.storage.data_dir)
-    return {
-        **process,
-        "floor_ms": floor_ms,
-        "floor_ahead_ms": None if floor_ms is None else max(0, floor_ms - now_ms),
-        "behind_ms": behind_now_ms(state, now_ms) if alive and not state.standby else None,
-        "clock_skew_ms": skew_ms if alive else None,
-        "closing_blocked": blocks_closing if alive else None,
-        "delivered": delivered if alive else None,
-        "dead_letters": dead_letters if alive else None,
-        "dead_letters_wait": wait if alive else None,
-        "copies_held": _copies_held(state) if alive else None,
-        "targets_closed": dict(obstacles.targets) if alive else None,
-        "transaction_blocked": obstacles.transaction if alive else None,
-    }
+    return DequeueView(
+        pid=pid,
+        state=how,
+        floor_ms=floor_ms,
+        floor_ahead_ms=None if floor_ms is None else max(0, floor_ms - now_ms),
+        behind_ms=behind_now_ms(state, now_ms) if alive and not state.standby else None,
+        clock_skew_ms=skew_ms if alive else None,
+        closing_blocked=blocks_closing if alive else None,
+        delivered=delivered if alive else None,
+        dead_letters=dead_letters if alive else None,
+        dead_letters_wait=wait if alive else None,
+        copies_held=_copies_held(state) if alive else None,
+        targets_closed=dict(obstacles.targets) if alive else None,
+        transaction_blocked=obstacles.transaction if alive else None,
+    )
 
 
 def _copies_held(state: State) -> int:
@@ -158,58 +164,57 @@ def _copies_signed(state: State) -> bool | None:
     return mirror.signs_copies if mirror else None
 
 
-def _disk(state: State, settings: Settings) -> dict[str, Any]:
-    """Reports free bytes, ingest's minimum of them, and the messages that wait for room."""
+def _disk(state: State, settings: Settings) -> DiskView:
     space = fs.space(settings.storage.data_dir)
-    process = _process(state, "ingest")
-    return {
-        "free_bytes": space.free_bytes,
-        "min_free_bytes": settings.storage.min_free.of(space.total_bytes),
-        "rows_without_room": state.live.rows_without_room if process["state"] in ALIVE else 0,
-    }
+    _, how = process_state(state, "ingest")
+    return DiskView(
+        free_bytes=space.free_bytes,
+        min_free_bytes=settings.storage.min_free.of(space.total_bytes),
+        rows_without_room=state.live.rows_without_room if how in ALIVE else 0,
+    )
 
 
-def _standby(state: State, now_ms: int) -> dict[str, Any] | None:
+def _standby(state: State, now_ms: int) -> StandbyView | None:
     """Reports how far a standby is behind its owner's closed slots; None in other directories."""
     if not state.standby:
         return None
-    records = recovering(state)
-    close = state.close()
-    return {
-        "missing": _named(records.missing) if records else {},
-        "behind_ms": state.live.heartbeat(Role.DEQUEUE).detail,
-        "followed_slot": close.lower if close else None,
-        "promotion_wanted": state.live.promotion_wanted(now_ms),
-    }
+    records, close = recovering(state), state.close()
+    return StandbyView(
+        missing=_named(records.missing) if records else {},
+        behind_ms=state.live.heartbeat(Role.DEQUEUE).detail,
+        followed_slot=close.lower if close else None,
+        promotion_wanted=state.live.promotion_wanted(now_ms),
+    )
 
 
-def _recovering(state: State) -> dict[str, Any] | None:
+def _recovering(state: State) -> RecoveringView | None:
     records = recovering(state)
     if records is None or (state.standby and records.files_whole):
         return None
-    return {
-        "generation": records.generation,
-        "files_whole": records.files_whole,
-        "missing": _named(records.missing),
-    }
+    return RecoveringView(
+        generation=records.generation,
+        files_whole=records.files_whole,
+        missing=_named(records.missing),
+    )
 
 
 def _named(marks: Marks) -> dict[str, int]:
     return {f"{topic}-{number}": count for (topic, number), count in marks.items()}
 
 
-def _counts(state: State, settings: Settings) -> dict[str, int]:
+def _counts(state: State, settings: Settings) -> tuple[int, int]:
+    """Returns the numbers of pending and of delivered timers."""
     if state.standby:
         return _counts_of_standby(state, settings)
     mirror = state.mirror()
     delivered = mirror.delivered_rows if mirror else 0
-    return {"pending": state.commit().placed - delivered, "delivered": delivered}
+    return state.commit().placed - delivered, delivered
 
 
-def _counts_of_standby(state: State, settings: Settings) -> dict[str, int]:
+def _counts_of_standby(state: State, settings: Settings) -> tuple[int, int]:
     """Counts in the files: no process of a standby counts what the owner delivers."""
     pending = 0
     if not state.needs_recovery:
         with closing(DataDirectory(state.path.parent, settings.wheel, fs.READING_FS)) as directory:
             pending = PendingTimers(directory).count().total
-    return {"pending": pending, "delivered": max(0, state.commit().placed - pending)}
+    return pending, max(0, state.commit().placed - pending)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
+from duewheel.api.timers import TimerList, TimerSummary, TimerWithMessage
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import InvalidTimer
-from duewheel.ops.listed_timers import octets_shown, selection, timer_row
+from duewheel.ops.listed_timers import octets_shown, selection, summary_of
 from duewheel.ops.open_files import opened
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks, list_pending
 from duewheel.wheel.slots import slot_of
@@ -25,21 +25,8 @@ PAGE_S = 0.5
 SHOWN_MAX = 100  # timers of one id
 
 
-@dataclass(frozen=True, slots=True)
-class TimerPage:
-    """A part of a list.
-
-    Attributes:
-        timers: objects ready for JSON.
-        next: `Filter.after` of the part behind this one; None: this is the last one.
-    """
-
-    timers: list[dict[str, Any]]
-    next: str | None
-
-
-def page_of(settings: Settings, wanted: Filter, limit: int, within_s: float = PAGE_S) -> TimerPage:
-    """Returns the first timers that `wanted` selects, as objects ready for JSON.
+def page_of(settings: Settings, wanted: Filter, limit: int, within_s: float = PAGE_S) -> TimerList:
+    """Returns the first timers that `wanted` selects.
 
     Args:
         settings: name the data directory.
@@ -52,19 +39,19 @@ def page_of(settings: Settings, wanted: Filter, limit: int, within_s: float = PA
         CorruptFile: a pending timer is damaged.
     """
     end_s = time.monotonic() + within_s
-    timers: list[dict[str, Any]] = []
+    timers: list[TimerSummary] = []
     with opened(settings) as directory:
         # One more than wanted shows whether there is another page.
         for chunk in list_chunks(directory, wanted, limit + 1):
-            timers += [timer_row(timer) for timer in chunk.timers]
+            timers += map(summary_of, chunk.timers)
             if len(timers) > limit:
-                return TimerPage(timers[:limit], timers[limit - 1]["page"])
+                return TimerList(timers=timers[:limit], next=timers[limit - 1].page)
             if time.monotonic() > end_s:
-                return TimerPage(timers, chunk.reached)
-    return TimerPage(timers, None)
+                return TimerList(timers=timers, next=chunk.reached)
+    return TimerList(timers=timers, next=None)
 
 
-def by_handle(settings: Settings, handle: str, *, body: bool) -> dict[str, Any] | None:
+def by_handle(settings: Settings, handle: str, *, body: bool) -> TimerWithMessage | None:
     """Returns the pending timer that a recall handle names, None without one.
 
     Args:
@@ -82,7 +69,7 @@ def by_handle(settings: Settings, handle: str, *, body: bool) -> dict[str, Any] 
 
 def by_id(
     settings: Settings, timer_id: str, key: bytes | None, *, body: bool
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[TimerWithMessage]:
     """Returns the pending timers with an id, and with a key if one is given; SHOWN_MAX at most.
 
     Raises:
@@ -119,10 +106,10 @@ def pending_by_handle(settings: Settings, handle: str) -> PendingTimer | None:
         return None
 
 
-def _with_message(timer: PendingTimer, *, body: bool) -> dict[str, Any]:
-    row = {**timer_row(timer), "partition": timer.target_partition}
-    headers = timer.headers
+def _with_message(timer: PendingTimer, *, body: bool) -> TimerWithMessage:
+    row = summary_of(timer).as_json() | {"partition": timer.target_partition}
     if not body:
-        return {**row, "header_names": [name for name, _ in headers]}
-    shown = [{"name": name, **octets_shown("value", value)} for name, value in headers]
-    return {**row, "headers": shown, **octets_shown("value", timer.value)}
+        row["header_names"] = [name for name, _ in timer.headers]
+        return TimerWithMessage.model_validate(row)
+    row["headers"] = [{"name": name, **octets_shown("value", v)} for name, v in timer.headers]
+    return TimerWithMessage.model_validate(row | octets_shown("value", timer.value))

@@ -22,6 +22,7 @@ from duewheel.errors import KafkaUnavailable
 from duewheel.runtime import run_file
 
 if TYPE_CHECKING:  # pydantic would cost more than all else here
+    from duewheel.api.shard import ProcessState
     from duewheel.checkpoints.state_file import State
     from duewheel.config.settings import Settings
 
@@ -95,7 +96,7 @@ class ReadyBounds(NamedTuple):
         )
 
 
-def process_state(state: State, name: str) -> tuple[int | None, str]:
+def process_state(state: State, name: str) -> tuple[int | None, ProcessState]:
     """Process id and state: `starting` until its first heartbeat, `paused` while it is idle by
     request.
     """

@@ -16,26 +16,27 @@ from typing import Annotated, Any, Literal, TypeVar
 import structlog
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from duewheel.api.changes import (
+    Answered,
+    BulkCancel,
+    BulkCancelled,
+    RescheduledTimer,
+    Scheduled,
+)
+from duewheel.api.shard import Paused
 from duewheel.errors import DuewheelError
 from duewheel.ops import changes, listed_timers, pending_changes
 from duewheel.ops.changes import NamedTimer
 from duewheel.ops.new_timer import DueTimeFields, NewTimer, octets
 from duewheel.ops.pause import set_paused
-from duewheel.serve.models import (
-    Answered,
-    BulkCancel,
-    BulkCancelled,
-    Paused,
-    ProblemDetails,
-    RescheduledTimer,
-    Scheduled,
-)
+from duewheel.serve.models import ProblemDetails
 from duewheel.serve.reads import NOT_PENDING, Handle, instant, not_pending
 from duewheel.serve.service import Service, Shared
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+Change = TypeVar("Change", Answered, RescheduledTimer)
 
 SEARCH_S = 10.0
 WAIT_MAX_S = 30
@@ -54,7 +55,7 @@ CONFLICT: dict[int | str, dict[str, Any]] = {
 async def schedule(service: Shared, request: Request, timer: NewTimer) -> Scheduled:
     """Schedules a message. It is listed once ingest has taken it, usually within a second."""
     call = partial(changes.send, service.settings, producers=service.producers, **timer.arguments)
-    return Scheduled.model_validate(await _logged(service, request, call))
+    return await _logged(service, request, call)
 
 
 @router.delete(
@@ -67,7 +68,7 @@ async def cancel_timer(
     named, producers = NamedTimer(handle), service.producers
     call = partial(changes.cancel, service.settings, named, wait or None, producers=producers)
     result = await _logged(service, request, call)
-    return Answered.model_validate(_accepted(result, response))
+    return _accepted(result, response)
 
 
 @router.post(
@@ -137,8 +138,8 @@ async def cancel_timers(
         within_s=SEARCH_S,
     )
     if bulk.dry_run:
-        return BulkCancelled.model_validate(await service.on_kafka(call, needs_files=True))
-    return BulkCancelled.model_validate(await _logged(service, request, call, reads=True))
+        return await service.on_kafka(call, needs_files=True)
+    return await _logged(service, request, call, reads=True)
 
 
 Process = Annotated[Literal["ingest", "dequeue"], Path()]
@@ -148,14 +149,14 @@ Process = Annotated[Literal["ingest", "dequeue"], Path()]
 async def pause(service: Shared, request: Request, process: Process) -> Paused:
     """Pauses ingest or dequeue, over restarts, too."""
     call = partial(set_paused, service.settings, process, on=True)
-    return Paused.model_validate(await _logged(service, request, call))
+    return await _logged(service, request, call)
 
 
 @router.post("/resume/{process}", operation_id="resume")
 async def resume(service: Shared, request: Request, process: Process) -> Paused:
     """Ends the pause of ingest or dequeue."""
     call = partial(set_paused, service.settings, process, on=False)
-    return Paused.model_validate(await _logged(service, request, call))
+    return await _logged(service, request, call)
 
 
 async def _logged(
@@ -188,13 +189,13 @@ def logged(request: Request) -> Iterator[None]:
     log.info("change", **who)
 
 
-def _accepted(result: dict[str, Any], response: Response) -> dict[str, Any]:
-    if result["answer"] is None:
+def _accepted(result: Change, response: Response) -> Change:
+    if result.answer is None:
         response.status_code = HTTPStatus.ACCEPTED
     return result
 
 
-def _replaced(result: dict[str, Any] | None, response: Response) -> RescheduledTimer:
+def _replaced(result: RescheduledTimer | None, response: Response) -> RescheduledTimer:
     if result is None:
         raise not_pending()
-    return RescheduledTimer.model_validate(_accepted(result, response))
+    return _accepted(result, response)

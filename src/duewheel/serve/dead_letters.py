@@ -9,17 +9,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 
+from duewheel.api.dead_letters import DeadLetterList, DeadLetterWithMessage, Replay, Replayed
+from duewheel.api.limits import Limit
 from duewheel.ops import dlq_list, dlq_replay
 from duewheel.serve.changes import logged
-from duewheel.serve.models import (
-    DeadLetterList,
-    DeadLetterSummary,
-    DeadLetterWithMessage,
-    Limit,
-    ProblemDetails,
-    Replay,
-    Replayed,
-)
+from duewheel.serve.models import ProblemDetails
 from duewheel.serve.problems import Refused
 from duewheel.serve.service import Shared
 
@@ -52,9 +46,7 @@ async def list_dead_letters(
         page=page,
         within_s=PAGE_S,
     )
-    part = await service.read_kafka(call)
-    listed = [DeadLetterSummary.model_validate(letter) for letter in part.letters]
-    return DeadLetterList(letters=listed, next=part.next)
+    return await service.read_kafka(call)
 
 
 @reading.get(
@@ -73,7 +65,7 @@ async def show_dead_letter(
     letter = await service.read_kafka(call)
     if letter is None:
         raise Refused(HTTPStatus.NOT_FOUND, "no_such_letter", "there is no such dead letter")
-    return DeadLetterWithMessage.model_validate(letter)
+    return letter
 
 
 @changing.post("/replay", operation_id="replay_dead_letters")
@@ -82,4 +74,4 @@ async def replay_dead_letters(service: Shared, request: Request, wanted: Replay)
     selection = dlq_replay.Selection(wanted.code, wanted.to_topic, wanted.limit)
     call = partial(dlq_replay.replay, service.settings, selection, dry_run=wanted.dry_run)
     with nullcontext() if wanted.dry_run else logged(request):
-        return Replayed.model_validate(await service.replay(call))
+        return await service.replay(call)

@@ -12,8 +12,9 @@ from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from duewheel.api.shard import Readiness
 from duewheel.ops.readyz import not_ready_reasons
-from duewheel.serve.models import ProblemDetails, Readiness
+from duewheel.serve.models import ProblemDetails
 from duewheel.serve.problems import Refused
 from duewheel.serve.service import Shared
 

@@ -9,24 +9,21 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 
+from duewheel.api.limits import ID_MAX, KEY_MAX, TOPIC_MAX, Limit
+from duewheel.api.shard import ShardView
+from duewheel.api.timers import (
+    Lateness,
+    PendingHistogram,
+    PendingStats,
+    TimerList,
+    TimerWithMessage,
+)
 from duewheel.config.instants import epoch_ms, parse_instant
 from duewheel.errors import ConfigError
 from duewheel.ops import lateness, listed_timers, status, timers
 from duewheel.ops.new_timer import octets
 from duewheel.ops.pending_view import BUCKETS_MAX, TimeRange
-from duewheel.serve.models import (
-    ID_MAX,
-    KEY_MAX,
-    TOPIC_MAX,
-    JsonObject,
-    Lateness,
-    Limit,
-    PendingHistogram,
-    ProblemDetails,
-    TimerList,
-    TimerSummary,
-    TimerWithMessage,
-)
+from duewheel.serve.models import ProblemDetails
 from duewheel.serve.problems import Refused
 from duewheel.serve.service import Shared
 
@@ -72,9 +69,7 @@ async def list_timers(
         until=instant("to", until),
     )
     wanted = replace(wanted, after=page)
-    part = await service.read(lambda: timers.page_of(service.settings, wanted, limit))
-    listed = [TimerSummary.model_validate(timer) for timer in part.timers]
-    return TimerList(timers=listed, next=part.next)
+    return await service.read(lambda: timers.page_of(service.settings, wanted, limit))
 
 
 @router.get("/timers/{handle}", operation_id="show_timer", responses=NOT_PENDING)
@@ -84,7 +79,7 @@ async def show_timer(service: Shared, handle: Handle) -> TimerWithMessage:
     timer = await service.read(partial(timers.by_handle, service.settings, handle, body=body))
     if timer is None:
         raise not_pending()
-    return TimerWithMessage.model_validate(timer)
+    return timer
 
 
 @router.get("/histogram", operation_id="histogram")
@@ -104,18 +99,17 @@ async def histogram(
         if from_ms is None or to_ms is None:
             raise ConfigError("give `from` and `to`, or neither")
         wanted = TimeRange.of(from_ms, to_ms, buckets)
-    counts = await service.read(lambda: service.view.histogram(wanted))
-    return PendingHistogram.model_validate(counts)
+    return await service.read(lambda: service.view.histogram(wanted))
 
 
 @router.get("/stats", operation_id="stats")
-async def show_stats(service: Shared) -> JsonObject:
+async def show_stats(service: Shared) -> PendingStats:
     """Pending timers by target, level and time, as `duewheel stats`."""
     return await service.read(service.view.stats)
 
 
 @router.get("/status", operation_id="status")
-async def show_status(service: Shared) -> JsonObject:
+async def show_status(service: Shared) -> ShardView:
     """The state of the shard, as `duewheel status`."""
     return await service.read(lambda: status.status(service.settings))
 
@@ -123,8 +117,7 @@ async def show_status(service: Shared) -> JsonObject:
 @router.get("/lateness", operation_id="lateness")
 async def show_lateness(service: Shared) -> Lateness:
     """The lateness of deliveries since dequeue began, from its metrics (metrics.dequeue_port)."""
-    counts = await service.read_kafka(lambda: lateness.lateness(service.settings))
-    return Lateness.model_validate(counts)
+    return await service.read_kafka(lambda: lateness.lateness(service.settings))
 
 
 def instant(name: str, text: str | None) -> int | None:

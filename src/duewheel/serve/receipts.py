@@ -7,8 +7,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from duewheel.api.limits import ID_MAX, TOPIC_MAX, Limit
+from duewheel.api.receipts import ReceiptList
 from duewheel.ops.receipts import ReceiptFilter, page_of_receipts
-from duewheel.serve.models import ID_MAX, TOPIC_MAX, DeliveryReceipt, Limit, ReceiptList
 from duewheel.serve.reads import Since, Until
 from duewheel.serve.service import Shared
 
@@ -36,6 +37,4 @@ async def list_receipts(
     call = partial(
         page_of_receipts, service.settings, wanted, limit=limit, page=page, within_s=PAGE_S
     )
-    part = await service.read_kafka(call)
-    listed = [DeliveryReceipt.model_validate(receipt) for receipt in part.receipts]
-    return ReceiptList(receipts=listed, next=part.next)
+    return await service.read_kafka(call)

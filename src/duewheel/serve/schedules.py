@@ -9,16 +9,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from duewheel.api.schedules import NextInstants, ScheduleList, ScheduleSummary
 from duewheel.ops import schedules
 from duewheel.ops.new_schedule import NewSchedule
 from duewheel.serve.changes import logged
-from duewheel.serve.models import (
-    ChangedSchedule,
-    NextInstants,
-    ProblemDetails,
-    ScheduleList,
-    ScheduleSummary,
-)
+from duewheel.serve.models import ProblemDetails
 from duewheel.serve.service import Service, Shared
 
 WAIT_MAX_S = 30
@@ -31,18 +26,13 @@ Wait = Annotated[float, Query(ge=0, le=WAIT_MAX_S, description="seconds for the 
 MISSING: dict[int | str, dict[str, Any]] = {
     404: {"model": ProblemDetails, "description": "no such schedule"}
 }
-CHANGED: dict[int | str, dict[str, Any]] = {202: {"model": ChangedSchedule}}
+CHANGED: dict[int | str, dict[str, Any]] = {202: {"model": ScheduleSummary}}
 
 
 @reading.get("", operation_id="list_schedules")
 async def list_schedules(service: Shared) -> ScheduleList:
     """All schedules by name."""
-    found = await service.read_kafka(lambda: schedules.overview(service.settings))
-    return ScheduleList(
-        schedules=[ScheduleSummary.model_validate(row) for row in found.rows],
-        scheduler=found.scheduler,
-        heartbeat_ms=found.heartbeat_ms,
-    )
+    return await service.read_kafka(lambda: schedules.overview(service.settings))
 
 
 @reading.get("/{name}/next", operation_id="next_instants", responses=MISSING)
@@ -62,7 +52,7 @@ async def set_schedule(
     name: Name,
     new: NewSchedule,
     wait: Wait = 5.0,
-) -> ChangedSchedule:
+) -> ScheduleSummary:
     """Sets a schedule, or replaces the one of this name. 202: it is written, and not in effect."""
     call = partial(schedules.put, service.settings, name, new.times, new.message, wait)
     return await _changed(service, request, response, call)
@@ -71,7 +61,7 @@ async def set_schedule(
 @changing.post("/{name}/pause", operation_id="pause_schedule", responses=CHANGED | MISSING)
 async def pause_schedule(
     service: Shared, request: Request, response: Response, name: Name, wait: Wait = 5.0
-) -> ChangedSchedule:
+) -> ScheduleSummary:
     """Pauses a schedule: no instant fires until it is resumed."""
     call = partial(schedules.pause, service.settings, name, wait, on=True)
     return await _changed(service, request, response, call)
@@ -80,7 +70,7 @@ async def pause_schedule(
 @changing.post("/{name}/resume", operation_id="resume_schedule", responses=CHANGED | MISSING)
 async def resume_schedule(
     service: Shared, request: Request, response: Response, name: Name, wait: Wait = 5.0
-) -> ChangedSchedule:
+) -> ScheduleSummary:
     """Ends the pause of a schedule: the instants from now on fire."""
     call = partial(schedules.pause, service.settings, name, wait, on=False)
     return await _changed(service, request, response, call)
@@ -89,17 +79,17 @@ async def resume_schedule(
 @changing.delete("/{name}", operation_id="stop_schedule", responses=CHANGED | MISSING)
 async def stop_schedule(
     service: Shared, request: Request, response: Response, name: Name, wait: Wait = 5.0
-) -> ChangedSchedule:
+) -> ScheduleSummary:
     """Ends a schedule for good."""
     call = partial(schedules.stop, service.settings, name, wait)
     return await _changed(service, request, response, call)
 
 
 async def _changed(
-    service: Service, request: Request, response: Response, call: Callable[[], dict[str, Any]]
-) -> ChangedSchedule:
+    service: Service, request: Request, response: Response, call: Callable[[], ScheduleSummary]
+) -> ScheduleSummary:
     with logged(request):
         row = await service.on_kafka(call)
-    if not row["applied"]:
+    if not row.applied:
         response.status_code = HTTPStatus.ACCEPTED
-    return ChangedSchedule.model_validate(row)
+    return row

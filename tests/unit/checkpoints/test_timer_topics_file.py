@@ -35,10 +35,11 @@ def test_status_tells_it(tmp_path: Path) -> None:
         storage=StorageSection(data_dir=tmp_path / "data"),
     )
     DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.DEQUEUE).stop()
-    assert status(settings)["timer_topics"] is None
+    assert status(settings).timer_topics is None
     FOUND.write(settings.storage.data_dir)
-    told = status(settings)["timer_topics"]
-    assert told == {
+    told = status(settings).timer_topics
+    assert told is not None
+    assert told.as_json() == {
         "read": ["a", "b"],
         "left_out": {"c": "it is gone"},
         "faulty": {"b": "retention.ms is 1"},

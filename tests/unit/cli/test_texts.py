@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -14,6 +13,8 @@ from tests.harness.config_file import small_settings, write_config
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0
 
+from duewheel.api.shard import ShardView
+from duewheel.api.timers import TimerSummary
 from duewheel.checkpoints.live_fields import Lag
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
@@ -36,7 +37,7 @@ def settings(tmp_path: Path) -> Settings:
     return small_settings(tmp_path / "data")
 
 
-def pending(settings: Settings) -> list[dict[str, Any]]:
+def pending(settings: Settings) -> list[TimerSummary]:
     return list(listed(settings, selection(settings), 100))
 
 
@@ -83,13 +84,16 @@ def test_what_is_special_about_a_timer() -> None:
         "rolled": True,
         "cancelled": False,
         "page": "1-2",
+        "handle": None,
     }
-    assert timer_line(row, NOW_MS) == (
+    assert timer_line(TimerSummary.model_validate(row), NOW_MS) == (
         "2027-01-15T09:00:00.000Z  in 1h  orders  key (base64) /wA=  id a-0@1  no value  level 4  "
         "rolls; due 2027-01-18T08:00:00.000Z (in 3d)"
     )
     dead = {**row, "due_ms": None, "rolled": False, "value_bytes": 3, "level": None}
-    assert timer_line(dead, NOW_MS).endswith("id a-0@1  3 bytes  dead letter")
+    assert timer_line(TimerSummary.model_validate(dead), NOW_MS).endswith(
+        "id a-0@1  3 bytes  dead letter"
+    )
 
 
 def test_a_filter_that_selects_too_many_names_the_options(settings: Settings) -> None:
@@ -118,8 +122,11 @@ def test_no_producer_writes_to_the_terminal() -> None:
         "value_bytes": 1,
         "rolled": False,
         "cancelled": False,
+        "source": "a-0@1",
+        "page": "1-2",
+        "handle": None,
     }
-    line = timer_line(row, NOW_MS)
+    line = timer_line(TimerSummary.model_validate(row), NOW_MS)
     assert r"key k\x1b[2J  id a\n2027-01-15  false \u202e line é" in line
 
 
@@ -150,7 +157,7 @@ def test_status_begins_with_what_matters_and_has_no_bounds(settings: Settings) -
     assert named["ingest"] == "stopped; lag not known yet"
     assert named["dequeue"] == "stopped"
     assert len(lines) < 15
-    assert not set(found["bounds"]) & set("\n".join(lines).split())
+    assert not set(found.bounds) & set("\n".join(lines).split())
 
 
 def test_status_of_a_stopped_shard_without_kafka_says_what_is_not_known(
@@ -177,9 +184,16 @@ def test_status_of_a_stopped_shard_without_kafka_says_what_is_not_known(
     assert "delivery is 69 s behind: timers due since then, if any, wait (dequeue_behind)" in said
 
 
-def test_status_of_a_shard_at_work() -> None:
-    process = {"pid": 7, "state": "running"}
-    ingest = {**process, "lag": 12, "lag_ms": 61_000}
+def a_shard_at_work() -> ShardView:
+    process: dict[str, object] = {"pid": 7, "state": "running"}
+    ingest: dict[str, object] = {
+        **process,
+        "lag": 12,
+        "lag_ms": 61_000,
+        "batch_age_ms": 0,
+        "lag_polled_ms": NOW_MS,
+    }
+    ingest["high_water"] = {}
     dequeue = {
         **process,
         "behind_ms": 2_000,
@@ -191,6 +205,7 @@ def test_status_of_a_shard_at_work() -> None:
         "transaction_blocked": "Kafka cannot end it",
         "closing_blocked": True,
         "clock_skew_ms": 1_500,
+        "floor_ms": NOW_MS,
         "floor_ahead_ms": 0,
     }
     found = {
@@ -212,10 +227,23 @@ def test_status_of_a_shard_at_work() -> None:
             "d": {"per_second": 5, "waiting": 10},
         },
         "disk": {"free_bytes": 3 << 30, "min_free_bytes": 1 << 28, "rows_without_room": 2},
-        "standby": {"missing": {"a-0": 3}, "behind_ms": 1_000},
+        "standby": {
+            "missing": {"a-0": 3},
+            "behind_ms": 1_000,
+            "followed_slot": None,
+            "promotion_wanted": False,
+        },
         "copies_signed": False,
+        "run": None,
+        "open_targets": {},
+        "bounds": {},
+        "recovering": None,
     }
-    assert list(status_lines(found, NOW_MS)) == [
+    return ShardView.model_validate(found)
+
+
+def test_status_of_a_shard_at_work() -> None:
+    assert list(status_lines(a_shard_at_work(), NOW_MS)) == [
         "ready         no",
         "              7 offsets are read again; nothing is delivered until then (recovering)",
         "shard         0, standby, in /d",

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from duewheel.api.changes import Answered
 from duewheel.cli.messages import answered
 from duewheel.client import Timer
 from duewheel.client.handle import RecallHandle, id_bytes
@@ -168,7 +169,9 @@ def test_exit_codes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     settings = Settings(timer=Timer_(topics=("orders.delayed",), reply_topic=reply_topic))
-    assert answered(settings, {"answer": answer}, wait_s, "json") == code
+    place = {"id": "a", "timer_topic": "orders.delayed", "partition": 0, "offset": 1}
+    result = Answered.model_validate({**place, "answer": answer})
+    assert answered(settings, result, wait_s, "json") == code
     shown = capsys.readouterr()
-    assert json.loads(shown.out) == {"answer": answer}
+    assert json.loads(shown.out) == {**place, "answer": answer}
     assert (says in shown.err) and bool(says) == bool(shown.err)

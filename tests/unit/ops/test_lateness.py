@@ -49,20 +49,20 @@ def test_lateness_is_read_from_the_metrics_of_dequeue(tmp_path: Path) -> None:
     port = free_port()
     with served(Deliveries(), "127.0.0.1", port, "metrics.dequeue_port"):
         found = lateness(settings_with(tmp_path, host="0.0.0.0", dequeue_port=port))
-    assert found["available"]
-    within = dict(zip(found["bounds_s"], found["counts"], strict=False))
+    assert found.available
+    within = dict(zip(found.bounds_s, found.counts, strict=False))
     assert (within[0.025], within[0.05], within[0.075]) == (0, 1, 2)
-    assert found["counts"][-2:] == [2, 3]
-    assert len(found["counts"]) == len(found["bounds_s"]) + 1
+    assert found.counts[-2:] == [2, 3]
+    assert len(found.counts) == len(found.bounds_s) + 1
 
 
 def test_without_metrics_there_is_a_reason(tmp_path: Path) -> None:
-    assert "dequeue_port" in lateness(settings_with(tmp_path))["reason"]
+    assert "dequeue_port" in str(lateness(settings_with(tmp_path)).reason)
     port = free_port()
     settings = settings_with(tmp_path, dequeue_port=port)
-    assert "do not answer" in lateness(settings)["reason"]
+    assert "do not answer" in str(lateness(settings).reason)
     with served(Nothing(), "127.0.0.1", port, "metrics.dequeue_port"):
-        assert "no lateness" in lateness(settings)["reason"]
+        assert "no lateness" in str(lateness(settings).reason)
 
 
 def test_the_api_has_it(tmp_path: Path) -> None:

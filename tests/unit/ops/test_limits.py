@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from duewheel.api.shard import BoundInForce
 from duewheel.cli.main import cli
 from duewheel.config.settings import load
 from duewheel.factory import dequeue_config
@@ -34,42 +35,45 @@ def test_bounds_are_those_in_force_and_name_what_has_set_them(
     flags = {"dequeue": {"chunk_records": 9}, "storage": {"min_free": "5%", "data_dir": tmp_path}}
     settings = load(file, flags)
     found = bounds(settings)
-    assert found["transaction_records"] == {"value": 9, "from": "dequeue.chunk_records (flags)"}
+    assert found["transaction_records"] == BoundInForce(
+        value=9, source="dequeue.chunk_records (flags)"
+    )
     assert found["queue_records"] == found["transaction_records"]
-    assert found["hot_slot_rows"] == {"value": 70, "from": "dequeue.hot_slot_limit (environment)"}
-    assert found["min_free"] == {"value": "5%", "from": "storage.min_free (flags)"}
-    assert found["driver_heap_bytes"] == {
-        "value": 1 << 30,
-        "from": f"ingest.driver_memory ({file})",
-    }
-    assert found["transaction_bytes"]["from"] == "dequeue.chunk_bytes (default)"
+    assert found["hot_slot_rows"] == BoundInForce(
+        value=70, source="dequeue.hot_slot_limit (environment)"
+    )
+    assert found["min_free"] == BoundInForce(value="5%", source="storage.min_free (flags)")
+    heap = BoundInForce(value=1 << 30, source=f"ingest.driver_memory ({file})")
+    assert found["driver_heap_bytes"] == heap
+    assert found["transaction_bytes"].source == "dequeue.chunk_bytes (default)"
     config = dequeue_config(settings)
     assert (config.chunk_records, config.hot_slots.limit) == (9, 70)
-    assert found["transaction_topics"] == {"value": TOPICS_MAX, "from": "fixed"}
-    assert found["transaction_rolls"]["value"] == ROLLS_MAX
-    assert found["batch_bytes_max"]["value"] == PublisherLimits().batch_bytes_max
+    assert found["transaction_topics"] == BoundInForce(value=TOPICS_MAX, source="fixed")
+    assert found["transaction_rolls"].value == ROLLS_MAX
+    assert found["batch_bytes_max"].value == PublisherLimits().batch_bytes_max
 
 
 def test_rows_per_trigger_tell_of_batches_that_were_too_large(tmp_path: Path) -> None:
     settings = load(None, {"timer": {"topics": "a"}, "storage": {"data_dir": tmp_path}})
-    assert bounds(settings)["rows_per_trigger_now"]["value"] == 300_000
+    assert bounds(settings)["rows_per_trigger_now"].value == 300_000
     (tmp_path / SPARK_DIR).mkdir()
     Attempt({}, 12_500).write(tmp_path / SPARK_DIR)
     found = bounds(settings)
-    assert found["rows_per_trigger_now"]["value"] == 12_500
-    assert found["rows_per_trigger"]["value"] == 300_000
+    assert found["rows_per_trigger_now"].value == 12_500
+    assert found["rows_per_trigger"].value == 300_000
 
 
 def test_without_a_limit_no_slot_is_hot() -> None:
     found = bounds(load(None, {"timer": {"topics": "a"}}))["hot_slot_rows"]
-    assert found == {"value": None, "from": "dequeue.hot_slot (default)"}
+    assert found == BoundInForce(value=None, source="dequeue.hot_slot (default)")
 
 
 def test_config_check_shows_them_and_the_docs_list_them(tmp_path: Path) -> None:
     flags = ["--set", "timer.topics=a", "--data-dir", str(tmp_path), "--output", "json"]
     done = CliRunner().invoke(cli, ["config", "check", *flags], standalone_mode=False)
     shown = json.loads(done.output)["bounds"]
-    assert shown == json.loads(json.dumps(bounds(load(None, {"timer": {"topics": "a"}}))))
+    found = bounds(load(None, {"timer": {"topics": "a"}}))
+    assert shown == {name: json.loads(json.dumps(one.as_json())) for name, one in found.items()}
     table = FLOW.read_text().split("## Bounds\n")[1].split("\n## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     listed = [name for cell in rows for name in re.findall(r"`(\w+)`", cell)]

@@ -13,6 +13,7 @@ from tests.harness.config_file import small_settings
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0
 
+from duewheel.api.shard import Promoted
 from duewheel.checkpoints.role import Role
 from duewheel.errors import ConfigError, RecoveryPending
 from duewheel.ops import stats as inspection
@@ -73,16 +74,18 @@ def test_status_says_what_a_standby_lacks(pair: Pair) -> None:
     pair.clock.sleep(2)
     pair.follower.tick()
     found = status(pair.settings)
-    assert (found["role"], found["recovering"], found["pending"]) == ("standby", None, 0)
-    assert found["standby"]["missing"] == {f"{TIMER_TOPIC}-0": ROWS}
-    assert found["standby"]["behind_ms"] == 2_000
+    assert (found.role, found.recovering, found.pending) == ("standby", None, 0)
+    assert found.standby is not None
+    assert found.standby.missing == {f"{TIMER_TOPIC}-0": ROWS}
+    assert found.standby.behind_ms == 2_000
     pair.catch_up()
     found = status(pair.settings)
-    assert (found["standby"]["missing"], found["standby"]["behind_ms"]) == ({}, 0)
+    assert found.standby is not None
+    assert (found.standby.missing, found.standby.behind_ms) == ({}, 0)
     # The two that the owner has delivered are none of its own.
-    assert found["pending"] == ROWS - 2
+    assert found.pending == ROWS - 2
     stats = inspection.stats(pair.settings, pair.clock)
-    assert (stats["role"], stats["pending"]) == ("standby", ROWS - 2)
+    assert (stats.role, stats.pending) == ("standby", ROWS - 2)
 
 
 def test_metrics_say_what_a_standby_lacks(pair: Pair) -> None:
@@ -109,7 +112,7 @@ def values(source: DequeueMetrics) -> dict[str, float]:
 def test_a_promotion_waits_until_the_standby_delivers(pair: Pair) -> None:
     pair.catch_up()
     assert pair.directory is not None
-    answers: list[dict[str, object]] = []
+    answers: list[Promoted] = []
     told = threading.Thread(target=lambda: answers.append(promote(pair.settings, pair.clock)))
     told.start()
     while not pair.directory.state.live.promotion_wanted(pair.clock.now_ms()):
@@ -119,8 +122,8 @@ def test_a_promotion_waits_until_the_standby_delivers(pair: Pair) -> None:
     dequeue.start(take_over=True)
     told.join(60)
     (answer,) = answers
-    assert set(answer) == {"shard", "data_dir", "took_s"}
-    assert status(pair.settings)["standby"] is None
+    assert answer.data_dir == str(pair.path)
+    assert status(pair.settings).standby is None
     dequeue.close()
     with pytest.raises(ConfigError, match="is no standby"):
         promote(pair.settings, pair.clock)

@@ -11,6 +11,8 @@ from tests.harness.config_file import small_settings
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0
 
+from duewheel.api.shard import Paused
+from duewheel.api.timers import TimerSummary
 from duewheel.checkpoints.role import Role
 from duewheel.client.handle import RecallHandle
 from duewheel.config.instants import parse_instant
@@ -40,33 +42,33 @@ def shard(settings: Settings) -> Settings:
     return settings
 
 
-def listed(settings: Settings, limit: int = 100, **wanted: Any) -> list[dict[str, Any]]:
+def listed(settings: Settings, limit: int = 100, **wanted: Any) -> list[TimerSummary]:
     return list(listed_timers.listed(settings, listed_timers.selection(settings, **wanted), limit))
 
 
 def test_status_tells_what_the_disk_must_keep_free(shard: Settings) -> None:
-    found = status(shard)["disk"]
-    assert found["min_free_bytes"] == 256 << 20
-    assert found["free_bytes"] > 0
-    assert found["rows_without_room"] == 0, "nobody waits where nothing runs"
+    found = status(shard).disk
+    assert found.min_free_bytes == 256 << 20
+    assert found.free_bytes > 0
+    assert found.rows_without_room == 0, "nobody waits where nothing runs"
 
 
 def test_stats_of_a_stopped_shard(shard: Settings) -> None:
     found = stats.stats(shard, CLOCK)
-    assert (found["pending"], found["slot_max"]) == (60, 1)
-    assert found["by_topic"] == {"bills": 30, "orders": 30}
-    assert found["oldest_ms"] == NOW_MS + 1000
-    assert found["within_s"].items() >= {"1": 1, "10": 10, "60": 60, "+Inf": 60}.items()
+    assert (found.pending, found.slot_max) == (60, 1)
+    assert found.by_topic == {"bills": 30, "orders": 30}
+    assert found.oldest_ms == NOW_MS + 1000
+    assert found.within_s.items() >= {"1": 1, "10": 10, "60": 60, "+Inf": 60}.items()
 
 
 def test_a_range_of_time_includes_both_ends(shard: Settings) -> None:
     since = parse_instant("2027-01-15T09:00:10+01:00")
     found = listed(shard, since=since, until=NOW_MS + 20_000, topic="orders")
-    assert [row["due_ms"] for row in found] == [NOW_MS + s * 1000 for s in range(10, 21, 2)]
-    assert {row["topic"] for row in found} == {"orders"}
-    assert RecallHandle.decode(found[0]["handle"]).due_ms == NOW_MS + 10_000
+    assert [row.due_ms for row in found] == [NOW_MS + s * 1000 for s in range(10, 21, 2)]
+    assert {row.topic for row in found} == {"orders"}
+    assert RecallHandle.decode(found[0].handle or "").due_ms == NOW_MS + 10_000
     first, second = found[:2]
-    assert listed(shard, topic="orders", page=first["page"], limit=1) == [second]
+    assert listed(shard, topic="orders", page=first.page, limit=1) == [second]
 
 
 def test_a_cancelled_timer_is_listed_with_a_mark(settings: Settings) -> None:
@@ -75,7 +77,7 @@ def test_a_cancelled_timer_is_listed_with_a_mark(settings: Settings) -> None:
     world.append(*(TimerRow(0, n, due_ms, timer_id=b"%d" % n) for n in range(3)))
     world.append(cancel(3, timer_id=b"1"))
     world.stop()
-    assert [(row["id"], row["cancelled"]) for row in listed(settings)] == [
+    assert [(row.id, row.cancelled) for row in listed(settings)] == [
         ("0", False),
         ("1", True),
         ("2", False),
@@ -88,8 +90,8 @@ def test_a_time_without_a_zone_is_refused(shard: Settings) -> None:
 
 
 def test_a_pause_is_kept_for_the_next_start(shard: Settings) -> None:
-    assert set_paused(shard, "dequeue", on=True) == {"process": "dequeue", "paused": True}
-    assert status(shard)["dequeue"]["state"] == "stopped"
+    assert set_paused(shard, "dequeue", on=True) == Paused(process="dequeue", paused=True)
+    assert status(shard).dequeue.state == "stopped"
     with opened(shard) as directory:
         assert [directory.state.live.paused(role) for role in Role] == [False, True]
     set_paused(shard, "dequeue", on=False)

@@ -50,7 +50,7 @@ def test_pages_continue_behind_each_other(shard: Settings) -> None:
     pages = 0
     while True:
         page = timers.page_of(shard, wanted, 7)
-        listed += [row["source"] for row in page.timers]
+        listed += [row.source for row in page.timers]
         pages += 1
         if page.next is None:
             break
@@ -72,13 +72,13 @@ def test_a_page_that_takes_too_long_ends(shard: Settings) -> None:
     assert page.next is not None
     rest = timers.page_of(shard, replace(selection(shard, key=b"key"), after=page.next), 1_000)
     every = [timer.source for timer in pending(shard) if timer.key == b"key"]
-    assert [row["source"] for row in (*page.timers, *rest.timers)] == every
+    assert [row.source for row in (*page.timers, *rest.timers)] == every
 
 
 @pytest.mark.parametrize("key", [b"key", b""])
 def test_a_key_selects(shard: Settings, key: bytes) -> None:
     rows = timers.page_of(shard, selection(shard, key=key), 1_000).timers
-    assert [row["source"] for row in rows] == [t.source for t in pending(shard) if t.key == key]
+    assert [row.source for row in rows] == [t.source for t in pending(shard) if t.key == key]
     assert len(rows) > 10
 
 
@@ -86,7 +86,7 @@ def test_an_id_selects(shard: Settings) -> None:
     """A given one, and the default one."""
     for timer in pending(shard)[:4]:
         (row,) = timers.page_of(shard, selection(shard, timer_id=timer.id.decode()), 10).timers
-        assert row["source"] == timer.source
+        assert row.source == timer.source
     assert timers.page_of(shard, selection(shard, timer_id="none"), 10).timers == []
 
 
@@ -96,15 +96,16 @@ def test_a_timer_is_shown_by_its_handle(shard: Settings) -> None:
         assert handle is not None
         row = timers.by_handle(shard, handle, body=True)
         assert row is not None
-        assert (row["source"], row["handle"]) == (timer.source, handle)
-        assert row["value"] == (None if timer.value is None else timer.value.decode())
+        assert (row.source, row.handle) == (timer.source, handle)
+        assert row.value == (None if timer.value is None else timer.value.decode())
         offset = int(timer.source.partition("@")[2])
-        assert row["partition"] == (offset % 4 if offset % 5 == 0 else None)
-        assert row["headers"] == [{"name": "h", "value_base64": "/wA="}] * (offset % 3)
-        (by_id,) = timers.by_id(shard, row["id"], None, body=False)
-        assert by_id["source"] == timer.source
-        assert "value" not in by_id and "headers" not in by_id
-        assert by_id["header_names"] == ["h"] * (offset % 3)
+        assert row.partition == (offset % 4 if offset % 5 == 0 else None)
+        shown = [header.as_json() for header in row.headers or ()]
+        assert shown == [{"name": "h", "value_base64": "/wA="}] * (offset % 3)
+        (by_id,) = timers.by_id(shard, row.id, None, body=False)
+        assert by_id.source == timer.source
+        assert not by_id.as_json().keys() & {"value", "headers"}
+        assert by_id.header_names == ["h"] * (offset % 3)
 
 
 def test_what_is_not_pending_is_not_shown(shard: Settings) -> None:
@@ -124,8 +125,8 @@ def test_timers_of_one_id_are_shown_one_by_one(settings: Settings) -> None:
     world.append(TimerRow(0, 5, NOW_MS + 5000, timer_id=b"a"))
     world.stop()
     rows = list(timers.by_id(settings, "a", None, body=False))
-    assert [row["cancelled"] for row in rows] == [True, True, True, False]
-    shown = [timers.by_handle(settings, row["handle"], body=False) for row in rows]
+    assert [row.cancelled for row in rows] == [True, True, True, False]
+    shown = [timers.by_handle(settings, row.handle or "", body=False) for row in rows]
     assert shown == rows
 
 
@@ -161,5 +162,5 @@ def test_a_handle_reads_one_message_among_all_of_its_id(
         handle = RecallHandle("timers", partition, offset, due_ms, "a").encode()
         row = timers.by_handle(settings, handle, body=False)
         assert row is not None
-        assert row["source"] == f"timers-{partition}@{offset}"
+        assert row.source == f"timers-{partition}@{offset}"
         assert sum(read) <= 2, "one in each partition has this offset"

@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from tests.harness.local_world import NOW_MS
 from tests.harness.served import COUNT, fill, served, settings_of
 
+from duewheel.api.timers import TimerList
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, CorruptFile
@@ -221,7 +222,7 @@ def test_a_restored_copy_is_counted_again(client: TestClient, tmp_path: Path) ->
 def test_files_that_are_replaced_during_a_read_are_no_damage(
     client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def page_of(*_: Any) -> timers.TimerPage:
+    def page_of(*_: Any) -> TimerList:
         with State.open(tmp_path / "data") as state:
             state.note_damage(Damage.FILES_LOST)
         raise CorruptFile("timerlog/1", 0, "the hour's file is missing")

@@ -174,20 +174,20 @@ def shard(tmp_path: Path) -> Settings:
 
 def test_stats_by_level(shard: Settings) -> None:
     clock = ManualClock(NOW_MS + 500)
-    rows = {row["level"]: row for row in stats.levels(shard, clock)}
+    rows = {row.level: row for row in stats.levels(shard, clock)}
     assert list(rows) == [*range(1, len(LEVELS_MS) + 1), 30]
-    pending = {level: row["pending"] for level, row in rows.items() if row["pending"]}
+    pending = {level: row.pending for level, row in rows.items() if row.pending}
     assert pending == {1: 5, 3: 2, 18: 1, 30: 1}
-    assert (rows[1]["next"], rows[1]["next_due_ms"]) == ("timers-0@6", NOW_MS + 600)
-    assert (rows[2]["next"], rows[2]["next_due_ms"]) == (None, None)
-    assert (rows[3]["delay"], rows[18]["delay"], rows[30]["delay"]) == ("10s", "2h", None)
-    assert {row["delivered_ms"] for row in rows.values()} == {NOW_MS + 500}
-    assert stats.stats(shard, clock)["by_level"] == {"1": 5, "3": 2, "18": 1, "30": 1}
+    assert (rows[1].next, rows[1].next_due_ms) == ("timers-0@6", NOW_MS + 600)
+    assert (rows[2].next, rows[2].next_due_ms) == (None, None)
+    assert (rows[3].delay, rows[18].delay, rows[30].delay) == ("10s", "2h", None)
+    assert {row.delivered_ms for row in rows.values()} == {NOW_MS + 500}
+    assert stats.stats(shard, clock).by_level == {1: 5, 3: 2, 18: 1, 30: 1}
 
 
 def test_rolls_that_are_to_come_are_told(shard: Settings) -> None:
-    found = stats.stats(shard, ManualClock(NOW_MS + 500))["rolls"]
-    assert (found["pending"], found["next_hour"]) == (1, 1)
-    assert (found["per_second_max"], found["per_second"]) == (1.0, round(1 / 3600, 3))
-    long_before = stats.stats(shard, ManualClock(NOW_MS - 7_200_000))["rolls"]
-    assert (long_before["pending"], long_before["next_hour"]) == (1, 0)
+    found = stats.stats(shard, ManualClock(NOW_MS + 500)).rolls
+    assert (found.pending, found.next_hour) == (1, 1)
+    assert (found.per_second_max, found.per_second) == (1.0, round(1 / 3600, 3))
+    long_before = stats.stats(shard, ManualClock(NOW_MS - 7_200_000)).rolls
+    assert (long_before.pending, long_before.next_hour) == (1, 0)

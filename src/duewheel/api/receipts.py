@@ -1,0 +1,27 @@
+"""Receipts of delivered timers."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from duewheel.api.model import Result
+
+
+class DeliveryReceipt(Result):
+    """A delivered timer."""
+
+    id: str = Field(description="of the timer; without one `source`")
+    source: str = Field(description="topic-partition@offset of the record that requested it")
+    target: str
+    target_partition: int
+    due_ms: int
+    delivered_ms: int = Field(description="by the brokers' clock, where they stamp the topic")
+    lateness_ms: int = Field(description="delivered_ms minus due_ms")
+    receipt: str = Field(description="partition@offset in the receipts topic")
+
+
+class ReceiptList(Result):
+    """A page of receipts, oldest first within each partition of their topic."""
+
+    receipts: list[DeliveryReceipt]
+    next: str | None = Field(description="`page` of the next request; null: this is the last page")

@@ -1,0 +1,119 @@
+"""Pending timers: lists, single ones with their messages, counts, lateness."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from duewheel.api.model import Result
+
+
+class TimerSummary(Result):
+    """A pending timer, without its message."""
+
+    id: str
+    source: str = Field(description="topic-partition@offset of the record that requested it")
+    due_ms: int | None = Field(description="null for a dead letter, which leaves at once")
+    leaves_ms: int = Field(description="when it leaves the wheel: to its topic, or to roll")
+    topic: str
+    level: int | None = None
+    key: str | None = None
+    key_base64: str | None = Field(default=None, description="a key that is no UTF-8")
+    value_bytes: int | None
+    rolled: bool = Field(description="it is written to its timer topic again when it leaves")
+    cancelled: bool = Field(description="it is dropped when it leaves")
+    page: str = Field(description="`page` of the list behind it")
+    handle: str | None = Field(description="names it in other requests; null for a dead letter")
+
+
+class TimerList(Result):
+    """A page of pending timers, in the order in which they leave."""
+
+    timers: list[TimerSummary]
+    next: str | None = Field(
+        description="`page` of the next request; null: this is the last page. A search by key may "
+        "return fewer timers than `limit`, or none, before the last page."
+    )
+
+
+class HeaderOfMessage(Result):
+    """A header of a message."""
+
+    name: str
+    value: str | None = None
+    value_base64: str | None = Field(default=None, description="a value that is no UTF-8")
+
+
+class TimerWithMessage(TimerSummary):
+    """A pending timer with its message."""
+
+    partition: int | None = Field(description="of the target; null: chosen at delivery")
+    header_names: list[str] | None = Field(default=None, description="without serve.show_bodies")
+    headers: list[HeaderOfMessage] | None = None
+    value: str | None = None
+    value_base64: str | None = None
+
+
+class HistogramRange(Result):
+    """Timers by due time: `counts[i]` from from_ms + i × width_ms on."""
+
+    name: str
+    from_ms: int
+    width_ms: int
+    counts: list[int]
+
+
+class PendingHistogram(Result):
+    """Everything that is pending, by due time."""
+
+    now_ms: int
+    precision_ms: int = Field(description="the length of a slot: no bucket can be finer")
+    pending: int
+    overdue: int = Field(description="in slots that are past")
+    rolls: int = Field(description="pending timers that roll before they are due")
+    estimated: bool = Field(description="their due times are estimated from a sample")
+    ranges: list[HistogramRange]
+
+
+class Rolls(Result):
+    """Pending timers that leave to be rolled."""
+
+    pending: int
+    next_hour: int
+    per_second: float = Field(description="on average within the next hour")
+    per_second_max: float = Field(description="at most within the next hour")
+
+
+class PendingStats(Result):
+    """Counts of pending timers, cancelled ones included."""
+
+    role: Literal["owner", "standby"]
+    pending: int
+    by_topic: dict[str, int] = Field(description="by target")
+    by_level: dict[int, int]
+    within_s: dict[str, float] = Field(description="by the seconds until they leave")
+    oldest_ms: int | None = Field(description="end of the first slot with timers")
+    slot_max: int = Field(description="the most timers of one slot")
+    beyond_ring: int = Field(description="they leave so late that their slots have no entry yet")
+    rolls: Rolls
+
+
+class LevelCount(Result):
+    """The pending timers of a delay level."""
+
+    level: int
+    delay: str | None = Field(description="by the present settings; null: they have no such level")
+    pending: int
+    delivered_ms: int | None = Field(description="all due by then are out; null before a start")
+    next_due_ms: int | None
+    next: str | None = Field(description="source of its next timer")
+
+
+class Lateness(Result):
+    """Deliveries by lateness, since dequeue began."""
+
+    available: bool
+    reason: str | None = Field(description="why it is not available")
+    bounds_s: list[float] = Field(description="rising")
+    counts: list[int] = Field(description="deliveries up to each bound, then all")
