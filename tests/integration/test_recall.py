@@ -459,11 +459,11 @@ def test_commands(
         by_id = NamedTimer(timer_id="7", key=b"abc")
         message: dict[str, Any] = {"topic": topics.orders, "value": b"", "headers": []}
         time_: dict[str, Any] = {"deliver_at": None, "delay": "1h", "level": None}
-        told.append(changes.reschedule(settings, by_id, WITHIN_S, **message, **time_))
-        told.append(changes.cancel(settings, by_id, None))  # does not wait
+        told.append(changes.reschedule(settings, by_id, WITHIN_S, **message, **time_).as_json())
+        told.append(changes.cancel(settings, by_id, None).as_json())  # does not wait
     finally:
         answering.stop()
-    told.append(changes.cancel(settings, by_id, 0.1))  # and here nobody answers
+    told.append(changes.cancel(settings, by_id, 0.1).as_json())  # and here nobody answers
     words = ["already_delivered", "cancelled", "cancelled", None, None]
     assert [each["answer"] for each in told] == words
     assert {(each["id"], each["partition"]) for each in told} == {("7", timer.partition)}

@@ -258,7 +258,7 @@ def test_the_same_by_http(config: Path) -> None:
         made = client.put(path, json=new, params=now)
         assert (made.status_code, made.json()["state"]) == (202, "active")
         (row,) = client.get("/v1/schedules").json()["schedules"]
-        assert (row["every_ms"], row["missed"], row.applied) == (90_000, "all", False)
+        assert (row["every_ms"], row["missed"], row["applied"]) == (90_000, "all", False)
         upcoming = client.get(f"{path}/next").json()["due_ms"]
         assert len(upcoming) == 10 and upcoming[1] - upcoming[0] == 90_000
         assert client.post(f"{path}/pause", params=now).json()["state"] == "paused"
