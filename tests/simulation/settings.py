@@ -72,10 +72,12 @@ class Settings:
     def _of(self, number: int, offset: int) -> Epoch:
         newest = self._newest[shard_of((TOPIC, number), self._shards)]
         # One that no progress names yet is judged by the newest.
-        for epoch in reversed(self._epochs.get(number, [newest])):
+        known = self._epochs.get(number, [newest])
+        for epoch in reversed(known):
             if epoch.since.get((TOPIC, number), 0) <= offset:
                 return epoch
-        raise AssertionError("the first epoch begins with the topic")
+        # An added partition, first named when the epochs of its first records were dropped.
+        return known[0]
 
 
 def _first_as_newest(progress: Progress, name: TopicPartition) -> Epoch:
