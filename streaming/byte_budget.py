@@ -8,10 +8,9 @@ costs the other topics nothing, and a partition with a backlog costs the other p
 
 The bytes are counted when a record batch has been decompressed. A cancel counts as CANCEL_BYTES: it
 costs the wheel three times what a small timer does, so 300,000 of one producer would delay the next
-batch by seconds. A topic may exceed its part by one
-record batch; its other partitions are then read no further in this round. The order of the
-partitions differs from round to round, so no partition always loses by this, or always comes last
-in what a broker answers.
+batch by seconds. A topic may exceed its part by one record batch; its other partitions are then
+read no further in this round. The order of the partitions differs from round to round, so no
+partition always loses by this, or always comes last in what a broker answers.
 """
 
 from __future__ import annotations

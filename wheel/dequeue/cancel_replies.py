@@ -135,14 +135,14 @@ class CancelReplies:
             CorruptFile: the cancel log is damaged.
         """
         assert self._closed_with is not None, "called only while not is_done"
-        self._open.add(self._closed_with)
         while True:
+            is_whole = self._open.add(self._closed_with)
             leaving = self._select(partitions)
             if leaving:
                 return self._made(leaving, partitions)
             is_end = not any(self._selected.values())
             self.committed()  # none of them needs a reply or chase
-            if is_end:
+            if is_end and is_whole:
                 break
         if not self._open.topics:
             # Every cancel is done: without this a start would read them again.
@@ -197,7 +197,8 @@ class CancelReplies:
             replied_below: `a` of each partition in the owner's progress.
         """
         self._replied_below |= replied_below
-        self._open.add(commit)
+        while not self._open.add(commit):
+            pass
         for topic in self._open.topics:
             while topic in self._open.topics:
                 run = next(self._open.runs(topic))

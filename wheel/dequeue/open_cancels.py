@@ -36,22 +36,26 @@ class OpenCancels:
         """The topics with open cancels, the one whose turn is next before the others."""
         return list(self._queues)
 
-    def add(self, commit: Commit) -> None:
-        """Queues the cancels that were committed since the last call.
+    def add(self, commit: Commit) -> bool:
+        """Queues the next cancels that are committed: some, as millions would delay deliveries.
+        Returns whether all are queued.
 
         Raises:
             CorruptFile: the cancel log is damaged.
         """
         unlinked_below = self._directory.state.live.gc_cancels
         for hour, (length, _) in sorted(commit.cancels.items()):
-            if hour < unlinked_below:
+            begin = self._queued.get(hour, 0)
+            if hour < unlinked_below or begin >= length:
                 continue
-            for first, end, topic in self._runs(hour, self._queued.get(hour, 0), length):
+            self._queued[hour] = min(length, begin + _RECORDS_AT_ONCE * RECORD_BYTES)
+            for first, end, topic in self._runs(hour, begin, self._queued[hour]):
                 runs = self._queues.setdefault(topic, deque())
                 if runs and runs[-1][0] == hour and runs[-1][2] == first:
                     first = runs.pop()[1]
                 runs.append((hour, first, end))
-            self._queued[hour] = length
+            return False
+        return True
 
     def count(self, topic: str) -> int:
         """Returns the number of open cancels of a topic."""
@@ -86,19 +90,18 @@ class OpenCancels:
         hours += [hour for hour, (size, _) in lengths if self._queued.get(hour, 0) < size]
         return min(hours, default=None)
 
-    def _runs(self, hour: int, start: int, length: int) -> Iterator[tuple[int, int, str]]:
+    def _runs(self, hour: int, start: int, end: int) -> Iterator[tuple[int, int, str]]:
         """Yields neighbouring records with the same topic: first and last byte, and the topic.
 
         It verifies no checksum. A damaged request may be in the wrong queue; it is found there.
         """
-        log, step = self._directory.cancels, _RECORDS_AT_ONCE * RECORD_BYTES
-        for first in range(start, length, step):
-            records = log.records(hour, first, min(first + step, length))
-            sources, source = self._directory.topics.sources(log.requests.prefixes(hour, records))
-            topics = list(dict.fromkeys(topic for topic, _ in sources))
-            topic = np.array([topics.index(name) for name, _ in sources], np.int32)[source]
-            begins = np.append(0, np.flatnonzero(np.diff(topic)) + 1)
-            ends = first + np.append(begins[1:], len(records)) * RECORD_BYTES
-            numbers = topic[begins].tolist()
-            for begin, end, number in zip(begins.tolist(), ends.tolist(), numbers, strict=True):
-                yield first + begin * RECORD_BYTES, end, topics[number]
+        log = self._directory.cancels
+        records = log.records(hour, start, end)
+        sources, source = self._directory.topics.sources(log.requests.prefixes(hour, records))
+        topics = list(dict.fromkeys(topic for topic, _ in sources))
+        topic = np.array([topics.index(name) for name, _ in sources], np.int32)[source]
+        begins = np.append(0, np.flatnonzero(np.diff(topic)) + 1)
+        ends = np.append(begins[1:], len(records))
+        for begin, until in zip(begins.tolist(), ends.tolist(), strict=True):
+            name = topics[topic[begin]]
+            yield start + begin * RECORD_BYTES, start + until * RECORD_BYTES, name

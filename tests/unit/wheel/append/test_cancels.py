@@ -24,6 +24,7 @@ from duewheel.testing import (
     TimerRow,
     timer_batch,
 )
+from duewheel.wheel.dequeue import open_cancels
 from duewheel.wheel.dequeue.cancel_reply_rows import REPEATED_BYTES_MAX, repeated
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check
@@ -354,7 +355,9 @@ def test_each_of_many_is_replied_to_once_in_order_over_kills(make_world: MakeWor
     assert world.answered() == 60
 
 
-def test_one_topic_with_many_cancels_delays_no_reply_of_another(make_world: MakeWorld) -> None:
+def test_one_topic_with_many_cancels_delays_no_reply_of_another(
+    make_world: MakeWorld,
+) -> None:
     """Each topic has its turn, and those that have little leave the rest to the others."""
     world = make_world(chunk_replies=10)
     other = replace(timer_batch([cancel(n, timer_id=b"b") for n in range(3)]), partitions=[OTHER])
@@ -366,6 +369,21 @@ def test_one_topic_with_many_cancels_delays_no_reply_of_another(make_world: Make
         [*(f"timers-0@{n}" for n in range(7)), *(f"others-0@{n}" for n in range(3))]
     )
     assert sources[10:] == [f"timers-0@{n}" for n in range(7, 100)]
+
+
+def test_a_backlog_of_cancels_is_queued_little_by_little(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One topic's delay another's by the time to look through them."""
+    monkeypatch.setattr(open_cancels, "_RECORDS_AT_ONCE", 30)
+    world = make_world(chunk_replies=10)
+    other = replace(timer_batch([cancel(0, timer_id=b"b")]), partitions=[OTHER])
+    world.append(*(cancel(offset) for offset in range(100)))
+    world.engine.append(other, {OTHER: 1})
+    world.at_slot(3)
+    sources = [source for source, _ in world.answers()]
+    assert sources.index("others-0@0") < 40
+    assert [s for s in sources if s.startswith("timers")] == [f"timers-0@{n}" for n in range(100)]
 
 
 def test_no_cancel_is_passed_over_where_the_bytes_of_a_transaction_end(
