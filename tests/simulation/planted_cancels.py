@@ -189,9 +189,9 @@ CANCELS = {
         "2",
         "a cancel that names a timer is for all of its id",
         RESOLVING,
-        "matches &= (named == ANY_OFFSET) | (timers.first_offset[timer] == named)",
-        "matches &= named >= ANY_OFFSET",
-        seed=0,
+        "group = np.append(timers.group, cancels.group) * len(first) + first",
+        "group = np.append(timers.group, cancels.group) + 0 * first",
+        test=RULES + "test_all_at_once_is_one_at_a_time",
     ),
     "cancel-same-batch": Planted(
         "9",

@@ -318,7 +318,9 @@ def _parts(cancels: Cancels, rows: Int64, timers: Timers, at_once: int) -> Itera
 
 
 def _matching(cancels: Cancels, rows: Int64, timers: Timers) -> tuple[Int64, Int64]:
-    """Returns every pair of one of these cancels and a timer that it matches."""
+    """Returns every pair of one of these cancels and a timer that it matches. The group of one that
+    names a timer has the copies of that timer alone (`_of_one_timer`).
+    """
     order = np.argsort(timers.group, kind="stable")
     groups = timers.group[order]
     first = np.searchsorted(groups, cancels.group[rows], "left")
@@ -327,8 +329,6 @@ def _matching(cancels: Cancels, rows: Int64, timers: Timers) -> tuple[Int64, Int
     timer = order[ranges(first, count)]
     matches = timers.offset[timer] < cancels.offset[cancel]
     matches &= timers.first_offset[timer] < cancels.request[cancel]
-    named = cancels.named[cancel]
-    matches &= (named == ANY_OFFSET) | (timers.first_offset[timer] == named)
     return cancel[matches], timer[matches]
 
 
