@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.launcher import objects, run
+from kafka import KafkaProducer
+from kafka.errors import MessageSizeTooLargeError
+from tests.harness.launcher import objects, run, wait_until
 from tests.harness.reader import read_topic
 from tests.harness.sparkless_shard import Message, SparklessShard, failing_third, until
 from tests.harness.topics import alter
@@ -325,6 +328,21 @@ def test_a_limit_and_what_the_target_does_not_take(shard: SparklessShard) -> Non
     assert len(shard.letters()[-1].value) == 5_000
 
 
+def refuses(servers: str, topic: str) -> bool:
+    """Whether the broker follows a lower max.message.bytes by now; what it takes is aborted."""
+    producer = KafkaProducer(bootstrap_servers=servers, transactional_id=f"probe {topic}")
+    with closing(producer):
+        producer.init_transactions()
+        producer.begin_transaction()
+        try:
+            producer.send(topic, bytes(200)).get(30)
+        except MessageSizeTooLargeError:
+            return True
+        finally:
+            producer.abort_transaction()
+    return False
+
+
 @pytest.mark.parametrize("selected", [[], ["--code", "no_due_time"]])
 def test_a_replay_that_another_one_has_overtaken_doubles_nothing(
     config: Path, shard: SparklessShard, monkeypatch: pytest.MonkeyPatch, selected: list[str]
@@ -341,6 +359,7 @@ def test_a_replay_that_another_one_has_overtaken_doubles_nothing(
         """
         if read_topic(shard.servers, small) and not taken:
             alter(shard.servers, small, {"max.message.bytes": "90"})
+            wait_until(lambda: refuses(shard.servers, small), "the setting has no effect")
             outcomes = transact(producer, batches, now_ms, deadline)
             assert any(outcome.error is not None for outcome in outcomes)
             words = ["dlq", "replay", "--to-topic", shard.target, *selected]
