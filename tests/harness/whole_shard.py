@@ -160,7 +160,14 @@ class WholeShard:
 
     def kill(self, name: str) -> None:
         """kill -9 one of the two processes; the supervisor starts it again."""
-        os.kill(self.status()[name]["pid"], signal.SIGKILL)
+        found: list[int] = []  # none while its supervisor starts it again
+
+        def has_pid() -> bool:
+            found[:] = [self.status()[name]["pid"] or 0]
+            return found[0] > 0
+
+        self.wait(has_pid)
+        os.kill(found[0], signal.SIGKILL)
 
     def wait(self, done: Callable[[], bool]) -> None:
         wait_until(done, lambda: tail(self.path / "run.log"), every_s=0.2)
