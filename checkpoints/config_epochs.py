@@ -26,6 +26,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from duewheel.checkpoints import copy_keys
 from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks_to
@@ -156,9 +157,7 @@ class Epochs:
     ) -> int | Int64:
         """Returns the roll window of each row, or one of all. Takes the arguments of `of_rows`."""
         windows_ms = np.array([epoch.window_ms for epoch in self.epochs], np.int64)
-        if (windows_ms == windows_ms[-1]).all():
-            return self.newest.window_ms
-        of_row: Int64 = windows_ms[self.of_rows(partitions, partition, offset)]
+        of_row: int | Int64 = self._values_of_rows(windows_ms, partitions, partition, offset)
         return of_row
 
     def rolls_by_offset(
@@ -168,10 +167,25 @@ class Epochs:
         arguments of `of_rows`.
         """
         by_offset = np.array([epoch.rolls_by_offset for epoch in self.epochs], np.bool_)
-        if (by_offset == by_offset[-1]).all():
-            return self.newest.rolls_by_offset
-        of_row: Bool = by_offset[self.of_rows(partitions, partition, offset)]
+        of_row: bool | Bool = self._values_of_rows(by_offset, partitions, partition, offset)
         return of_row
+
+    def _values_of_rows(
+        self,
+        values: npt.NDArray[Any],
+        partitions: Sequence[TopicPartition],
+        partition: Int32,
+        offset: Int64,
+    ) -> Any:
+        """Returns the value of each row's epoch, or the one value of all epochs.
+
+        Args:
+            values: one for each epoch.
+            partitions, partition, offset: as for `of_rows`.
+        """
+        if (values == values[-1]).all():
+            return values[-1].item()
+        return values[self.of_rows(partitions, partition, offset)]
 
     def extended_by(self, values: Mapping[str, Any], since: Marks) -> Epochs:
         """Returns these epochs and another one with the newest keys, from these offsets on; but not

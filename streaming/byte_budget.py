@@ -6,11 +6,11 @@ has unread offsets gets an equal part of the bytes that are left, and each of it
 equal part of that; what some leave unused is shared in the next round. So a topic of large records
 costs the other topics nothing, and a partition with a backlog costs the other partitions nothing.
 
-The bytes are counted when a record batch has been decompressed. A cancel counts as CANCEL_BYTES: it
-costs the wheel three times what a small timer does, so 300,000 of one producer would delay the next
-batch by seconds. A topic may exceed its part by one record batch; its other partitions are then
-read no further in this round. The order of the partitions differs from round to round, so no
-partition always loses by this, or always comes last in what a broker answers.
+The bytes are counted when a record batch has been decompressed. A cancel counts as CANCEL_BYTES:
+its bytes are few, but 300,000 of one producer take the wheel 3 s, and the next batch would wait. A
+topic may exceed its part by one record batch; its other partitions are then read no further in this
+round. The order of the partitions differs from round to round, so no partition always loses by
+this, or always comes last in what a broker answers.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.simulation.timers import TARGETS, TOPIC, Copy, Timer
 
-from duewheel.checkpoints.config_epochs import Epoch
+from duewheel.checkpoints.config_epochs import Epoch, Epochs
 from duewheel.checkpoints.progress import Progress, shard_of
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.slots import WheelConfig
@@ -33,21 +33,21 @@ class Settings:
         self.precision_ms = wheel.precision_ms
         self._wheel = wheel
         self._shards = 1
-        self._newest: dict[int, Epoch] = {}  # by shard
+        self._newest: dict[int, Epochs] = {}  # by shard
         self._epochs: dict[int, list[Epoch]] = {}  # by partition
 
     def learn(self, progress: Progress) -> bool:
         """Hear of a shard's; returns whether its settings have changed."""
-        newest, shard = progress.epochs.newest, progress.shard
-        before, self._newest[shard] = self._newest.get(shard, newest), newest
+        epochs, shard = progress.epochs, progress.shard
+        before, self._newest[shard] = self._newest.get(shard, epochs), epochs
         self._shards = progress.shards
         for name in progress.partitions:
             first = _first_as_newest(progress, name)
-            known = self._epochs.setdefault(name[1], list(progress.epochs.epochs))
+            known = self._epochs.setdefault(name[1], list(epochs.epochs))
             begins = known[-1].since.get(name, 0), first.since.get(name, 0)
             if known[-1].changes(first.values) or begins[0] != begins[1]:
                 known.append(first)
-        return before != newest
+        return before.newest != epochs.newest
 
     def reassigned(self, records: Sequence[Progress]) -> bool:
         """The partitions are those of other shards from here on; returns whether each is still
@@ -71,13 +71,11 @@ class Settings:
 
     def _of(self, number: int, offset: int) -> Epoch:
         newest = self._newest[shard_of((TOPIC, number), self._shards)]
-        # One that no progress names yet is judged by the newest.
-        known = self._epochs.get(number, [newest])
-        for epoch in reversed(known):
+        # One that no progress names yet is judged by the newest progress.
+        for epoch in reversed(self._epochs.get(number, newest.epochs)):
             if epoch.since.get((TOPIC, number), 0) <= offset:
                 return epoch
-        # An added partition, first named when the epochs of its first records were dropped.
-        return known[0]
+        raise AssertionError("the first epoch begins with the topic")
 
 
 def _first_as_newest(progress: Progress, name: TopicPartition) -> Epoch:

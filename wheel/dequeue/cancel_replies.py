@@ -38,8 +38,6 @@ from duewheel.wheel.storage.cancel_log import CHASE, OUTCOMES, CancelRows
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.message_store import StoredMessages, joined
 
-_NEVER = np.iinfo(np.int64).max
-
 
 @dataclass(frozen=True, slots=True)
 class Replies:
@@ -112,8 +110,7 @@ class CancelReplies:
         """Returns the first hour of the cancel log with a cancel without reply or chase; a number
         above all hours if there is none.
         """
-        first = self._open.first_segment(commit)
-        return _NEVER if first is None else first
+        return self._open.first_segment(commit)
 
     def note_closing(self, commit: Commit) -> None:
         """Sets the commit page of a new closing: its cancels may get replies, later ones wait."""

@@ -21,6 +21,7 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 Run = tuple[int, int, int]  # hour, and bytes of its segment: from, to
 
 _RECORDS_AT_ONCE = 20_000
+_NEVER = np.iinfo(np.int64).max
 
 
 class OpenCancels:
@@ -81,14 +82,14 @@ class OpenCancels:
         if topic in self._queues:
             self._queues[topic] = self._queues.pop(topic)
 
-    def first_segment(self, commit: Commit) -> int | None:
+    def first_segment(self, commit: Commit) -> int:
         """Returns the first hour of the cancel log with an open cancel, or with one that is not
-        queued; None if there is none.
+        queued; a number above all hours if there is none.
         """
         hours = [runs[0][0] for runs in self._queues.values()]
         lengths = commit.cancels.items()
         hours += [hour for hour, (size, _) in lengths if self._queued.get(hour, 0) < size]
-        return min(hours, default=None)
+        return min(hours, default=_NEVER)
 
     def _runs(self, hour: int, start: int, end: int) -> Iterator[tuple[int, int, str]]:
         """Yields neighbouring records with the same topic: first and last byte, and the topic.

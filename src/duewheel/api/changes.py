@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from duewheel.api.limits import BULK_MAX, ID_MAX, KEY_MAX, TOPIC_MAX
 from duewheel.api.model import Result
 from duewheel.api.timers import TimerSummary
+from duewheel.schemas.header_names import Answer
 
 
 class Scheduled(Result):
@@ -29,7 +30,7 @@ class Answered(Result):
     timer_topic: str
     partition: int
     offset: int
-    answer: Literal["cancelled", "already_delivered", "unknown"] | None = Field(
+    answer: Answer | None = Field(
         description="null: no reply in time, or timer.reply_topic names no topic"
     )
 

@@ -7,8 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from duewheel.api.model import Result
-
-ProcessState = Literal["stopped", "starting", "running", "paused"]
+from duewheel.api.process_state import ALIVE, ProcessState
 
 
 class ProcessView(Result):
@@ -24,7 +23,7 @@ class ProcessView(Result):
     @property
     def is_alive(self) -> bool:
         """Whether it writes heartbeats."""
-        return self.state in ("running", "paused")
+        return self.state in ALIVE
 
 
 class SupervisedProcess(Result):

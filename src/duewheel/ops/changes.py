@@ -287,7 +287,7 @@ def cancel(
         timer_topic=written.timer_topic,
         partition=written.partition,
         offset=written.offset,
-        answer=None if answer is None else answer.value,
+        answer=answer,
     )
 
 
@@ -430,5 +430,5 @@ def rescheduled(written: Rescheduled, answer: Answer | None) -> RescheduledTimer
         offset=written.offset,
         due_ms=written.due_ms,
         handle=written.handle,
-        answer=None if answer is None else answer.value,
+        answer=answer,
     )

@@ -132,17 +132,16 @@ def cancel_all(
         KafkaUnavailable: no broker answers; nothing was written.
         Unacknowledged: with the number of cancels that are written, and of those in doubt.
     """
-    timers = _matching(settings, wanted, at_most, within_s)
-    written, answers = len(timers) if dry_run else 0, dict[str, int]()
-    if not dry_run and timers:
-        handles = [handle for _, handle in timers]
+    handles, sample = _matching(settings, wanted, at_most, within_s)
+    written, answers = len(handles) if dry_run else 0, dict[str, int]()
+    if not dry_run and handles:
         written, answers = _cancel(settings, handles, wait_s, producers)
     return BulkCancelled(
         dry_run=dry_run,
-        matched=len(timers),
+        matched=len(handles),
         written=written,
         answers=answers,
-        sample=[row for row, _ in timers[:SAMPLE] if row is not None],
+        sample=sample,
     )
 
 
@@ -193,24 +192,25 @@ def _non_null(timer: PendingTimer) -> list[NonNullHeader]:
 
 def _matching(
     settings: Settings, wanted: Filter, at_most: int, within_s: float
-) -> list[tuple[TimerSummary | None, str]]:
-    """Returns rows and handles of the timers to cancel."""
+) -> tuple[list[str], list[TimerSummary]]:
+    """Returns the handles of the timers to cancel, and summaries of the first ones."""
     if wanted == Filter():
         raise ConfigError("give a filter: without one every pending timer would be cancelled")
     end_s = time.monotonic() + within_s
-    timers: list[tuple[TimerSummary | None, str]] = []
+    handles, sample = list[str](), list[TimerSummary]()
     with opened(settings) as directory:
         for chunk in list_chunks(directory, wanted, sys.maxsize):
             for timer in chunk.timers:
                 handle = handle_of(timer)
                 if handle is not None and not timer.cancelled:
-                    row = summary_of(timer) if len(timers) < SAMPLE else None
-                    timers.append((row, handle))
-            if len(timers) > at_most:
+                    handles.append(handle)
+                    if len(sample) < SAMPLE:
+                        sample.append(summary_of(timer))
+            if len(handles) > at_most:
                 raise Unchangeable(f"more than {at_most} timers match: narrow the filter")
             if time.monotonic() > end_s:
                 raise ConfigError(f"the search takes longer than {within_s:g} s: narrow it")
-    return timers
+    return handles, sample
 
 
 def _cancel(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+from duewheel.api.process_state import ALIVE
 from duewheel.api.shard import (
     DequeueView,
     DiskView,
@@ -33,13 +34,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.ops.limits import bounds
 from duewheel.runtime import run_file
-from duewheel.runtime.readiness import (
-    ALIVE,
-    ReadyBounds,
-    behind_now_ms,
-    not_ready,
-    process_state,
-)
+from duewheel.runtime.readiness import ReadyBounds, behind_now_ms, not_ready, process_state
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.storage.data_directory import DataDirectory
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from duewheel.api.process_state import ALIVE, ProcessState
 from duewheel.checkpoints.file_lock import holder_of
 from duewheel.checkpoints.obstacles import Obstacles
 from duewheel.checkpoints.role import Role
@@ -22,11 +23,9 @@ from duewheel.errors import KafkaUnavailable
 from duewheel.runtime import run_file
 
 if TYPE_CHECKING:  # pydantic would cost more than all else here
-    from duewheel.api.shard import ProcessState
     from duewheel.checkpoints.state_file import State
     from duewheel.config.settings import Settings
 
-ALIVE = ("running", "paused")
 PROCESSES = {"ingest": Role.INGEST, "dequeue": Role.DEQUEUE}
 
 # Label values of the metric `not_ready`: alarms name them.

@@ -18,6 +18,18 @@ from duewheel.wheel.storage.message_store import MessageStore
 from duewheel.wheel.storage.timer_log import Records
 
 
+def chased(world: CancelWorld, offset: int, slots: range) -> int:
+    """Closes the slots, and takes each chase as it comes, from this offset on; returns how many."""
+    met = 0
+    for slot in slots:
+        world.at_slot(slot)
+        chases = world.chases()[met:]
+        rows = (replace(chase, offset=offset + n) for n, chase in enumerate(chases, met))
+        world.append(*rows)
+        met += len(chases)
+    return met
+
+
 @pytest.mark.parametrize("partition", [0, 1])
 @pytest.mark.parametrize("delivered", [False, True])
 def test_a_repeated_cancel_reads_few_messages_of_an_id_with_many_timers(
@@ -53,18 +65,13 @@ def test_all_timers_of_an_id_are_cancelled_though_a_batch_looks_at_few(tmp_path:
     world.shard.start_ingest()
     world.append(*(timer(offset, 60) for offset in range(35)), timer(0, 60, partition=1))
     world.append(cancel(35), cancel(1, partition=1))
-    offset, met = 36, 0
-    for slot in range(1, 20):
-        world.at_slot(slot)
-        chases = world.chases()[met:]
-        world.append(*(replace(chase, offset=offset + n) for n, chase in enumerate(chases)))
-        offset, met = offset + len(chases), met + len(chases)
+    met = chased(world, 36, range(1, 20))
     assert met <= 14, "a batch stops ten, and a later one takes them out"
     told = [("timers-1@1", "cancelled"), ("timers-0@35", "cancelled")]
     assert world.answers() == told
-    world.append(cancel(offset))
+    world.append(cancel(36 + met))
     world.at_slot(21)
-    told.append((f"timers-0@{offset}", "cancelled"))
+    told.append((f"timers-0@{36 + met}", "cancelled"))
     assert world.answers() == told, "the newest timer of an id is always looked at"
     world.at_slot(63)
     assert world.sources() == []
@@ -83,13 +90,7 @@ def test_copies_of_one_timer_do_not_fill_the_lookups_of_its_id(
         world.at_slot(offset + 1)
     world.at_slot(33)
     world.append(cancel(30))
-    offset, met = 31, 0
-    for slot in range(34, 54):
-        world.at_slot(slot)
-        chases = world.chases()[met:]
-        world.append(*(replace(chase, offset=offset + n) for n, chase in enumerate(chases)))
-        offset, met = offset + len(chases), met + len(chases)
-    assert met <= 10
+    assert chased(world, 31, range(34, 54)) <= 10
     assert [answer for _, answer in world.answers()] == [
         "cancelled" if pending else "already_delivered"
     ]
