@@ -87,7 +87,7 @@ class World:
         self.parted = self.take_over = False
         self.settled = True
         self.floors = FloorWatch(self.history)
-        self._permitted = False
+        self._permitted: set[tuple[str, int]] = set()
         self._busy: list[Actor] = []  # in whose steps this comes
 
     @property
@@ -351,14 +351,16 @@ class World:
             self.settled = True
 
     def _permit(self, uuid: str) -> bool:
-        """Whether a start may make the shard this directory's; what was permitted stays so."""
+        """Whether a start may make the shard this directory's. What was permitted to follow a
+        progress may follow it again, until another incarnation has written one.
+        """
         newest = self.shard.newest()
-        if self.take_over or newest is None or newest.owner in {uuid, NOBODY}:
-            self._permitted = True
-        else:
-            silent_ms = self.clock.true_ms - self.shard.progress[-1][1]
-            self._permitted |= silent_ms > self.setup.config.take_over_after_ms
-        return self._permitted
+        if newest is None or newest.owner in {uuid, NOBODY}:
+            return True
+        silent_ms = self.clock.true_ms - self.shard.progress[-1][1]
+        if self.take_over or silent_ms > self.setup.config.take_over_after_ms:
+            self._permitted.add((uuid, newest.incarnation))
+        return (uuid, newest.incarnation) in self._permitted
 
     def _fate(self) -> str:
         return self.chances.fate()
@@ -548,7 +550,6 @@ class World:
         self.settled = False
         self.floors.forget()
         if parted is not None:
-            self._permitted = False
             self.parted = parted
             self.take_over = parted and self.rng.random() < 0.4
 
