@@ -8,8 +8,9 @@
 Invariants:
 
 - Slot s has entry s mod ring; an entry that names an earlier lap's slot is empty for s. An entry
-  that was never used names the lap before the first, a number below 0, and has num 0: any other
-  content, all zero included, is damage (`require_sound`).
+  that was never used names the lap before the first, a number below 0, and has num 0. One that was
+  used holds a chain that is possible in a log. Any other content, all zero included, is damage
+  (`require_sound`): a slot that seems empty by it would lose its timers.
 - Half of the ring is for the future, half for the past while delivery lags. No undelivered slot is
   ever overwritten: slots beyond the ring are linked later (far_slots.py).
 - (num, magic) is stored last, as one aligned 8-byte store. `magic` names the batch, so the redo of
@@ -34,7 +35,7 @@ import numpy as np
 
 from duewheel.checkpoints.fs import HOST_FS, FileSystem, NewFile, space
 from duewheel.errors import NO_ROOM, CorruptFile, DiskFull
-from duewheel.schemas.arrays import Int64
+from duewheel.schemas.arrays import Bool, Int64
 from duewheel.wheel.storage.byte_layouts import (
     ENTRY,
     ENTRY_BYTES,
@@ -67,6 +68,17 @@ def newest_batch(entries: Entries, near: int) -> int:
     named = entries["magic"][entries["num"] > 0].astype(np.int64)
     ahead = (named - near + _BATCHES // 2) % _BATCHES - _BATCHES // 2
     return near + int(ahead.max(initial=-near))
+
+
+def is_used(entries: Entries) -> Bool:
+    """Returns of each entry whether a slot's chain is possible there: num records fit between its
+    positions. No earlier lap's log is kept, so the positions can not be looked up.
+    """
+    num = entries["num"].astype(np.int64)
+    first, last = (entries[name].astype(np.int64) for name in ("first_pos", "last_pos"))
+    aligned = (first % RECORD_BYTES == 0) & (last % RECORD_BYTES == 0)
+    used: Bool = (num > 0) & aligned & (first >= 0) & (last - first >= (num - 1) * RECORD_BYTES)
+    return used
 
 
 class TimerWheel:
@@ -177,15 +189,16 @@ class TimerWheel:
             CorruptFile: names the first such slot.
         """
         entries = self._entries.take(slots % self.ring)
-        time, filled = entries["time"], entries["num"] > 0
+        time = entries["time"]
         unused = (time == slots % self.ring - self.ring) & (entries["num"] == 0)
-        possible = (time <= slots) & (time % self.ring == slots % self.ring) & (filled | unused)
+        used = (time <= slots) & (time % self.ring == slots % self.ring) & is_used(entries)
+        possible = used | unused
         if not np.all(possible):
             bad = int(np.flatnonzero(~possible)[0])
             place = int(slots[bad]) % self.ring
             detail = f"no entry of slot {slots[bad]} or of an earlier lap: {entries[bad].item()}"
             raise CorruptFile(self.path, place * ENTRY_BYTES, detail)
-        earlier = filled & (time < slots)
+        earlier = used & (time < slots)
         return slots[earlier], entries["last_pos"][earlier].astype(np.int64)
 
     def apply(self, runs: Runs, batch: int) -> None:

@@ -41,13 +41,11 @@ class WheelVerifier(Verifier):
         return timer_wheel.newest_batch(self.entries, near)
 
     def misplaced(self) -> Iterator[Finding]:
-        """As Verifier: entries of a slot with another index, and entries with records but without a
-        slot.
-        """
+        """As Verifier: entries of a slot with another index, or without a possible chain."""
         entries, ring = self.entries, len(self.entries)
         place = np.arange(ring)
         unused = (entries["time"] == place - ring) & (entries["num"] == 0)
-        bad = ~unused & ((entries["time"] % ring != place) | (entries["num"] <= 0))
+        bad = ~unused & ((entries["time"] % ring != place) | ~timer_wheel.is_used(entries))
         position = place * entries.dtype.itemsize
         yield from findings_at(
             timer_wheel.FILE_NAME, position, bad, "entry_place", "no slot of this place"

@@ -111,6 +111,25 @@ FIELDS = [
 
 
 @wheel_only
+@pytest.mark.parametrize(
+    ("first_pos", "last_pos", "num"),
+    [(2**40 + 1, 2**40 + 104, 3), (0, 2**40, 3), (52 * 9, 52 * 8, 1), (-52, 104, 3), (0, 52, 3)],
+)
+def test_a_damaged_entry_that_names_an_earlier_lap_is_not_overwritten(
+    world: RecoveryWorld, first_pos: int, last_pos: int, num: int
+) -> None:
+    """Several fields are damaged at once: a timer that is appended to the slot would hide it."""
+    entry = entry_of(world)
+    entry["time"] = SLOT - 1000 * RING
+    entry["first_pos"], entry["last_pos"], entry["num"] = first_pos, last_pos, num
+    assert "entry_place" in {finding.code for finding in check(world.path, world.wheel).findings}
+    world.write(1, 9)
+    with pytest.raises(RecoveryPending):
+        world.ingest()
+    recovers(world)
+
+
+@wheel_only
 @pytest.mark.parametrize(("field", "value"), FIELDS)
 def test_a_damaged_entry_is_not_passed_over(world: RecoveryWorld, field: str, value: int) -> None:
     entry_of(world)[field] = value
