@@ -166,10 +166,12 @@ class TimerReader(DataSourceStreamReader):
         """Where the next batch ends; `before` while there is nothing to read."""
         kafka, options = self._kafka, self._options
         partitions = options.starting_offsets if options.only else kafka.partitions()
-        self._log_ends = kafka.offsets(partitions, LATEST)
-        firsts = self._next_offsets(self._log_ends, before)
-        # A partition that the metadata lacks for a moment keeps its offset: as a new one it would
-        # be read again from its log's start.
+        # One topic that is deleted delays no other.
+        log_ends = kafka.offsets(partitions, LATEST, missing_ok=True)
+        firsts = self._next_offsets(log_ends, before, missing_ok=True)
+        self._log_ends = {p: log_ends[p] for p in firsts}
+        # A partition that Kafka lacks for a moment keeps its offset: as a new one it would be read
+        # again from its log's start.
         return {**before, **self._batch_ends(firsts)}
 
     def _batch_ends(self, firsts: Offsets) -> Offsets:
@@ -181,7 +183,9 @@ class TimerReader(DataSourceStreamReader):
 
             self._quotas = TopicQuotas(options.quotas, Path(options.data_dir), SystemClock())
         permitted = self._quotas.permitted(
-            firsts, log_ends, lambda partitions: self._kafka.offsets(partitions, EARLIEST)
+            firsts,
+            log_ends,
+            lambda partitions: self._kafka.offsets(partitions, EARLIEST, missing_ok=True),
         )
         ends = batch_ends(firsts, permitted, self._rows.rows)
         self._quotas.planned(ends)
@@ -213,11 +217,19 @@ class TimerReader(DataSourceStreamReader):
 
         return reader_of(self._options.task)
 
-    def _next_offsets(self, partitions: Collection[TopicPartition], before: Marks) -> Offsets:
-        """The next offset of each partition: as in `before`, or the log's start of a new one."""
+    def _next_offsets(
+        self, partitions: Collection[TopicPartition], before: Marks, *, missing_ok: bool = False
+    ) -> Offsets:
+        """The next offset of each partition: as in `before`, or the log's start of a new one.
+
+        Args:
+            partitions: which.
+            before: offsets of those that are not new.
+            missing_ok: leave out a new one that Kafka does not know.
+        """
         new = [p for p in partitions if before.get(p, EARLIEST) == EARLIEST]
-        starts = self._kafka.offsets(new, EARLIEST) if new else {}
-        return {p: starts[p] if p in starts else before[p] for p in partitions}
+        starts = self._kafka.offsets(new, EARLIEST, missing_ok=missing_ok) if new else {}
+        return {p: at for p in partitions if (at := starts.get(p, before.get(p, EARLIEST))) >= 0}
 
 
 def divide(ranges: OffsetRanges, tasks: int, bytes_max: int) -> list[TaskShare]:

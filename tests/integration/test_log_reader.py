@@ -11,8 +11,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import NewTopic
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import KafkaUnavailable
@@ -20,6 +21,8 @@ from duewheel.java.find import Java
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.log.ends import LATEST
 from duewheel.kafka.log.reader import LogReader
+from duewheel.streaming.source import SourceOptions, TimerReader
+from duewheel.streaming.task_share import TaskSettings
 
 pytestmark = pytest.mark.kafka
 
@@ -49,6 +52,28 @@ def test_a_deleted_topic_is_not_created_again(broker: DevBroker, admin: KafkaAdm
             time.sleep(0.2)
         assert reader.partitions() == [("kept", 0)]
         assert "deleted" not in admin.list_topics()
+
+
+def test_a_deleted_topic_delays_no_other(broker: DevBroker, admin: KafkaAdminClient) -> None:
+    """Ingest learns of it only with the next list of topics."""
+    topics = ["remains", "goes"]
+    admin.create_topics([NewTopic(topic, 1, 1) for topic in topics])
+    servers = broker.bootstrap_servers
+    task = TaskSettings({"bootstrap_servers": servers}, topics, "", "", "")
+    starts = {("remains", 0): 0, ("goes", 0): 0}
+    source = TimerReader(SourceOptions(task, starts, "none", 100, 1_000, only=True), tasks=1)
+    begun = source.initialOffset()
+    with closing(KafkaProducer(bootstrap_servers=servers)) as producer:
+        producer.send("goes", b"x").get(30)
+    seen = source.latestOffset(begun, ReadMaxRows(100))
+    assert seen == {"remains": {"0": 0}, "goes": {"0": 1}}
+    admin.delete_topics(["goes"])
+    with closing(KafkaProducer(bootstrap_servers=servers)) as producer:  # that knows one topic
+        for sent in range(1, 20):
+            producer.send("remains", b"x").get(30)
+            seen = source.latestOffset(seen, ReadMaxRows(100))
+            assert seen == {"remains": {"0": sent}, "goes": {"0": 1}}
+            time.sleep(0.1)
 
 
 @pytest.mark.parametrize("is_silent", [True, False])

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka import errors
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from duewheel.errors import DuewheelError
@@ -31,12 +32,18 @@ def requests(leader: int | None, records: bytes = b"") -> LeaderRequests:
     return LeaderRequests(SimpleNamespace(cluster=cluster, _manager=SimpleNamespace(send=send)))
 
 
-def test_partitions_without_leader_are_named() -> None:
-    answers = asyncio.run(requests(None).fetch({PARTITION: 0, ("timers", 5): 0}, 1 << 20, True))
-    assert answers.keys() == {PARTITION, ("timers", 5)}
-    assert {str(error).split(": ")[-1] for error in answers.values()} == {
-        "no leader of timers-3, timers-5"
-    }
+@pytest.mark.parametrize(
+    ("leader", "error"),
+    [
+        (-1, errors.LeaderNotAvailableError("no leader of timers-3, timers-5")),
+        (None, errors.UnknownTopicOrPartitionError("timers-3, timers-5")),
+    ],
+)
+def test_partitions_without_leader_are_named(leader: int | None, error: Exception) -> None:
+    answers = asyncio.run(requests(leader).fetch({PARTITION: 0, ("timers", 5): 0}, 1 << 20, True))
+    assert {p: repr(answer) for p, answer in answers.items()} == dict.fromkeys(
+        (PARTITION, ("timers", 5)), repr(error)
+    )
 
 
 def test_messages_of_old_brokers_are_refused_with_their_place() -> None:

@@ -45,10 +45,13 @@ class Brokers:
     def partitions(self) -> list[TopicPartition]:
         return list(self.ends)
 
-    def offsets(self, partitions: Iterable[TopicPartition], time: int) -> Offsets:
+    def offsets(
+        self, partitions: Iterable[TopicPartition], time: int, *, missing_ok: bool = False
+    ) -> Offsets:
         if time == LATEST and self.grows_to:
             self.ends = self.grows_to.pop(0)
-        return {p: (self.starts if time == EARLIEST else self.ends)[p] for p in partitions}
+        known = self.starts if time == EARLIEST else self.ends
+        return {p: known[p] for p in partitions if p in known or not missing_ok}
 
 
 class Source(TimerReader):
@@ -101,6 +104,16 @@ def test_a_partition_that_metadata_lacks_for_a_moment_is_not_read_again() -> Non
     assert end == {A: 6, C: 7}
     brokers.ends = {A: 6, C: 8}
     assert source.ranges(end, source.next_end(end)) == {C: (7, 8)}
+
+
+def test_a_share_of_a_deleted_topic_delays_no_other_partition() -> None:
+    """A shard's partitions are given, whatever the metadata has."""
+    brokers = Brokers({A: 0}, {A: 6, B: 9})
+    source = Source({A: 5, B: EARLIEST, C: 7}, brokers, only=True)
+    assert source.next_end({A: 5, C: 7}) == {A: 6, C: 7}
+    brokers.starts[B] = 2
+    assert source.next_end({A: 6, C: 7}) == {A: 6, B: 9, C: 7}
+    assert source.reportLatestOffset() == marks_to({A: 6, B: 9})
 
 
 def test_a_topic_over_its_quota_stays_behind(tmp_path: Path) -> None:

@@ -219,7 +219,11 @@ class LeaderRequests:
         answers: dict[TopicPartition, Answer | Exception] = {}
         leaders = self._by_leader(entries)
         # A leader that the metadata does not list is about to come, or to go.
-        listed = {node for node in leaders if self._client.cluster.broker_metadata(node)}
+        listed = {
+            node
+            for node in leaders
+            if node is not None and self._client.cluster.broker_metadata(node)
+        }
         sent = {
             node: self._manager.send(request(_by_topic(leaders[node], entries)), node)
             for node in listed
@@ -227,8 +231,10 @@ class LeaderRequests:
         for node, partitions in leaders.items():
             try:
                 if node not in listed:
-                    without = ", ".join(map(partition_name, partitions))
-                    raise errors.LeaderNotAvailableError(f"no leader of {without}")
+                    names = ", ".join(map(partition_name, partitions))
+                    if node is None:
+                        raise errors.UnknownTopicOrPartitionError(names)
+                    raise errors.LeaderNotAvailableError(f"no leader of {names}")
                 for topic, of_topic in answers_in(await sent[node]):
                     for answer in of_topic:
                         partition = (topic, answer.partition_index)
@@ -238,12 +244,16 @@ class LeaderRequests:
                 answers |= dict.fromkeys(partitions, error)
         return answers
 
-    def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
-        """The partitions of each broker; -1: those without a leader."""
-        leaders: dict[int, list[TopicPartition]] = {}
+    def _by_leader(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[int | None, list[TopicPartition]]:
+        """The partitions of each broker; -1: those without a leader; None: those that the metadata
+        lacks.
+        """
+        leaders: dict[int | None, list[TopicPartition]] = {}
         for partition in partitions:
             leader = self._client.cluster.leader_for_partition(KafkaPartition(*partition))
-            leaders.setdefault(-1 if leader is None else leader, []).append(partition)
+            leaders.setdefault(leader, []).append(partition)
         return leaders
 
 

@@ -141,7 +141,12 @@ class LogReader:
         return partitions
 
     def offsets(
-        self, partitions: Iterable[TopicPartition], time: int, *, committed: bool | None = None
+        self,
+        partitions: Iterable[TopicPartition],
+        time: int,
+        *,
+        committed: bool | None = None,
+        missing_ok: bool = False,
     ) -> dict[TopicPartition, int]:
         """An offset of each partition.
 
@@ -151,6 +156,8 @@ class LogReader:
                 that time or a later one, -1 if there is none.
             committed: the end is the last stable offset, where a reader of committed records ends;
                 None: as the reader reads.
+            missing_ok: leave out partitions that a broker does not know, as those of a deleted
+                topic; for a moment they may be any. Otherwise they are waited for.
 
         Raises:
             KafkaUnavailable: no answer within a minute.
@@ -166,10 +173,13 @@ class LogReader:
             )
             failures = []
             for partition, answer in answers.items():
-                if isinstance(answer, Exception):
-                    failures.append(answer)
-                else:
+                if not isinstance(answer, Exception):
                     offsets[partition] = answer
+                elif missing_ok and isinstance(answer, errors.UnknownTopicOrPartitionError):
+                    missing.remove(partition)
+                    self._requests.request_metadata()
+                else:
+                    failures.append(answer)
             missing = [each for each in missing if each not in offsets]
             self._retry_before(deadline, failures)
         return offsets
