@@ -137,7 +137,7 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
     state = directory.state
     first = hour_of(r + 1, directory.config.precision_ms)
     hours = {h: lengths for h, lengths in kept.hours.items() if h >= first}
-    segments = {h: at for h, at in kept.cancels.items() if h >= state.live.gc_cancels}
+    segments = _kept_segments(directory, kept)
     batch = _next_batch(directory, kept.batch)
     try:
         directory.topics.require(kept.topics)
@@ -166,7 +166,22 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
     )
     state.mark_applied()
     state.live.set_gc_hour(first)
+    state.live.set_gc_cancels(min(segments, default=0))
     return sum(lengths.log_bytes for lengths in hours.values()) // RECORD_BYTES
+
+
+def _kept_segments(directory: DataDirectory, kept: Commit) -> dict[int, tuple[int, ...]]:
+    """Returns the segments of the cancel log that are not unlinked. The newest one never is: a
+    bound above it is damaged, and the files tell.
+    """
+    try:
+        newest = directory.state.commit().cancels
+    except CorruptFile:
+        newest = kept.cancels
+    bound = directory.state.live.gc_cancels
+    if bound > max([*kept.cancels, *newest], default=bound):
+        bound = 0
+    return {hour: lengths for hour, lengths in kept.cancels.items() if hour >= bound}
 
 
 def _next_batch(directory: DataDirectory, kept: int) -> int:

@@ -210,20 +210,24 @@ class DataDirectory:
 
         Raises:
             CorruptFile: the page of the newest batch is lost: its rows would be taken again. Or
-                hours are dropped that are not delivered, or slots count as linked that the ring
-                does not reach.
+                hours are dropped that are not delivered, or segments of cancels above all that
+                could be; or slots count as linked that the ring does not reach.
         """
-        path, close, gc_hour = self.state.path, self.state.close(), self.state.live.gc_hour
+        path, close, live = self.state.path, self.state.close(), self.state.live
         if newest_batch > commit.batch:
             detail = (
                 f"the timeline has batch {newest_batch}, the newest commit page is {commit.batch}"
             )
             raise CorruptFile(path, 0, detail)
         kept = hour_of(close.floor + 1, self.config.precision_ms) if close else 0
-        if not 0 <= gc_hour <= kept:
+        if not 0 <= live.gc_hour <= kept:
             raise CorruptFile(
-                path, 0, f"hours below {gc_hour} are dropped, {kept} is not delivered"
+                path, 0, f"hours below {live.gc_hour} are dropped, {kept} is not delivered"
             )
+        newest = max(commit.cancels, default=kept)  # ingest may still write to this segment
+        if not 0 <= live.gc_cancels <= newest:
+            detail = f"cancels below hour {live.gc_cancels} are dropped, those of {newest} are not"
+            raise CorruptFile(path, 0, detail)
         most = max(self.timeline.reach(close.lower), close.floor) if close else 0
         if self.state.linked > most:
             raise CorruptFile(path, 0, f"slots up to {self.state.linked} are linked, {most} can be")

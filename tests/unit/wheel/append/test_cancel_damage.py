@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from tests.harness.timer_rows import P0, P1
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.errors import CorruptFile, RecoveryPending
+from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.testing import timer_batch
+from duewheel.wheel.slots import HOUR_MS
 from duewheel.wheel.storage import cancel_log
 from duewheel.wheel.storage.byte_layouts import CANCELLATION, MAGIC_CUT_OFF, RECORD_BYTES
 from duewheel.wheel.storage.cancel_log import CANCELLED, CHASE, CancelLog
@@ -63,6 +66,35 @@ def test_a_lost_file_is_noticed(make_world: MakeWorld, folder: str) -> None:
     world.shard.start_dequeue()
     record = RecoveryRecord.read(world.path)
     assert record is not None and record.case == "files lost"
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+@pytest.mark.parametrize("hour", [-1, NOW_MS // HOUR_MS + 1, 10**9])
+def test_segments_with_open_cancels_are_not_given_up(
+    make_world: MakeWorld, hour: int, is_durable: bool
+) -> None:
+    world, rows = make_world(), (timer(0, 50), cancel(1))
+    world.append(*rows)
+    if is_durable:
+        with closing(DurableCheckpoints(world.path)) as checkpoints:
+            checkpoints.write()
+    world.state.live.set_gc_cancels(hour)  # as damage would
+    (finding,) = check(world.path, world.wheel).findings
+    assert f"cancels below hour {hour} are dropped" in finding.detail
+    world.kill()
+    world.shard.offsets_at = lambda _: {P0: 0, P1: 0}
+    world.shard.start_dequeue()
+    world.shard.start_ingest()
+    recovered = world.state.commit()
+    assert bool(recovered.cancels) == is_durable
+    if not is_durable:
+        world.append(*rows)
+    world.at_slot(2)
+    if is_durable:
+        assert world.answers() == [("timers-0@1", "cancelled")]
+    else:  # read again, it is written again: a copy of the timer may be on its way
+        assert [chase.origin for chase in world.chases()] == [1]
+    assert check(world.path, world.wheel).ok
 
 
 @pytest.mark.parametrize(
