@@ -15,7 +15,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TypedDict
 
-from tests.simulation import misfortunes, operator
+from tests.simulation import misfortunes, operators
 from tests.simulation.cancel_judge import REPLIES
 from tests.simulation.seam import Plan
 from tests.simulation.timers import TARGET_PARTITIONS, Timer
@@ -82,7 +82,7 @@ class Requests:
         befalls = {
             "asked again and again": self._ask_again,
             "reply topic away": self._move_replies,
-            "cut short": lambda: operator.cut_short(self.world, self._rng, plan_of()),
+            "cut short": lambda: operators.cut_short(self.world, self._rng, plan_of()),
             "settings outlived": lambda: self._outlive_settings(plan_of()),
         }
         for name, chance in self._chance.items():
@@ -145,7 +145,7 @@ class Requests:
             )
         kafka.write_slowly(number, [now_ms + wheel.window_ms], commit=rng.random() < 0.5)
         self._run_on((wheel.window_ms + wheel.margin_ms) // wheel.precision_ms + rng.randint(1, 6))
-        operator.reconfigure(world, plan_of)
+        operators.reconfigure(world, plan_of)
         self._run_on(rng.randint(0, 3))
         misfortunes.lose_disk(world)
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
-from tests.simulation import operator
+from tests.simulation import operators
 from tests.simulation.host import Host
 from tests.simulation.seam import Actor
 from tests.simulation.shard_model import TIMEOUT_MS, Shard, SimulatedPublisher
@@ -231,7 +231,7 @@ class Resharding:
         for world in host.shards if len(host.shards) > 1 else ():
             if host.keys.rotates():
                 host.history.counts["key rotated before a reshard"] += 1
-                operator.rotate_key(world)
+                operators.rotate_key(world)
 
     def _fall_apart(self) -> None:
         """Some shards do nothing for a while: their partitions stand behind those of the others, at
@@ -337,7 +337,7 @@ class Resharding:
         if rng.random() < 0.05:
             # A reconfigure that has looked for sealed shards before there was one.
             host.history.counts["reconfigured within a reshard"] += 1
-            operator.reconfigure(rng.choice(host.shards), {})
+            operators.reconfigure(rng.choice(host.shards), {})
         for _ in range(rng.randint(1, 4)):
             world = rng.choice(host.shards)
             rng.choice((world.step_dequeue, world.step_dequeue, world.step_ingest))({})

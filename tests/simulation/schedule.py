@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from tests.simulation import contract_check, misfortunes, operator, seam, spark_model, standby
+from tests.simulation import contract_check, misfortunes, operators, seam, spark_model, standby
 from tests.simulation.cancel_judge import REPLIES
 from tests.simulation.copy_keys import CopyKeys
 from tests.simulation.forgers import Forgers
@@ -209,7 +209,7 @@ class Schedule:
             "promotion": lambda: standby.want_promotion(world),
             "state topic lost": lambda: misfortunes.lose_progress(world),
             "target unavailable": lambda: misfortunes.target_unavailable(world),
-            "reconfigure": lambda: operator.reconfigure(world, self._plan(*DEQUEUE_STORES)),
+            "reconfigure": lambda: operators.reconfigure(world, self._plan(*DEQUEUE_STORES)),
         }
         for name, action in befalls.items():
             if self._happens(name):

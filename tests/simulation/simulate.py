@@ -12,6 +12,7 @@ process loops in the middle of a step, which only time can show.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import json
 import logging
@@ -40,7 +41,6 @@ from rich.progress import track
 ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = 2
 AT_ONCE = 20  # seeds that a process takes at a time
-_PIECES_MAX = 10  # of one process, whose memory grows by about a megabyte a seed
 SEED_CPU_S = 60.0  # a seed takes some seconds
 MEMORY = Path("/dev/shm")
 RANDOM_BELOW = 1_000_000_000  # a first seed that nobody has chosen
@@ -55,6 +55,7 @@ def prepare() -> None:
     # The last place to look for modules: a folder called `wheel` lies there.
     sys.path.append(str(ROOT))
     importlib.import_module("tests.simulation.schedule")
+    gc.freeze()  # `run_some` collects garbage after each seed: not to visit every module then
 
 
 @dataclass
@@ -122,6 +123,8 @@ def run_some(folder: Path, until_violation: bool, seeds: list[int]) -> Outcome:
     outcome = Outcome()
     for seed in seeds:
         outcome.add(run_seed(seed, folder))
+        # A run is one circle of objects. Python would keep hundreds of megabytes of past ones.
+        gc.collect()
         if until_violation and outcome.violations:
             break
     outcome.lines = []
@@ -141,9 +144,7 @@ def run_all(folder: Path, seeds: list[int], *, until_violation: bool) -> Outcome
     """These seeds, in several processes; no more behind the first violation."""
     pieces = [seeds[at : at + AT_ONCE] for at in range(0, len(seeds), AT_ONCE)]
     outcome = Outcome()
-    with multiprocessing.get_context("forkserver").Pool(
-        PROCESSES, prepare, maxtasksperchild=_PIECES_MAX
-    ) as pool:
+    with multiprocessing.get_context("forkserver").Pool(PROCESSES, prepare) as pool:
         outcomes = pool.imap(partial(run_some, folder, until_violation), pieces)
         console = Console(stderr=True)
         for found in track(outcomes, f"each {AT_ONCE} seeds", len(pieces), console=console):
