@@ -129,14 +129,14 @@ PLANTED = {
     "parked-needlessly": Planted(
         "6",
         "timers of all partitions of a topic are parked if one takes no writes",
-        "kafka/partitioner.py",
+        "wheel/dequeue/partitioner.py",
         "        for number in targets[topic].unavailable\n",
         "        for number in (targets[topic].unavailable and range(4))\n",
     ),
     "not-parked": Planted(
         "6",
         "nothing is parked",
-        "kafka/park_or_dead_letter.py",
+        "wheel/dequeue/fate.py",
         "without_target(deliveries, targets) & (reason == Reason.NONE)\n",
         "without_target(deliveries, targets) & False\n",
         test="unit/wheel/dequeue/test_parking.py::test_only_what_goes_to_a_partition_without_writes_is_parked",

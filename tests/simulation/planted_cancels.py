@@ -309,16 +309,16 @@ CANCELS = {
     "answer-parked": Planted(
         "9",
         "a reply waits in the timer topic until the reply topic takes writes",
-        "kafka/park_or_dead_letter.py",
-        "    reason[waiting & deliveries.answer] = Reason.TARGET_UNAVAILABLE\n"
-        "    waiting &= ~deliveries.answer\n",
+        "wheel/dequeue/fate.py",
+        "    reason[waits & deliveries.answer] = Reason.TARGET_UNAVAILABLE\n"
+        "    waits &= ~deliveries.answer\n",
         "",
         test="unit/kafka/test_batch_encoder.py::test_an_answer_waits_for_nothing_and_goes_nowhere_else",
     ),
     "answer-held-by-absent": Planted(
         "refused",
         "a reply whose topic does not exist is no dead letter",
-        "kafka/unpublishable_rows.py",
+        "wheel/dequeue/dead_letter_rows.py",
         "    bad = reason != Reason.NONE\n",
         "    bad = (reason != Reason.NONE) & ~deliveries.answer\n",
         test="unit/kafka/test_batch_encoder.py::test_an_answer_waits_for_nothing_and_goes_nowhere_else",

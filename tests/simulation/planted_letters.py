@@ -32,7 +32,7 @@ LETTERS = {
     "letters-astray": Planted(
         "6",
         "dead letters go to their key's partition only",
-        "kafka/partitioner.py",
+        "wheel/dequeue/partitioner.py",
         "free = np.where(astray, sticky[deliveries.target], free)",
         "free = np.where(astray, free, free)",
         test="unit/wheel/dequeue/test_parking.py::test_dead_letters_go_to_any_partition_that_takes_writes",

@@ -164,9 +164,9 @@ SETTINGS = {
     "failed-copy-unsigned": Planted(
         "bytes",
         "a copy that becomes a dead letter has no MAC: its replay is an ordinary message",
-        "kafka/park_or_dead_letter.py",
-        "signed(deliveries, copy_key, reason != Reason.NONE)",
-        "signed(deliveries, copy_key, reason == Reason.NONE)",
-        test="unit/kafka/test_park_or_dead_letter.py::test_the_replay_of_a_rolled_copy_is_a_copy",
+        "wheel/dequeue/routing.py",
+        "signed(deliveries, copy_key, dead)",
+        "signed(deliveries, copy_key, ~dead)",
+        test="unit/wheel/dequeue/test_routing.py::test_the_replay_of_a_rolled_copy_is_a_copy",
     ),
 }

@@ -25,13 +25,13 @@ from duewheel.checkpoints.held_copies import Held
 from duewheel.checkpoints.progress import Progress, shard_of
 from duewheel.checkpoints.reshard_records import NOTICE_KEY
 from duewheel.errors import Displaced, Fenced, PublishDoubt, TransactionTooSlow
-from duewheel.kafka.park_or_dead_letter import Routed, route
-from duewheel.kafka.partitioner import grouped
 from duewheel.kafka.publisher import is_yield_requested
 from duewheel.kafka.state_topic import StateRecord
 from duewheel.schemas import header_names as names
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.schemas.wire.copy_mac import signed
+from duewheel.wheel.dequeue.partitioner import grouped
+from duewheel.wheel.dequeue.routing import Routed, route
 from duewheel.wheel.encoded import Aside, EncodingTarget, Reason, Target
 from duewheel.wheel.publisher_protocol import Prepared, Seen
 

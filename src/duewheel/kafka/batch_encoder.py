@@ -9,12 +9,12 @@ from __future__ import annotations
 import random
 
 from duewheel.kafka.compression import compressed
-from duewheel.kafka.park_or_dead_letter import TopicLookup, route, targets_of
-from duewheel.kafka.partitioner import grouped
 from duewheel.kafka.receipts import NO_RECEIPTS, Receipts, receipt_parts
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.copy_mac import signed
 from duewheel.schemas.wire.record_batch import split
+from duewheel.wheel.dequeue.partitioner import grouped
+from duewheel.wheel.dequeue.routing import TopicLookup, route, targets_of
 from duewheel.wheel.encoded import Encoded, Part
 
 
@@ -48,7 +48,7 @@ def encode(
         dead_letter_topic,
         now_ms,
         copy_key=copy_key,
-        receipts=receipts,
+        without_receipt=receipts.without_place,
     )
     used_targets = dict(routed.used_targets)
     rows, groups = grouped(routed.deliveries, targets_of(used_targets), chance)

@@ -56,7 +56,6 @@ from duewheel.errors import (
     PublishDoubt,
     TransactionTooSlow,
 )
-from duewheel.kafka import partitioner
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka.clients import ClientSettings, close, open_admin
 from duewheel.kafka.compression import Compression
@@ -94,6 +93,7 @@ from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.single_record import single
+from duewheel.wheel.dequeue import partitioner
 from duewheel.wheel.encoded import Aside, EncodingTarget, Part
 from duewheel.wheel.publisher_protocol import Prepared
 

@@ -3,7 +3,7 @@
 A receipt (schemas/receipts.py) is a record of the same transaction as its message, so it exists
 exactly if the delivery is committed, over kills, doubts and take-overs; nothing else counts or
 stores them. The price: a timer whose receipt has no place for now waits for that, as for its target
-(park_or_dead_letter.py).
+(wheel/dequeue/fate.py).
 
 The partition of a receipt follows from the id, as with Kafka's Java client: compaction finds all
 receipts of an id, and they are in order.
@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 
 from duewheel.kafka.compression import compressed
-from duewheel.kafka.partitioner import Group
 from duewheel.schemas import header_names as names
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import Deliveries
@@ -29,6 +28,7 @@ from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.receipts import receipt_bodies
 from duewheel.schemas.wire.record_batch import split_records
 from duewheel.schemas.wire.record_codec import Records, framed, header_name
+from duewheel.wheel.dequeue.partitioner import Group
 from duewheel.wheel.encoded import EncodingTarget, Part, Target
 
 # Rows are encoded ahead of their transaction. Once they are older than this, they are encoded

@@ -10,11 +10,11 @@ import structlog
 
 from duewheel.kafka.batch_encoder import encode
 from duewheel.kafka.compression import Compression
-from duewheel.kafka.park_or_dead_letter import TopicLookup
 from duewheel.kafka.receipts import Receipts
 from duewheel.kafka.target_metadata import TargetCatalog
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.columns import lengths
+from duewheel.wheel.dequeue.routing import TopicLookup
 from duewheel.wheel.encoded import Encoded, EncodingTarget, Target
 from duewheel.wheel.publisher_protocol import Prepared
 

@@ -10,7 +10,7 @@ Two sources:
                 rows. It begins with the commit: a start of the publisher may take longer, and the
                 rows that have waited would be delayed by the next trial, too
 
-`route` decides the outcome of the rows (park_or_dead_letter.py). Each change is logged once,
+The fate of their rows: wheel/dequeue/fate.py. Each change is logged once,
 however many rows it affects.
 """
 

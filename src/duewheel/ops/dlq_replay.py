@@ -28,7 +28,6 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt
 from duewheel.kafka import shard_settings
-from duewheel.kafka.unpublishable_rows import reason_text
 from duewheel.ops.acceptance import NOT_ALLOWED
 from duewheel.ops.dlq_list import CHUNK_RECORDS, DeadLetterReader, dead_letter_reader
 from duewheel.ops.positioned_writes import REFUSALS_MAX, PositionedWriter
@@ -40,6 +39,7 @@ from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.request.preview import previews_of
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.single_record import Header, encode
+from duewheel.wheel.dequeue.dead_letter_rows import reason_text
 from duewheel.wheel.encoded import Reason, Target
 
 log = structlog.get_logger(__name__)

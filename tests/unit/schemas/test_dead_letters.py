@@ -12,7 +12,6 @@ from kafka.record import MemoryRecords
 from tests.harness.deliveries import plain_deliveries
 
 from duewheel.checkpoints.dlq_replay_position import ReplayPosition
-from duewheel.kafka import unpublishable_rows
 from duewheel.schemas.batches import NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
@@ -23,6 +22,7 @@ from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.record_batch import seal, split
 from duewheel.schemas.wire.single_record import Header, encode, framed
 from duewheel.testing import suite_parameters
+from duewheel.wheel.dequeue import dead_letter_rows
 from duewheel.wheel.encoded import Reason, Target
 
 TIMERS, DEAD, STATE, REPLIES = "orders.delayed", "dead", "state", "replies"
@@ -74,7 +74,7 @@ def decoded(rows: Deliveries) -> list[Any]:
 def dead_lettered(rolled: bool = False) -> list[DeadLetter]:
     rows = deliveries(rolled)
     reason = np.full(2, Reason.UNKNOWN_TARGET_TOPIC, np.int32)
-    return letters_of(unpublishable_rows.dead_lettered(rows, reason, {"gone": Target(0, 0)}, DEAD))
+    return letters_of(dead_letter_rows.dead_lettered(rows, reason, {"gone": Target(0, 0)}, DEAD))
 
 
 def letters_of(rows: Deliveries) -> list[DeadLetter]:
@@ -227,7 +227,7 @@ def test_an_answer_is_replayed_as_it_was_to_the_reply_topic_and_to_no_other_clos
             answer=np.ones(2, np.bool_),
         )
         reason = np.full(2, Reason.UNKNOWN_TARGET_TOPIC, np.int32)
-        dead = unpublishable_rows.dead_lettered(rows, reason, {topic: Target(0, 0)}, DEAD)
+        dead = dead_letter_rows.dead_lettered(rows, reason, {topic: Target(0, 0)}, DEAD)
         return decoded(rows), letters_of(dead)
 
     for answer, letter in zip(*answers(REPLIES), strict=True):

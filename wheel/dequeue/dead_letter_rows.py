@@ -1,4 +1,4 @@
-"""Finds the rows that can never be published, each with its reason, and makes dead letters of them.
+"""Makes dead letters of rows that can never be published.
 
 - Such a row becomes a dead letter in its place, which keeps the order. Its headers: the user's,
   TIMER_ERROR_CODE, TIMER_ERROR, and those that a replay needs (schemas/dead_letters.py), which a
@@ -11,7 +11,7 @@ Pure functions over columns: no client, any thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -20,69 +20,13 @@ import pyarrow.compute as pc
 
 from duewheel.schemas import header_names as names
 from duewheel.schemas.arrays import Bool, Int32
-from duewheel.schemas.batches import NEVER, NO_KEY, NO_PARTITION, Deliveries
-from duewheel.schemas.columns import constant, join, lengths, scatter
+from duewheel.schemas.batches import NO_PARTITION, Deliveries
+from duewheel.schemas.columns import constant, join, scatter
 from duewheel.schemas.dead_letters import kept_headers
-from duewheel.schemas.wire.batch_header import HEADER_BYTES
-from duewheel.schemas.wire.copy_mac import HEADER_BYTES_MAX as MAC_HEADER_BYTES
-from duewheel.schemas.wire.record_batch import bytes_alone
 from duewheel.schemas.wire.varint import varint
 from duewheel.wheel.encoded import Reason, Target
 
-# A record and its added headers without the columns' own bytes: names, lengths, numbers.
-_OVERHEAD_BYTES_MAX = HEADER_BYTES + 160
 _TOPIC_SHOWN_MAX = 249  # Kafka's limit for a name; a longer one, a mistake, is shown in part
-
-
-def why_not(
-    deliveries: Deliveries, targets: Mapping[str, Target], refused: Sequence[bytes]
-) -> Int32:
-    """The Reason of each row, as a number; dead letters have none (see `stripped`).
-
-    Args:
-        deliveries: the rows.
-        targets: metadata of every used topic.
-        refused: sources of records that the broker has refused.
-    """
-    known = [targets.get(topic, Target(0, 0)) for topic in deliveries.targets]
-    per_target = deliveries.target
-    reason = np.array([t.refusal for t in known], np.int32)[per_target]
-    partitions = np.array([t.partitions for t in known], np.int32)[per_target]
-    key_required = np.array([t.key_required for t in known], np.bool_)[per_target]
-
-    def mark(rows: Bool, verdict: Reason) -> None:
-        reason[rows & (reason == Reason.NONE)] = verdict
-
-    mark(deliveries.target_partition >= partitions, Reason.BAD_TARGET_PARTITION)
-    mark(deliveries.target_partition < NO_PARTITION, Reason.BAD_TARGET_PARTITION)
-    mark(key_required & (deliveries.key_hash == NO_KEY), Reason.KEY_REQUIRED)
-    mark(too_large(deliveries, targets), Reason.RECORD_TOO_LARGE)
-    if refused:
-        sources = pa.array(refused, pa.large_binary())
-        mark(np.asarray(pc.is_in(deliveries.source, value_set=sources)), Reason.RECORD_REFUSED)
-    mark(deliveries.not_before_ms == NEVER, Reason.HOT_SLOT)
-    reason[deliveries.dead_letter] = Reason.NONE
-    return reason
-
-
-def too_large(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
-    """Rows that their topic refuses even in a batch of their own."""
-    limit_of = [targets.get(topic, Target(0, 0)).batch_bytes_max for topic in deliveries.targets]
-    limit = np.array(limit_of, np.int64)[deliveries.target]
-    columns = (
-        deliveries.key_value,
-        deliveries.headers,
-        deliveries.source,
-        deliveries.timer_id,
-    )
-    macs = np.where(deliveries.is_copy, MAC_HEADER_BYTES, 0)
-    at_most = _OVERHEAD_BYTES_MAX + sum((lengths(column) for column in columns), macs)
-    close = np.flatnonzero(at_most > limit)
-    rows = np.zeros(len(deliveries), np.bool_)
-    # The exact size costs as much as encoding: only where the bound does not decide.
-    if len(close):
-        rows[close] = bytes_alone(deliveries.take(close)) + macs[close] > limit[close]
-    return rows
 
 
 def dead_lettered(

@@ -3,8 +3,7 @@
 - The requested one; else by the key's hash; else a random one of those that take writes, the same
   for all such rows of a topic in one call.
 - A dead letter whose key's partition takes no writes goes to another one.
-- `without_target` finds the rows whose partition takes no writes for now; their outcome:
-  park_or_dead_letter.py.
+- `without_target` finds the rows whose partition takes no writes for now; their fate: fate.py.
 
 Pure functions over columns: no client, any thread.
 """

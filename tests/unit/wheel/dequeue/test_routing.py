@@ -12,7 +12,6 @@ from tests.harness.record_batches import batch, rows_of
 
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.leader_requests import Fetched
-from duewheel.kafka.park_or_dead_letter import Routed, route
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.columns import binary
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing
@@ -22,6 +21,7 @@ from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.record_batch import seal, split
 from duewheel.schemas.wire.record_codec import key_values
 from duewheel.wheel.dequeue.requeue import rolled_copies
+from duewheel.wheel.dequeue.routing import Routed, route
 from duewheel.wheel.encoded import EncodingTarget, Reason, Target
 
 ROOM = EncodingTarget(Target(1, 2_000), 2_000)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 from tests.harness.deliveries import rows
 
-from duewheel.kafka.unpublishable_rows import why_not
 from duewheel.schemas.batches import NO_KEY
+from duewheel.wheel.dequeue.fate import why_not
 from duewheel.wheel.encoded import Reason, Target
 
 

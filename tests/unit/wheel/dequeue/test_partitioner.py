@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 from tests.harness.deliveries import rows
 
-from duewheel.kafka.partitioner import grouped
 from duewheel.schemas.batches import NO_KEY, NO_PARTITION
+from duewheel.wheel.dequeue.partitioner import grouped
 from duewheel.wheel.encoded import Target
 
 TARGETS = {"orders": Target(5, 10_000), "bills": Target(3, 10_000)}

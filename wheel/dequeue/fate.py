@@ -1,0 +1,183 @@
+"""Decides the fate of each row that leaves the wheel, as one column, before anything is encoded.
+
+    DELIVER      to its target. Also a reply, and a copy that was made before: rolled, or a chase
+    PARK         its target partition takes no writes for now, or its receipt has no place: a copy
+                 waits in its timer topic (requeue.py), unless that refuses the copy
+    SPREAD       in excess of its slot (slot_overflow.py): a copy waits likewise; if its timer topic
+                 refuses the copy, the row is delivered now
+    DEAD_LETTER  ingest has rejected it; or it has a Reason: it can never be published, or cannot
+                 wait, and waiting for its target would delay every other row
+    KEEP         such a row, while the dead-letter topic takes none: it waits in its timer topic
+
+The column depends only on the rows, the time and the metadata of the topics. Encoding only reads it
+(routing.py). Decided earlier, without metadata: rows that are out or cancelled are dropped
+(pipeline.py), timers that are due beyond the window roll (roll_rule.py). Decided later: copies for
+a timer partition that takes no writes are held, whole batches at a time (kafka/held_queue.py).
+
+Pure functions over columns: no client, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from duewheel.schemas.arrays import Bool, Int32, Int64
+from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, NO_PARTITION, Deliveries
+from duewheel.schemas.columns import lengths
+from duewheel.schemas.wire.batch_header import HEADER_BYTES
+from duewheel.schemas.wire.copy_mac import HEADER_BYTES_MAX as MAC_HEADER_BYTES
+from duewheel.schemas.wire.record_batch import bytes_alone
+from duewheel.wheel.dequeue import requeue
+from duewheel.wheel.dequeue.partitioner import used_topics, without_target
+from duewheel.wheel.encoded import Reason, Target
+from duewheel.wheel.slot_overflow import spread_rows
+
+# A record and its added headers without the columns' own bytes: names, lengths, numbers.
+_OVERHEAD_BYTES_MAX = HEADER_BYTES + 160
+
+# The targets of these topics, and of all fetched before.
+Fetch = Callable[[Iterable[str]], Mapping[str, Target]]
+
+
+class Fate(IntEnum):
+    """The fate of one row: see the module's head."""
+
+    DELIVER = 0
+    PARK = 1
+    SPREAD = 2
+    DEAD_LETTER = 3
+    KEEP = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Fates:
+    """The fate of each row.
+
+    Attributes:
+        fate: a Fate, as a number.
+        reason: a Reason, as a number, of dead letters that ingest has not rejected.
+        not_before_ms: when a copy may leave, of rows that are parked or spread.
+    """
+
+    fate: Int32
+    reason: Int32
+    not_before_ms: Int64
+
+    def are(self, *fates: Fate) -> Bool:
+        """The rows with one of these fates."""
+        rows: Bool = np.logical_or.reduce([self.fate == fate for fate in fates])
+        return rows
+
+
+def decide(
+    deliveries: Deliveries,
+    fetch: Fetch,
+    refused: frozenset[bytes],
+    dead_letter_topic: str,
+    now_ms: int,
+    wait_ms: tuple[int, int],
+    without_receipt: Callable[[Deliveries, Fetch], Bool],
+) -> Fates:
+    """Decides the fate of each row.
+
+    Args:
+        deliveries: the rows.
+        fetch: called for the topics that rows name and, only if they are needed, for timer topics
+            and for `dead_letter_topic`.
+        refused: sources of records that the broker has refused.
+        dead_letter_topic: of unpublishable rows.
+        now_ms: from which parked rows wait.
+        wait_ms: the first wait, and the longest.
+        without_receipt: selects the rows whose receipt has no place for now.
+
+    Raises:
+        Exception: whatever `fetch` raises.
+    """
+    targets = fetch(used_topics(deliveries))
+    reason = why_not(deliveries, targets, list(refused))
+    waits = without_target(deliveries, targets) & (reason == Reason.NONE)
+    reason[waits & deliveries.answer] = Reason.TARGET_UNAVAILABLE
+    waits &= ~deliveries.answer
+    waits |= without_receipt(deliveries, fetch) & (reason == Reason.NONE)
+    spread = spread_rows(deliveries) & (reason == Reason.NONE)
+    # The later of the two: otherwise this row could overtake an earlier one of its key.
+    retry_ms = np.where(waits, now_ms + requeue.waits_ms(deliveries, wait_ms), ANY_TIME)
+    not_before_ms = np.maximum(retry_ms, np.where(spread, deliveries.not_before_ms, ANY_TIME))
+    back = waits | spread
+    if back.any():
+        copies = requeue.parked(deliveries, back, not_before_ms)
+        no_copy = back & (why_not(copies, fetch(_timer_topics(deliveries)), []) != Reason.NONE)
+        reason[no_copy & waits] = Reason.TARGET_UNAVAILABLE
+        back &= ~no_copy
+    fate = np.select(
+        [deliveries.dead_letter | (reason != Reason.NONE), back & waits, back],
+        [Fate.DEAD_LETTER, Fate.PARK, Fate.SPREAD],
+        Fate.DELIVER,
+    ).astype(np.int32)
+    letters = fate == Fate.DEAD_LETTER
+    if letters.any() and not fetch([dead_letter_topic])[dead_letter_topic].takes_letters:
+        targets = fetch(_timer_topics(deliveries))
+        exists = [not targets[topic].refusal for topic, _ in deliveries.source_partitions]
+        fate[letters & np.array(exists, np.bool_)[deliveries.source_partition]] = Fate.KEEP
+    return Fates(fate, reason, not_before_ms)
+
+
+def _timer_topics(deliveries: Deliveries) -> list[str]:
+    return [topic for topic, _ in deliveries.source_partitions]
+
+
+def why_not(
+    deliveries: Deliveries, targets: Mapping[str, Target], refused: Sequence[bytes]
+) -> Int32:
+    """The Reason why each row can never be published, as a number; dead letters have none.
+
+    Args:
+        deliveries: the rows.
+        targets: metadata of every used topic.
+        refused: sources of records that the broker has refused.
+    """
+    known = [targets.get(topic, Target(0, 0)) for topic in deliveries.targets]
+    per_target = deliveries.target
+    reason = np.array([t.refusal for t in known], np.int32)[per_target]
+    partitions = np.array([t.partitions for t in known], np.int32)[per_target]
+    key_required = np.array([t.key_required for t in known], np.bool_)[per_target]
+
+    def mark(rows: Bool, verdict: Reason) -> None:
+        reason[rows & (reason == Reason.NONE)] = verdict
+
+    mark(deliveries.target_partition >= partitions, Reason.BAD_TARGET_PARTITION)
+    mark(deliveries.target_partition < NO_PARTITION, Reason.BAD_TARGET_PARTITION)
+    mark(key_required & (deliveries.key_hash == NO_KEY), Reason.KEY_REQUIRED)
+    mark(too_large(deliveries, targets), Reason.RECORD_TOO_LARGE)
+    if refused:
+        sources = pa.array(refused, pa.large_binary())
+        mark(np.asarray(pc.is_in(deliveries.source, value_set=sources)), Reason.RECORD_REFUSED)
+    mark(deliveries.not_before_ms == NEVER, Reason.HOT_SLOT)
+    reason[deliveries.dead_letter] = Reason.NONE
+    return reason
+
+
+def too_large(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
+    """Rows that their topic refuses even in a batch of their own."""
+    limit_of = [targets.get(topic, Target(0, 0)).batch_bytes_max for topic in deliveries.targets]
+    limit = np.array(limit_of, np.int64)[deliveries.target]
+    columns = (
+        deliveries.key_value,
+        deliveries.headers,
+        deliveries.source,
+        deliveries.timer_id,
+    )
+    macs = np.where(deliveries.is_copy, MAC_HEADER_BYTES, 0)
+    at_most = _OVERHEAD_BYTES_MAX + sum((lengths(column) for column in columns), macs)
+    close = np.flatnonzero(at_most > limit)
+    rows = np.zeros(len(deliveries), np.bool_)
+    # The exact size costs as much as encoding: only where the bound does not decide.
+    if len(close):
+        rows[close] = bytes_alone(deliveries.take(close)) + macs[close] > limit[close]
+    return rows

@@ -1,0 +1,145 @@
+"""Addresses each row by its fate: to its target, its timer topic or the dead-letter topic.
+
+The fates are decided in fate.py. An error that a broker answers is decided elsewhere: a refused
+record alone in its batch becomes a dead letter, any other error of one partition means that it
+takes no writes for now (note_refusal in kafka/target_metadata.py).
+
+Pure functions over columns: no client, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from duewheel.errors import PublishDoubt
+from duewheel.schemas.arrays import Bool
+from duewheel.schemas.batches import Deliveries
+from duewheel.schemas.wire.copy_mac import signed
+from duewheel.wheel.dequeue import dead_letter_rows, requeue
+from duewheel.wheel.dequeue.fate import Fate, Fates, Fetch, decide, too_large
+from duewheel.wheel.encoded import Aside, EncodingTarget, Reason, Target
+
+# The metadata of these topics; raises if it has none.
+TopicLookup = Callable[[Sequence[str]], Mapping[str, EncodingTarget]]
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """The destinations of the rows of a transaction.
+
+    Attributes:
+        deliveries: in the order in which they came.
+        aside, used_targets: as in Encoded.
+    """
+
+    deliveries: Deliveries
+    aside: Aside
+    used_targets: Mapping[str, EncodingTarget]
+
+
+def _all_have_place(deliveries: Deliveries, _: Fetch) -> Bool:
+    return np.zeros(len(deliveries), np.bool_)
+
+
+def route(
+    deliveries: Deliveries,
+    lookup: TopicLookup,
+    refused: frozenset[bytes],
+    dead_letter_topic: str,
+    now_ms: int,
+    wait_ms: tuple[int, int] = requeue.WAIT_MS,
+    copy_key: bytes = b"",
+    without_receipt: Callable[[Deliveries, Fetch], Bool] = _all_have_place,
+) -> Routed:
+    """Decides the fates of the rows, and addresses them.
+
+    Args:
+        deliveries, refused, dead_letter_topic, now_ms, wait_ms, without_receipt: as in `decide`.
+        lookup: as `fetch` there.
+        copy_key: signs copies that become dead letters; their replay is a copy again.
+
+    Raises:
+        PublishDoubt: neither the dead-letter topic nor a row's timer topic exists.
+        Exception: whatever `lookup` raises.
+    """
+    used_targets = dict[str, EncodingTarget]()
+
+    def fetch(topics: Iterable[str]) -> dict[str, Target]:
+        """The targets of these topics, and of all fetched before."""
+        new = [topic for topic in dict.fromkeys(topics) if topic not in used_targets]
+        if new:
+            used_targets.update(lookup(new))
+        return targets_of(used_targets)
+
+    fates = decide(deliveries, fetch, refused, dead_letter_topic, now_ms, wait_ms, without_receipt)
+    targets = targets_of(used_targets)
+    back = fates.are(Fate.PARK, Fate.SPREAD)
+    if back.any():
+        deliveries = requeue.parked(deliveries, back, fates.not_before_ms)
+    dead = fates.reason != Reason.NONE
+    if dead.any():
+        deliveries = signed(deliveries, copy_key, dead)
+        deliveries = dead_letter_rows.dead_lettered(
+            deliveries, fates.reason, targets, dead_letter_topic
+        )
+    if deliveries.dead_letter.any():
+        deliveries = dead_letter_rows.to_dead_letters(deliveries, dead_letter_topic)
+        keep = fates.are(Fate.KEEP)
+        if keep.any():
+            deliveries = _kept(deliveries, keep, targets, now_ms, wait_ms)
+        deliveries = _fitted(deliveries, targets)
+    return Routed(deliveries, _aside(fates), used_targets)
+
+
+def _aside(fates: Fates) -> Aside:
+    if not fates.fate.any():
+        return Aside()
+    dead_lettered = fates.are(Fate.DEAD_LETTER) & (fates.reason != Reason.NONE)
+    counts = enumerate(np.bincount(fates.reason[dead_lettered]).tolist())
+    return Aside(
+        np.flatnonzero(fates.are(Fate.PARK, Fate.SPREAD)),
+        np.flatnonzero(fates.are(Fate.KEEP)),
+        np.flatnonzero(dead_lettered),
+        {Reason(number).name.lower(): count for number, count in counts if count},
+    )
+
+
+def targets_of(used_targets: Mapping[str, EncodingTarget]) -> dict[str, Target]:
+    """Their targets, without what only encoding needs."""
+    return {topic: one.target for topic, one in used_targets.items()}
+
+
+def _kept(
+    deliveries: Deliveries,
+    rows: Bool,
+    targets: Mapping[str, Target],
+    now_ms: int,
+    wait_ms: tuple[int, int],
+) -> Deliveries:
+    """The deliveries with these dead letters sent to their timer topics, to wait. A copy too large
+    for its timer topic is reduced to a pointer to the original.
+    """
+    waiting = requeue.waiting_letters(deliveries, rows, now_ms, wait_ms)
+    large = too_large(waiting, targets) & rows
+    if large.any():
+        deliveries = dead_letter_rows.stripped(deliveries, large)
+        waiting = requeue.waiting_letters(deliveries, rows, now_ms, wait_ms)
+    return waiting
+
+
+def _fitted(deliveries: Deliveries, targets: Mapping[str, Target]) -> Deliveries:
+    """The deliveries, each oversized dead letter reduced to a pointer to its original."""
+    leaving = deliveries.dead_letter & ~deliveries.is_copy
+    for index in np.unique(deliveries.target[leaving]).tolist():
+        topic = deliveries.targets[index]
+        if targets[topic].refusal:
+            raise PublishDoubt(
+                f"nothing was published: dead-letter topic {topic!r}: "
+                f"{targets[topic].refusal.name.lower()}, and the timer topics of its messages "
+                "do not exist either"
+            )
+    large = too_large(deliveries, targets) & leaving
+    return dead_letter_rows.stripped(deliveries, large) if large.any() else deliveries
