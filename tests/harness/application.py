@@ -12,6 +12,7 @@ from tests.harness.config_file import write_config
 from tests.harness.shared_broker import SharedBroker
 
 from duewheel import factory
+from duewheel.api.operations import Resharded
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.clock import SystemClock
@@ -84,7 +85,7 @@ class Application:
                 found[partition] = part
         return found
 
-    def reshard(self, to: int, *, dry_run: bool = False) -> dict[str, Any]:
+    def reshard(self, to: int, *, dry_run: bool = False) -> Resharded:
         return reshard.reshard(self.settings, to, dry_run=dry_run)
 
     def local(

@@ -97,7 +97,7 @@ def test_what_producers_compress_is_read_back_and_previewed(
     publisher.publish(None, replace(found, partitions=parts))
     publisher.close()
     shutil.rmtree(settings.storage.data_dir)
-    assert dry_run(settings)["pending_rows"] == 2
+    assert dry_run(settings).pending_rows == 2
 
 
 @pytest.mark.spark

@@ -74,7 +74,7 @@ def imported(
 ) -> dict[str, Any]:
     """The verdict of a run in this process."""
     file = io.BytesIO(content)
-    return import_lines(shard.settings, file, {}, Choice(name, **choice), chunk_lines)
+    return import_lines(shard.settings, file, {}, Choice(name, **choice), chunk_lines).as_json()
 
 
 def counts(verdict: dict[str, Any]) -> dict[str, int]:

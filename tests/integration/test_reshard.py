@@ -48,14 +48,14 @@ def test_partitions_move_unchanged_and_there_is_an_end_of_each_shard(
     assert told["shards"][1]["partitions"] == [f"{application.topic}-{n}" for n in (1, 3)]
     assert application.records() == {0: first}
     for to in (2, 4, 2):
-        told = application.reshard(to)
-        assert [len(shard["partitions"]) for shard in told["shards"]] == [4 // to] * to
+        done = application.reshard(to)
+        assert [len(shard.partitions) for shard in done.shards] == [4 // to] * to
         assert application.parts() == first.partitions
         records = application.records()
         assert {r.shards for r in records.values()} == {to}
         assert [r.sealed_for for r in records.values()] == [None] * to + [to] * (len(records) - to)
         assert {r.owner for r in records.values()} == {NOBODY}
-    assert application.reshard(2)["moved"] == 0
+    assert application.reshard(2).moved == 0
     assert application.records() == records  # nothing was written
 
     # A directory that served a shard that is no more does not go on from its copy.
@@ -106,7 +106,7 @@ def test_killed_in_between_it_is_finished_or_undone(
     killed_at(application, monkeypatch, "record_key", 1)  # all are sealed, and the records are made
     records = application.records()
     assert [r.sealed_for for r in records.values()] == [1, 1]
-    assert application.reshard(2)["moved"] == 0
+    assert application.reshard(2).moved == 0
     records = application.records()
     assert [(r.shards, r.sealed_for) for r in records.values()] == [(2, None)] * 2
     assert application.parts() == first.partitions
@@ -146,11 +146,11 @@ def test_settings_changed_half_way_through_a_reshard_are_kept_by_its_undo(
             reconfigure.reconfigure(shorter, dry_run=dry_run)
     with monkeypatch.context() as patch:
         patch.setattr(reconfigure, "all_shards", lambda _: {})  # it had looked before the seal
-        assert reconfigure.reconfigure(shorter, dry_run=False)["changes"]
+        assert reconfigure.reconfigure(shorter, dry_run=False).changes
     for _ in range(2):
         with pytest.raises(RecoveryRefused, match=r"differ in roll_window.*--to 2` gives each"):
             application.reshard(4)
-    assert application.reshard(2)["moved"] == 0
+    assert application.reshard(2).moved == 0
     after = application.records()
     assert [after[n].sealed_for for n in (0, 1)] == [None, None]
     assert after[0].epochs == before[0].epochs
@@ -228,7 +228,7 @@ def test_what_cannot_be_dealt_is_left_alone(application: Application) -> None:
         application.reshard(5)
     assert application.records() == before
     # What stands further apart than a ring comes together, too.
-    assert application.reshard(1)["moved"] == 2
+    assert application.reshard(1).moved == 2
 
 
 def test_a_shard_of_several_reads_a_partition_that_is_added(application: Application) -> None:

@@ -89,19 +89,17 @@ def import_file(
 
     with opened(file) as lines:
         verdict = import_lines(settings, lines, defaults, Choice(**choice))
-    shown = dict(verdict)
     if output != "json":
-        for each in shown.pop("refused_first"):
-            click.echo(printable("refused: line {line}  {code}  {reason}".format(**each)))
-        shown["missing_targets"] = ", ".join(verdict["missing_targets"]) or None
-    show(shown, output)
-    if not verdict["complete"]:
+        for each in verdict.refused_first:
+            click.echo(printable(f"refused: line {each.line}  {each.code}  {each.reason}"))
+    show(verdict, output, without=() if output == "json" else ("refused_first",))
+    if not verdict.complete:
         text = (
             "stopped before the first refused line: change the settings or the line and run it "
             "again, or leave such lines out with --skip-refused"
         )
         click.echo(f"duewheel: {text}", err=True)
-    return 1 if verdict["refused"] else 0
+    return 1 if verdict.refused else 0
 
 
 @contextmanager

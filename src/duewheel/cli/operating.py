@@ -162,7 +162,7 @@ def reconfigure(
         show(change.accept_loss(settings, lost, dry_run=dry_run), output)
         return
     result = change.reconfigure(settings, dry_run=dry_run, rotate_key=rotate_key)
-    if output == "text" and not result["changes"] and not rotate_key:
+    if output == "text" and not result.changes and not rotate_key:
         click.echo("the shard has these settings already: nothing to change")
     else:
         show(result, output)
@@ -183,7 +183,7 @@ def reshard(settings: Settings, to: int, *, dry_run: bool, output: str) -> None:
     from duewheel.ops.reshard import reshard as run_reshard
 
     result = run_reshard(settings, to, dry_run=dry_run)
-    if output == "text" and result["from_shards"] == to:
+    if output == "text" and result.from_shards == to:
         click.echo(f"there are {to} shards")
     else:
         show(result, output)

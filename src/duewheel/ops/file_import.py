@@ -22,6 +22,7 @@ from itertools import islice
 from typing import Any, BinaryIO
 
 from duewheel import factory
+from duewheel.api.operations import FileImported, RefusedLine
 from duewheel.checkpoints.import_position import ImportPosition, key_of
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
@@ -75,7 +76,7 @@ def import_lines(
     defaults: Mapping[str, Any],
     choice: Choice,
     chunk_lines: int = _CHUNK_LINES,
-) -> dict[str, Any]:
+) -> FileImported:
     """Sends the lines that are not sent yet.
 
     Args:
@@ -84,12 +85,6 @@ def import_lines(
         defaults: fields of all lines that do not have them.
         choice: how.
         chunk_lines: the most lines of a transaction.
-
-    Returns:
-        The verdict, ready for JSON: name, dry_run, complete, already_done, read, written (timers),
-        cancelled (cancels), past_due (of those written), refused (by code), refused_first,
-        earliest_due_ms, latest_due_ms, targets (timers by topic), missing_targets. After a dry run
-        these are the figures of a run.
 
     Raises:
         ConfigError: the file does not begin with the lines that this import has sent, or a topic is
@@ -141,7 +136,7 @@ class _Tally:
     cancelled: int = 0
     past_due: int = 0
     refused: Counter[str] = field(default_factory=Counter)
-    refused_first: list[dict[str, Any]] = field(default_factory=list)
+    refused_first: list[RefusedLine] = field(default_factory=list)
     targets: Counter[str] = field(default_factory=Counter)
     due_ms: tuple[int, int] | None = None  # the earliest, the latest
 
@@ -169,8 +164,8 @@ class _Tally:
         """Counts a line that ingest would reject."""
         self.refused[rejection.code] += 1
         if len(self.refused_first) < _SHOWN_MAX:
-            why = {"code": rejection.code, "reason": rejection.reason}
-            self.refused_first.append({"line": line.number, **why})
+            refused = RefusedLine(line=line.number, code=rejection.code, reason=rejection.reason)
+            self.refused_first.append(refused)
 
 
 class _Import:
@@ -205,7 +200,7 @@ class _Import:
         """Closes the clients."""
         self._writer.close()
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> FileImported:
         """Sends up to the end of the file, or to the first line that is refused."""
         self._targets([self._settings.state_topic])
         self._position = self._take_over()
@@ -222,22 +217,22 @@ class _Import:
         first, last = tally.due_ms or (None, None)
         targets = self._writer.resolve(tally.targets)
         missing = (t for t, target in targets.items() if target.refusal is not Reason.NONE)
-        return {
-            "name": self._choice.name,
-            "dry_run": self._choice.dry_run,
-            "complete": complete,
-            "already_done": already_done,
-            "read": tally.read,
-            "written": tally.written,
-            "cancelled": tally.cancelled,
-            "past_due": tally.past_due,
-            "refused": dict(tally.refused),
-            "refused_first": tally.refused_first,
-            "earliest_due_ms": first,
-            "latest_due_ms": last,
-            "targets": dict(tally.targets.most_common()),
-            "missing_targets": sorted(missing),
-        }
+        return FileImported(
+            name=self._choice.name,
+            dry_run=self._choice.dry_run,
+            complete=complete,
+            already_done=already_done,
+            read=tally.read,
+            written=tally.written,
+            cancelled=tally.cancelled,
+            past_due=tally.past_due,
+            refused=dict(tally.refused),
+            refused_first=tally.refused_first,
+            earliest_due_ms=first,
+            latest_due_ms=last,
+            targets=dict(tally.targets.most_common()),
+            missing_targets=sorted(missing),
+        )
 
     def _take_over(self) -> ImportPosition:
         """Fences every other run of this import, then returns the position."""

@@ -12,11 +12,17 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
 
 from duewheel import factory
+from duewheel.api.operations import (
+    LossAccepted,
+    LostPartition,
+    Reconfigured,
+    SettingChange,
+    Skipped,
+)
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.file_lock import lock_is_held
 from duewheel.checkpoints.ownership import require_not_sealed
@@ -34,8 +40,8 @@ from duewheel.osutil.signals import stop_signals
 from duewheel.runtime import wanted_settings
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
-from duewheel.wheel.admin.accept_loss import KafkaTopics, Losses, accept, losses
-from duewheel.wheel.admin.change_settings import Plan, Rotation, commit, plan, take
+from duewheel.wheel.admin.accept_loss import KafkaTopics, accept, losses
+from duewheel.wheel.admin.change_settings import Rotation, commit, plan, take
 from duewheel.wheel.admin.change_settings import skip as plan_skip
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import DataDirectory, hold_role
@@ -44,19 +50,13 @@ _TAKEN_S = 60.0  # a transaction in doubt, and a start, take a few seconds
 _POLL_S = 0.05
 
 
-def reconfigure(settings: Settings, *, dry_run: bool, rotate_key: bool = False) -> dict[str, Any]:
+def reconfigure(settings: Settings, *, dry_run: bool, rotate_key: bool = False) -> Reconfigured:
     """Starts a settings epoch with `settings`, for rows that ingest has not parsed yet.
 
     Args:
         settings: of the shard, which takes them while it runs, from its own configuration.
         dry_run: only report the changes.
         rotate_key: draw a new key for the MACs of copies.
-
-    Returns:
-        dry_run; changes: {setting: {"old", "new"}} as `setting_names.changed` has them, empty if
-        the shard has these settings already;
-        since: {"topic-partition": first offset of the new epoch}; epochs: the number of epochs
-        after the change; dropped: how many old epochs were dropped; key_rotated.
 
     Raises:
         Locked: a process of the shard runs, and a key is to be rotated.
@@ -91,7 +91,16 @@ def reconfigure(settings: Settings, *, dry_run: bool, rotate_key: bool = False) 
         elif (planned.changes or rotate_key) and not dry_run:
             with _alone(settings) as directory:
                 planned = take(directory, publisher, config, offsets_at, rotation=rotation)
-    return {**_plan_report(planned, settings, dry_run=dry_run), "key_rotated": rotate_key}
+    old = planned.committed.epochs.newest.values
+    changes = setting_names.changed(old, settings, factory.slot_values(settings))
+    return Reconfigured(
+        dry_run=dry_run,
+        changes={name: SettingChange(**change) for name, change in changes.items()},
+        since={_name(place): offset for place, offset in sorted(planned.since.items())},
+        epochs=len(planned.progress.epochs),
+        dropped=planned.dropped,
+        key_rotated=rotate_key,
+    )
 
 
 def _request(settings: Settings, publisher: KafkaPublisher) -> Progress:
@@ -121,16 +130,13 @@ def _request(settings: Settings, publisher: KafkaPublisher) -> Progress:
     return progress
 
 
-def skip(settings: Settings, named: Sequence[str], *, dry_run: bool) -> dict[str, Any]:
+def skip(settings: Settings, named: Sequence[str], *, dry_run: bool) -> Skipped:
     """Makes dead letters of these records without parsing them, because ingest fails on them.
 
     Args:
         settings: of the shard.
         named: "topic-partition@offset" each.
         dry_run: only report what would be skipped.
-
-    Returns:
-        dry_run; skipped: {"topic-partition": offsets}, including those of earlier runs.
 
     Raises:
         Locked, KafkaUnavailable: as `reconfigure`.
@@ -156,23 +162,17 @@ def skip(settings: Settings, named: Sequence[str], *, dry_run: bool) -> dict[str
                 wanted = planned(progress)
                 assert progress is not None, "planned would have refused"
                 commit(directory, publisher, progress, wanted)
-    skipped = wanted.epochs.skipped.items()
-    return {
-        "dry_run": dry_run,
-        "skipped": {f"{topic}-{number}": list(o) for (topic, number), o in sorted(skipped)},
-    }
+    skipped = sorted(wanted.epochs.skipped.items())
+    return Skipped(dry_run=dry_run, skipped={_name(place): list(o) for place, o in skipped})
 
 
-def accept_loss(settings: Settings, named: Sequence[str], *, dry_run: bool) -> dict[str, Any]:
+def accept_loss(settings: Settings, named: Sequence[str], *, dry_run: bool) -> LossAccepted:
     """Accepts that the shard continues without the lost records of these timer partitions.
 
     Args:
         settings: of the shard.
         named: "topic-partition" each.
         dry_run: only report what is lost.
-
-    Returns:
-        dry_run; accepted: {"topic-partition": {kind, was, start, unread}} as in `Loss`.
 
     Raises:
         Locked, KafkaUnavailable: as `reconfigure`.
@@ -190,7 +190,8 @@ def accept_loss(settings: Settings, named: Sequence[str], *, dry_run: bool) -> d
                 progress, accepted = losses(partitions, taken, _seen(settings), config, topics)
                 accept(directory, publisher, progress, accepted, topics.ids)
                 _make_durable(directory)
-    return {"dry_run": dry_run, "accepted": _losses_report(accepted)}
+    lost = {_name(place): LostPartition(**asdict(loss)) for place, loss in sorted(accepted.items())}
+    return LossAccepted(dry_run=dry_run, accepted=lost)
 
 
 @contextmanager
@@ -260,27 +261,5 @@ def _named(name: str) -> TopicPartition | None:
     return (topic, int(number)) if is_named else None
 
 
-# ---- the output ---------------------------------------------------------------------------------
-
-
-def _plan_report(planned: Plan, settings: Settings, *, dry_run: bool) -> dict[str, Any]:
-    old = planned.committed.epochs.newest.values
-    return {
-        "dry_run": dry_run,
-        "changes": setting_names.changed(old, settings, factory.slot_values(settings)),
-        "since": {f"{topic}-{number}": o for (topic, number), o in sorted(planned.since.items())},
-        "epochs": len(planned.progress.epochs),
-        "dropped": planned.dropped,
-    }
-
-
-def _losses_report(accepted: Losses) -> dict[str, dict[str, Any]]:
-    return {
-        f"{topic}-{number}": {
-            "kind": loss.kind,
-            "was": loss.was,
-            "start": loss.start,
-            "unread": loss.unread,
-        }
-        for (topic, number), loss in sorted(accepted.items())
-    }
+def _name(partition: TopicPartition) -> str:
+    return f"{partition[0]}-{partition[1]}"

@@ -16,12 +16,12 @@ import functools
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import structlog
 
 from duewheel import factory
+from duewheel.api.operations import StartPreview
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.file_lock import lock_is_held
 from duewheel.checkpoints.ownership import require_own_files, require_same_settings
@@ -58,14 +58,8 @@ class Reread:
     pending: int = 0
 
 
-def dry_run(settings: Settings) -> dict[str, Any]:
+def dry_run(settings: Settings) -> StartPreview:
     """Previews the next start.
-
-    Returns:
-        dry_run; case, keep: as in checkpoints/recovery_decision.py. start_offsets:
-        {"topic-partition": next offset that ingest reads}. rows_to_read: messages from there up to
-        C; done_rows of them are delivered and would be dropped, pending_rows would be placed again.
-        took_s: of this preview.
 
     Raises:
         ConfigError: the data directory has another geometry, or a topic is missing.
@@ -82,16 +76,16 @@ def dry_run(settings: Settings) -> dict[str, Any]:
             case, keep = decision.case, decision.keep
             starts = _starts(settings, admin, progress, local, decision)
             reread = _classify_rows(settings, admin, progress, starts, decision.close.marks)
-    return {
-        "dry_run": True,
-        "case": case,
-        "keep": keep.name.lower(),
-        "start_offsets": {f"{topic}-{number}": o for (topic, number), o in sorted(starts.items())},
-        "rows_to_read": reread.done + reread.pending,
-        "done_rows": reread.done,
-        "pending_rows": reread.pending,
-        "took_s": round(time.monotonic() - begun_s, 3),
-    }
+    return StartPreview(
+        dry_run=True,
+        case=case,
+        keep=keep.name.lower(),
+        start_offsets={f"{topic}-{number}": o for (topic, number), o in sorted(starts.items())},
+        rows_to_read=reread.done + reread.pending,
+        done_rows=reread.done,
+        pending_rows=reread.pending,
+        took_s=round(time.monotonic() - begun_s, 3),
+    )
 
 
 def _admin(settings: Settings) -> KafkaAdmin:

@@ -26,11 +26,12 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
 from duewheel import factory
+from duewheel.api.operations import NewShard, Resharded
 from duewheel.backoff import Backoff
 from duewheel.checkpoints.config_epochs import PRECISION
 from duewheel.checkpoints.progress import Progress, record_key, shard_of
@@ -67,18 +68,13 @@ BACKOFF_MS = 50, 1_000  # between attempts; random, because two equal rhythms wo
 log = structlog.get_logger(__name__)
 
 
-def reshard(settings: Settings, to: int, *, dry_run: bool) -> dict[str, Any]:
+def reshard(settings: Settings, to: int, *, dry_run: bool) -> Resharded:
     """Reassigns the partitions of all shards to `to` shards.
 
     Args:
         settings: name the application and its Kafka; [shard] is ignored.
         to: the new number of shards.
         dry_run: only report the new assignment.
-
-    Returns:
-        dry_run; from_shards, to_shards; moved: how many partitions change their shard; shards: for
-        each new shard its partitions, until when they are delivered, and how far apart they are in
-        that; took_s.
 
     Raises:
         ConfigError: no shard has a record.
@@ -96,7 +92,7 @@ def reshard(settings: Settings, to: int, *, dry_run: bool) -> dict[str, Any]:
         result = Reassignment(kafka, to, Backoff(clock, random.Random(), *BACKOFF_MS)).run(
             dry_run=dry_run
         )
-    return {"dry_run": dry_run, **result, "took_s": round(time.monotonic() - begun_s, 3)}
+    return result.model_copy(update={"took_s": round(time.monotonic() - begun_s, 3)})
 
 
 class ReshardCluster(Protocol):
@@ -158,10 +154,10 @@ class Reassignment:
         self._cluster, self._to, self._backoff = cluster, to, backoff
         self._random_bits = random_bits
 
-    def run(self, *, dry_run: bool) -> dict[str, Any]:
+    def run(self, *, dry_run: bool) -> Resharded:
         """Runs all steps; none in a dry run or without a change. See `reshard`."""
         old = self._load_records(past_open=False)
-        report = _report(len(old), self._reassigned(old))
+        report = _report(len(old), self._reassigned(old), dry_run=dry_run)
         begun = any(written.progress.sealed_for is not None for written in old)
         if dry_run or (len(old) == self._to and not begun):
             return report
@@ -182,7 +178,7 @@ class Reassignment:
             }
         )
         log.info("partitions are reassigned", from_shards=count, to_shards=self._to)
-        return _report(count, records)
+        return _report(count, records, dry_run=False)
 
     def _reassigned(self, old: Sequence[ShardRecord]) -> list[Progress]:
         """Builds the records of the new shards; an undo returns the old ones."""
@@ -320,27 +316,27 @@ class _Kafka:
         return factory.publisher(self._settings, self._clock, shard)
 
 
-def _report(count: int, records: Sequence[Progress]) -> dict[str, Any]:
-    """The output of the command, without took_s."""
+def _report(count: int, records: Sequence[Progress], *, dry_run: bool) -> Resharded:
     moved = sum(
         shard_of(partition, count) != record.shard
         for record in records
         for partition in record.partitions
     )
-    return {
-        "from_shards": count,
-        "to_shards": len(records),
-        "moved": moved,
-        "shards": [_shard_report(record) for record in records],
-    }
+    return Resharded(
+        dry_run=dry_run,
+        from_shards=count,
+        to_shards=len(records),
+        moved=moved,
+        shards=[_new_shard(record) for record in records],
+    )
 
 
-def _shard_report(record: Progress) -> dict[str, Any]:
+def _new_shard(record: Progress) -> NewShard:
     precision_ms = int(record.epochs.newest.values[PRECISION])
     newest = max(part.delivered_slot for part in record.partitions.values())
-    return {
-        "shard": record.shard,
-        "partitions": [f"{topic}-{number}" for topic, number in sorted(record.partitions)],
-        "delivered_until_ms": record.delivered_slot * precision_ms,
-        "apart_ms": (newest - record.delivered_slot) * precision_ms,
-    }
+    return NewShard(
+        shard=record.shard,
+        partitions=[f"{topic}-{number}" for topic, number in sorted(record.partitions)],
+        delivered_until_ms=record.delivered_slot * precision_ms,
+        apart_ms=(newest - record.delivered_slot) * precision_ms,
+    )
