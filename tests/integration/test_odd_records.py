@@ -126,6 +126,6 @@ def test_topic_read_shows_odd_names_escaped_and_goes_on(
     produce(servers, topic, record(b"k", b"last"))
     settings = load(write_config(tmp_path, servers, topic))
     rows = list(records_of(settings, topic, Bound(offset=0), follow=False))
-    assert [row["value"] for row in rows] == ["v", "last"]
-    assert rows[0]["headers"][0] == ("\\xff\\xfe name", "\\xff")
-    assert json.dumps(rows).isascii()
+    assert [row.value for row in rows] == ["v", "last"]
+    assert rows[0].headers[0] == ("\\xff\\xfe name", "\\xff")
+    assert json.dumps([row.as_json() for row in rows]).isascii()

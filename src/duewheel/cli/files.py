@@ -53,6 +53,7 @@ def require_file(file: str | None, import_name: str | None, *, has_choice: bool)
 
 def send_file(settings: Settings, file: str, defaults: Mapping[str, Any], output: str) -> int:
     """Runs `send --file` without a name; returns its exit code."""
+    from duewheel.api.changes import FailedLine
     from duewheel.ops.send_lines import send_lines
 
     written = refused = line = 0
@@ -61,14 +62,14 @@ def send_file(settings: Settings, file: str, defaults: Mapping[str, Any], output
         text = TextIOWrapper(lines, "utf-8", errors="surrogateescape")
         try:
             for row in send_lines(settings, text, defaults):
-                line = row["line"]
-                if "error" in row:
+                line = row.line
+                if isinstance(row, FailedLine):
                     refused += 1
-                    click.echo(f"duewheel: line {line}: {row['error']}", err=True)
+                    click.echo(f"duewheel: line {line}: {row.error}", err=True)
                 else:
                     written += 1
                 if output == "json":
-                    click.echo(json.dumps(row))
+                    click.echo(json.dumps(row.as_json()))
         except (KafkaUnavailable, Unacknowledged) as error:
             so_far = f"{written} written, {refused} refused, up to line {line}"
             raise Unacknowledged(f"{so_far}; lines behind it may be written: {error}") from error

@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,6 +21,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
 if TYPE_CHECKING:
+    from duewheel.api.records import ReadRecord
     from duewheel.kafka.admin import KafkaAdmin
     from duewheel.kafka.topic_requirements import TopicFinding
 
@@ -98,26 +99,25 @@ def read(
         if follow or since is not None:
             raise ConfigError("--for-send reads the whole topic: without --follow and --from")
         for line in islice(lines_to_send(settings, name), limit):
-            click.echo(json.dumps(line))
+            click.echo(json.dumps(line.model_dump(exclude_unset=True)))
         return
     bound = None if since is None else Bound.parse("--from", since)
     if bound is None and not follow:
         bound = BEGINNING
     rows = records_of(settings, name, bound, follow=follow)
     for row in islice(rows, limit):
-        click.echo(json.dumps(row) if output == "json" else _line(row))
+        click.echo(json.dumps(row.as_json()) if output == "json" else _line(row))
         sys.stdout.flush()
 
 
-def _line(row: dict[str, Any]) -> str:
-    key = row.get("key", row.get("key_base64"))
-    value = row["value"]
+def _line(row: ReadRecord) -> str:
+    key = row.key_base64 if row.key is None else row.key
     parts = [
-        utc_text(row["timestamp_ms"]),
-        f"{row['partition']}@{row['offset']}",
-        "" if row["late_ms"] is None else f"{about(row['late_ms'])} late",
+        utc_text(row.timestamp_ms),
+        f"{row.partition}@{row.offset}",
+        "" if row.late_ms is None else f"{about(row.late_ms)} late",
         "no key" if key is None else f"key {key}",
-        "no value" if value is None else value[:_VALUE_CHARACTERS_MAX],
+        "no value" if row.value is None else row.value[:_VALUE_CHARACTERS_MAX],
     ]
     return printable("  ".join(filter(None, parts)))
 

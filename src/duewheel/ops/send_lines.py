@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from contextlib import closing
 from typing import Any
 
+from duewheel.api.changes import FailedLine, SentLine
 from duewheel.client import Timer
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
@@ -30,7 +31,7 @@ from duewheel.ops.timer_lines import fields_of, is_copy, new_timer
 
 def send_lines(
     settings: Settings, lines: Iterable[str], defaults: Mapping[str, Any]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[SentLine | FailedLine]:
     """Writes a timer for each line, and waits for Kafka's acknowledgements.
 
     Args:
@@ -39,7 +40,7 @@ def send_lines(
         defaults: fields of all lines that do not have them.
 
     Yields:
-        For each line its number, and the result of `changes.send` or `error`; in their order.
+        Each line's result, in their order.
 
     Raises:
         KafkaUnavailable: no broker answers.
@@ -71,8 +72,8 @@ def _timer(line: str, defaults: Mapping[str, Any]) -> NewTimer:
     return new_timer(fields)
 
 
-def _result(settings: Settings, number: int, request: Future[Timer] | str) -> dict[str, Any]:
+def _result(settings: Settings, number: int, request: Future[Timer] | str) -> SentLine | FailedLine:
     if isinstance(request, str):
-        return {"line": number, "error": request}
+        return FailedLine(line=number, error=request)
     with acknowledging(settings):
-        return {"line": number, **scheduled(request.result(ACKNOWLEDGED_S)).as_json()}
+        return SentLine(line=number, **scheduled(request.result(ACKNOWLEDGED_S)).as_json())

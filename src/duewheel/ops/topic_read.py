@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
+from duewheel.api.records import ReadRecord
 from duewheel.config.settings import Settings
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.log.bounds import Bound
@@ -14,6 +14,7 @@ from duewheel.kafka.log.ends import EARLIEST, LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record, shown
 from duewheel.ops.listed_timers import key_shown
+from duewheel.ops.timer_lines import CopiedHeader, CopiedLine, CopiedRecord
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.header_names import DUE_MS
 
@@ -23,7 +24,7 @@ _Offsets = dict[TopicPartition, int]
 
 def records_of(
     settings: Settings, topic: str, since: Bound | None, *, follow: bool
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[ReadRecord]:
     """Yields committed records; those read at once are in the order of their timestamps.
 
     Args:
@@ -49,7 +50,7 @@ def records_of(
             yield from _rows(reader.poll(ends))
 
 
-def lines_to_send(settings: Settings, topic: str) -> Iterator[dict[str, Any]]:
+def lines_to_send(settings: Settings, topic: str) -> Iterator[CopiedLine]:
     """Yields the newest record of each key, as lines for `duewheel send --file --name`.
 
     A topic of another delay service, such as etf1's or Karafka's, is compacted: an older record of
@@ -69,7 +70,7 @@ def lines_to_send(settings: Settings, topic: str) -> Iterator[dict[str, Any]]:
             for record in records:
                 is_newest = newest[record.partition, record.key] == record.offset
                 if record.value is not None and (is_newest or record.key is None):
-                    yield {"record": _copy(record, len(bounds))}
+                    yield CopiedLine(record=_copy(record, len(bounds)))
 
 
 @contextmanager
@@ -81,38 +82,38 @@ def _opened(settings: Settings, topic: str) -> Iterator[tuple[LogReader, _Offset
         yield reader, reader.offsets(places, EARLIEST), reader.offsets(places, LATEST)
 
 
-def _copy(record: Record, partitions: int) -> dict[str, Any]:
-    """The fields of CopiedRecord (timer_lines.py)."""
-    headers = [{"name": name, "value_base64": _encoded(value)} for name, value in record.headers]
-    return {
-        "partition": record.partition,
-        "partitions": partitions,
-        "key_base64": _encoded(record.key),
-        "value_base64": _encoded(record.value),
-        "headers": headers,
-    }
+def _copy(record: Record, partitions: int) -> CopiedRecord:
+    return CopiedRecord(
+        key_base64=_encoded(record.key),
+        value_base64=_encoded(record.value),
+        headers=[
+            CopiedHeader(name=name, value_base64=_encoded(value)) for name, value in record.headers
+        ],
+        partition=record.partition,
+        partitions=partitions,
+    )
 
 
 def _encoded(octets: bytes | None) -> str | None:
     return None if octets is None else base64.b64encode(octets).decode()
 
 
-def _rows(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
+def _rows(records: Iterable[Record]) -> Iterator[ReadRecord]:
     return map(_row, sorted(records, key=lambda each: each.timestamp_ms))
 
 
-def _row(record: Record) -> dict[str, Any]:
+def _row(record: Record) -> ReadRecord:
     due_ms = dict(record.headers).get(DUE_MS) or b""
     is_due = due_ms.isdigit() and len(due_ms) < _DIGITS_MAX  # any producer may have written it
-    return {
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp_ms,
+    return ReadRecord(
+        partition=record.partition,
+        offset=record.offset,
+        timestamp_ms=record.timestamp_ms,
         **key_shown(record.key),
-        "value": _text(record.value),
-        "headers": [(shown(name), _text(value)) for name, value in record.headers],
-        "late_ms": record.timestamp_ms - int(due_ms) if is_due else None,
-    }
+        value=_text(record.value),
+        headers=[(shown(name), _text(value)) for name, value in record.headers],
+        late_ms=record.timestamp_ms - int(due_ms) if is_due else None,
+    )
 
 
 def _text(value: bytes | None) -> str | None:

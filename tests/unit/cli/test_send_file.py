@@ -9,18 +9,25 @@ from typing import Any
 import pytest
 from tests.harness.served import settings_of
 
+from duewheel.api.changes import FailedLine, SentLine
 from duewheel.cli.files import opened, send_file
 from duewheel.errors import ConfigError, KafkaUnavailable, Unacknowledged
 from duewheel.ops import send_lines
 
 
+def sent(line: int) -> SentLine:
+    return SentLine(
+        line=line, id="a", timer_topic="timers", partition=0, offset=line, due_ms=7, handle="h"
+    )
+
+
 def test_the_last_line_that_is_written_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: Any) -> Iterator[dict[str, Any]]:
-        yield {"line": 1, "id": "a"}
-        yield {"line": 3, "error": "no JSON"}
-        yield {"line": 4, "id": "b"}
+    def fails(*_: Any) -> Iterator[SentLine | FailedLine]:
+        yield sent(1)
+        yield FailedLine(line=3, error="no JSON")
+        yield sent(4)
         raise KafkaUnavailable("no broker answers")
 
     monkeypatch.setattr(send_lines, "send_lines", fails)
