@@ -21,9 +21,9 @@ from tests.harness.whole_shard import WholeShard, schedule
 from duewheel import factory
 from duewheel.checkpoints.progress import PartitionProgress
 from duewheel.client import DelayProducer
+from duewheel.config.bounds import Bound
 from duewheel.doctor.topics import as_finding
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.log.bounds import Bound
 from duewheel.ops.dlq_list import list_letters
 from duewheel.ops.recovery_preview import dry_run
 from duewheel.runtime.dequeue_process import init_progress

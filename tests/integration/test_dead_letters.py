@@ -19,11 +19,11 @@ from tests.harness.topics import alter
 
 from duewheel import factory
 from duewheel.clock import SystemClock
+from duewheel.config.bounds import Bound
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, PublishDoubt
 from duewheel.kafka import transactional_producer
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.log.bounds import Bound
 from duewheel.kafka.transactional_producer import transact
 from duewheel.ops.dlq_list import list_letters, one_letter
 from duewheel.schemas.wire.single_record import Header

@@ -17,11 +17,11 @@ from tests.harness.shared_broker import SharedBroker
 
 from duewheel.client import Answer, DelayProducer
 from duewheel.client.handle import RecallHandle
+from duewheel.config.bounds import Bound
 from duewheel.config.settings import load
 from duewheel.errors import InvalidTimer
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.log.bounds import Bound
 from duewheel.kafka.log.ends import EARLIEST, LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.ops.topic_read import records_of

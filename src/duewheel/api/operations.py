@@ -108,3 +108,39 @@ class FileImported(Result):
     latest_due_ms: int | None
     targets: dict[str, int] = Field(description="timers by target")
     missing_targets: list[str]
+
+
+class FileFinding(Result):
+    """A contradiction in the files of a data directory."""
+
+    file: str
+    offset: int
+    code: str
+    detail: str
+
+
+class CheckedFiles(Result):
+    """The verdict on all files of a data directory."""
+
+    ok: bool
+    records: int
+    findings: list[FileFinding]
+
+
+class ExaminedTopic(Result):
+    """A line about a topic, or about one of its settings."""
+
+    topic: str
+    state: str = Field(description="created, found, missing, or what is wrong with a setting")
+    setting: str
+    wanted: str
+    actual: str
+    reason: str
+    remedy: str = Field(description="name=value for kafka-configs.sh; empty: no setting helps")
+
+
+class CreatedTopic(Result):
+    """A topic that was created, or found."""
+
+    topic: str
+    state: str

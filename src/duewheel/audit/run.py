@@ -32,13 +32,13 @@ from duewheel.audit.validation import AuditValidator
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import Progress
+from duewheel.config.bounds import Bound
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.log.bounds import Bound
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topic_discovery import TakenTopics, discover, require_some

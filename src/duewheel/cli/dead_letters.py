@@ -37,7 +37,7 @@ def dlq_list(
 
     If more follow, a line on stderr says how to list them.
     """
-    from duewheel.kafka.log.bounds import Bound
+    from duewheel.config.bounds import Bound
     from duewheel.ops.dlq_list import list_letters
     from duewheel.ops.topic_pages import BEFORE_ALL, parsed_place
 

@@ -12,7 +12,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
 if TYPE_CHECKING:  # it imports numpy and pyarrow
-    from duewheel.wheel.inspect.listing import Filter
+    from duewheel.ops.listed_timers import Selection
 
 AT_MOST = 1_000
 
@@ -41,7 +41,7 @@ def with_filter(command: Command) -> Command:
     return command
 
 
-def selected(settings: Settings, options: Mapping[str, Any], page: str | None = None) -> Filter:
+def selected(settings: Settings, options: Mapping[str, Any], page: str | None = None) -> Selection:
     """Translates the options of `list` and of `cancel --matching`.
 
     Raises:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from duewheel.cli.examples import CommandWithExamples
@@ -32,7 +30,7 @@ def status(settings: Settings, *, everything: bool, output: str) -> None:
     else:
         unreachable = ""
         if "ends_unknown" in found.not_ready:
-            from duewheel.kafka.bootstrap import why_unreachable
+            from duewheel.ops.connection import why_unreachable
 
             unreachable = why_unreachable(settings)
         for line in status_lines(found, SystemClock().now_ms(), unreachable):
@@ -86,23 +84,16 @@ def stats(settings: Settings, by: str | None, output: str) -> None:
 @with_settings()
 def check(settings: Settings, output: str) -> int:
     """Verify all files on disk. The processes may run meanwhile."""
-    from dataclasses import asdict
+    from duewheel.ops.check import check as check_files
 
-    from duewheel.wheel.storage.full_check import check as check_files
-
-    try:
-        report = check_files(settings.storage.data_dir, settings.wheel)
-    except FileNotFoundError as error:
-        raise settings.no_data_dir() from error
-    findings = [asdict(finding) for finding in report.findings]
+    checked = check_files(settings)
     if output == "json":
-        result = {"ok": report.ok, "records": report.records, "findings": findings}
-        click.echo(json.dumps(result))
+        show(checked, output)
     else:
-        for finding in findings:
-            click.echo("{file} at byte {offset}: {code}: {detail}".format(**finding))
-        click.echo(f"{report.records} records, {len(findings)} findings")
-    return 0 if report.ok else 1
+        for each in checked.findings:
+            click.echo(f"{each.file} at byte {each.offset}: {each.code}: {each.detail}")
+        click.echo(f"{checked.records} records, {len(checked.findings)} findings")
+    return 0 if checked.ok else 1
 
 
 @click.command(cls=CommandWithExamples)

@@ -10,9 +10,8 @@ import click
 
 from duewheel.cli.examples import CommandWithExamples
 from duewheel.cli.options import one_of, show, with_output, with_settings
-from duewheel.cli.topics import offer_targets
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, Locked
+from duewheel.errors import ConfigError
 
 
 @click.command(cls=CommandWithExamples)
@@ -45,37 +44,29 @@ def init(
     A new shard schedules every message that is in the timer topics: none may have been scheduled
     before. On a terminal it offers to create the missing targets that the settings name.
     """
-    from dataclasses import asdict
+    from duewheel.ops.topics import begin_shard, init_topics
 
-    from duewheel.kafka.admin import KafkaAdmin
-    from duewheel.ops.status import status as read_status
-    from duewheel.runtime.dequeue_process import init_progress
+    def is_wanted(target: str) -> bool:
+        question = f"The target {target} does not exist. Create it?"
+        asks = output == "text" and sys.stdin.isatty()
+        return create_targets or (asks and click.confirm(question, default=True, err=True))
 
-    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
-        findings = admin.init_topics(
-            settings, partitions=partitions, replication_factor=replication_factor
-        )
-        interactive = output == "text" and sys.stdin.isatty()
-        findings += offer_targets(settings, admin, create=create_targets, interactive=interactive)
-    for finding in findings:
-        line = asdict(finding)
+    differs = False
+    for topic in init_topics(settings, partitions, replication_factor, is_wanted):
+        line = topic.as_json()
+        differs |= topic.state == "differs"
         if output == "json":
             click.echo(json.dumps(line))
         else:
             click.echo("  ".join(str(value) for value in line.values() if value != ""))
-    if any(finding.state == "differs" for finding in findings):
+    if differs:
         return 1
-    try:
-        began = init_progress(settings)
-    except Locked:
-        if not read_status(settings).dequeue.is_alive:
-            raise
-        began = False
+    began = begin_shard(settings)
     if output == "text":
         click.echo("the shard has begun" if began else "the shard has progress: nothing is changed")
-        for topic, opened in settings.timer.open_targets.items():
+        for name, opened in settings.timer.open_targets.items():
             names = ", ".join(opened) or "no target: name some in timer.targets or timer.mapping"
-            click.echo(f"{topic} is open for {names}")
+            click.echo(f"{name} is open for {names}")
     return 0
 
 

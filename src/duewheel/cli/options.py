@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
 from duewheel.api.model import Result
-from duewheel.checkpoints import fs
 from duewheel.cli.printable import printable
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings, load
-from duewheel.errors import NO_ROOM, ConfigError, DiskFull, KafkaUnavailable, Unacknowledged
+from duewheel.errors import NO_ROOM, ConfigError, DiskFull
 from duewheel.extras import of_command, require
 from duewheel.osutil import logs
 
@@ -102,7 +102,7 @@ def with_settings(
             level = "warning" if role == "cli" and is_default else settings.log.level
             logs.configure(role, level, settings.log.format)
             try:
-                with _reported(settings) if needs_kafka else nullcontext():
+                with _kafka(settings) if needs_kafka else nullcontext():
                     return command(settings=settings, **others)
             except OSError as error:
                 if error.errno not in NO_ROOM:
@@ -122,34 +122,17 @@ def _command() -> str:
     return context.info_name or ""
 
 
-@contextmanager
-def _reported(settings: Settings) -> Iterator[None]:
-    """Runs a block that needs Kafka.
+def _kafka(settings: Settings) -> AbstractContextManager[None]:
+    from duewheel.ops.connection import required
 
-    Raises:
-        KafkaUnavailable, Unacknowledged: with the clients' last error, which they only log.
-    """
-    from duewheel.kafka.bootstrap import capture_errors, require_connection
-    from duewheel.kafka.clients import ClientSettings
-
-    with capture_errors() as errors:
-        require_connection(settings)
-        try:
-            yield
-        except (KafkaUnavailable, Unacknowledged) as error:
-            if not errors.text:
-                raise
-            last = ClientSettings(settings.kafka.client_options("admin")).redacted(errors.text)
-            text = f"{error}; last log line: {last}"
-            if isinstance(error, Unacknowledged):
-                raise Unacknowledged(text, **error.counts) from error
-            raise KafkaUnavailable(text) from error
+    return required(settings)
 
 
 def _disk_full(data_dir: Path, error: OSError) -> DiskFull:
-    found = fs.space(next(folder for folder in (data_dir, *data_dir.parents) if folder.exists()))
+    folder = next(folder for folder in (data_dir, *data_dir.parents) if folder.exists())
+    found = shutil.disk_usage(folder)
     return DiskFull(
-        f"{error}: {found.free_bytes >> 20} of {found.total_bytes >> 20} MiB are free at {data_dir}"
+        f"{error}: {found.free >> 20} of {found.total >> 20} MiB are free at {data_dir}"
         ": make room there; storage.min_free reserves some"
     )
 

@@ -1,12 +1,9 @@
-"""The commands `topic create` and `topic read`, for a first message without Kafka's own tools; and
-the targets that `init` offers to create.
-"""
+"""The commands `topic create` and `topic read`, for a first message without Kafka's own tools."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -22,8 +19,6 @@ from duewheel.errors import ConfigError
 
 if TYPE_CHECKING:
     from duewheel.api.records import ReadRecord
-    from duewheel.kafka.admin import KafkaAdmin
-    from duewheel.kafka.topic_requirements import TopicFinding
 
 _VALUE_CHARACTERS_MAX = 200
 
@@ -45,21 +40,11 @@ def create(settings: Settings, names: tuple[str, ...], partitions: int | None, o
 
     Timer topics and the others of duewheel's own are created by `init`.
     """
-    from duewheel.kafka.admin import KafkaAdmin
-    from duewheel.schemas.name_patterns import may_name_topic
+    from duewheel.ops.topics import create_topics
 
-    for name in names:
-        if name in settings.timer_topics or name in settings.service_topics.values():
-            raise ConfigError(f"{name!r} is a topic of duewheel's own: `duewheel init` creates it")
-        if not may_name_topic(name):
-            raise ConfigError(f"{name!r} is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -")
-    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
-        for name in names:
-            state = "found" if admin.describe_partitions([name]) else "created"
-            if state == "created":
-                admin.create_topic(name, partitions)
-            row = {"topic": name, "state": state}
-            click.echo(json.dumps(row) if output == "json" else f"{name}  {state}")
+    for each in create_topics(settings, names, partitions):
+        row = each.as_json()
+        click.echo(json.dumps(row) if output == "json" else f"{each.topic}  {each.state}")
 
 
 @topic.command()
@@ -92,7 +77,7 @@ def read(
 
     It stores no position and joins no group. Text has one line for each record, JSON all headers.
     """
-    from duewheel.kafka.log.bounds import BEGINNING, Bound
+    from duewheel.config.bounds import BEGINNING, Bound
     from duewheel.ops.topic_read import lines_to_send, records_of
 
     if for_send:
@@ -120,28 +105,3 @@ def _line(row: ReadRecord) -> str:
         "no value" if row.value is None else row.value[:_VALUE_CHARACTERS_MAX],
     ]
     return printable("  ".join(filter(None, parts)))
-
-
-def offer_targets(
-    settings: Settings, admin: KafkaAdmin, *, create: bool, interactive: bool
-) -> Iterable[TopicFinding]:
-    """Creates the missing targets that the configuration names, if that is wanted.
-
-    Args:
-        settings: name them.
-        admin: of the cluster.
-        create: without a question.
-        interactive: whether a person can answer.
-    """
-    from duewheel.kafka.topic_requirements import TopicFinding
-
-    for target in admin.missing_targets(settings):
-        question = f"The target {target} does not exist. Create it?"
-        if create or (interactive and click.confirm(question, default=True, err=True)):
-            admin.create_topic(target, None)
-            yield TopicFinding(target, "created")
-        else:
-            reason = (
-                f"its due messages become dead letters: `duewheel topic create {target}` makes it"
-            )
-            yield TopicFinding(target, "missing", reason=reason)

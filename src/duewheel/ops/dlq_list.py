@@ -14,13 +14,13 @@ from duewheel.api.dead_letters import (
     DeadLetterWithMessage,
 )
 from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
+from duewheel.config.bounds import BEGINNING, Bound
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.log.bounds import BEGINNING, Bound
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.state_topic import newest_record, place_of
 from duewheel.ops.listed_timers import octets_shown

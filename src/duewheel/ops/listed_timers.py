@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from datetime import datetime
+from typing import TypeAlias
 
 from duewheel.api.timers import TimerSummary
 from duewheel.client.handle import RecallHandle
@@ -14,8 +15,10 @@ from duewheel.ops.open_files import opened
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.slots import slot_of
 
+Selection: TypeAlias = Filter  # of pending timers, for commands
 
-def listed(settings: Settings, wanted: Filter, limit: int) -> Iterator[TimerSummary]:
+
+def listed(settings: Settings, wanted: Selection, limit: int) -> Iterator[TimerSummary]:
     """Lists pending timers, the one that leaves first before the others.
 
     Args:
@@ -42,7 +45,7 @@ def selection(
     since: datetime | int | None = None,
     until: datetime | int | None = None,
     page: str | None = None,
-) -> Filter:
+) -> Selection:
     """Selects pending timers.
 
     Args:

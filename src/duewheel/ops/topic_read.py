@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from duewheel.api.records import ReadRecord
+from duewheel.config.bounds import Bound
 from duewheel.config.settings import Settings
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.log.bounds import Bound
 from duewheel.kafka.log.ends import EARLIEST, LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record, shown

@@ -18,9 +18,9 @@ from duewheel.audit.history import AuditHistory
 from duewheel.audit.range import CHUNK_OFFSETS, offsets_in, ranges, reached, split_range
 from duewheel.audit.schedule import AuditSchedule
 from duewheel.checkpoints.state_file import State
+from duewheel.config.bounds import Bound
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError, Locked
-from duewheel.kafka.log.bounds import Bound
 from duewheel.osutil.child_process import Child
 from duewheel.testing import ManualClock
 

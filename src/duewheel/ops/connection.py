@@ -1,0 +1,37 @@
+"""The connection of a command to Kafka: what a failure says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from duewheel.config.settings import Settings
+from duewheel.errors import KafkaUnavailable, Unacknowledged
+from duewheel.kafka import bootstrap
+from duewheel.kafka.clients import ClientSettings
+
+
+@contextmanager
+def required(settings: Settings) -> Iterator[None]:
+    """Runs a block that needs Kafka.
+
+    Raises:
+        KafkaUnavailable, Unacknowledged: with the clients' last error, which they only log.
+    """
+    with bootstrap.capture_errors() as errors:
+        bootstrap.require_connection(settings)
+        try:
+            yield
+        except (KafkaUnavailable, Unacknowledged) as error:
+            if not errors.text:
+                raise
+            last = ClientSettings(settings.kafka.client_options("admin")).redacted(errors.text)
+            text = f"{error}; last log line: {last}"
+            if isinstance(error, Unacknowledged):
+                raise Unacknowledged(text, **error.counts) from error
+            raise KafkaUnavailable(text) from error
+
+
+def why_unreachable(settings: Settings) -> str:
+    """Returns each server's reason, if none takes a connection from this host; else ""."""
+    return bootstrap.why_unreachable(settings)

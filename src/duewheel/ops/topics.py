@@ -1,0 +1,96 @@
+"""Creates topics: duewheel's own with `init`, others with `topic create`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+
+from duewheel.api.operations import CreatedTopic, ExaminedTopic
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError, Locked
+from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topic_requirements import TopicFinding
+from duewheel.ops.status import status
+from duewheel.runtime.dequeue_process import init_progress
+from duewheel.schemas.name_patterns import may_name_topic
+
+
+def init_topics(
+    settings: Settings,
+    partitions: int | None,
+    replication_factor: int,
+    is_wanted: Callable[[str], bool],
+) -> Iterator[ExaminedTopic]:
+    """Creates duewheel's topics that are missing, and checks the others.
+
+    Args:
+        settings: of the shard.
+        partitions: of new timer topics; None: the brokers' setting.
+        replication_factor: of new topics; -1: the brokers' setting.
+        is_wanted: decides whether a missing target that the settings name is created.
+
+    Raises:
+        KafkaUnavailable: no answer in time.
+        ConfigError: no right to create a topic.
+    """
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        found = admin.init_topics(
+            settings, partitions=partitions, replication_factor=replication_factor
+        )
+        for finding in (*found, *_targets(settings, admin, is_wanted)):
+            yield ExaminedTopic(**asdict(finding))
+
+
+def _targets(
+    settings: Settings, admin: KafkaAdmin, is_wanted: Callable[[str], bool]
+) -> Iterator[TopicFinding]:
+    for target in admin.missing_targets(settings):
+        if is_wanted(target):
+            admin.create_topic(target, None)
+            yield TopicFinding(target, "created")
+        else:
+            reason = (
+                f"its due messages become dead letters: `duewheel topic create {target}` makes it"
+            )
+            yield TopicFinding(target, "missing", reason=reason)
+
+
+def begin_shard(settings: Settings) -> bool:
+    """Begins the shard; returns False if it has progress already.
+
+    Raises:
+        Locked: a process holds the data directory, and it is not its dequeue.
+    """
+    try:
+        return init_progress(settings)
+    except Locked:
+        if not status(settings).dequeue.is_alive:
+            raise
+        return False
+
+
+def create_topics(
+    settings: Settings, names: Sequence[str], partitions: int | None
+) -> Iterator[CreatedTopic]:
+    """Creates topics; one that exists is left as it is.
+
+    Args:
+        settings: of the cluster.
+        names: none of duewheel's own.
+        partitions: of each; None: the brokers' setting.
+
+    Raises:
+        ConfigError: a name is none, or of duewheel's own topic; or no right to create one.
+        KafkaUnavailable: no answer in time.
+    """
+    for name in names:
+        if name in settings.timer_topics or name in settings.service_topics.values():
+            raise ConfigError(f"{name!r} is a topic of duewheel's own: `duewheel init` creates it")
+        if not may_name_topic(name):
+            raise ConfigError(f"{name!r} is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -")
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        for name in names:
+            exists = bool(admin.describe_partitions([name]))
+            if not exists:
+                admin.create_topic(name, partitions)
+            yield CreatedTopic(topic=name, state="found" if exists else "created")
