@@ -54,8 +54,8 @@ READS = {
         "2",
         "a query begins above the engine's marks",
         "streaming/source.py",
-        "else before[p] for p in partitions}",
-        "else before[p] + 1 for p in partitions}",
+        "before.get(p, EARLIEST))) >= 0}",
+        "before.get(p, EARLIEST) + 1)) >= 0}",
     ),
     "early-end-untold": Planted(
         "2",

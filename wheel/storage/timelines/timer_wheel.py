@@ -9,7 +9,7 @@ Invariants:
 
 - Slot s has entry s mod ring; an entry that names an earlier lap's slot is empty for s. An entry
   that was never used names the lap before the first, a number below 0, and has num 0. One that was
-  used holds a chain that is possible in a log. Any other content, all zero included, is damage
+  used holds positions of records. Any other content, all zero included, is damage
   (`require_sound`): a slot that seems empty by it would lose its timers.
 - Half of the ring is for the future, half for the past while delivery lags. No undelivered slot is
   ever overwritten: slots beyond the ring are linked later (far_slots.py).
@@ -71,13 +71,15 @@ def newest_batch(entries: Entries, near: int) -> int:
 
 
 def is_used(entries: Entries) -> Bool:
-    """Returns of each entry whether a slot's chain is possible there: num records fit between its
-    positions. No earlier lap's log is kept, so the positions can not be looked up.
+    """Returns of each entry whether it can be a slot's: it has records, and its positions are some.
+
+    No earlier lap's log is kept to look them up. Nor do they fit each other for a moment: a kill in
+    `_put` leaves the new first position beside the former last one and number.
     """
-    num = entries["num"].astype(np.int64)
-    first, last = (entries[name].astype(np.int64) for name in ("first_pos", "last_pos"))
-    aligned = (first % RECORD_BYTES == 0) & (last % RECORD_BYTES == 0)
-    used: Bool = (num > 0) & aligned & (first >= 0) & (last - first >= (num - 1) * RECORD_BYTES)
+    used: Bool = entries["num"] > 0
+    for name in ("first_pos", "last_pos"):
+        position = entries[name].astype(np.int64)
+        used = used & (position >= 0) & (position % RECORD_BYTES == 0)
     return used
 
 

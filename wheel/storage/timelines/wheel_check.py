@@ -41,7 +41,7 @@ class WheelVerifier(Verifier):
         return timer_wheel.newest_batch(self.entries, near)
 
     def misplaced(self) -> Iterator[Finding]:
-        """As Verifier: entries of a slot with another index, or without a possible chain."""
+        """As Verifier: entries of a slot with another index, or without positions."""
         entries, ring = self.entries, len(self.entries)
         place = np.arange(ring)
         unused = (entries["time"] == place - ring) & (entries["num"] == 0)
