@@ -208,14 +208,22 @@ class TimerWheel:
 
         prev_pos shows whether a slot was empty, never the entry: a half-applied batch may already
         have its name there.
+
+        Raises:
+            CorruptFile: an entry has the batch's name without its run.
         """
         assert np.all(runs.first_pos > runs.prev_pos), "a chain leads back"
         magic = batch_magic(batch)
         at = runs.slot % self.ring
         entries = self._entries.take(at)
         named = entries["time"] == runs.slot
-        todo = ~(named & (entries["magic"] == magic) & (entries["num"] > 0))
-        self._put(runs.where(todo), magic)
+        done = named & (entries["magic"] == magic) & (entries["num"] > 0)
+        wrong = done & (entries["last_pos"] != runs.last_pos)
+        if np.any(wrong):  # the batch's name is damaged, and the run would be left out
+            row = int(np.flatnonzero(wrong)[0])
+            detail = f"batch {batch} ends slot {runs.slot[row]} elsewhere: {entries[row].item()}"
+            raise CorruptFile(self.path, int(at[row]) * ENTRY_BYTES, detail)
+        self._put(runs.where(~done), magic)
 
     def _put(self, runs: Runs, magic: int) -> None:
         at = runs.slot % self.ring
