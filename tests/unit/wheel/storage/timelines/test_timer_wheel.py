@@ -69,6 +69,13 @@ def test_doing_a_batch_again_changes_nothing(wheel: TimerWheel) -> None:
     assert wheel.path.read_bytes() == before
 
 
+def test_a_damaged_name_of_a_batch_hides_no_run_from_its_redo(wheel: TimerWheel) -> None:
+    """Of batch 1, but one bit made it batch 2, which a kill has left half applied."""
+    wheel.apply(runs((3, 0, 52, NO_POSITION, 2)), batch=2)
+    with pytest.raises(CorruptFile, match="batch 2 ends slot 3 elsewhere"):
+        wheel.apply(runs((3, 104, 104, 52, 1)), batch=2)
+
+
 class HalfStores(np.ndarray[Any, Any]):
     """An array in which the n-th assignment reaches only half of its elements."""
 
