@@ -5,6 +5,8 @@
     3. the engine takes the rest. While ingest is paused all rows wait here; on a full disk those
        without room; in a standby those that its owner has not taken yet
 
+Before, `cut` leaves out what leads too far ahead (wheel/append/far_hours.py).
+
 Invariant: only the engine's marks decide which rows are new.
 """
 
@@ -31,7 +33,7 @@ from duewheel.streaming.offset_gaps import GapWatch
 from duewheel.wheel.append.engine import Appended
 
 WAIT_S = 0.05  # between attempts while ingest is paused, or the engine cannot take all of a batch
-NO_ROOM_LOG_INTERVAL_MS = 60_000
+REMIND_MS = 60_000
 CANCELS_MAX = 20_000
 _NEVER = np.iinfo(np.int64).max
 
@@ -44,6 +46,10 @@ class TimerEngine(Protocol):
     @property
     def marks(self) -> Marks:
         """Next offset to take, per partition."""
+        ...
+
+    def ends_before_far_hours(self, batch: TimerBatch) -> Marks:
+        """Where partitions must end that lead too far ahead."""
         ...
 
     def append(self, batch: TimerBatch, marks: Marks) -> Appended:
@@ -112,6 +118,7 @@ class BatchTaker:
         self._paused = paused
         self._guard = guard
         self._stopping = threading.Event()
+        self._far_hours_reminder = Interval(clock, REMIND_MS)
         self._reached: dict[TopicPartition, int] = {}  # ends of the batches taken so far
         self._statistics = TakerStatistics()
 
@@ -141,6 +148,24 @@ class BatchTaker:
     def statistics(self) -> TakerStatistics:
         """A snapshot."""
         return replace(self._statistics, rows_lost=self._gaps.rows_lost)
+
+    def cut(self, batch: TimerBatch) -> tuple[TimerBatch, Marks]:
+        """Leave out partitions from their first row that leads too far ahead; also where these end.
+
+        For the thread that reads batches, while another one is taken.
+        """
+        ends = self._engine.ends_before_far_hours(batch)
+        if not ends:
+            return batch, ends
+        if self._far_hours_reminder.is_over():
+            _log.error(
+                "a timer partition waits: its records lead to too many hours far ahead",
+                at=[f"{topic}-{number}@{end}" for (topic, number), end in ends.items()],
+                remedy="set message.timestamp.type=LogAppendTime; `duewheel reconfigure --skip` "
+                "makes a dead letter of each such record",
+            )
+        until = np.array([ends.get(p, _NEVER) for p in batch.partitions], np.int64)
+        return batch.take(np.flatnonzero(batch.offset < until[batch.partition])), ends
 
     def take(self, batch: TimerBatch, ends: Marks) -> None:
         """Take a batch; returns once the engine has all of it.
@@ -227,7 +252,7 @@ class BatchTaker:
         if rows or not len(batch):
             return rows
         self._statistics = replace(self._statistics, rows_without_room=len(batch))
-        warning = Interval(self._clock, NO_ROOM_LOG_INTERVAL_MS)
+        warning = Interval(self._clock, REMIND_MS)
         while not (rows := self._guard.rows(sizes, waited=True)):
             if warning.is_over():
                 room = self._guard.room()

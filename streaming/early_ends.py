@@ -1,4 +1,5 @@
-"""Where a batch ended early: its tasks had read the bytes that they may (byte_budget.py).
+"""Where a batch ended early: its tasks had read the bytes that they may (byte_budget.py), or the
+next record leads too far ahead (wheel/append/far_hours.py).
 
 Spark plans a batch by offsets, and only its tasks learn how large the records are. They end early
 in some partitions, the sink takes the batch as ended there, and the next batch begins there:
@@ -14,16 +15,19 @@ aside. Spark's planning processes import this and no library.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks_to
 from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.json_fields import read_json, swap_json
 
+if TYPE_CHECKING:  # it imports numpy and pyarrow
+    from duewheel.schemas.batches import TopicPartition
+
 _FILE_NAME = "early-ends"
-_BEGINS = "/begins"  # no topic has such a name
+_BEGINS, _WAITING = "/begins", "/waiting"  # no topic has such a name
 
 
 def offsets_to(ends: Marks, begins: Marks) -> dict[str, Any]:
@@ -51,6 +55,8 @@ class EarlyEnds:
 
     Attributes:
         ends: as last written or read; a reader may be in another thread.
+        waiting: the partitions among them that are not to be planned for a while: their next
+            record leads too far ahead (wheel/append/far_hours.py).
     """
 
     def __init__(self, folder: Path) -> None:
@@ -61,13 +67,20 @@ class EarlyEnds:
         self._path = folder / _FILE_NAME
         self._version: tuple[int, int] | None = None  # of the file that was read
         self.ends: Marks = {}
+        self.waiting: frozenset[TopicPartition] = frozenset()
 
     def clear(self) -> None:
         """A query starts."""
         self._path.unlink(missing_ok=True)
-        self.ends = {}
+        self.ends, self.waiting = {}, frozenset()
 
-    def note(self, planned: Marks, early: Marks, marks: Marks) -> Marks:
+    def note(
+        self,
+        planned: Marks,
+        early: Marks,
+        marks: Marks,
+        waiting: Collection[TopicPartition] = (),
+    ) -> Marks:
         """A batch has been read; returns its ends.
 
         A batch that is read again may end earlier than before. What the engine has taken of it is
@@ -77,12 +90,15 @@ class EarlyEnds:
             planned: its ends.
             early: where tasks have ended before them.
             marks: the engine's.
+            waiting: see `waiting`.
         """
         ends = {p: max(end, marks.get(p, 0)) for p, end in early.items()}
         ends = {p: end for p, end in ends.items() if end < planned[p]}
-        if ends != self.ends:
-            swap_json(self._path, marks_to(ends), HOST_FS)
-            self.ends = ends
+        held = frozenset(waiting) & ends.keys()
+        if (ends, held) != (self.ends, self.waiting):
+            added = {_WAITING: marks_to({p: ends[p] for p in held})} if held else {}
+            swap_json(self._path, marks_to(ends) | added, HOST_FS)
+            self.ends, self.waiting = ends, held
         return {**planned, **ends}
 
     def read(self) -> Marks:
@@ -95,8 +111,11 @@ class EarlyEnds:
         try:
             found = self._path.stat()
         except FileNotFoundError:
+            self.ends, self.waiting, self._version = {}, frozenset(), None
             return {}
         version = (found.st_ino, found.st_mtime_ns)
         if version != self._version:
-            self.ends, self._version = marks_from(read_json(self._path)), version
+            raw = read_json(self._path)
+            self.waiting = frozenset(marks_from(raw.pop(_WAITING, {})))
+            self.ends, self._version = marks_from(raw), version
         return self.ends

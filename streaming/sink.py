@@ -1,15 +1,16 @@
 """The sink of Spark's query: fetches the timers of each batch, and has them taken in a thread.
 
     1. one Arrow transfer runs the tasks and fetches their timers (read_task.py)
-    2. Spark's offset log gives the batch's end offsets, the new marks: rows do not give them, since
+    2. a partition that leads to too many hours far ahead ends early (wheel/append/far_hours.py)
+    3. Spark's offset log gives the batch's end offsets, the new marks: rows do not give them, since
        transaction markers leave gaps and a batch may be empty. Where tasks have ended early, that
        is the end, and the next batch begins there (early_ends.py)
-    3. a thread gives both to the engine (batch_taker.py), while Spark's tasks read the next batch
+    4. a thread gives both to the engine (batch_taker.py), while Spark's tasks read the next batch
        (background_append.py)
 
 A failure at any step costs nothing: the query that fails, or the next one, reads again from the
 engine's marks, and rows that the engine has are dropped. The batch id only names the file of
-step 2.
+step 3.
 """
 
 from __future__ import annotations
@@ -69,8 +70,10 @@ class TimerSink:
             if self._taker.is_stopping:
                 raise StoppedWaitingError("stopped before the batch was read")
             batch, early = self._timers(frame.toArrow())
+            batch, waiting = self._taker.cut(batch)
             planned = end_offsets(self._checkpoint, batch_id)
-            ends = self._early_ends.note(planned, early, self._taker.marks)
+            early = {**early, **waiting}
+            ends = self._early_ends.note(planned, early, self._taker.marks, waiting)
             self._appending.put(partial(self._taker.take, batch, ends))
         except BaseException as error:
             self._fetch_error = error

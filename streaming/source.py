@@ -49,6 +49,7 @@ _FORMAT = "duewheel"
 # Names of Spark's options of a stream. It redacts the values of those with `secret`.
 _OPTIONS, _TASKS = "options_secret", "tasks"
 _QUIET_S = 0.5  # how long one call of `latestOffset` waits for rows; a stop waits for it
+_HELD_S = 60.0
 _ROWS_OF_ONE_TASK = 2_000  # one task reads fewer rows faster than several: each has a fixed cost
 
 
@@ -140,6 +141,7 @@ class TimerReader(DataSourceStreamReader):
         self._early_ends = EarlyEnds(Path(options.folder))
         # In the planning process: from its last `latestOffset`, and since its first one.
         self._log_ends: Offsets = {}
+        self._held_until_s: dict[TopicPartition, float] = {}
         self._quotas: TopicQuotas | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -155,12 +157,19 @@ class TimerReader(DataSourceStreamReader):
         before, poll_s = {**planned, **early}, self._options.poll_ms / 1000
         if self._quotas is not None:
             self._quotas.unread({p: planned[p] - end for p, end in early.items()})
+        self._hold(self._early_ends.waiting)
         ends, give_up_s = self._ends_after(before), time.monotonic() + _QUIET_S
         # Each call costs the JVM and this process several times what a look at the logs costs.
         while poll_s and ends == before and time.monotonic() + poll_s < give_up_s:
             time.sleep(poll_s)
             ends = self._ends_after(before)
         return start if ends == planned and not early else offsets_to(ends, early)
+
+    def _hold(self, waiting: Collection[TopicPartition]) -> None:
+        """Leaves these partitions out for a while: each batch would read their records again."""
+        now_s = time.monotonic()
+        held = self._held_until_s | dict.fromkeys(waiting, now_s + _HELD_S)
+        self._held_until_s = {p: until_s for p, until_s in held.items() if until_s > now_s}
 
     def _ends_after(self, before: Marks) -> Marks:
         """Where the next batch ends; `before` while there is nothing to read."""
@@ -175,7 +184,8 @@ class TimerReader(DataSourceStreamReader):
         return {**before, **self._batch_ends(firsts)}
 
     def _batch_ends(self, firsts: Offsets) -> Offsets:
-        log_ends, options = self._log_ends, self._options
+        options, held = self._options, self._held_until_s
+        log_ends = {**self._log_ends, **{p: firsts[p] for p in held if p in firsts}}
         if not options.quotas:
             return batch_ends(firsts, log_ends, self._rows.rows)
         if self._quotas is None:

@@ -62,6 +62,10 @@ class RecordingEngine:
         self.room = room
         self.taken: list[tuple[TopicPartition, int]] = []
         self.appended: Callable[[], None] = lambda: None
+        self.far: Marks = {}  # where partitions must end
+
+    def ends_before_far_hours(self, batch: TimerBatch) -> Marks:
+        return self.far
 
     def append(self, batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Appended:
         rows = [

@@ -32,6 +32,7 @@ from tests.harness.whole_shard import (
 from duewheel.checkpoints.state_file import State
 from duewheel.client import Answer, Cancel, DelayProducer, Rescheduled, Timer
 from duewheel.errors import Locked
+from duewheel.wheel.append.far_hours import FAR_HOURS_MAX
 from duewheel.wheel.slots import HOUR_MS
 from duewheel.wheel.storage.full_check import check
 
@@ -410,6 +411,7 @@ def test_what_is_cancelled_from_outside(served: WholeShard) -> None:
 # ---- a broker that stamps days ahead ------------------------------------------------------------
 
 FAR_MS = (72 * HOUR_MS, 73 * HOUR_MS, 10 * 365 * 24 * HOUR_MS)
+FAR_HOURS = "a timer partition waits: its records lead to too many hours far ahead"
 NOW: Headers = [("TIMER_DELAY_MS", b"100")]
 
 
@@ -419,13 +421,16 @@ def stamped(shard: WholeShard, kind: str) -> None:
     alter(shard.servers, shard.timers, {"message.timestamp.type": kind, **after})
 
 
-def send(shard: WholeShard, name: bytes, count: int, ahead_ms: int = 0) -> None:
-    """Timers in all partitions."""
+def send(
+    shard: WholeShard, name: bytes, count: int, ahead_ms: int = 0, partition: int | None = None
+) -> None:
+    """Timers in all partitions, or in one."""
     producer = KafkaProducer(bootstrap_servers=shard.servers)
     stamp_ms = CLOCK.now_ms() + ahead_ms
     for number in range(count):
         value = b"%s %d" % (name, number)
-        producer.send(shard.timers, value, headers=NOW, timestamp_ms=stamp_ms).get(timeout=30)
+        at = {"timestamp_ms": stamp_ms, "partition": partition}
+        producer.send(shard.timers, value, headers=NOW, **at).get(timeout=30)
     producer.close()
 
 
@@ -456,5 +461,15 @@ def test_rows_stamped_days_ahead_hold_back_no_other(served: WholeShard) -> None:
     listed = shard.command("list", "--limit", "100").splitlines()
     assert sum("far" in line or shard.timers in line for line in listed) >= far
     shard.wait(lambda: shard.scrape("dequeue").get("pending_beyond_ring") == beyond)
+    stamped(shard, "CreateTime")
+    for number in range(3 * FAR_HOURS_MAX):  # one partition, each in an hour of its own
+        send(shard, b"hour %d" % number, 1, (1_000 + number) * HOUR_MS, partition=0)
+    send(shard, b"another partition", 5, partition=1)
+    stamped(shard, "LogAppendTime")
+    shard.wait(lambda: len(shard.arrivals.first) >= 155)
+    shard.wait(lambda: bool(shard.events(FAR_HOURS)))
+    # Those of a batch that is being taken do not count yet.
+    opened = shard.status()["pending"] - before - far
+    assert FAR_HOURS_MAX - len(FAR_MS) <= opened <= 2 * FAR_HOURS_MAX
     assert shard.stop() == 0
     assert check(shard.settings.storage.data_dir, shard.settings.wheel).findings == []

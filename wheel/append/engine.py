@@ -36,13 +36,15 @@ from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import Progress
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile, RecoveryRefused, SettingsChange
-from duewheel.schemas.arrays import Int64
+from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.wheel.append.cancel_files import CancelFiles
 from duewheel.wheel.append.cancel_lookup import CancelLimits
+from duewheel.wheel.append.far_hours import ends_before_far_hours
 from duewheel.wheel.append.placement import CatchUp, Owner, PlacedRows, Policy, Standby
 from duewheel.wheel.append.staged_batch import StagedBatch, cut_to_committed
 from duewheel.wheel.roll_rule import requested_slots
+from duewheel.wheel.slots import hour_of, slot_of
 from duewheel.wheel.storage import garbage_collection
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -143,6 +145,28 @@ class Engine:
     def marks(self) -> Marks:
         """The next offset to take, per source partition."""
         return self._directory.state.commit().marks
+
+    def ends_before_far_hours(self, batch: TimerBatch) -> Marks:
+        """Returns the partitions of a batch that is not taken yet which must end before a row of
+        it, and where (far_hours.py). Another thread may call it while a batch is appended.
+        """
+        commit, close, config = (
+            self._directory.state.commit(),
+            self._close(),
+            self._directory.config,
+        )
+        present = max(close.floor, slot_of(self._clock.now_ms(), config.precision_ms))
+        slot, _ = self._requested_slots(batch)
+        return ends_before_far_hours(
+            batch,
+            hour_of(slot, config.precision_ms),
+            commit.hours,
+            hour_of(present + config.slots, config.precision_ms) + 1,
+            {
+                p: max(mark, close.marks.get(p, 0))
+                for p, mark in {**close.marks, **commit.marks}.items()
+            },
+        )
 
     def append(self, batch: TimerBatch, marks: Marks) -> Appended:
         """Appends `batch` to the wheel, and makes `marks` the partitions' new marks.
@@ -253,10 +277,7 @@ class Engine:
 
     def _place(self, batch: TimerBatch, policy: Policy) -> PlacedRows:
         """Places the rows that are not done, by the close page of 1."""
-        window_ms = self._epochs.windows_ms(batch.partitions, batch.partition, batch.offset)
-        by_offset = self._epochs.rolls_by_offset(batch.partitions, batch.partition, batch.offset)
-        precision_ms = self._directory.config.precision_ms
-        requested, rolled = requested_slots(batch, precision_ms, window_ms, by_offset)
+        requested, rolled = self._requested_slots(batch)
         pending, slot = policy.place(batch, requested)
         # Only while an owner catches up: a standby places all its rows like this, without end, and
         # would log a line with each batch.
@@ -264,6 +285,11 @@ class Engine:
             log.info("rows are read again", rows=len(batch), done=int((~pending).sum()))
         rows = PlacedRows(batch, slot, rolled)
         return rows if pending.all() else rows.take(np.flatnonzero(pending))
+
+    def _requested_slots(self, batch: TimerBatch) -> tuple[Int64, Bool]:
+        window_ms = self._epochs.windows_ms(batch.partitions, batch.partition, batch.offset)
+        by_offset = self._epochs.rolls_by_offset(batch.partitions, batch.partition, batch.offset)
+        return requested_slots(batch, self._directory.config.precision_ms, window_ms, by_offset)
 
     # ---- 6.: what the batch cancels --------------------------------------------------------
 

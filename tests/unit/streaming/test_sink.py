@@ -101,6 +101,26 @@ def test_a_batch_ends_where_its_tasks_have_ended(tmp_path: Path) -> None:
     assert told.read() == {}, "a query begins at the marks"
 
 
+def test_a_partition_waits_at_a_record_that_leads_too_far_ahead(tmp_path: Path) -> None:
+    """The planning process learns that it need not plan it again at once."""
+    bench, batches = SinkBench({A0: 0}, checkpoint=tmp_path), Batches(tmp_path)
+    bench.engine.far = {A0: 5}
+    told = EarlyEnds(tmp_path)
+    bench.sink(batches.frame(5), 5)
+    bench.sink.drain()
+    assert told.read() == {A0: 5}
+    assert told.waiting == {A0}
+    assert not bench.engine.taken
+    bench.engine.far = {}
+    bench.sink.resume()
+    assert not bench.sink.early_ends
+    assert (told.read(), told.waiting) == ({}, frozenset())
+    bench.sink(batches.frame(5), 5)
+    bench.sink.drain()
+    assert told.read() == {}
+    assert bench.engine.taken == [(A0, 5)]
+
+
 def test_nothing_is_appended_behind_a_batch_that_has_failed(tmp_path: Path) -> None:
     bench, batches = SinkBench({A0: 0}, checkpoint=tmp_path), Batches(tmp_path)
 

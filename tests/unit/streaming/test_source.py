@@ -230,6 +230,28 @@ def test_a_batch_begins_where_the_one_before_has_ended_early(tmp_path: Path) -> 
     assert source.latestOffset(third, ReadMaxRows(100)) == {"a": {"0": 51}, "b": {"0": 9}}
 
 
+def test_a_partition_that_waits_is_left_out_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch would read its records again; those of the others are read meanwhile."""
+    source = Source({A: 0, C: 0}, Brokers({A: 0, C: 0}, {A: 50, C: 9}), folder=str(tmp_path))
+    first = source.latestOffset(marks_to({A: 0, C: 0}), ReadMaxRows(100))
+    told = EarlyEnds(tmp_path)
+    told.note({A: 50, C: 9}, {A: 20}, {})
+    second = source.latestOffset(first, ReadMaxRows(100))
+    assert offsets_from(second)[0] == {A: 50, C: 9}, "it had no bytes left"
+    told.note({A: 50, C: 9}, {A: 20}, {}, [A])
+    source.brokers.ends = {A: 60, C: 12}
+    third = source.latestOffset(second, ReadMaxRows(100))
+    assert offsets_from(third) == ({A: 20, C: 12}, {A: 20})
+    told.note({A: 20, C: 12}, {}, {})
+    source.brokers.ends = {A: 70, C: 12}
+    assert source.latestOffset(third, ReadMaxRows(100)) == third, "nothing to read"
+    present_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: present_s + 61)
+    assert source.latestOffset(third, ReadMaxRows(100)) == {"a": {"0": 70}, "b": {"0": 12}}
+
+
 def test_a_batch_that_is_read_again_ends_above_what_is_taken(tmp_path: Path) -> None:
     """It may end earlier than before, in another share of the bytes."""
     told = EarlyEnds(tmp_path)
