@@ -1,7 +1,7 @@
 """Deliveries in encoded form: batches, and the rows that go elsewhere than to their target.
 
-A publisher makes these values before the transaction (`Publisher.prepare`), or again in it; the
-loop reads `Aside` once the transaction is committed.
+A publisher makes these values before the transaction (`prepare`, or `renew`); the loop reads
+`Aside` once the transaction is committed.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ class Target:
         topic_id: Kafka's id of the topic that has this name now; empty if it has none.
         closed_by: the setting because of which no partition takes writes; empty if there is none.
         is_unknown: its metadata has not come yet, so the other values mean nothing.
+        batch_bytes: the size of its batches before compression.
+        codec: of its deliveries.
     """
 
     partitions: int
@@ -58,6 +60,8 @@ class Target:
     topic_id: str = ""
     closed_by: str = ""
     is_unknown: bool = False
+    batch_bytes: int = 0
+    codec: Codec = "none"
 
     @property
     def available(self) -> Sequence[int]:
@@ -74,21 +78,6 @@ class Target:
         """
         is_closed = self.refusal or self.unavailable.issuperset(range(self.partitions))
         return not is_closed and not self.key_required
-
-
-@dataclass(frozen=True, slots=True)
-class EncodingTarget:
-    """A topic and its batch size, for encoding.
-
-    Attributes:
-        target: its partitions and limits.
-        batch_bytes: the size of its batches before compression.
-        codec: of its deliveries.
-    """
-
-    target: Target
-    batch_bytes: int
-    codec: Codec = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +138,7 @@ class Encoded:
 
     parts: list[Part]
     aside: Aside
-    used_targets: Mapping[str, EncodingTarget]
+    used_targets: Mapping[str, Target]
     refused: frozenset[bytes]
     copy_key: bytes
     encoded_ms: int

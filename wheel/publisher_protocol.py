@@ -1,8 +1,8 @@
 """The seam between the dequeue loop and Kafka: the protocol of a publisher.
 
-Publishing has two halves. `prepare` does the work that needs no transaction, for the next chunk
-while one is in flight; `publish` is the transaction. kafka/publisher.py implements the protocol,
-and testing.py has the fake.
+Publishing has three steps. `prepare` encodes the next chunk while a transaction is in flight;
+`renew` encodes again what has become outdated; `publish` is the transaction. kafka/publisher.py
+implements the protocol, and testing/publishers.py has the fake.
 
 Invariant: a transaction has its messages and the progress after them, or neither. If `publish`
 raises PublishDoubt, `start` reads from Kafka which.
@@ -26,8 +26,7 @@ class Prepared:
     Attributes:
         deliveries: the rows, in the order in which they must leave.
         encoded: the rows as batches, for the metadata that was loaded then; None before encoding.
-            The metadata may change before the transaction: `publish` then encodes `deliveries`
-            again.
+            The metadata may change before the transaction: `renew` then encodes `deliveries` again.
     """
 
     deliveries: Deliveries
@@ -129,8 +128,22 @@ class Publisher(Protocol):
     def prepare(self, deliveries: Deliveries) -> Prepared:
         """Encodes the deliveries before the transaction, with the metadata that is loaded.
 
-        Changes nothing, loads nothing, refuses nothing: `publish` handles every obstacle. May run
+        Changes nothing, loads nothing, refuses nothing: `renew` handles every obstacle. May run
         in another thread, at any time, also during `start` and `publish`.
+        """
+        ...
+
+    def renew(self, prepared: Prepared, progress: Progress) -> Prepared:
+        """Returns the deliveries as they must be published now, with this progress: encoded, by
+        current metadata. No transaction is begun.
+
+        Rows that can never be published (no such topic or partition, too large) become dead
+        letters. Rows whose target takes no writes for now become parked copies (requeue.py),
+        replies dead letters. If the dead-letter topic takes no writes, dead letters of all kinds
+        wait in their timer topics.
+
+        Raises:
+            PublishDoubt, TransactionTooSlow: as `publish`.
         """
         ...
 
@@ -147,19 +160,15 @@ class Publisher(Protocol):
         """Writes one transaction: all deliveries in their order, and the progress record.
 
         Args:
-            prepared: the deliveries, perhaps no rows; None: only the progress record.
+            prepared: the result of `renew`, perhaps no rows; None: only the progress record.
             progress: the progress after the transaction.
 
         Returns:
             The brokers' timestamp of the progress record, in ms since the epoch; None for a batch
             that was sent twice, and for a topic without LogAppendTime.
 
-        Rows that can never be published (no such topic or partition, too large) leave as dead
-        letters in the same transaction. Rows whose target takes no writes for now leave as parked
-        copies (requeue.py), replies as dead letters. If the dead-letter topic takes no writes, dead
-        letters of all kinds wait in their timer topics. Copies whose timer partition takes no
-        writes are held (checkpoints/held_copies.py); `aside` lists them. The same `prepared` may be
-        given again after PublishDoubt.
+        Copies whose timer partition takes no writes are held (checkpoints/held_copies.py); `aside`
+        lists them. After PublishDoubt the same deliveries are renewed and given again.
 
         Raises:
             PublishDoubt: the outcome is unknown or the transaction failed: call `start`.

@@ -21,13 +21,13 @@ from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.compression import Compression
 from duewheel.kafka.progress_reader import KafkaProgressReader
 from duewheel.kafka.publisher import KafkaPublisher
-from duewheel.kafka.receipts import Receipts
 from duewheel.kafka.shard_settings import publisher_limits, transactional_id
 from duewheel.kafka.state_topic import place_of
 from duewheel.osutil.terminal import bar_of_bytes
 from duewheel.schemas.request.acceptance_rules import Rules, compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract
 from duewheel.wheel.dequeue.prefetch import ReadAheadConfig
+from duewheel.wheel.dequeue.receipt_rows import Receipts
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slot_overflow import HotSlots
 from duewheel.wheel.storage.data_directory import DataDirectory

@@ -25,15 +25,15 @@ sys.path.append(str(ROOT))
 
 from kafka import KafkaAdminClient  # noqa: E402
 from tests.harness.deliveries import rows  # noqa: E402
-from tests.harness.publishing import create_topics, progress  # noqa: E402
+from tests.harness.publishing import create_topics, progress, publish_rows  # noqa: E402
 
 from duewheel.clock import SystemClock  # noqa: E402
 from duewheel.kafka.publisher import KafkaPublisher  # noqa: E402
-from duewheel.kafka.receipts import Receipts  # noqa: E402
 from duewheel.schemas.batches import Deliveries  # noqa: E402
 from duewheel.schemas.columns import binary  # noqa: E402
 from duewheel.schemas.hashing import key_hashes  # noqa: E402
 from duewheel.schemas.wire.record_codec import key_values  # noqa: E402
+from duewheel.wheel.dequeue.receipt_rows import Receipts  # noqa: E402
 
 CLOCK = SystemClock()
 TURNS = 5
@@ -54,7 +54,7 @@ def measured(publisher: KafkaPublisher, sent: Deliveries, rounds: int) -> tuple[
     """Processor time of a row in µs, and duration of a transaction in ms."""
     begun, cpu = time.perf_counter(), os.times()
     for _ in range(rounds):
-        publisher.publish(publisher.prepare(sent), progress(1))
+        publish_rows(publisher, sent, progress(1))
     used, took = os.times(), time.perf_counter() - begun
     spent_s = used.user + used.system - cpu.user - cpu.system
     return 1e6 * spent_s / rounds / len(sent), 1e3 * took / rounds

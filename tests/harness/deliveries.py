@@ -16,7 +16,7 @@ from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_codec import key_values
 from duewheel.testing import suite_parameters
 from duewheel.wheel.dequeue.routing import Routed, route
-from duewheel.wheel.encoded import EncodingTarget, Target
+from duewheel.wheel.encoded import Target
 
 
 def plain_deliveries(count: int) -> Deliveries:
@@ -62,8 +62,8 @@ def rows(targets: Sequence[str], partitions: Sequence[int]) -> Deliveries:
 RULES = compile_suite(load_suite(), suite_parameters(forbidden_targets=["timers", "dead"]))
 CONTRACT = Contract((1_000,), {}, "dead", RULES)
 NOW_MS = 1_800_000_000_000
-ROOM = EncodingTarget(Target(4, 1_000), 1_000)
-DOWN = EncodingTarget(Target(4, 1_000, unavailable=frozenset([1, 2])), 1_000)
+ROOM = Target(4, 1_000, batch_bytes=1_000)
+DOWN = Target(4, 1_000, unavailable=frozenset([1, 2]), batch_bytes=1_000)
 
 
 def keyed(deliveries: Deliveries, keys: Sequence[bytes | None]) -> Deliveries:
@@ -72,10 +72,10 @@ def keyed(deliveries: Deliveries, keys: Sequence[bytes | None]) -> Deliveries:
     return replace(deliveries, key_hash=key_hashes(column), key_value=key_values(column, values))
 
 
-def routed(deliveries: Deliveries, known: Mapping[str, EncodingTarget]) -> Routed:
+def routed(deliveries: Deliveries, known: Mapping[str, Target]) -> Routed:
     known = {"timers": ROOM, "dead": ROOM, **known}
 
-    def look_up(topics: Sequence[str]) -> Mapping[str, EncodingTarget]:
+    def look_up(topics: Sequence[str]) -> Mapping[str, Target]:
         return {topic: known[topic] for topic in topics}
 
     return route(deliveries, look_up, frozenset(), "dead", NOW_MS)

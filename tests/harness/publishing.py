@@ -26,6 +26,7 @@ from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.schemas.batches import NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.varint import varint
+from duewheel.wheel.publisher_protocol import Prepared
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -81,7 +82,16 @@ def deliveries(messages: list[Message]) -> Deliveries:
 
 
 def publish(publisher: KafkaPublisher, messages: list[Message], told: Progress) -> None:
-    publisher.publish(publisher.prepare(deliveries(messages)), told)
+    publish_rows(publisher, deliveries(messages), told)
+
+
+def publish_rows(publisher: KafkaPublisher, rows: Deliveries, told: Progress) -> None:
+    publish_prepared(publisher, publisher.prepare(rows), told)
+
+
+def publish_prepared(publisher: KafkaPublisher, prepared: Prepared, told: Progress) -> None:
+    """As the loop does."""
+    publisher.publish(publisher.renew(prepared, told), told)
 
 
 def progress(slot: int, shard: int = 0) -> Progress:

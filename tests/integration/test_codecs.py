@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 from structlog.testing import capture_logs
-from tests.harness.publishing import Message, deliveries
+from tests.harness.publishing import Message, deliveries, publish_rows
 from tests.harness.shard_topics import DEAD, STATE, TIMER, ShardTopics, made
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.whole_shard import WholeShard, schedule
@@ -58,7 +58,7 @@ def test_progress_and_dead_letters_are_read_and_the_change_is_told(
     assert found is not None
     dead = Message(topics.name(DEAD), b"dead " * 100, dead_letter=True)
     progress = replace(found, epoch=found.epoch + 1)
-    publisher.publish(publisher.prepare(deliveries([dead])), progress)
+    publish_rows(publisher, deliveries([dead]), progress)
     assert publisher.start() == progress
     publisher.close()
     reader = factory.progress_reader(settings, clock)

@@ -32,6 +32,7 @@ from tests.harness.config_file import write_config
 from tests.harness.deliveries import rows
 from tests.harness.examining import CLOCK, errors, examined, only, settings_for
 from tests.harness.launcher import run, wait_until
+from tests.harness.publishing import publish_rows
 
 from duewheel import factory
 from duewheel.config.settings import Settings
@@ -265,7 +266,7 @@ def defect(settings: Settings) -> str:
         progress = publisher.start()
         assert progress is not None
         publisher.publish(None, progress)
-        publisher.publish(publisher.prepare(one_of_each(settings)), progress)
+        publish_rows(publisher, one_of_each(settings), progress)
         aside = publisher.aside
         if aside.reasons or len(aside.letters) or len(aside.parked):
             return f"aside: {aside}"

@@ -22,6 +22,8 @@ from tests.harness.publishing import (
     own_threads,
     progress,
     publish,
+    publish_prepared,
+    publish_rows,
     read,
     slot_of,
     started,
@@ -31,7 +33,7 @@ from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt, TransactionTooSlow
-from duewheel.kafka import producer_internals, target_encoder, transactional_producer
+from duewheel.kafka import producer_internals, transactional_producer
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.compression import Compression
 from duewheel.kafka.deadline import Deadline
@@ -39,6 +41,7 @@ from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.kafka.state_topic import newest_record, place_of
 from duewheel.kafka.target_metadata import LOOKUPS_MAX
 from duewheel.schemas.wire.compression import CODECS, Codec
+from duewheel.wheel.dequeue import encoder
 
 pytestmark = pytest.mark.kafka
 
@@ -277,9 +280,9 @@ def test_limits_that_change_after_they_were_looked_up(
         deliveries([Message(names.target, v, partition=0) for v in values_sent])
     )
     with pytest.raises(PublishDoubt, match="MessageSizeTooLarge"):
-        publisher.publish(bad, progress(2))
+        publish_prepared(publisher, bad, progress(2))
     assert slot_of(publisher.start()) == 1
-    publisher.publish(bad, progress(2))
+    publish_prepared(publisher, bad, progress(2))
     assert values(read(broker, names.target)) == [b"1", b"2", b"3"]
     assert len(read(broker, names.dead_letters)) == 1
 
@@ -291,15 +294,15 @@ def test_what_was_prepared_is_published_as_it_is(
     rows = deliveries([Message(names.target, b"v", partition=2)])
     assert publisher.prepare(rows).encoded is None, "it asks nobody"
     publisher.start()
-    publisher.publish(publisher.prepare(rows), progress(1))
+    publish_rows(publisher, rows, progress(1))
     prepared = publisher.prepare(rows)
     publisher.start()  # after a doubt; what it has to look up again says the same
 
     def encode_again(*_: object) -> None:
         raise AssertionError("it was encoded already")
 
-    monkeypatch.setattr(target_encoder, "encode", encode_again)
-    publisher.publish(prepared, progress(2))
+    monkeypatch.setattr(encoder, "encode", encode_again)
+    publish_prepared(publisher, prepared, progress(2))
     assert values(read(broker, names.target)) == [b"v", b"v"]
 
 
@@ -331,7 +334,7 @@ def test_targets_that_change_between_preparing_and_publishing(
         lambda: len(admin.describe_topics([names.target])[0]["partitions"]) == 6, "not grown"
     )
     publisher.start()  # it believes no older answer
-    publisher.publish(prepared, progress(2))
+    publish_prepared(publisher, prepared, progress(2))
     assert values(read(broker, names.target)) == [b"grown"]
     assert values(read(broker, come)) == [b"come"]
     assert values(read(broker, names.dead_letters)) == [b"grown", b"come", b"gone"]
@@ -377,7 +380,7 @@ def test_a_transaction_that_runs_out_of_time_says_so_and_the_next_has_no_more(
     for slot in range(1, 4):
         assert slot_of(started(publisher)) == (None if slot == 1 else slot - 1)
         with pytest.raises(TransactionTooSlow, match="no answer within 2 s"):
-            publisher.publish(rows, progress(slot))
+            publish_prepared(publisher, rows, progress(slot))
         assert slot_of(started(publisher)) == (None if slot == 1 else slot - 1)
         publisher.publish(None, progress(slot))
     assert values(read(broker, names.target)) == []

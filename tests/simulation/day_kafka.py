@@ -178,6 +178,9 @@ class Kafka:
     def prepare(self, deliveries: Deliveries) -> Prepared:
         return Prepared(deliveries)
 
+    def renew(self, prepared: Prepared, progress: Progress) -> Prepared:
+        return prepared
+
     def log_ends(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
         return dict.fromkeys(partitions, 0)  # nobody cancels anything here
 

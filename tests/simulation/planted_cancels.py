@@ -313,7 +313,7 @@ CANCELS = {
         "    reason[waits & deliveries.answer] = Reason.TARGET_UNAVAILABLE\n"
         "    waits &= ~deliveries.answer\n",
         "",
-        test="unit/kafka/test_batch_encoder.py::test_an_answer_waits_for_nothing_and_goes_nowhere_else",
+        test="unit/wheel/dequeue/test_encoder.py::test_an_answer_waits_for_nothing_and_goes_nowhere_else",
     ),
     "answer-held-by-absent": Planted(
         "refused",
@@ -321,7 +321,7 @@ CANCELS = {
         "wheel/dequeue/dead_letter_rows.py",
         "    bad = reason != Reason.NONE\n",
         "    bad = (reason != Reason.NONE) & ~deliveries.answer\n",
-        test="unit/kafka/test_batch_encoder.py::test_an_answer_waits_for_nothing_and_goes_nowhere_else",
+        test="unit/wheel/dequeue/test_encoder.py::test_an_answer_waits_for_nothing_and_goes_nowhere_else",
     ),
     "segments-gone-early": Planted(
         "9",

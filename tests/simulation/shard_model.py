@@ -32,7 +32,7 @@ from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.schemas.wire.copy_mac import signed
 from duewheel.wheel.dequeue.partitioner import grouped
 from duewheel.wheel.dequeue.routing import Routed, route
-from duewheel.wheel.encoded import Aside, EncodingTarget, Reason, Target
+from duewheel.wheel.encoded import Aside, Reason, Target
 from duewheel.wheel.publisher_protocol import Prepared, Seen
 
 FATES = ("lost", "doubt", "open", "die before", "die open", "die after")
@@ -248,6 +248,9 @@ class SimulatedPublisher:
     def prepare(self, deliveries: Deliveries) -> Prepared:
         return Prepared(deliveries)
 
+    def renew(self, prepared: Prepared, progress: Progress) -> Prepared:
+        return prepared
+
     def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         self._kafka.require_there()
         ends = {(TOPIC, p.number): p.end for p in self._kafka.partitions}
@@ -336,8 +339,7 @@ class SimulatedPublisher:
 
     def _require_taken(self, routed: Routed) -> None:
         """Fail as the transaction does of which a partition refuses a batch."""
-        targets = {topic: used.target for topic, used in routed.used_targets.items()}
-        _, groups = grouped(routed.deliveries, targets, Random(0))
+        _, groups = grouped(routed.deliveries, routed.used_targets, Random(0))
         refused = {(group.topic, group.partition) for group in groups} & self._kafka.refusing
         if refused:
             self._learnt |= refused
@@ -345,16 +347,16 @@ class SimulatedPublisher:
             self.close()
             raise PublishDoubt(f"refused: {sorted(refused)}")
 
-    def _known(self, topics: Sequence[str]) -> dict[str, EncodingTarget]:
+    def _known(self, topics: Sequence[str]) -> dict[str, Target]:
         """What metadata says."""
         found = {}
         for topic in topics:
             down = frozenset(number for name, number in self._down if name == topic)
             count = len(self._kafka.partitions) if topic == TOPIC else TARGET_PARTITIONS
-            target = Target(count, _BATCH_BYTES, unavailable=down)
+            target = Target(count, _BATCH_BYTES, unavailable=down, batch_bytes=_BATCH_BYTES)
             if topic in self._kafka.absent:
                 target = Target(0, _BATCH_BYTES, refusal=Reason.UNKNOWN_TARGET_TOPIC)
-            found[topic] = EncodingTarget(target, _BATCH_BYTES)
+            found[topic] = target
         return found
 
 

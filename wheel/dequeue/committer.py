@@ -184,6 +184,8 @@ class Committer:
         while True:
             tried_ms = self._clock.boottime_ms()
             try:
+                if prepared is not None:
+                    prepared = self._publisher.renew(prepared, progress)
                 self._guard.read(self._publisher.publish(prepared, progress), tried_ms)
             except PublishDoubt as doubt:
                 log.warning("transaction in doubt", reason=str(doubt))

@@ -20,10 +20,10 @@ from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.copy_mac import signed
 from duewheel.wheel.dequeue import dead_letter_rows, requeue
 from duewheel.wheel.dequeue.fate import Fate, Fates, Fetch, decide, too_large
-from duewheel.wheel.encoded import Aside, EncodingTarget, Reason, Target
+from duewheel.wheel.encoded import Aside, Reason, Target
 
 # The metadata of these topics; raises if it has none.
-TopicLookup = Callable[[Sequence[str]], Mapping[str, EncodingTarget]]
+TopicLookup = Callable[[Sequence[str]], Mapping[str, Target]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Routed:
 
     deliveries: Deliveries
     aside: Aside
-    used_targets: Mapping[str, EncodingTarget]
+    used_targets: Mapping[str, Target]
 
 
 def _all_have_place(deliveries: Deliveries, _: Fetch) -> Bool:
@@ -65,17 +65,16 @@ def route(
         PublishDoubt: neither the dead-letter topic nor a row's timer topic exists.
         Exception: whatever `lookup` raises.
     """
-    used_targets = dict[str, EncodingTarget]()
+    used_targets = dict[str, Target]()
 
     def fetch(topics: Iterable[str]) -> dict[str, Target]:
         """The targets of these topics, and of all fetched before."""
         new = [topic for topic in dict.fromkeys(topics) if topic not in used_targets]
         if new:
             used_targets.update(lookup(new))
-        return targets_of(used_targets)
+        return used_targets
 
     fates = decide(deliveries, fetch, refused, dead_letter_topic, now_ms, wait_ms, without_receipt)
-    targets = targets_of(used_targets)
     back = fates.are(Fate.PARK, Fate.SPREAD)
     if back.any():
         deliveries = requeue.parked(deliveries, back, fates.not_before_ms)
@@ -83,14 +82,14 @@ def route(
     if dead.any():
         deliveries = signed(deliveries, copy_key, dead)
         deliveries = dead_letter_rows.dead_lettered(
-            deliveries, fates.reason, targets, dead_letter_topic
+            deliveries, fates.reason, used_targets, dead_letter_topic
         )
     if deliveries.dead_letter.any():
         deliveries = dead_letter_rows.to_dead_letters(deliveries, dead_letter_topic)
         keep = fates.are(Fate.KEEP)
         if keep.any():
-            deliveries = _kept(deliveries, keep, targets, now_ms, wait_ms)
-        deliveries = _fitted(deliveries, targets)
+            deliveries = _kept(deliveries, keep, used_targets, now_ms, wait_ms)
+        deliveries = _fitted(deliveries, used_targets)
     return Routed(deliveries, _aside(fates), used_targets)
 
 
@@ -105,11 +104,6 @@ def _aside(fates: Fates) -> Aside:
         np.flatnonzero(dead_lettered),
         {Reason(number).name.lower(): count for number, count in counts if count},
     )
-
-
-def targets_of(used_targets: Mapping[str, EncodingTarget]) -> dict[str, Target]:
-    """Their targets, without what only encoding needs."""
-    return {topic: one.target for topic, one in used_targets.items()}
 
 
 def _kept(

@@ -40,7 +40,7 @@ from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
 from duewheel.schemas.wire.record_rows import rows_of
 from duewheel.schemas.wire.single_record import Header, encode, several, single
-from duewheel.wheel.encoded import EncodingTarget, Part
+from duewheel.wheel.encoded import Part, Target
 
 _BYTES_AT_ONCE = 4 * 1024 * 1024
 _FETCH_BYTES = 1 << 20
@@ -68,7 +68,7 @@ class Moved:
 
 def closed_to_copies(
     partitions: Iterable[Place],
-    targets: Mapping[str, EncodingTarget],
+    targets: Mapping[str, Target],
     progress: Progress,
     ends: Callable[[Sequence[Place]], Mapping[Place, int]],
 ) -> set[Place]:
@@ -84,7 +84,7 @@ def closed_to_copies(
     open_ = [
         p
         for p in every
-        if _takes_writes(p, targets) and progress.has_topic(p[0], targets[p[0]].target.topic_id)
+        if _takes_writes(p, targets) and progress.has_topic(p[0], targets[p[0]].topic_id)
     ]
     log_ends = ends(open_) if open_ else {}
     of = progress.partitions
@@ -92,8 +92,8 @@ def closed_to_copies(
     return set(every).difference(whole)
 
 
-def _takes_writes(place: Place, targets: Mapping[str, EncodingTarget]) -> bool:
-    target = targets[place[0]].target
+def _takes_writes(place: Place, targets: Mapping[str, Target]) -> bool:
+    target = targets[place[0]]
     return place[1] < target.partitions and place[1] not in target.unavailable
 
 

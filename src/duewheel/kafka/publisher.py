@@ -1,27 +1,26 @@
 """Publishes deliveries and progress in Kafka transactions: exactly once, or `PublishDoubt`.
 
-`prepare`, ahead of the transaction:
+A chunk of deliveries takes three steps, and goes one way:
 
-    0. turn rows that can never be published into dead letters, group the others by
-       topic-partition, join them into ready batches (batch_encoder.py), add their receipts
-       (receipts.py); from cached metadata
+    prepare    encode the rows by cached metadata: who gets what, as which batches, is decided there
+               (wheel/dequeue/encoder.py); any thread, no request
+    renew      fetch expired metadata; encode again if that was not done, or the metadata changed
+    publish    one transaction of ready batches
 
-`publish`, one transaction:
+`publish`:
 
-    1. fetch expired metadata of the targets; repeat 0 if it was not done, or if the metadata has
-       changed since
-    2. held copies (held_queue.py): read from the state topic those whose timer partition is open
+    1. held copies (held_queue.py): read from the state topic those whose timer partition is open
        again; turn new copies for closed timer partitions into records of the state topic
-    3. begin; queue moved copies, messages, records of the state topic and, last, the progress
-    4. check the result of every batch: kafka-python commits even after it has lost one
-    5. commit; its acknowledgement makes messages and progress visible together
+    2. begin; queue moved copies, messages, records of the state topic and, last, the progress
+    3. check the result of every batch: kafka-python commits even after it has lost one
+    4. commit; its acknowledgement makes messages and progress visible together
 
-A failure in 1 or 2 writes nothing. A failure from 3 on leaves a doubt: the transaction may be
+A failure in `renew` or 1 writes nothing. A failure from 2 on leaves a doubt: the transaction may be
 committed. Either drops the producer and raises `PublishDoubt`; `start` opens another one,
 whose `init_transactions` ends the doubtful transaction, and reads what was committed.
 
-Every call has a deadline: one for the whole of `start`; in `publish` one for 1 and 2, which grows
-with the number of topics, and one for 3 to 5. A transaction that exceeds it raises
+Every call has a deadline: one for the whole of `start`; one for `renew`, and one for 1, which grow
+with the number of topics; one for 2 to 4. A transaction that exceeds it raises
 `TransactionTooSlow`, and the next one is smaller: a chunk too large for its deadline would fail for
 ever. A longer deadline is no remedy: until a transaction ends, read_committed consumers of its
 partitions wait.
@@ -58,7 +57,7 @@ from duewheel.errors import (
 )
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka.clients import ClientSettings, close, open_admin
-from duewheel.kafka.compression import Compression
+from duewheel.kafka.compression import Compression, compressed
 from duewheel.kafka.deadline import Deadline, DeadlineExceeded
 from duewheel.kafka.held_queue import (
     BATCHES_AT_ONCE,
@@ -70,7 +69,6 @@ from duewheel.kafka.held_queue import (
     split,
 )
 from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.kafka.receipts import NO_RECEIPTS, Receipts
 from duewheel.kafka.state_topic import (
     StateRecord,
     broker_now_ms,
@@ -80,7 +78,6 @@ from duewheel.kafka.state_topic import (
     newest_record,
     place_of,
 )
-from duewheel.kafka.target_encoder import TargetEncoder
 from duewheel.kafka.target_metadata import NO_VERDICT, SentBatch, TargetCatalog
 from duewheel.kafka.transactional_producer import (
     TransactionalProducer,
@@ -93,8 +90,9 @@ from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.single_record import single
-from duewheel.wheel.dequeue import partitioner
-from duewheel.wheel.encoded import Aside, EncodingTarget, Part
+from duewheel.wheel.dequeue.encoder import Encoder
+from duewheel.wheel.dequeue.receipt_rows import NO_RECEIPTS, Receipts
+from duewheel.wheel.encoded import Aside, Encoded, Part, Target
 from duewheel.wheel.publisher_protocol import Prepared
 
 # How far records' timestamps, which this host's clock gives, may be from the brokers' clock. Topics
@@ -135,7 +133,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class PublishAttempt:
-    """What one transaction writes: the result of steps 1 and 2 of the module's head.
+    """What one transaction writes: the result of step 1 of the module's head.
 
     Attributes:
         progress: with the held copies after the commit.
@@ -166,7 +164,8 @@ class KafkaPublisher:
     Example:
         publisher = KafkaPublisher({"bootstrap_servers": "kafka:9092"}, ...)
         progress = publisher.start()
-        publisher.publish(publisher.prepare(deliveries), next_progress)
+        prepared = publisher.prepare(deliveries)
+        publisher.publish(publisher.renew(prepared, next_progress), next_progress)
     """
 
     def __init__(
@@ -213,13 +212,13 @@ class KafkaPublisher:
         self._stopping = stopping
         self._obstacles, self._on_obstacles = Obstacles(), note
         self._catalog = TargetCatalog(
-            self._settings, self._limits, lambda topics: self._note(targets=topics)
+            self._settings, self._limits, lambda topics: self._note(targets=topics), compression
         )
-        self._encoder = TargetEncoder(
+        self._encoder = Encoder(
             self._catalog,
             dead_letter_topic,
             chance or random.Random(),
-            compression or Compression(),
+            compressed,
             receipts or NO_RECEIPTS,
         )
         self._producer = TransactionalProducer(
@@ -353,6 +352,29 @@ class KafkaPublisher:
         """See Publisher."""
         return self._encoder.prepare(deliveries, self._waits_from_ms())
 
+    def renew(self, prepared: Prepared, progress: Progress) -> Prepared:
+        """See Publisher.
+
+        Raises:
+            PublishDoubt, TransactionTooSlow: as `publish`; nothing was begun.
+        """
+        self._aside = Aside(held=progress.held)
+        admin, deliveries = self._require_started(), prepared.deliveries
+        if not len(deliveries):
+            return prepared
+        self._encoder.copy_key = progress.epochs.newest.signing_key
+        needed = self._encoder.needed_topics(deliveries)
+        deadline = self._preparing(len(deliveries.targets))
+
+        def lookup(topics: Sequence[str]) -> Mapping[str, Target]:
+            return self._catalog.resolve(admin, topics, deadline, needed)
+
+        try:
+            return self._encoder.renew(prepared, lookup, self._waits_from_ms())
+        except Exception as error:  # noqa: BLE001 - kafka-python raises what it likes
+            self.close()
+            raise self._doubt(error) from None
+
     def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
         """One transaction: all deliveries in their order, and the progress record.
 
@@ -368,15 +390,15 @@ class KafkaPublisher:
             RecoveryRefused: the progress is too large; nothing was begun.
         """
         self._aside = Aside(held=progress.held)
-        if self._admin is None or not self._producer.is_open:
-            raise PublishDoubt("the publisher is not started")
+        admin = self._require_started()
         progress.require_publishable()
-        self._encoder.copy_key = progress.epochs.newest.signing_key
+        deliveries = None if prepared is None else prepared.deliveries
+        encoded = None if prepared is None else prepared.encoded
+        assert encoded or deliveries is None or not len(deliveries), "`renew` comes before"
         try:
-            attempt = self._attempt(self._admin, prepared, progress)
+            attempt = self._attempt(admin, deliveries, encoded, progress)
             self._aside = attempt.aside
             stamp_ms = self._transact(attempt)
-            deliveries = None if prepared is None else prepared.deliveries
             self._catalog.settle(deliveries, {(p.topic, p.partition) for p in attempt.parts})
             log_held(progress.held.keys(), attempt.aside.held.keys())
             self._moves_max = min(2 * self._moves_max, BATCHES_AT_ONCE)
@@ -386,7 +408,7 @@ class KafkaPublisher:
             raise self._doubt(error) from None
 
     def _transact(self, attempt: PublishAttempt) -> int | None:
-        """Steps 3 to 5 of the module's head; returns the brokers' clock, if it is in the reply."""
+        """Steps 2 to 4 of the module's head; returns the brokers' clock, if it is in the reply."""
         batches = attempt.batches(self._state_partition, self._key)
         began_ms, now_ms = self._clock.boottime_ms(), self._now_ms(attempt.due_ms)
         outcomes = self._producer.transact("publish", batches, now_ms, self._limits.quiet_s)
@@ -454,53 +476,68 @@ class KafkaPublisher:
                 f"needs {number + 1}: `duewheel init` adds them"
             )
 
+    def _require_started(self) -> KafkaAdminClient:
+        if self._admin is None or not self._producer.is_open:
+            raise PublishDoubt("the publisher is not started")
+        return self._admin
+
+    def _preparing(self, topics: int) -> Deadline:
+        return preparation_deadline(self._limits.publish_deadline_s, topics, self._stopping)
+
     def _attempt(
-        self, admin: KafkaAdminClient, prepared: Prepared | None, progress: Progress
+        self,
+        admin: KafkaAdminClient,
+        deliveries: Deliveries | None,
+        encoded: Encoded | None,
+        progress: Progress,
     ) -> PublishAttempt:
-        """Steps 1 and 2 of the module's head."""
-        if prepared is None:
+        """Step 1 of the module's head; without deliveries the progress leaves alone."""
+        if deliveries is None:
             return PublishAttempt(progress, aside=Aside(held=progress.held))
-        held = progress.held
-        topics = len(held) + len(partitioner.used_topics(prepared.deliveries))
-        deadline = preparation_deadline(self._limits.publish_deadline_s, topics, self._stopping)
-
-        needed = self._encoder.needed_topics(prepared.deliveries).union(t for t, _ in held)
-
-        def lookup(topics: Sequence[str]) -> Mapping[str, EncodingTarget]:
-            found = self._catalog.resolve(admin, topics, deadline, needed)
-            return self._encoder.encoding_targets(found)
+        parts, aside = (encoded.parts, encoded.aside) if encoded else ([], Aside())
+        places = {(part.topic, part.partition) for part in parts}
+        returning = places.intersection(deliveries.source_partitions)
+        moves, closed = Moved(held=progress.held), set[Place]()
+        deadline = self._preparing(len(parts) + len(progress.held))
+        if progress.held or returning:
+            moves, closed = self._moved(admin, parts, returning, progress, deadline)
 
         def end() -> int:
             return ends_of(self._settings, admin, self._state_partition, deadline)[1]
 
-        def ends(partitions: Sequence[Place]) -> Mapping[Place, int]:
-            return log_ends(self._settings, admin, partitions, deadline)
-
-        parts, aside = list[Part](), Aside()
-        if len(prepared.deliveries):
-            encoded = self._encoder.encoded(prepared, lookup, self._waits_from_ms())
-            parts, aside = encoded.parts, encoded.aside
-        returning = {(p.topic, p.partition) for p in parts}.intersection(
-            prepared.deliveries.source_partitions
-        )
-        moves, closed = Moved(held=held), set[Place]()
-        if held or returning:
-            partitions = returning.union(held)
-            targets = lookup(list({topic for topic, _ in partitions}))
-            closed = closed_to_copies(partitions, targets, progress, ends)
-            bounds, where = Bounds.beside(parts, self._moves_max), self._state_partition
-            free = held.keys() - closed
-            moves = moved(self._settings, admin, where, progress, free, bounds, deadline)
         batches = split(parts, closed, moves.held, progress.topic_ids, end)
         parts = [*moves.parts, *batches.now]
         self._producer.warm_metadata(dict.fromkeys(part.topic for part in parts), deadline)
+        is_unchanged = batches.held == progress.held
         return PublishAttempt(
-            progress if batches.held == held else replace(progress, held=batches.held),
+            progress if is_unchanged else replace(progress, held=batches.held),
             parts,
             [*moves.deletions, *batches.records],
-            replace(aside, held=batches.held, moved=moves.held != held),
-            latest_due_ms(prepared.deliveries),
+            replace(aside, held=batches.held, moved=moves.held != progress.held),
+            latest_due_ms(deliveries),
         )
+
+    def _moved(
+        self,
+        admin: KafkaAdminClient,
+        parts: Sequence[Part],
+        returning: set[Place],
+        progress: Progress,
+        deadline: Deadline,
+    ) -> tuple[Moved, set[Place]]:
+        """The held copies that are moved, and the timer partitions that are closed to copies:
+        among those with held copies, and those that get some now.
+        """
+        partitions = returning.union(progress.held)
+        targets = self._catalog.resolve(admin, {topic for topic, _ in partitions}, deadline)
+
+        def ends(partitions: Sequence[Place]) -> Mapping[Place, int]:
+            return log_ends(self._settings, admin, partitions, deadline)
+
+        closed = closed_to_copies(partitions, targets, progress, ends)
+        bounds, where = Bounds.beside(parts, self._moves_max), self._state_partition
+        free = progress.held.keys() - closed
+        return moved(self._settings, admin, where, progress, free, bounds, deadline), closed
 
     def _require_acknowledged(
         self, parts: Sequence[Part], outcomes: list[internals.Outcome]

@@ -43,6 +43,7 @@ from kafka.errors import (
 
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.compression import Compression
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.transaction_settings import NAMES as TIMESTAMP_SETTINGS
@@ -120,6 +121,7 @@ class TargetCatalog:
         settings: ClientSettings,
         limits: PublisherLimits,
         note: Callable[[Mapping[str, str]], None] = lambda _: None,
+        compression: Compression | None = None,
     ) -> None:
         """An empty catalog.
 
@@ -127,9 +129,11 @@ class TargetCatalog:
             settings: of the cluster.
             limits: sizes of batches, and how long each kind of entry lives.
             note: as of UnavailablePartitions.
+            compression: of deliveries; none by default.
         """
         self._settings = settings
         self._limits = limits
+        self._compression = compression or Compression()
         self._failures = UnavailablePartitions(limits.verdict_s, note=note)
         self._cache: TtlCache[str, Target] = TtlCache()
         self._wanted: dict[str, None] = {}
@@ -172,7 +176,7 @@ class TargetCatalog:
             targets.update(self._fetch(admin, some, deadline))
         targets.update({topic: self._for_now(topic) for topic in later})
         self._start_lookup(admin, later)
-        found = self._with_failures(targets)
+        found = self._present(targets)
         for topic, target in found.items():
             if not target.is_unknown:
                 self._failures.on_metadata(topic, target)
@@ -180,7 +184,7 @@ class TargetCatalog:
 
     def recall(self, topics: Iterable[str]) -> dict[str, Target]:
         """The targets of cached topics, expired or not; fetches nothing."""
-        return self._with_failures(
+        return self._present(
             {t: self._cache.get_stale(t) if may_name_topic(t) else _NONE_SUCH for t in topics}
         )
 
@@ -215,10 +219,19 @@ class TargetCatalog:
         found = self._describe(admin, named) if named else {}
         return {topic: found.get(topic, _NONE_SUCH) for topic in topics}
 
-    def _with_failures(self, targets: Mapping[str, Target | None]) -> dict[str, Target]:
+    def _present(self, targets: Mapping[str, Target | None]) -> dict[str, Target]:
+        """The known targets, with the partitions that have failed and the size of batches now."""
         return {
-            t: self._failures.with_failures(t, target) for t, target in targets.items() if target
+            t: self._failures.with_failures(t, self._sized(t, target))
+            for t, target in targets.items()
+            if target
         }
+
+    def _sized(self, topic: str, target: Target) -> Target:
+        codec, size = self._compression.of(topic), self.batch_bytes(topic, target)
+        if (target.batch_bytes, target.codec) == (size, codec):
+            return target
+        return replace(target, batch_bytes=size, codec=codec)
 
     def _fetch(
         self, admin: KafkaAdminClient, topics: list[str], deadline: Deadline
@@ -235,7 +248,7 @@ class TargetCatalog:
 
     def _store(self, targets: Mapping[str, Target]) -> None:
         for topic, target in targets.items():
-            self._cache.put(topic, target, self._ttl_s(target))
+            self._cache.put(topic, self._sized(topic, target), self._ttl_s(target))
 
     def _ttl_s(self, target: Target) -> float:
         if target.refusal:

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from duewheel import factory
 from duewheel.checkpoints.progress import Progress
 from duewheel.config.settings import Settings
-from duewheel.kafka.batch_encoder import encode
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing.clock import ManualClock
 from duewheel.testing.memory_cluster import PARTITIONS, MemoryCluster
 from duewheel.testing.publishers import RecordingPublisher
-from duewheel.wheel.encoded import Aside, EncodingTarget, Target
+from duewheel.wheel.dequeue.encoder import encode
+from duewheel.wheel.encoded import Aside, Target
 from duewheel.wheel.publisher_protocol import Prepared
 
 _BATCH_BYTES = 1 << 20  # what a topic takes unless it is configured otherwise
@@ -54,6 +54,5 @@ class MemoryPublisher(RecordingPublisher):
         del self.committed[:-1]
         return stamp_ms
 
-    def _targets(self, topics: Sequence[str]) -> Mapping[str, EncodingTarget]:
-        target = Target(PARTITIONS, _BATCH_BYTES)
-        return dict.fromkeys(topics, EncodingTarget(target, _BATCH_BYTES))
+    def _targets(self, topics: Sequence[str]) -> Mapping[str, Target]:
+        return dict.fromkeys(topics, Target(PARTITIONS, _BATCH_BYTES, batch_bytes=_BATCH_BYTES))

@@ -67,6 +67,9 @@ class RecordingPublisher:
     def prepare(self, deliveries: Deliveries) -> Prepared:
         return Prepared(deliveries)
 
+    def renew(self, prepared: Prepared, progress: Progress) -> Prepared:
+        return prepared
+
     def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {partition: self.ends.get(partition, 0) for partition in partitions}
 
@@ -156,6 +159,9 @@ class JournalPublisher:
 
     def prepare(self, deliveries: Deliveries) -> Prepared:
         return Prepared(deliveries)
+
+    def renew(self, prepared: Prepared, progress: Progress) -> Prepared:
+        return prepared
 
     def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {partition: self.ends.get(partition, 0) for partition in partitions}

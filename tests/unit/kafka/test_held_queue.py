@@ -36,7 +36,7 @@ from duewheel.schemas.wire.record_rows import rows_of
 from duewheel.schemas.wire.single_record import Header, encode
 from duewheel.testing import RecordingPublisher
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.encoded import Aside, EncodingTarget, Part, Target
+from duewheel.wheel.encoded import Aside, Part, Target
 from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slots import WheelConfig
 
@@ -242,7 +242,7 @@ def closed(
 ) -> set[TopicPartition]:
     """Of P0 and P1, where they end there and their topic has that id."""
     out = frozenset() if unavailable is None else frozenset([unavailable])
-    known = {P0[0]: EncodingTarget(Target(2, 1 << 20, unavailable=out, topic_id=topic_id), 1 << 20)}
+    known = {P0[0]: Target(2, 1 << 20, unavailable=out, topic_id=topic_id, batch_bytes=1 << 20)}
     progress = replace(progress_with({}), topic_ids={P0[0]: OLD_ID})
     return closed_to_copies([P0, P1], known, progress, lambda places: {p: ends[p] for p in places})
 

@@ -32,7 +32,7 @@ from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, Deliveries
 from duewheel.testing import TIMER_TOPIC, timer_batch
 from duewheel.wheel.dequeue.statistics import Statistics
-from duewheel.wheel.encoded import Aside, EncodingTarget, Target
+from duewheel.wheel.encoded import Aside, Target
 from duewheel.wheel.slot_overflow import HotSlots, RankCounter, overflow_rows, spread_rows
 
 SPREAD = HotSlots("spread", 100, 5_000)
@@ -211,7 +211,7 @@ def test_what_may_not_leave_becomes_a_dead_letter_that_says_so() -> None:
 
 def test_a_copy_that_its_timer_topic_does_not_take_leaves_with_its_slot() -> None:
     found = routed(
-        held_back([NOW_MS + 9] * 2), {"a": ROOM, "timers": EncodingTarget(Target(1, 90), 90)}
+        held_back([NOW_MS + 9] * 2), {"a": ROOM, "timers": Target(1, 90, batch_bytes=90)}
     )
     assert (topics(found), found.aside.parked.tolist()) == (["a", "a"], [])
     assert not found.aside.reasons

@@ -22,22 +22,22 @@ from tests.harness.deliveries import (
 from tests.simulation.contract_check import decoded
 
 from duewheel.errors import PublishDoubt
-from duewheel.kafka.batch_encoder import encode
 from duewheel.kafka.ttl_cache import TtlCache
 from duewheel.kafka.unavailable_partitions import UnavailablePartitions
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
 from duewheel.testing import ManualClock
+from duewheel.wheel.dequeue.encoder import encode
 from duewheel.wheel.dequeue.requeue import parked, waits_ms
 from duewheel.wheel.dequeue.statistics import Statistics
-from duewheel.wheel.encoded import Aside, EncodingTarget, Reason, Target
+from duewheel.wheel.encoded import Aside, Reason, Target
 from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.slots import WheelConfig
 
 WHEEL = WheelConfig(1_000, 100_000, window_ms=86_400_000, margin_ms=3_600_000)
 ORIGIN = ("TIMER_ORIGIN", b"17")
-ALL_DOWN = EncodingTarget(Target(4, 1_000, unavailable=frozenset(range(4))), 1_000)
+ALL_DOWN = Target(4, 1_000, unavailable=frozenset(range(4)), batch_bytes=1_000)
 
 
 # ---- the copy -----------------------------------------------------------------------------------
@@ -176,15 +176,13 @@ def test_dead_letters_and_rolled_copies_are_never_parked() -> None:
 
 
 def test_what_can_never_be_published_is_not_parked() -> None:
-    found = routed(
-        rows(["a", "gone"], [9, 1]), {"a": DOWN, "gone": EncodingTarget(Target(0, 0), 0)}
-    )
+    found = routed(rows(["a", "gone"], [9, 1]), {"a": DOWN, "gone": Target(0, 0, batch_bytes=0)})
     assert (found.aside.parked.tolist(), topics(found)) == ([], ["dead", "dead"])
 
 
 def test_a_copy_that_its_timer_topic_does_not_take_becomes_a_dead_letter() -> None:
     sent = keyed(rows(["a"] * 3, [1, 1, 0]), [b"k", b"k" * 450, b"k" * 450])
-    small = EncodingTarget(Target(1, 600), 600)
+    small = Target(1, 600, batch_bytes=600)
     found = routed(sent, {"a": DOWN, "timers": small})
     assert (found.aside.parked.tolist(), topics(found)) == ([0], ["timers", "dead", "a"])
     assert found.aside.reasons == {"target_unavailable": 1}
@@ -195,7 +193,7 @@ def test_a_copy_that_its_timer_topic_does_not_take_becomes_a_dead_letter() -> No
 
 # ---- dead letters whose topic takes nothing ------------------------------------------------------
 
-GONE = EncodingTarget(Target(0, 1_000, refusal=Reason.UNKNOWN_TARGET_TOPIC), 1_000)
+GONE = Target(0, 1_000, refusal=Reason.UNKNOWN_TARGET_TOPIC, batch_bytes=1_000)
 
 
 def condemned_rows() -> Deliveries:
@@ -209,11 +207,11 @@ def condemned_rows() -> Deliveries:
     )
 
 
-COMPACTED = EncodingTarget(Target(4, 1_000, key_required=True), 1_000)
+COMPACTED = Target(4, 1_000, key_required=True, batch_bytes=1_000)
 
 
 @pytest.mark.parametrize("dead", [GONE, ALL_DOWN, COMPACTED])
-def test_dead_letters_wait_while_their_topic_takes_nothing(dead: EncodingTarget) -> None:
+def test_dead_letters_wait_while_their_topic_takes_nothing(dead: Target) -> None:
     found = routed(condemned_rows(), {"a": ROOM, "gone": GONE, "dead": dead})
     assert topics(found) == ["a", "timers", "timers"], "in their places"
     assert (found.aside.letters.tolist(), found.aside.reasons) == ([1, 2], {})
@@ -241,9 +239,7 @@ def test_dead_letters_wait_while_their_topic_takes_nothing(dead: EncodingTarget)
 
 def test_a_dead_letter_that_its_timer_topic_does_not_take_waits_without_its_content() -> None:
     large = keyed(rows(["gone"], [0]), [b"k" * 900])
-    found = routed(
-        large, {"gone": GONE, "dead": GONE, "timers": EncodingTarget(Target(1, 700), 700)}
-    )
+    found = routed(large, {"gone": GONE, "dead": GONE, "timers": Target(1, 700, batch_bytes=700)})
     assert (topics(found), found.aside.letters.tolist()) == (["timers"], [0])
     said = found.deliveries.headers[0].as_py()
     assert b"record_too_large" in said and b"TIMER_DEAD_LETTER" in said

@@ -22,12 +22,12 @@ from duewheel.schemas.wire.record_batch import seal, split
 from duewheel.schemas.wire.record_codec import key_values
 from duewheel.wheel.dequeue.requeue import rolled_copies
 from duewheel.wheel.dequeue.routing import Routed, route
-from duewheel.wheel.encoded import EncodingTarget, Reason, Target
+from duewheel.wheel.encoded import Reason, Target
 
-ROOM = EncodingTarget(Target(1, 2_000), 2_000)
+ROOM = Target(1, 2_000, batch_bytes=2_000)
 
 
-def routed_slot(known: Mapping[str, EncodingTarget], copy_key: bytes = b"") -> Routed:
+def routed_slot(known: Mapping[str, Target], copy_key: bytes = b"") -> Routed:
     """Rows of one slot: good, bad, and rolled ones between each other."""
     names = ["good", "bad", "good", "far", "good"]
     sent = replace(rows(names, [0] * 5), origin_offset=np.arange(5))
@@ -55,7 +55,7 @@ def routed_slot(known: Mapping[str, EncodingTarget], copy_key: bytes = b"") -> R
     ],
 )
 def test_neighbours_of_what_can_never_be_published_leave_with_it(bad: Target, code: str) -> None:
-    found = routed_slot({"bad": EncodingTarget(bad, 2_000)})
+    found = routed_slot({"bad": replace(bad, batch_bytes=2_000)})
     targets = [found.deliveries.targets[index] for index in found.deliveries.target.tolist()]
     assert targets == ["good", "dead", "good", "timers", "good"]
     assert found.aside.reasons == {code: 1}
@@ -63,7 +63,7 @@ def test_neighbours_of_what_can_never_be_published_leave_with_it(bad: Target, co
 
 def test_a_rolled_copy_that_its_timer_topic_does_not_take_becomes_a_dead_letter() -> None:
     """With its request, so that a replay can judge it anew; its neighbours leave."""
-    found = routed_slot({"bad": ROOM, "timers": EncodingTarget(Target(1, 500), 500)})
+    found = routed_slot({"bad": ROOM, "timers": Target(1, 500, batch_bytes=500)})
     targets = [found.deliveries.targets[index] for index in found.deliveries.target.tolist()]
     assert targets == ["good", "bad", "good", "dead", "good"]
     headers = found.deliveries.headers[3].as_py()
@@ -74,7 +74,7 @@ def test_a_rolled_copy_that_its_timer_topic_does_not_take_becomes_a_dead_letter(
 def test_the_replay_of_a_rolled_copy_is_a_copy() -> None:
     """Without a MAC it would be an ordinary message: with another default id, and past due."""
     key = bytes(32)
-    found = routed_slot({"bad": ROOM, "timers": EncodingTarget(Target(1, 500), 500)}, key)
+    found = routed_slot({"bad": ROOM, "timers": Target(1, 500, batch_bytes=500)}, key)
     ((part,),) = split(found.deliveries.take(np.array([3])), [1], [1 << 20])
     written = read(bytearray(seal(part.body, part.count, timestamp_ms=NOW_MS)), ("dead", 0))
     _, message_key, value, headers = rows_of(written)[0][2]
@@ -92,8 +92,8 @@ def read(octets: bytearray, place: TopicPartition) -> KafkaRecords:
 
 
 def test_a_dead_letter_that_its_topic_does_not_take_is_cut_down_to_its_source() -> None:
-    small = EncodingTarget(Target(1, 400), 400)
-    found = routed_slot({"bad": ROOM, "timers": EncodingTarget(Target(1, 500), 500), "dead": small})
+    small = Target(1, 400, batch_bytes=400)
+    found = routed_slot({"bad": ROOM, "timers": Target(1, 500, batch_bytes=500), "dead": small})
     assert found.deliveries.key_value[3].as_py() == b"\x01\x01"
     assert b"record_too_large" in found.deliveries.headers[3].as_py()
     assert found.deliveries.source[3].as_py() == b"timers-0@3"

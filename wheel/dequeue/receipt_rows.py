@@ -19,21 +19,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from duewheel.kafka.compression import compressed
 from duewheel.schemas import header_names as names
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.columns import EMPTY, choose, decimals, join, take
 from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.receipts import receipt_bodies
-from duewheel.schemas.wire.record_batch import split_records
+from duewheel.schemas.wire.compression import Codec
+from duewheel.schemas.wire.record_batch import Batch, split_records
 from duewheel.schemas.wire.record_codec import Records, framed, header_name
 from duewheel.wheel.dequeue.partitioner import Group
-from duewheel.wheel.encoded import EncodingTarget, Part, Target
+from duewheel.wheel.encoded import Part, Target
 
 # Rows are encoded ahead of their transaction. Once they are older than this, they are encoded
 # again: after an outage of Kafka the headers would be wrong by its length.
 LATENESS_ERROR_MAX_MS = 1_000
+
+Compress = Callable[[Batch, Codec], Batch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,12 @@ NO_RECEIPTS = Receipts()
 
 
 def receipt_parts(
-    deliveries: Deliveries, groups: Sequence[Group], rows: Int64, topic: str, target: EncodingTarget
+    deliveries: Deliveries,
+    groups: Sequence[Group],
+    rows: Int64,
+    topic: str,
+    target: Target,
+    compress: Compress,
 ) -> list[Part]:
     """The batches of the receipts.
 
@@ -114,6 +121,7 @@ def receipt_parts(
         rows: which of the deliveries have a receipt; each has a place.
         topic: of the receipts.
         target: its metadata.
+        compress: gives a batch in the topic's codec.
     """
     destination = np.repeat(np.arange(len(groups)), [each.end - each.first for each in groups])
     timer_id, source = take(deliveries.timer_id, rows), take(deliveries.source, rows)
@@ -124,7 +132,7 @@ def receipt_parts(
         [(each.topic, each.partition) for each in groups],
         destination[rows],
     )
-    partition = _partitions(timer_id, target.target)
+    partition = _partitions(timer_id, target)
     if (partition[1:] < partition[:-1]).any():
         order: Int64 = np.argsort(partition, kind="stable")
         bodies, partition = take(bodies, order), partition[order]
@@ -132,7 +140,7 @@ def receipt_parts(
     ends = [*firsts[1:].tolist(), len(partition)]
     limits = [target.batch_bytes] * len(ends)
     return [
-        Part(topic, number, compressed(batch, target.codec), source=None)
+        Part(topic, number, compress(batch, target.codec), source=None)
         for number, batches in zip(
             numbers.tolist(), split_records(Records(bodies), ends, limits), strict=True
         )

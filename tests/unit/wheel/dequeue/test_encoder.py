@@ -12,29 +12,28 @@ import pytest
 from tests.harness.deliveries import rows
 
 from duewheel.errors import PublishDoubt
-from duewheel.kafka.batch_encoder import encode
-from duewheel.kafka.compression import Compression
-from duewheel.kafka.receipts import Receipts
-from duewheel.kafka.target_encoder import TargetEncoder
+from duewheel.kafka.compression import compressed
 from duewheel.schemas.batches import NO_PARTITION, Deliveries
+from duewheel.wheel.dequeue.encoder import Encoder, encode
+from duewheel.wheel.dequeue.receipt_rows import Receipts
 from duewheel.wheel.dequeue.requeue import rolled_copies
-from duewheel.wheel.encoded import Encoded, EncodingTarget, Reason, Target
+from duewheel.wheel.encoded import Encoded, Reason, Target
 
 LIMIT = 1_000
 NOW_MS = 1_800_000_000_000
-THERE = EncodingTarget(Target(4, LIMIT), 300)
-NOWHERE = EncodingTarget(Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC), 0)
+THERE = Target(4, LIMIT, batch_bytes=300)
+NOWHERE = Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC, batch_bytes=0)
 
 
 def encoded(
     deliveries: Deliveries,
-    known: Mapping[str, EncodingTarget],
+    known: Mapping[str, Target],
     refused: frozenset[bytes] = frozenset(),
 ) -> tuple[Encoded, list[str]]:
     """The result, and the topics that were asked for."""
     asked: list[str] = []
 
-    def lookup(topics: Sequence[str]) -> Mapping[str, EncodingTarget]:
+    def lookup(topics: Sequence[str]) -> Mapping[str, Target]:
         asked.extend(topics)
         return {topic: known[topic] for topic in topics}
 
@@ -47,7 +46,7 @@ def places(found: Encoded) -> list[tuple[str, int, int]]:
 
 def test_rows_go_to_their_partitions_in_batches_of_the_size_asked_for() -> None:
     sent = rows(["b", "a"] * 20, [1, 3] * 20)
-    found, asked = encoded(sent, {"a": THERE, "b": EncodingTarget(Target(4, LIMIT), 10_000)})
+    found, asked = encoded(sent, {"a": THERE, "b": Target(4, LIMIT, batch_bytes=10_000)})
     assert [(topic, partition) for topic, partition, _ in places(found)][-1] == ("b", 1)
     assert len(places(found)) > 2, "the batches of a are smaller"
     assert sum(count for topic, _, count in places(found) if topic == "a") == 20
@@ -58,7 +57,7 @@ def test_rows_go_to_their_partitions_in_batches_of_the_size_asked_for() -> None:
 
 def test_the_dead_letter_topic_matters_only_if_there_are_dead_letters() -> None:
     sent = rows(["a", "gone", "a"], [9, NO_PARTITION, 0])
-    known = {"a": THERE, "gone": NOWHERE, "dead": EncodingTarget(Target(1, LIMIT), 300)}
+    known = {"a": THERE, "gone": NOWHERE, "dead": Target(1, LIMIT, batch_bytes=300)}
     found, asked = encoded(sent, known, frozenset([b"timers-0@2"]))
     assert asked == ["a", "gone", "dead"] == list(found.used_targets)
     assert sum(count for topic, _, count in places(found) if topic == "dead") == 3
@@ -73,19 +72,17 @@ def test_copies_are_signed_by_the_key_of_the_progress() -> None:
     """Also what was encoded ahead by another key, or by none; messages have no MAC."""
     sent = rolled_copies(rows(["a", "a"], [0, 1]), np.array([False, True]))
     catalog: Any = FixedCatalog()
-    encoder = TargetEncoder(catalog, "dead", random.Random(0), Compression(), Receipts())
+    encoder = Encoder(catalog, "dead", random.Random(0), compressed, Receipts())
     ahead = encoder.prepare(sent, NOW_MS)
     assert ahead.encoded is not None
     assert signed_topics(ahead.encoded) == []
     encoder.copy_key = bytes(32)
 
-    def lookup(topics: Sequence[str]) -> Mapping[str, EncodingTarget]:
-        return encoder.encoding_targets(catalog.recall(topics))
-
-    found = encoder.encoded(ahead, lookup, NOW_MS)
+    found = encoder.renew(ahead, catalog.recall, NOW_MS).encoded
+    assert found is not None
     assert signed_topics(found) == ["timers"]
     again = encoder.prepare(sent, NOW_MS)
-    assert encoder.encoded(again, lookup, NOW_MS) is again.encoded
+    assert encoder.renew(again, catalog.recall, NOW_MS).encoded is again.encoded
 
 
 def signed_topics(found: Encoded) -> list[str]:
@@ -98,10 +95,7 @@ class FixedCatalog:
     refused: frozenset[bytes] = frozenset()
 
     def recall(self, topics: Sequence[str]) -> Mapping[str, Target]:
-        return dict.fromkeys(topics, THERE.target)
-
-    def batch_bytes(self, _topic: str, _target: Target) -> int:
-        return 300
+        return dict.fromkeys(topics, THERE)
 
 
 def test_a_record_alone_in_its_batch_is_named() -> None:
@@ -112,7 +106,7 @@ def test_a_record_alone_in_its_batch_is_named() -> None:
 def test_a_piece_of_a_chunk_is_encoded_like_rows_of_their_own() -> None:
     """Its columns begin in the middle of others, its topics are a few of many."""
     whole = rows(["a", "b", "gone", "a", "b", "gone", "a"], [0, 1, NO_PARTITION, 9, 2, 0, 3])
-    known = {"a": THERE, "b": THERE, "gone": NOWHERE, "dead": EncodingTarget(Target(1, LIMIT), 300)}
+    known = {"a": THERE, "b": THERE, "gone": NOWHERE, "dead": Target(1, LIMIT, batch_bytes=300)}
     piece, _ = encoded(whole.slice(2, 6), known)
     own, _ = encoded(whole.take(np.arange(2, 6)), known)
     assert places(piece) == places(own)
@@ -133,15 +127,13 @@ def test_without_a_place_for_a_dead_letter_nothing_is_decided() -> None:
     ("replies", "reason"),
     [
         (NOWHERE, "unknown_target_topic"),
-        (EncodingTarget(Target(4, LIMIT, unavailable=frozenset({0})), 300), "target_unavailable"),
+        (Target(4, LIMIT, unavailable=frozenset({0}), batch_bytes=300), "target_unavailable"),
     ],
 )
-def test_an_answer_waits_for_nothing_and_goes_nowhere_else(
-    replies: EncodingTarget, reason: str
-) -> None:
+def test_an_answer_waits_for_nothing_and_goes_nowhere_else(replies: Target, reason: str) -> None:
     sent = rows(["a", "replies", "a"], [1, 0, 2])
     sent = replace(sent, answer=np.array([False, True, False]))
-    known = {"a": THERE, "replies": replies, "dead": EncodingTarget(Target(1, LIMIT), 300)}
+    known = {"a": THERE, "replies": replies, "dead": Target(1, LIMIT, batch_bytes=300)}
     found, _ = encoded(sent, known | {"timers": THERE})
     assert (found.aside.reasons, len(found.aside.parked)) == ({reason: 1}, 0)
     assert sorted(place for place in places(found) if place[0] == "dead") == [("dead", 0, 1)]

@@ -13,23 +13,22 @@ from kafka.partitioner.default import murmur2
 from kafka.record import MemoryRecords
 from tests.harness.deliveries import rows
 
-from duewheel.kafka.batch_encoder import encode
-from duewheel.kafka.compression import Compression
-from duewheel.kafka.receipts import LATENESS_ERROR_MAX_MS, Receipts
-from duewheel.kafka.target_encoder import TargetEncoder
+from duewheel.kafka.compression import compressed
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.receipts import Receipt
 from duewheel.schemas.wire.compression import Codec
 from duewheel.schemas.wire.record_batch import seal
+from duewheel.wheel.dequeue.encoder import Encoder, encode
+from duewheel.wheel.dequeue.receipt_rows import LATENESS_ERROR_MAX_MS, Receipts
 from duewheel.wheel.dequeue.requeue import rolled_copies
-from duewheel.wheel.encoded import Encoded, EncodingTarget, Reason, Target
+from duewheel.wheel.encoded import Encoded, Reason, Target
 
 NOW_MS = 1_800_000_000_000
-ROOM = EncodingTarget(Target(4, 100_000), 100_000)
-DOWN = EncodingTarget(Target(4, 100_000, unavailable=frozenset([1, 2])), 100_000)
-ALL_DOWN = Target(4, 100_000, unavailable=frozenset(range(4)))
-NOWHERE = EncodingTarget(Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC), 0)
+ROOM = Target(4, 100_000, batch_bytes=100_000)
+DOWN = Target(4, 100_000, unavailable=frozenset([1, 2]), batch_bytes=100_000)
+ALL_DOWN = replace(ROOM, unavailable=frozenset(range(4)))
+NOWHERE = Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC, batch_bytes=0)
 TOPICS = {"a": ROOM, "b": DOWN, "gone": NOWHERE, "dead": ROOM, "timers": ROOM, "others": ROOM}
 RECEIPTS = Receipts("receipts", without=frozenset(["others"]))
 
@@ -37,13 +36,13 @@ RECEIPTS = Receipts("receipts", without=frozenset(["others"]))
 def encoded(
     deliveries: Deliveries,
     receipts: Receipts = RECEIPTS,
-    target: EncodingTarget = ROOM,
+    target: Target = ROOM,
     now_ms: int = NOW_MS,
-    known: Mapping[str, EncodingTarget] = TOPICS,
+    known: Mapping[str, Target] = TOPICS,
 ) -> Encoded:
     every = {**known, "receipts": target}
 
-    def lookup(topics: Sequence[str]) -> Mapping[str, EncodingTarget]:
+    def lookup(topics: Sequence[str]) -> Mapping[str, Target]:
         return {topic: every[topic] for topic in topics}
 
     chance = random.Random(0)
@@ -134,7 +133,7 @@ def test_receipts_of_an_id_are_in_the_order_of_their_timers() -> None:
 
 
 def test_batches_of_receipts_are_no_larger_than_their_topic_takes() -> None:
-    small = EncodingTarget(Target(2, 1_000), 1_000)
+    small = Target(2, 1_000, batch_bytes=1_000)
     found = encoded(rows(["a"] * 500, [0] * 500), target=small)
     sizes = [61 + len(part.batch.body) for part in found.parts if part.topic == "receipts"]
     assert max(sizes) <= 1_000
@@ -142,10 +141,10 @@ def test_batches_of_receipts_are_no_larger_than_their_topic_takes() -> None:
     assert len(receipts_of(found)) == 500
 
 
-@pytest.mark.parametrize("target", [NOWHERE, DOWN, replace(ROOM, target=ALL_DOWN)])
+@pytest.mark.parametrize("target", [NOWHERE, DOWN, ALL_DOWN])
 @pytest.mark.parametrize("seed", range(10))
 def test_rows_whose_receipt_has_no_place_are_parked_and_no_others(
-    target: EncodingTarget, seed: int
+    target: Target, seed: int
 ) -> None:
     dice = random.Random(seed)
     sent = some(dice, 200)
@@ -193,7 +192,7 @@ def test_a_record_that_the_header_makes_too_large_is_a_dead_letter() -> None:
     """Otherwise the broker would refuse its batch again and again."""
     sent, chosen = rows(["a"], [0]), Receipts(lateness_headers=frozenset(["timers"]))
     plain = 61 + len(encoded(sent, Receipts()).parts[0].batch.body)
-    full = {**TOPICS, "a": EncodingTarget(Target(4, plain), plain)}
+    full = {**TOPICS, "a": Target(4, plain, batch_bytes=plain)}
     assert encoded(sent, Receipts(), known=full).aside.reasons == {}
     assert encoded(sent, chosen, known=full).aside.reasons == {"record_too_large": 1}
 
@@ -202,27 +201,20 @@ class OpenCatalog:
     refused: frozenset[bytes] = frozenset()
 
     def recall(self, topics: Sequence[str]) -> Mapping[str, Target]:
-        return {topic: TOPICS[topic].target for topic in topics}
-
-    def batch_bytes(self, _topic: str, _target: Target) -> int:
-        return 100_000
+        return {topic: TOPICS[topic] for topic in topics}
 
 
 def test_lateness_of_rows_that_have_waited_for_kafka_is_encoded_again() -> None:
     catalog: Any = OpenCatalog()
     chosen = Receipts(lateness_headers=frozenset(["timers"]))
     for receipts, is_old in ((chosen, True), (Receipts(), False)):
-        encoder = TargetEncoder(catalog, "dead", random.Random(0), Compression(), receipts)
-
-        def lookup(
-            topics: Sequence[str], encoder: TargetEncoder = encoder
-        ) -> Mapping[str, EncodingTarget]:
-            return encoder.encoding_targets(catalog.recall(topics))
+        encoder = Encoder(catalog, "dead", random.Random(0), compressed, receipts)
 
         ahead = encoder.prepare(replace(rows(["a"], [0]), due_ms=np.array([NOW_MS])), NOW_MS)
         just = NOW_MS + LATENESS_ERROR_MAX_MS
-        assert encoder.encoded(ahead, lookup, just) is ahead.encoded
-        again = encoder.encoded(ahead, lookup, just + 1)
+        assert encoder.renew(ahead, catalog.recall, just).encoded is ahead.encoded
+        again = encoder.renew(ahead, catalog.recall, just + 1).encoded
+        assert again
         assert (again is not ahead.encoded) == is_old
         late_ms = dict(records(again, "a")[0][1].headers).get("TIMER_LATENESS_MS")
         assert late_ms == (b"1001" if is_old else None)

@@ -1,0 +1,203 @@
+"""Encodes deliveries into ready record batches: the straight way from rows to a transaction.
+
+    1. the headers with the lateness are added (receipt_rows.py): the rows' sizes decide about some
+    2. the fate of each row is decided (fate.py), and each is addressed by it (routing.py)
+    3. the rows are grouped by topic-partition (partitioner.py), copies are signed
+    4. each group is encoded and cut into batches (schemas/wire/record_batch.py), perhaps compressed
+    5. receipts are added (receipt_rows.py)
+
+Rows are encoded ahead of their transaction by cached metadata. The result names the metadata that
+it used; if that has changed, the rows are encoded again before they are published.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import structlog
+
+from duewheel.schemas.batches import Deliveries
+from duewheel.schemas.columns import lengths
+from duewheel.schemas.wire.copy_mac import signed
+from duewheel.schemas.wire.record_batch import split
+from duewheel.wheel.dequeue.partitioner import grouped
+from duewheel.wheel.dequeue.receipt_rows import NO_RECEIPTS, Compress, Receipts, receipt_parts
+from duewheel.wheel.dequeue.routing import TopicLookup, route
+from duewheel.wheel.encoded import Encoded, Part, Target
+from duewheel.wheel.publisher_protocol import Prepared
+
+# A chunk has few rows that are larger (`chunk_bytes`).
+_PARKED_BYTES_MAX = 64 * 1024
+
+log = structlog.get_logger(__name__)
+
+
+class Catalog(Protocol):
+    """The metadata of topics, as far as it is known without a request. Any thread may read it."""
+
+    @property
+    def refused(self) -> frozenset[bytes]:
+        """Sources of the records that brokers have refused."""
+        ...
+
+    def recall(self, topics: Sequence[str]) -> Mapping[str, Target]:
+        """The known targets among these topics, however old."""
+        ...
+
+
+class Encoder:
+    """The half of a publisher that comes before its transaction. Not thread-safe, but `prepare`
+    may run in another thread.
+
+    Attributes:
+        letters_wait: whether the dead-letter topic took no writes when it was last needed.
+        copy_key: signs copies, by the progress that is published next; empty: they have no MAC.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        dead_letter_topic: str,
+        chance: random.Random,
+        compress: Compress,
+        receipts: Receipts,
+    ) -> None:
+        """`chance` chooses partitions for rows without key and request."""
+        self._catalog = catalog
+        self._dead_letter_topic = dead_letter_topic
+        self._chance = chance
+        self._compress = compress
+        self._receipts = receipts
+        self.letters_wait = False
+        self.copy_key = b""
+
+    def needed_topics(self, deliveries: Deliveries) -> set[str]:
+        """The topics without whose metadata nothing can leave: rows for them cannot be parked, or
+        parked rows go there.
+        """
+        bound = deliveries.dead_letter | deliveries.is_copy | deliveries.answer
+        # A copy has more headers: the timer topic may refuse it, and the row become a dead letter.
+        bound |= lengths(deliveries.key_value) + lengths(deliveries.headers) > _PARKED_BYTES_MAX
+        own = [deliveries.targets[index] for index in np.unique(deliveries.target[bound]).tolist()]
+        sources = [topic for topic, _ in deliveries.source_partitions]
+        receipts = [] if self._receipts.topic is None else [self._receipts.topic]
+        return {self._dead_letter_topic, *own, *sources, *receipts}
+
+    def prepare(self, deliveries: Deliveries, now_ms: int) -> Prepared:
+        """Encodes the deliveries by known metadata, however old; not at all if some is missing.
+        Parked rows wait from `now_ms`.
+        """
+
+        def recall(topics: Sequence[str]) -> Mapping[str, Target]:
+            targets = self._catalog.recall(topics)
+            if len(targets) < len(topics):
+                raise LookupError("a topic without cached metadata")
+            return targets
+
+        try:
+            return Prepared(deliveries, self._encode(deliveries, recall, now_ms))
+        except Exception:  # noqa: BLE001 - `renew` encodes again, and raises it
+            return Prepared(deliveries)
+
+    def renew(self, prepared: Prepared, lookup: TopicLookup, now_ms: int) -> Prepared:
+        """Encodes the deliveries unless they are encoded as `lookup`, which gives current metadata,
+        demands now.
+
+        Raises:
+            Exception: whatever `lookup` raises, or `encode`.
+        """
+        deliveries, encoded = prepared.deliveries, prepared.encoded
+        if encoded is None or not self._holds(encoded, lookup, now_ms):
+            encoded = self._encode(deliveries, lookup, now_ms)
+            prepared = Prepared(deliveries, encoded)
+        if encoded.aside.reasons:
+            log.warning("rows became dead letters", **encoded.aside.reasons)
+        self._note_dead_letters(encoded.used_targets.get(self._dead_letter_topic))
+        return prepared
+
+    def _note_dead_letters(self, letters: Target | None) -> None:
+        """Notes whether the dead-letter topic takes dead letters; logs a change once."""
+        if letters is None or letters.takes_letters != self.letters_wait:
+            return
+        self.letters_wait = not letters.takes_letters
+        topic, refusal = self._dead_letter_topic, letters.refusal
+        reason = "it is compacted" if letters.key_required else "no partition takes writes"
+        if self.letters_wait:
+            log.error(
+                "the dead-letter topic takes nothing: dead letters wait in their timer topics",
+                topic=topic,
+                reason=refusal.name.lower() if refusal else reason,
+                remedy="`duewheel doctor` shows its required settings, `duewheel init` creates it",
+            )
+        else:
+            log.info("the dead-letter topic takes dead letters again", topic=topic)
+
+    def _holds(self, encoded: Encoded, lookup: TopicLookup, now_ms: int) -> bool:
+        """Returns whether the rows would be encoded the same way now."""
+        return (
+            encoded.refused == self._catalog.refused
+            and encoded.copy_key == self.copy_key
+            and self._receipts.is_fresh(encoded.encoded_ms, now_ms)
+            and lookup(list(encoded.used_targets)) == encoded.used_targets
+        )
+
+    def _encode(self, deliveries: Deliveries, lookup: TopicLookup, now_ms: int) -> Encoded:
+        return encode(
+            deliveries,
+            lookup,
+            self._catalog.refused,
+            self._dead_letter_topic,
+            self._chance,
+            now_ms,
+            self.copy_key,
+            self._receipts,
+            self._compress,
+        )
+
+
+def encode(
+    deliveries: Deliveries,
+    lookup: TopicLookup,
+    refused: frozenset[bytes],
+    dead_letter_topic: str,
+    chance: random.Random,
+    now_ms: int,
+    copy_key: bytes = b"",
+    receipts: Receipts = NO_RECEIPTS,
+    compress: Compress = lambda batch, _: batch,
+) -> Encoded:
+    """Takes steps 1 to 5 of the module's head. No client, any thread.
+
+    Raises:
+        PublishDoubt, Exception: as `route`.
+    """
+    deliveries = receipts.with_lateness(deliveries, now_ms)
+    routed = route(
+        deliveries,
+        lookup,
+        refused,
+        dead_letter_topic,
+        now_ms,
+        copy_key=copy_key,
+        without_receipt=receipts.without_place,
+    )
+    used_targets = dict(routed.used_targets)
+    rows, groups = grouped(routed.deliveries, used_targets, chance)
+    rows = signed(rows, copy_key)
+    limits = [used_targets[group.topic].batch_bytes for group in groups]
+    parts, first = [], 0
+    batches_of = split(rows, [group.end for group in groups], limits)
+    for group, batches in zip(groups, batches_of, strict=True):
+        is_delivery = not (rows.is_copy[first] or rows.dead_letter[first])
+        codec = used_targets[group.topic].codec if is_delivery else "none"
+        for batch in batches:
+            source = rows.source[first].as_py() if batch.count == 1 else None
+            parts.append(Part(group.topic, group.partition, compress(batch, codec), source))
+            first += batch.count
+    if receipts.topic is not None and len(delivered := receipts.rows(rows)):
+        topic = receipts.topic
+        parts += receipt_parts(rows, groups, delivered, topic, used_targets[topic], compress)
+    return Encoded(parts, routed.aside, used_targets, refused, copy_key, now_ms)
