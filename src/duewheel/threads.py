@@ -1,11 +1,11 @@
 """Background threads whose errors are never lost.
 
-duewheel's own threads are `Worker`s, daemons, for which the end of a process does not wait; the
-pools of `doctor` and of the jars' download, which end with one call, hand their errors to the
-caller. An error of a worker's work is logged with its stack
-and counted (metric `thread_failures`). Then either the thread ends, and `require_alive` raises the
-error in the loop that depends on it, or the work is restarted after a pause. `watch_libraries` logs
-and counts errors of threads that libraries start.
+duewheel's own threads are `Worker`s: daemons, so that no process waits for them at its end. (Only
+the pools of `doctor` and of the jars' download are none; they hand their errors to the caller.)
+An error of a worker is logged with its stack and counted (metric `thread_failures`). Then either
+the thread ends, and `require_alive` raises the error in the loop that depends on it, or the work
+starts again after a pause. `watch_libraries` does so with errors of threads that libraries
+start.
 
 Log lines go to the standard library: the client runs workers where structlog is not installed.
 """
@@ -38,18 +38,13 @@ class Worker(threading.Thread):
     def __init__(
         self, name: str, work: Callable[[], object], *, again_after_s: float | None = None
     ) -> None:
-        """Starts nothing yet.
-
-        Args:
-            name: in logs and metrics.
-            work: of the thread, which ends when it returns.
-            again_after_s: pause after an error, before the work is started again; None: an error
-                ends the thread.
+        """`name` is in logs and metrics. After an error `work` starts again, so many seconds later;
+        without `again_after_s` the thread ends.
         """
         super().__init__(name=name, daemon=True)
         self._work = work
         self._again_after_s = again_after_s
-        self._ending = threading.Event()
+        self.ending = threading.Event()  # work that runs until `end` looks at this
         self._error: BaseException | None = None
 
     def run(self) -> None:
@@ -62,18 +57,20 @@ class Worker(threading.Thread):
                 if self._again_after_s is None:
                     self._error = error
                     return
-                if not self._ending.wait(self._again_after_s):
+                if not self.ending.wait(self._again_after_s):
                     continue
             return
 
     def end(self) -> None:
-        """Wait for the end, without a restart. The caller has made `work` return."""
-        self._ending.set()
+        """Waits for the end, without a restart; `work` returns because of `ending`, or the caller
+        has made it return.
+        """
+        self.ending.set()
         if self.ident is not None:
             self.join()
 
     def require_alive(self) -> None:
-        """Raise the error that ended the thread, if any.
+        """Raises the error that ended the thread, if any.
 
         Raises:
             DuewheelError: naming the thread and the error.
@@ -83,11 +80,7 @@ class Worker(threading.Thread):
 
 
 def beside(name: str, call: Callable[[], T]) -> Future[T]:
-    """Run a call in a thread of its own.
-
-    Returns:
-        Its result, or its error, once it has ended.
-    """
+    """Runs a call in a thread of its own, and returns its result or error once it has ended."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -101,7 +94,7 @@ def beside(name: str, call: Callable[[], T]) -> Future[T]:
 
 
 def each_beside(name: str, call: Callable[[S], T], items: Sequence[S], at_a_time: int) -> list[T]:
-    """Call it for each item, some at a time, in threads of their own; returns the results."""
+    """Calls it for each item, some at a time, in threads of their own; returns the results."""
     results: list[T] = []
     for first in range(0, len(items), at_a_time):
         part = [beside(name, partial(call, item)) for item in items[first : first + at_a_time]]
@@ -110,7 +103,7 @@ def each_beside(name: str, call: Callable[[S], T], items: Sequence[S], at_a_time
 
 
 def watch_libraries() -> None:
-    """From now on log and count an error that ends any other thread of this process."""
+    """From now on logs and counts an error that ends any other thread of this process."""
 
     def log_failure(args: threading.ExceptHookArgs) -> None:
         if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):

@@ -106,13 +106,13 @@ class Soak:
             self._arrivals = ArrivalReader(client, topics, REPLIES, TIMER_PARTITIONS, clock)
             for each in (self._arrivals, load):
                 each.start()
-                stack.callback(each.stop)
+                stack.callback(each.end)
             stuck = self._all_rounds(kinds, task)
             load.stop()  # also if it is stuck: what is judged must not grow
             shard.end(PROCESSES, signal.SIGTERM)
             findings = [str(finding) for finding in shard.check().findings]
             arrivals = self._arrivals
-            arrivals.stop()
+            arrivals.end()
             written = WrittenTopic.of(committed_records(client, TIMERS))
             verdict = verdict_of(
                 written, arrivals.timers, arrivals.replies, load.acknowledged, shard.rules

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 from kafka import KafkaConsumer
@@ -24,14 +25,13 @@ _POLL_MS = 100
 _METADATA_S = 0.05
 
 
-class ArrivalReader:
-    """Reads targets, dead letters and replies from `start` to `stop`, in a thread of its own.
+class ArrivalReader(Worker):
+    """Reads targets, dead letters and replies from their beginning, from `start` to `end`.
 
     Attributes:
-        timers: the deliveries and dead letters so far.
-        replies: the replies so far.
-        delivered: the highest number of a record that has arrived, by partition of the timer topic.
-        replied: the highest number of one that was replied to, likewise.
+        timers: deliveries and dead letters so far.
+        delivered: the highest number of a delivered record, by partition of the timer topic.
+        replied: the same of the requests with a reply.
     """
 
     def __init__(
@@ -42,42 +42,17 @@ class ArrivalReader:
         timer_partitions: int,
         clock: Clock,
     ) -> None:
-        """
-        Args:
-            client: of the cluster.
-            topics: targets and dead letters; they exist.
-            reply_topic: likewise.
-            timer_partitions: of the timer topic.
-            clock: this host's.
-        """
+        """All topics exist; `topics` are those of targets and dead letters."""
+        super().__init__("arrivals", self._read)
         self.timers: list[ArrivedTimer] = []
         self.replies: list[ArrivedReply] = []
         self.delivered = dict.fromkeys(range(timer_partitions), -1)
         self.replied = dict.fromkeys(range(timer_partitions), -1)
         self._client, self._clock = client, clock
         self._topics, self._reply_topic = (*topics, reply_topic), reply_topic
-        self._stopping = threading.Event()
-        self._worker = Worker("arrivals", self._run)
-
-    def start(self) -> None:
-        """Begin to read, from the topics' start."""
-        self._worker.start()
-
-    def stop(self) -> None:
-        """Wait for the end of the thread."""
-        self._stopping.set()
-        self._worker.end()
-
-    def require_alive(self) -> None:
-        """Raise the error that has ended the reader, if any.
-
-        Raises:
-            DuewheelError: naming it.
-        """
-        self._worker.require_alive()
 
     def has_all(self, load: ProofLoad) -> bool:
-        """Whether every acknowledged timer that is never cancelled, and every reply, is there."""
+        """Whether every reply is there, and every acknowledged timer that is never cancelled."""
         known = load.acknowledged.keys()
         awaited = known & load.awaited
         return (
@@ -86,29 +61,24 @@ class ArrivalReader:
             and {timer.number for timer in self.timers} >= awaited
         )
 
-    def _run(self) -> None:
-        consumer = _open(self._client)
-        try:
-            _begin(consumer, partitions_of(consumer, self._topics))
-            while not self._stopping.is_set():
+    def _read(self) -> None:
+        with _consumer(self._client, self._topics) as consumer:
+            while not self.ending.is_set():
                 polled = consumer.poll(timeout_ms=_POLL_MS)
                 received_ms = self._clock.now_ms()
-                for records in polled.values():
-                    for record in records:
-                        self._take(record, received_ms)
-        finally:
-            close(consumer)
+                for record in chain.from_iterable(polled.values()):
+                    self._take(record, received_ms)
 
     def _take(self, record: Any, received_ms: int) -> None:
         if record.topic == self._reply_topic:
             reply = ArrivedReply.of(record)
             self.replies.append(reply)
-            number = int(dict(reply.headers)[NUMBER])
-            _raise_to(self.replied, reply.source[0], number)
+            highest, source, number = self.replied, reply.source, int(dict(reply.headers)[NUMBER])
         else:
             timer = ArrivedTimer.of(record, received_ms)
             self.timers.append(timer)
-            _raise_to(self.delivered, timer.source[0], timer.number)
+            highest, source, number = self.delivered, timer.source, timer.number
+        highest[source[0]] = max(highest[source[0]], number)
 
 
 def committed_records(client: ClientSettings, topic: str) -> Iterator[Any]:
@@ -117,11 +87,8 @@ def committed_records(client: ClientSettings, topic: str) -> Iterator[Any]:
     Raises:
         KafkaUnavailable: nothing comes for a while.
     """
-    consumer = _open(client)
-    try:
-        partitions = partitions_of(consumer, [topic])
-        _begin(consumer, partitions)
-        ends = consumer.end_offsets(partitions)
+    with _consumer(client, [topic]) as consumer:
+        ends = consumer.end_offsets(list(consumer.assignment()))
         deadline = Deadline(_STALLED_S)
         while any(consumer.position(partition) < end for partition, end in ends.items()):
             polled = consumer.poll(timeout_ms=_POLL_MS)
@@ -129,18 +96,31 @@ def committed_records(client: ClientSettings, topic: str) -> Iterator[Any]:
                 deadline = Deadline(_STALLED_S)
             elif not deadline.remaining_s():
                 raise KafkaUnavailable(f"topic {topic} cannot be read to its end")
-            for records in polled.values():
-                yield from records
+            yield from chain.from_iterable(polled.values())
+
+
+@contextmanager
+def _consumer(client: ClientSettings, topics: Sequence[str]) -> Iterator[KafkaConsumer]:
+    """A consumer at the beginning of every partition of topics that exist."""
+    consumer = client.open(
+        KafkaConsumer,
+        Deadline(_CONNECT_S),
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="none",  # an offset that has vanished is a fault of Kafka's
+        isolation_level="read_committed",
+    )
+    try:
+        partitions = _partitions(consumer, topics)
+        consumer.assign(partitions)
+        for partition in partitions:
+            consumer.seek(partition, 0)
+        yield consumer
     finally:
         close(consumer)
 
 
-def partitions_of(consumer: KafkaConsumer, topics: Sequence[str]) -> list[TopicPartition]:
-    """All partitions of topics that exist.
-
-    Raises:
-        KafkaUnavailable: the cluster does not show them.
-    """
+def _partitions(consumer: KafkaConsumer, topics: Sequence[str]) -> list[TopicPartition]:
     deadline = Deadline(_CONNECT_S)
     while True:
         known = {topic: consumer.partitions_for_topic(topic) for topic in topics}
@@ -150,24 +130,3 @@ def partitions_of(consumer: KafkaConsumer, topics: Sequence[str]) -> list[TopicP
             missing = ", ".join(topic for topic, partitions in known.items() if not partitions)
             raise KafkaUnavailable(f"the cluster does not show the topics {missing}")
         time.sleep(_METADATA_S)
-
-
-def _open(client: ClientSettings) -> KafkaConsumer:
-    return client.open(
-        KafkaConsumer,
-        Deadline(_CONNECT_S),
-        group_id=None,
-        enable_auto_commit=False,
-        auto_offset_reset="none",  # an offset that has vanished is a fault of Kafka's
-        isolation_level="read_committed",
-    )
-
-
-def _begin(consumer: KafkaConsumer, partitions: Sequence[TopicPartition]) -> None:
-    consumer.assign(list(partitions))
-    for partition in partitions:
-        consumer.seek(partition, 0)
-
-
-def _raise_to(highest: dict[int, int], partition: int, number: int) -> None:
-    highest[partition] = max(highest[partition], number)

@@ -2,15 +2,15 @@
 
 A cancel *matches* the timers of its partition with its id that were written before it.
 
-    lost            never delivered, and no cancel matches it, or only such as were replied
+    lost            never delivered, and each cancel that matches it, if any, was replied
                     `already_delivered`
     doubled         delivered more often than once
-    resurrected     delivered after a cancel that matches it was replied to
+    resurrected     delivered after the reply to a cancel that matches it
     unanswered      a cancel without a reply
-    answered twice  a cancel with more than one
-    untrue          `cancelled`, and neither has it stopped a timer of its own, nor is the last
-                    timer that it matches undelivered; or `already_delivered`, and none of those was
-                    delivered before
+    answered twice  a cancel with several
+    untrue          the reply `cancelled`, although the cancel has stopped no timer of its own and
+                    the last timer that it matches was delivered; or `already_delivered`, although
+                    no timer that it matches was delivered before
     invented        delivered or replied to, and never requested
 """
 
@@ -22,49 +22,28 @@ from dataclasses import dataclass
 
 from duewheel.schemas.header_names import Answer
 
-FAULTS = (
-    "lost",
-    "doubled",
-    "resurrected",
-    "unanswered",
-    "answered twice",
-    "untrue",
-    "invented",
-)
+FAULTS = ("lost", "doubled", "resurrected", "unanswered", "answered twice", "untrue", "invented")
 
 Source = tuple[int, int]  # partition and offset in the timer topic
 
 
 @dataclass(frozen=True)
 class TimerRequest:
-    """A record of the timer topic; of a timer its first copy.
-
-    Attributes:
-        source: its partition and offset.
-        timer_id: of the timer, or of those that it matches; None: no cancel can match it.
-        is_timer: whether something is to be delivered.
-        cancels: whether it is a cancel: a reschedule is both.
-    """
+    """A record of the timer topic; a reschedule is a timer and cancels. Copies are left out."""
 
     source: Source
-    timer_id: bytes | None
+    timer_id: bytes | None  # None: no cancel can match it
     is_timer: bool = True
     cancels: bool = False
 
 
 @dataclass(frozen=True)
 class RequestOutcome:
-    """A delivery or a reply.
+    """A delivery or a reply."""
 
-    Attributes:
-        source: of the request.
-        at: when it was committed; the order of two at one time is not known.
-        reply: "" of a delivery.
-    """
-
-    source: Source
-    at: int
-    reply: str = ""
+    source: Source  # the request's
+    at: int  # when it was committed; the order of two at one time is not known
+    reply: str = ""  # "": a delivery
 
 
 Fault = tuple[str, Source]
@@ -73,12 +52,8 @@ Fault = tuple[str, Source]
 def cancel_faults(
     requests: Iterable[TimerRequest], outcomes: Iterable[RequestOutcome], skew: int = 0
 ) -> list[Fault]:
-    """All faults, once everything must have arrived.
-
-    Args:
-        requests: every record.
-        outcomes: every delivery, dead letters included, and every reply.
-        skew: by how much the times of two topics may differ, which different clocks may give.
+    """All faults, once everything must have arrived. Dead letters are deliveries here; the times
+    of two topics may differ by `skew`, because different clocks may give them.
     """
     delivered: dict[Source, list[RequestOutcome]] = defaultdict(list)
     answers: dict[Source, list[RequestOutcome]] = defaultdict(list)
@@ -113,8 +88,8 @@ def _claimed(
     delivered: dict[Source, list[RequestOutcome]],
     answers: dict[Source, list[RequestOutcome]],
 ) -> set[Source]:
-    """Cancels that were replied `cancelled` and have a timer of their own that never left: of those
-    that they match the last one which no earlier cancel has.
+    """The cancels with the reply `cancelled` that have stopped a timer of their own: each claims
+    the last undelivered timer before it that no earlier cancel claims.
     """
     pending = {row.source for row in group if row.is_timer and not delivered.get(row.source)}
     claimed = set()
@@ -130,7 +105,7 @@ def _claimed(
 def _of_timer(
     delivered: list[RequestOutcome], cancels: int, replies: list[RequestOutcome], skew: int
 ) -> Iterator[str]:
-    """Of one timer, the number of cancels that match it, and the replies to these."""
+    """The faults of one timer, from the number of cancels that match it, and their replies."""
     too_late = sum(answer.reply == Answer.ALREADY_DELIVERED for answer in replies)
     if not delivered and too_late == cancels:
         yield "lost"
@@ -143,8 +118,8 @@ def _of_timer(
 def _of_cancel(
     answers: list[RequestOutcome], ends: list[list[int]], stopped: bool, skew: int
 ) -> Iterator[str]:
-    """Of one cancel, of each timer that it matches when it was delivered, and whether it may reply
-    that something was cancelled.
+    """The faults of one cancel. `ends` has the times of delivery of each timer that it matches;
+    `stopped`: it may reply `cancelled`.
     """
     if not answers:
         yield "unanswered"

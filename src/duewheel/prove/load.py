@@ -1,10 +1,10 @@
 """A steady load: timers with random delays and contents, written by an independent producer.
 
-    at once   due when they are written: they show from which moment on deliveries flow again
+    at once   due when written: the first to arrive shows that deliveries flow again
     spread    random delays within the roll window, in each form of a due time
-    spike     all that are written within a window are due at one instant
+    spike     one due instant for all timers of a window
     level     the levels of RocketMQ
-    far       beyond the roll window: they go round through the timer topic
+    far       due beyond the roll window, so they roll
     broken    without a due time: they must become dead letters
 
 Each fifth timer has an id, and is cancelled or replaced halfway through its delay, or cancelled too
@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 import random
-import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,54 +26,54 @@ from kafka.errors import KafkaError, KafkaTimeoutError
 from duewheel.clock import Clock
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.prove.records import LEVELS_MS, NUMBER, Source
+from duewheel.prove.cancel_rules import Source
+from duewheel.prove.records import LEVELS_MS, NUMBER
 from duewheel.threads import Worker
 
 _SHARES = {"at once": 25, "spread": 38, "spike": 8, "level": 8, "far": 18, "broken": 3}
 FAR_WINDOWS = 2.5  # the longest delay
-_VALUE_BYTES = (0, 20, 200, 3_000)  # behind the number
+_VALUE_BYTES = (0, 20, 200, 3_000)  # after the number
 _WITH_ID_EVERY = 5
 _CHANGES = {"cancel": 50, "replace": 25, "too late": 25}
-_TOO_LATE_MS = 1_000  # behind the due time
-_SOONEST_MS = 1_000  # an instant that is given may not pass before it is written
+_TOO_LATE_MS = 1_000  # after the due time
+_SOONEST_MS = 1_000  # an absolute due time must not pass before its record is written
 _TURN_S = 0.02
 _FLUSH_S = 120.0  # for the last acknowledgements
 _CLOSE_S = 5.0
 _CONNECT_S = 120.0
-_BURST_S = 1.0  # what a pause of the producer adds to the load at most
+_BURST_S = 1.0  # after a pause of the producer, at most this much of the load is made up for
 
 DueHeader = tuple[str, bytes]
 
 
 @dataclass(frozen=True)
 class LoadRecord:
-    """A record to be written. `partition` None: the key decides."""
+    """A record to be written."""
 
     number: int
     key: bytes | None
     value: bytes
     headers: list[tuple[str, bytes]]
-    partition: int | None = None
+    partition: int | None = None  # None: the key decides
 
 
 @dataclass(order=True)
 class _Change:
-    """A cancel or reschedule, to be written at a time of the monotonic clock."""
+    """A cancel or reschedule that is still to be written."""
 
-    at_s: float
+    at_s: float  # monotonic
     number: int
     kind: str = field(compare=False)
     timer: LoadRecord = field(compare=False)
 
 
-class ProofLoad:
-    """Writes from `start` to `stop`, in a thread of its own. Numbers its records: the value begins
-    with the number.
+class ProofLoad(Worker):
+    """Writes from `start` to `stop`. Each value begins with the number of its record.
 
     Attributes:
-        number: of the next record.
-        acknowledged: the source of each record that Kafka has acknowledged, by number.
-        doubtful: how many Kafka may have or not.
+        number: the next record's.
+        acknowledged: by number; what is missing in the topic later, Kafka has lost.
+        doubtful: how many records Kafka may have or not.
         requests: numbers of cancels and reschedules.
         awaited: numbers of timers that are never cancelled.
     """
@@ -89,16 +88,8 @@ class ProofLoad:
         seed: int,
         clock: Clock,
     ) -> None:
-        """
-        Args:
-            client: of the cluster.
-            topic: the timer topic.
-            partitions: of it.
-            rate: timers a second.
-            window_ms: the roll window.
-            seed: of delays and contents.
-            clock: this host's.
-        """
+        """`rate` is in timers a second."""
+        super().__init__("load", self._write_all)
         self.number = 0
         self.acknowledged: dict[int, Source] = {}
         self.doubtful = 0
@@ -110,31 +101,16 @@ class ProofLoad:
         self._changes: list[_Change] = []
         self._pending: dict[int, Any] = {}  # futures
         self._flush_s = _FLUSH_S
-        self._stopping = threading.Event()
-        self._worker = Worker("load", self._run)
-
-    def start(self) -> None:
-        """Begin to write."""
-        self._worker.start()
 
     def stop(self, flush_s: float = _FLUSH_S) -> None:
-        """All that was written is acknowledged then, or doubtful; waits so long at most."""
+        """Waits for acknowledgements, so long at most; other records are doubtful then."""
         self._flush_s = flush_s
-        self._stopping.set()
-        self._worker.end()
+        self.end()
 
-    def require_alive(self) -> None:
-        """Raise the error that has ended the load, if any.
-
-        Raises:
-            DuewheelError: naming it.
-        """
-        self._worker.require_alive()
-
-    def _run(self) -> None:
+    def _write_all(self) -> None:
         producer = self._producer()
         next_s = time.monotonic()
-        while not self._stopping.wait(_TURN_S):
+        while not self.ending.wait(_TURN_S):
             now_s = time.monotonic()
             next_s = max(next_s, now_s - _BURST_S)
             while next_s <= now_s:
@@ -171,7 +147,7 @@ class ProofLoad:
         )
 
     def _collect(self) -> None:
-        """Counts the records whose fate is known by now."""
+        """Notes the acknowledgements that have come."""
         for number, sent in list(self._pending.items()):
             if sent.is_done:
                 del self._pending[number]
@@ -184,7 +160,6 @@ class ProofLoad:
     # ---- timers ------------------------------------------------------------------------------
 
     def _timer(self, number: int) -> LoadRecord:
-        """The headers: the user's first."""
         chance = self._random
         kind = chance.choices(list(_SHARES), list(_SHARES.values()))[0]
         headers = [(NUMBER, b"%d" % number)] * chance.randrange(3)
@@ -204,7 +179,7 @@ class ProofLoad:
         return timer
 
     def _due(self, kind: str) -> tuple[DueHeader, int]:
-        """The header of a due time, and the delay, about."""
+        """A header with a due time, and about how long that is from now."""
         chance, window_ms = self._random, self._window_ms
         longest_ms = round(FAR_WINDOWS * window_ms)
         levels = [level for level, length_ms in LEVELS_MS.items() if length_ms <= longest_ms]
@@ -242,7 +217,7 @@ class ProofLoad:
         heapq.heappush(self._changes, _Change(at_s, timer.number, kind, timer))
 
     def _request(self, change: _Change) -> LoadRecord:
-        """The record that cancels or replaces a timer. Its partition is the timer's."""
+        """The record that cancels or replaces a timer, for the timer's partition."""
         number, timer = self._next(), change.timer
         self.requests.add(number)
         timer_id, own = _timer_id(timer.number), (NUMBER, b"%d" % number)

@@ -2,15 +2,13 @@
 
 Lateness is the time of receipt minus the due time: it includes transaction, fetch and consumer. A
 delivery is *disturbed* if it was due or received between a start or kill and the moment when
-deliveries flowed again. A timer that is due at once waits for ingest first: such timers are counted
-apart.
+deliveries flowed again. Timers due at once are counted apart, because they wait for ingest first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -28,18 +26,13 @@ Millis = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Interruption:
-    """A start or a kill.
-
-    Attributes:
-        kind: "start", or that of the kill.
-        at_ms: when, by this host's clock.
-        flow_ms: when a timer that was written afterwards had come from every partition; None:
-            never.
+    """A start or a kill. Deliveries flow again once a timer that was written afterwards has come
+    from every partition.
     """
 
     kind: str
     at_ms: int
-    flow_ms: int | None = None
+    flow_ms: int | None = None  # None: never
 
     @property
     def took_s(self) -> float | None:
@@ -65,36 +58,21 @@ class Quantiles:
         values = np.quantile(late_ms, list(QUANTILES.values()), method="higher").tolist()
         return cls(len(late_ms), *(int(value) for value in values))
 
-    def as_json(self) -> dict[str, Any]:
-        """By name."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class OverTime:
-    """Rates and lateness, by equal parts of the time from the first interruption on.
-
-    Attributes:
-        part_s: the length of a part.
-        scheduled, delivered: a second.
-        median_ms, worst_ms: lateness of the deliveries received in a part; None without any.
-    """
+    """Rates and lateness, by equal parts of the time from the first interruption on."""
 
     part_s: float
-    scheduled: list[float]
+    scheduled: list[float]  # a second, like `delivered`
     delivered: list[float]
-    median_ms: list[int | None]
+    median_ms: list[int | None]  # by the time of receipt; None: nothing was received
     worst_ms: list[int | None]
 
 
 @dataclass(frozen=True)
 class Measures:
-    """What was measured.
-
-    Attributes:
-        undisturbed, disturbed: lateness of timers with a delay.
-        at_once, at_once_disturbed: lateness of timers that were due when they were written.
-    """
+    """Lateness of timers with a delay, and of those that were due at once; rates over time."""
 
     undisturbed: Quantiles
     disturbed: Quantiles
@@ -109,7 +87,7 @@ def measure(
     interruptions: Sequence[Interruption],
     rules: ProofRules,
 ) -> Measures:
-    """Measures all deliveries to the target; there is at least one interruption, the start."""
+    """Measures all deliveries to the target; the first interruption is the start."""
     rows = [
         (timer.stamp_ms, timer.due_ms, each.received_ms)
         for each in arrived
@@ -142,7 +120,7 @@ def measure(
 def _over_time(
     scheduled_ms: Millis, received_ms: Millis, late_ms: Millis, start_ms: int
 ) -> OverTime:
-    """`late_ms` below 0: of a timer that does not count."""
+    """Timers with `late_ms` below 0 count for the rates only."""
     last_ms = max(start_ms, int(scheduled_ms.max(initial=0)), int(received_ms.max(initial=0)))
     part_ms = max(1_000, -(-(last_ms - start_ms) // _BINS_MAX))
     parts = -(-(last_ms - start_ms + 1) // part_ms)

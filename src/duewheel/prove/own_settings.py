@@ -1,7 +1,7 @@
-"""The settings of a proof's shard: the user's, but for names, topics, folder and roll window.
+"""The settings of a proof's shard: the user's, except names, topics, folder and roll window.
 
-The configuration file of its processes has no secret: [kafka.client] and [spark], the tables that
-may have some, reach them through their environment.
+Its processes read them from a configuration file. [kafka.client] and [spark] may have secrets, so
+they are handed over in the environment instead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from duewheel.config.settings import Settings
 from duewheel.config.sources import ENV_PREFIX
 from duewheel.config.values import reveal
 
-# What bears on the user's own topics or on other processes is left out.
+# Settings that concern the user's own topics or other processes are left out.
 _KEPT: dict[str, set[str] | None] = {
     "kafka": {"bootstrap_servers"},
     "ingest": None,
@@ -28,21 +28,14 @@ _KEPT: dict[str, set[str] | None] = {
     "storage": {"durable_interval", "min_free"},
     "shard": {"take_over_after"},
 }
-_SLOTS = 200_000  # at least the longest roll window and the margin, at 1 ms
+_SLOTS = 200_000  # has room for the longest roll window and the margin at 1 ms
 _MARGIN = "1m"
 
 Tables = dict[str, dict[str, Any]]
 
 
 def own_settings(user: Settings, name: str, folder: Path, window_ms: int) -> Settings:
-    """Makes the settings.
-
-    Args:
-        user: the user's settings, for the cluster and for speed.
-        name: the application's id, with which every name in Kafka begins.
-        folder: of the shard's files.
-        window_ms: the roll window.
-    """
+    """Makes the settings; `name` is app.id, with which every name in Kafka begins."""
     shown = user.model_dump(mode="json", exclude_none=True)
     tables: Tables = {
         section: {k: v for k, v in shown[section].items() if keys is None or k in keys}
@@ -61,25 +54,27 @@ def own_settings(user: Settings, name: str, folder: Path, window_ms: int) -> Set
     }
     tables["storage"]["data_dir"] = str(folder / "data")
     tables["log"] = {"format": "json", "level": "info"}
-    tables["kafka"]["client"] = {name: reveal(value) for name, value in user.kafka.client.items()}
-    spark = {name: reveal(value) for name, value in user.spark.items()}
-    return Settings.model_validate({**tables, "spark": spark})
+    tables["kafka"]["client"] = _in_clear(user.kafka.client)
+    return Settings.model_validate({**tables, "spark": _in_clear(user.spark)})
 
 
 def write_settings(settings: Settings, path: Path) -> None:
-    """Writes the configuration file of the processes."""
+    """Writes the configuration file, without secrets."""
     tables = settings.model_dump(mode="json", exclude_none=True, exclude={"spark"})
     del tables["kafka"]["client"]
     path.write_text("".join(_section(name, table) for name, table in tables.items()), "utf-8")
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """The environment of the processes: this one's, without the user's settings of duewheel."""
+    """This process's environment, with these settings in place of the user's."""
     kept = {name: value for name, value in os.environ.items() if not _is_setting(name)}
-    client = {name: reveal(value) for name, value in settings.kafka.client.items()}
-    kept[f"{ENV_PREFIX}KAFKA__CLIENT"] = json.dumps(client)
+    kept[f"{ENV_PREFIX}KAFKA__CLIENT"] = json.dumps(_in_clear(settings.kafka.client))
     kept[f"{ENV_PREFIX}SPARK"] = json.dumps(settings.spark_conf())
     return kept
+
+
+def _in_clear(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: reveal(value) for name, value in table.items()}
 
 
 def _is_setting(variable: str) -> bool:
@@ -88,7 +83,7 @@ def _is_setting(variable: str) -> bool:
 
 
 def _section(name: str, table: Mapping[str, Any]) -> str:
-    """A TOML table. JSON's texts, numbers and lists are TOML, too."""
+    """A TOML table; JSON's texts, numbers and lists are TOML, too."""
     lines = [f"{key} = {_value(value)}" for key, value in table.items()]
     return "\n".join([f"[{name}]", *lines, ""])
 

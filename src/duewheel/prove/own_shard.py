@@ -1,11 +1,11 @@
 """The shard of a proof: `duewheel run` as a process of its own, killed and started again.
 
-    dequeue, ingest   SIGKILL of one process; `duewheel run` starts it again, after its back-off
-    both              of both at once
-    all               of `duewheel run` and both; started again at once
-    data              likewise, and the data directory is deleted before the start
+    dequeue, ingest   SIGKILL to one process; `duewheel run` starts it again, after its back-off
+    both              SIGKILL to both at once
+    all               SIGKILL to `duewheel run` and both; all are started again at once
+    data              like `all`, and the data directory is deleted before the start
 
-Only processes that this one has started are killed: `duewheel run`, and its children.
+It kills only processes that it has started: `duewheel run`, and its children.
 """
 
 from __future__ import annotations
@@ -28,51 +28,39 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
 from duewheel.osutil.child_process import Child
-from duewheel.prove.measures import START
 from duewheel.prove.own_settings import environment, write_settings
 from duewheel.runtime import run_file
 from duewheel.runtime.readiness import ReadyBounds, not_ready
+from duewheel.runtime.run_file import Supervised
 from duewheel.wheel.storage.full_check import check
 
 KINDS = ("dequeue", "ingest", "all", "data", "both")
-_KILLED = {
-    START: ("dequeue", "ingest"),
-    "dequeue": ("dequeue",),
-    "ingest": ("ingest",),
-    "both": ("dequeue", "ingest"),
-    "all": ("dequeue", "ingest"),
-    "data": ("dequeue", "ingest"),
-}
+_BOTH = ("dequeue", "ingest")
 _STOP_S = 15.0
-_REMOVE_S = 30.0  # a killed Spark writes for a moment
+_REMOVE_S = 30.0  # Spark still writes for a moment after its kill
 _LOG_LINES = 20
 _ENDED = {"process died", "process ended for good", "process cannot be started"}
 _KILLS = {-signal.SIGKILL, -signal.SIGTERM}
-_ENDS_MAX = 3  # of a process by itself, after one kill: what passes does not come three times
+_ENDS_MAX = 3  # a process that ends as often by itself, after one kill, will not come back
 
 
 class OwnShard:
     """Not thread-safe."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
-        """Writes the configuration of the processes; starts nothing yet.
-
-        Args:
-            settings: the proof's own.
-            folder: for configuration and log.
-        """
+        """Writes the configuration of the processes into `folder`; starts nothing yet."""
         self._settings = settings
         self._config, self._log = folder / "duewheel.toml", folder / "duewheel.log"
         write_settings(settings, self._config)
         self._run: Child | None = None
         self._killed: set[int] = set()  # process ids
-        self._log_begin = 0  # of the log's bytes behind the last kill
+        self._log_begin = 0  # the log's length at the last kill
 
     def tend(self) -> None:
         """Starts `duewheel run` unless it runs.
 
         Raises:
-            DuewheelError: it has ended for good; with the end of its log.
+            DuewheelError: it has ended by itself; has the end of its log.
         """
         child = self._run
         if child is not None and child.exit_code is not None:
@@ -84,23 +72,23 @@ class OwnShard:
             self._run = self._started()
 
     def is_up(self, kind: str) -> bool:
-        """Whether all that a kind of kill ends is running again, and has given a heartbeat."""
-        state = run_file.read(self._settings.storage.data_dir) or {}
+        """Whether every process that this kind of kill ends has given a heartbeat since."""
+        state = self._processes()
         return all(
             name in state and state[name].lives and state[name].pid not in self._killed
-            for name in _KILLED[kind]
+            for name in _killed_by(kind)
         )
 
     def signs(self) -> tuple[int, int]:
         """Two numbers that grow while the processes get on, however slowly: the bytes of their log,
-        and their processor time in tens of seconds, which idle ones do not use within minutes.
+        and their processor time in tens of seconds. Idle processes use less within minutes.
         """
         size = self._log.stat().st_size if self._log.exists() else 0
         run = [] if self._run is None else _children(self._run.pid, recursive=True)
         return size, int(sum(_processor_s(each) for each in run) // 10)
 
     def not_ready(self) -> str:
-        """Why the shard is not ready; empty if it is."""
+        """Why the shard is not ready; "" if it is."""
         settings = self._settings
         try:
             with State.open(settings.storage.data_dir, READING_FS) as state:
@@ -113,12 +101,11 @@ class OwnShard:
         """Refuses processes that do not come back after the last kill, or the first start.
 
         Raises:
-            DuewheelError: one of them has ended again and again by itself; with its reason.
+            DuewheelError: one has ended again and again by itself; has its reason.
         """
-        state = run_file.read(self._settings.storage.data_dir) or {}
-        failing = [each for each in state.values() if each.is_failing]
+        failing = [each for each in self._processes().values() if each.is_failing]
         if all(each.last_exit_code in _KILLS for each in failing):
-            return  # the log need not be read
+            return  # reading the log at each call would be slow
         ends = [each for each in self._events(self._log_begin) if _is_own_end(each)]
         for process, count in Counter(each["process"] for each in ends).items():
             if count >= _ENDS_MAX:
@@ -131,8 +118,8 @@ class OwnShard:
     def kill(self, kind: str) -> None:
         """Kills processes as the module's head says."""
         assert self._run is not None
-        state = run_file.read(self._settings.storage.data_dir) or {}
-        victims = [state[name].pid for name in _KILLED[kind] if name in state]
+        state = self._processes()
+        victims = [state[name].pid for name in _killed_by(kind) if name in state]
         self._killed = {pid for pid in victims if pid is not None}
         self._log_begin = self._log.stat().st_size
         if kind in {"all", "data"}:
@@ -143,7 +130,9 @@ class OwnShard:
         else:
             _kill([each for each in _children(self._run.pid) if each.pid in victims])
         if kind == "data":
-            self._remove_data()
+            end_s, data = time.monotonic() + _REMOVE_S, self._settings.storage.data_dir
+            while data.exists() and time.monotonic() < end_s:
+                shutil.rmtree(data, ignore_errors=True)
 
     def stop(self) -> None:
         """Stops the processes in order."""
@@ -151,10 +140,10 @@ class OwnShard:
             self._run.stop(_STOP_S)
 
     def findings(self) -> list[str]:
-        """What `duewheel check` finds in the files, once the processes have ended."""
+        """The findings of `duewheel check`, once the processes have ended."""
         try:
             report = check(self._settings.storage.data_dir, self._settings.wheel)
-        except FileNotFoundError as error:  # a shard that never got that far
+        except FileNotFoundError as error:  # the shard never got that far
             return [f"there are no files to check: {error}"]
         return [str(finding) for finding in report.findings]
 
@@ -169,6 +158,9 @@ class OwnShard:
             return ""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
 
+    def _processes(self) -> dict[str, Supervised]:
+        return run_file.read(self._settings.storage.data_dir) or {}
+
     def _started(self) -> Child:
         command = [sys.executable, "-P", "-m", "duewheel", "run", "--config", str(self._config)]
         with self._log.open("ab") as log:
@@ -177,24 +169,23 @@ class OwnShard:
                 stdout=log,
                 stderr=log,
                 env=environment(self._settings),
-                # SIGKILL would leave its two processes behind.
+                # At SIGKILL it could not stop its two processes.
                 on_parent_death=signal.SIGTERM,
             )
 
-    def _remove_data(self) -> None:
-        end_s = time.monotonic() + _REMOVE_S
-        data = self._settings.storage.data_dir
-        while data.exists() and time.monotonic() < end_s:
-            shutil.rmtree(data, ignore_errors=True)
-
     def _events(self, begin: int = 0) -> list[dict[str, Any]]:
-        """The lines of the log from a byte on."""
+        """The lines of the log from this byte on."""
         events: list[dict[str, Any]] = []
         for line in self._log.read_bytes()[begin:].decode(errors="replace").splitlines():
             with suppress(ValueError):
                 event = json.loads(line)
                 events.append(event if isinstance(event, dict) else {})
         return events
+
+
+def _killed_by(kind: str) -> tuple[str, ...]:
+    """The names of the processes that a kind of kill ends, or the first start begins."""
+    return (kind,) if kind in _BOTH else _BOTH
 
 
 def _is_own_end(event: dict[str, Any]) -> bool:

@@ -1,11 +1,11 @@
 """The topics of a proof: created under its name, examined, and deleted at the end.
 
-    1. The target comes first: the refusal of its creation, or no right to delete it, ends the proof
-       within seconds, with at most one topic left.
+    1. The target comes first: if it must not be created or deleted, the proof ends within seconds
+       and leaves one topic at most.
     2. The others are those that `duewheel init` makes.
     3. The examination of `duewheel doctor` runs with the proof's settings; an error ends the proof.
 
-Whatever ends a proof but a `kill -9`, all of them are deleted. A failure to do so names them.
+They are deleted however a proof ends, except by `kill -9`; if that fails, they are named.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 TIMER_PARTITIONS = 2
 TARGET_PARTITIONS = 4
 _NEEDED = {"READ", "WRITE", "DESCRIBE_CONFIGS", "DELETE"}
-_PREFIX_MAX = 200  # of 249; a random part and a suffix follow
+_PREFIX_MAX = 200  # of the 249 characters of a name; a random part and a suffix follow
 _CALL_S = 30.0
 _CLEAN_UP_S = 15.0
 _POLL_S = 0.2
@@ -52,51 +52,43 @@ def require_prefix(prefix: str) -> None:
 
 
 class OwnTopics:
-    """The topics of one proof. Not thread-safe.
-
-    Attributes:
-        left: after `delete`, the topics that could not be deleted.
-    """
+    """The topics of one proof. Not thread-safe."""
 
     def __init__(self, settings: Settings) -> None:
-        """Creates nothing yet.
-
-        Args:
-            settings: the proof's own.
-        """
+        """Creates nothing yet."""
         self._settings = settings
         self._options = settings.kafka.client_options("admin")
-        self.left: list[str] = []
+        self.left: list[str] = []  # in the end: the topics that could not be deleted
 
     @property
     def target(self) -> str:
         """The target of all timers."""
         return self._settings.timer.mapping[self._settings.timer.topics[0]]
 
-    @property
-    def names(self) -> list[str]:
-        """All topics that a proof may make, the examination's among them."""
-        settings = self._settings
-        examined = f"{settings.app.id}.doctor.{settings.shard.index}"
-        return [self.target, *settings.timer.topics, *settings.service_topics.values(), examined]
-
-    def create(self, clock: Clock) -> None:
-        """Steps 1 and 2.
+    @contextlib.contextmanager
+    def made(self, clock: Clock) -> Iterator[None]:
+        """Steps 1 and 2, for the length of a with block.
 
         Raises:
             KafkaUnavailable: a broker does not answer.
             ConfigError: a right is missing, or Kafka refuses a topic.
         """
-        with KafkaAdmin(self._options, _CALL_S) as admin:
-            admin.ensure([TopicPlan(self.target, TARGET_PARTITIONS, False, (_STAMPED,))])
-            self._require_rights(clock)
-            admin.init_topics(self._settings, partitions=TIMER_PARTITIONS)
+        try:
+            with KafkaAdmin(self._options, _CALL_S) as admin:
+                admin.ensure([TopicPlan(self.target, TARGET_PARTITIONS, False, (_STAMPED,))])
+                self._require_rights(clock)
+                admin.init_topics(self._settings, partitions=TIMER_PARTITIONS)
+            yield
+        finally:
+            self._delete()
+            for topic in self.left:
+                log.error("a topic could not be deleted: delete it by hand", topic=topic)
 
     def examine(self, clock: Clock, begun: Callable[[str, int], None]) -> list[Diagnosis]:
         """Step 3.
 
         Raises:
-            ConfigError: an error was found; with its remedy.
+            ConfigError: an error was found; has its remedy.
         """
         found = list(examination.examine(self._settings, clock, begun))
         errors = [each for each in found if each.severity == "error"]
@@ -105,34 +97,20 @@ class OwnTopics:
             raise ConfigError("\n".join(["nothing was started: `duewheel doctor` finds", *lines]))
         return found
 
-    def delete(self) -> None:
-        """Deletes whatever of them exists, and waits until it has vanished. Never raises: what is
-        left is logged.
-        """
-        self._try_to_delete()
-        for topic in self.left:
-            log.error("a topic could not be deleted: delete it by hand", topic=topic)
-
-    def _try_to_delete(self) -> None:
-        end_s = time.monotonic() + _CLEAN_UP_S
-        self.left = list(self.names)  # until the opposite is known
+    def _delete(self) -> None:
+        """Deletes those that exist, and waits until they have vanished. Never raises."""
+        settings, end_s = self._settings, time.monotonic() + _CLEAN_UP_S
+        examined = f"{settings.app.id}.doctor.{settings.shard.index}"  # of step 3
+        names = [self.target, *settings.timer.topics, *settings.service_topics.values(), examined]
+        self.left = names  # until the opposite is known
         with contextlib.suppress(DuewheelError), KafkaAdmin(self._options, _CLEAN_UP_S) as admin:
             while True:
                 with contextlib.suppress(ConfigError):
-                    admin.delete_topics(self.names)
-                self.left = sorted(admin.describe_partitions(self.names))
+                    admin.delete_topics(names)
+                self.left = sorted(admin.describe_partitions(names))
                 if not self.left or time.monotonic() > end_s:
                     return
                 time.sleep(_POLL_S)
-
-    @contextlib.contextmanager
-    def made(self, clock: Clock) -> Iterator[None]:
-        """Creates them for the length of a with block."""
-        try:
-            self.create(clock)
-            yield
-        finally:
-            self.delete()
 
     def _require_rights(self, clock: Clock) -> None:
         client = ClientSettings(self._options)

@@ -6,25 +6,18 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# How often each kind comes, about: a start of Spark takes the longest.
+# A start of Spark takes the longest, so kills of dequeue are the most frequent.
 _WEIGHTS = {"dequeue": 40, "ingest": 20, "all": 15, "both": 15, "data": 10}
-_WINDOWS = 10  # of the roll window, in the length of the load
+_WINDOWS = 10  # roll windows in the length of the load
 _WINDOW_MS = (2_000, 60_000)
-_FIRST, _LAST = 0.2, 0.9  # shares of the length between which kills lie
+_FIRST, _LAST = 0.2, 0.9  # kills happen between these shares of the length
 
 
 @dataclass(frozen=True)
 class ProofPlan:
-    """A plan.
+    """A plan; the seed decides delays, contents and kills."""
 
-    Attributes:
-        length_s: of the load, from the first delivery on; a recovery at its end makes it longer.
-        timers: how many are written in that time.
-        kills: how many.
-        seed: of delays, contents and kills.
-    """
-
-    length_s: float
+    length_s: float  # from the first delivery on; a recovery at the end makes the load longer
     timers: int
     kills: int
     seed: int
@@ -44,7 +37,7 @@ class ProofPlan:
 
     @property
     def window_ms(self) -> int:
-        """The roll window: short, so that a share of the timers rolls."""
+        """The roll window, short enough that many timers roll."""
         shortest_ms, longest_ms = _WINDOW_MS
         return min(longest_ms, max(shortest_ms, round(self.length_s * 1_000 / _WINDOWS)))
 
@@ -57,7 +50,7 @@ class ProofPlan:
 
 
 def drawn(weights: Mapping[str, int], count: int, chance: random.Random) -> list[str]:
-    """So many kinds in random order, each at least once if there is room, then by weight."""
+    """`count` kinds in random order: each once if there is room, the others by weight."""
     kinds = list(weights)
     more = chance.choices(kinds, list(weights.values()), k=max(0, count - len(kinds)))
     picked = [*kinds, *more][:count]

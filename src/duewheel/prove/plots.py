@@ -7,40 +7,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 
 _WIDTH, _HEIGHT = 480, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 24, 34, 200  # room for half a label on the right
 _LINES = 4  # of a linear axis
-_CHARACTER = 6.5  # wide, of the legend
+_CHARACTER = 6.5  # width of one in the legend
 
 Points = Sequence[tuple[float, float | None]]
 
 
 @dataclass(frozen=True)
 class Plot:
-    """One plot.
+    """One plot."""
 
-    Attributes:
-        title: says what is shown, and its unit.
-        series: by name: x and y, rising in x; a y of None leaves a gap.
-        ticks: x and its label.
-        x_label: what x is.
-        marks: x and name of events.
-        logarithmic: the y axis; values below 1 are drawn as 1.
-    """
-
-    title: str
-    series: Mapping[str, Points]
-    ticks: Sequence[tuple[float, str]]
+    title: str  # with the unit of y
+    series: Mapping[str, Points]  # x rises; a y of None leaves a gap
+    ticks: Sequence[tuple[float, str]]  # x and label
     x_label: str
-    marks: Sequence[tuple[float, str]] = field(default=())
-    logarithmic: bool = False
+    marks: Sequence[tuple[float, str]] = ()  # x and name of events
+    logarithmic: bool = False  # then values below 1 are drawn as 1
 
 
 def seconds_ticks(last_s: float) -> list[tuple[float, str]]:
-    """Ticks of a time axis from 0 on: five or fewer, at round seconds."""
+    """Ticks from 0 to at most `last_s`, at round seconds: six or fewer."""
     step = _round_up(max(last_s, 1.0) / 5)
     return [(tick * step, f"{tick * step:g}") for tick in range(int(last_s / step) + 1)]
 
@@ -84,7 +75,7 @@ def draw(plot: Plot) -> str:
 
 
 class _Axis:
-    """The y axis: value → place."""
+    """Maps a value to its y in the drawing."""
 
     def __init__(self, highest: float, logarithmic: bool) -> None:
         self._logarithmic = logarithmic
@@ -104,7 +95,7 @@ class _Axis:
 
 
 def _number(value: float) -> str:
-    """At most seven characters, which have room on the left: 100,000 and 1.5M."""
+    """At most seven characters, for which the left margin has room: 100,000 and 1.5M."""
     return f"{value / 1e6:,g}M" if value >= 1e6 else f"{value:,g}"
 
 

@@ -7,8 +7,8 @@
     4. waits until everything must have arrived, and checks the files
     5. reads the timer topic, and judges each record (verdict.py)
 
-Whatever ends it, processes, folder and topics are removed. A failure between 3 and 5 ends the load,
-and stands in the result; what has arrived until then is judged.
+However it ends, processes, folder and topics are removed. A failure in 3 or 4 ends the load and is
+in the result; the messages that have arrived until then are judged.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from rich.progress import Progress, TaskID
 
@@ -26,7 +27,6 @@ from duewheel.clock import SystemClock
 from duewheel.config.differences import differing
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
-from duewheel.doctor.findings import Diagnosis
 from duewheel.errors import DuewheelError
 from duewheel.kafka.clients import ClientSettings
 from duewheel.osutil.signals import interruptible
@@ -46,39 +46,56 @@ from duewheel.prove.versions import versions
 from duewheel.runtime.dequeue_process import init_progress
 
 _START_S = 300.0  # Spark's start on a busy machine
-_START_FACTOR, _RESTART_S_MIN = 4.0, 60.0  # a start takes so often as long as the first at most
+_START_FACTOR, _RESTART_S_MIN = 4.0, 60.0  # a later start may take so many times the first
 _STUCK_S = 300.0
 _DOUBLES_S = 2.0  # after the last delivery: a double would arrive within
-_FLUSH_S = 5.0  # of a proof that ends early
+_FLUSH_S = 5.0  # at a proof's early end
 _TEND_S = 0.05
 _ARRIVED_S = 0.5
 
 
 @dataclass(frozen=True)
 class _Running:
-    """The parts of a proof that runs."""
+    """The parts of a running proof."""
 
     shard: OwnShard
     load: ProofLoad
     reader: ArrivalReader
 
-    def tend(self) -> None:
-        self.shard.tend()
-        self.reader.require_alive()
-        self.load.require_alive()
+    def tend(self, seconds: float) -> None:
+        """Keeps the shard alive for so long."""
+        until_s = time.monotonic() + seconds
+        while time.monotonic() < until_s:
+            self.shard.tend()
+            self.reader.require_alive()
+            self.load.require_alive()
+            time.sleep(_TEND_S)
+
+    def wait_for(
+        self,
+        condition: Callable[[], bool],
+        otherwise: str,
+        *,
+        timeout_s: float = _STUCK_S,
+        every_s: float = _TEND_S,
+    ) -> None:
+        """Waits for a condition.
+
+        Raises:
+            DuewheelError: it is not true in time; has the end of the shard's log.
+        """
+        end_s = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > end_s:
+                raise DuewheelError(f"{otherwise} after {timeout_s:g} s\n{self.shard.log_tail()}")
+            self.tend(every_s)
 
 
 class Proof:
     """One proof. Not thread-safe."""
 
     def __init__(self, user: Settings, plan: ProofPlan, prefix: str) -> None:
-        """Starts nothing yet.
-
-        Args:
-            user: the user's settings.
-            plan: of load and kills.
-            prefix: of all names in Kafka; a random part follows.
-        """
+        """Starts nothing yet. All names in Kafka begin with the prefix and a random part."""
         self._user, self._plan = user, plan
         self._name = f"{prefix}-{secrets.token_hex(4)}"
         self._clock = SystemClock()
@@ -91,26 +108,31 @@ class Proof:
 
         Raises:
             DuewheelError: the proof could not begin, or its records could not be read.
-            KeyboardInterrupt: by a signal.
+            KeyboardInterrupt: a signal has come.
         """
         started_ms, started_s = self._clock.now_ms(), time.monotonic()
         with interruptible(), progress_bar() as bar, ExitStack() as stack:
             task = bar.add_task("creating topics", total=None)
+
+            def examining(part: str, parts: int) -> None:
+                bar.update(task, description=f"examining: {part}", total=parts, advance=1)
+
             folder = ScratchFolder("duewheel-prove-")
             stack.callback(folder.remove)
             settings = own_settings(self._user, self._name, folder.path, self._plan.window_ms)
             topics = OwnTopics(settings)
             stack.enter_context(topics.made(self._clock))
-            cluster = self._examine(topics, bar, task)
+            cluster = topics.examine(self._clock, examining)
             init_progress(settings)
-            running = self._start(stack, settings, OwnShard(settings, folder.path), topics)
+            client = ClientSettings(settings.kafka.client_options("producer"))
+            running = self._start(stack, settings, client, folder.path)
             self._interrupt(running, bar, task)
             bar.update(task, description="reading and judging", total=None)
             running.shard.stop()
-            running.reader.stop()
+            running.reader.end()
             findings = running.shard.findings()
-            rules = _rules(settings, topics)
-            written = WrittenTopic.of(committed_records(_client(settings), _timers(settings)))
+            rules = _rules(settings)
+            written = WrittenTopic.of(committed_records(client, settings.timer.topics[0]))
             arrived, load = running.reader.timers, running.load
             replies = running.reader.replies
             verdict = verdict_of(written, arrived, replies, load.acknowledged, rules)
@@ -133,69 +155,63 @@ class Proof:
             left=topics.left,
         )
 
-    # ---- 1. and 2. -----------------------------------------------------------------------------
-
-    def _examine(self, topics: OwnTopics, bar: Progress, task: TaskID) -> list[Diagnosis]:
-        def begun(part: str, parts: int) -> None:
-            bar.update(task, description=f"examining: {part}", total=parts, advance=1)
-
-        return topics.examine(self._clock, begun)
-
     def _start(
-        self, stack: ExitStack, settings: Settings, shard: OwnShard, topics: OwnTopics
+        self, stack: ExitStack, settings: Settings, client: ClientSettings, folder: Path
     ) -> _Running:
+        """Step 2."""
+        shard, rules, plan = OwnShard(settings, folder), _rules(settings), self._plan
         stack.callback(shard.stop)
-        client = _client(settings)
-        read = [topics.target, settings.dead_letter_topic]
-        replies = settings.timer.reply_topic or ""
-        reader = ArrivalReader(client, read, replies, TIMER_PARTITIONS, self._clock)
-        load = ProofLoad(
+        reader = ArrivalReader(
             client,
-            _timers(settings),
+            [rules.target, rules.dead_letters],
+            settings.timer.reply_topic or "",
             TIMER_PARTITIONS,
-            self._plan.rate,
-            self._plan.window_ms,
-            self._plan.seed,
             self._clock,
         )
-        stack.callback(reader.stop)
+        load = ProofLoad(
+            client,
+            settings.timer.topics[0],
+            TIMER_PARTITIONS,
+            plan.rate,
+            plan.window_ms,
+            plan.seed,
+            self._clock,
+        )
+        stack.callback(reader.end)
         stack.callback(load.stop, _FLUSH_S)
         reader.start()
         load.start()
         return _Running(shard, load, reader)
 
-    # ---- 3. and 4. -----------------------------------------------------------------------------
-
     def _interrupt(self, running: _Running, bar: Progress, task: TaskID) -> None:
-        """All interruptions, and the wait for the last deliveries."""
-        kills = self._plan.planned_kills()
+        """Steps 3 and 4."""
+        kills, plan = self._plan.planned_kills(), self._plan
         bar.reset(task, description="starting Spark and dequeue", total=len(kills))
         try:
             self._note(running, START, bar)
             flowing_s = time.monotonic()
             for at_s, kind in kills:
                 bar.update(task, description="load, kills")
-                _tend(running, flowing_s + at_s)
-                _await(running, partial(running.shard.is_up, kind), f"{kind} is not up")
+                running.tend(flowing_s + at_s - time.monotonic())
+                running.wait_for(partial(running.shard.is_up, kind), f"{kind} is not up")
                 bar.update(task, description=f"killed: {kind}")
                 running.shard.kill(kind)
                 self._note(running, kind, bar)
                 bar.advance(task)
             bar.update(task, description="load")
-            _tend(running, flowing_s + self._plan.length_s)
+            running.tend(flowing_s + plan.length_s - time.monotonic())
             bar.update(task, description="awaiting the last deliveries", total=None)
             running.load.stop()
-            _tend(running, time.monotonic() + FAR_WINDOWS * self._plan.window_ms / 1_000)
-            _await(
-                running,
+            running.tend(FAR_WINDOWS * plan.window_ms / 1_000)
+            running.wait_for(
                 lambda: running.reader.has_all(running.load),
                 "timers or replies are missing",
                 every_s=_ARRIVED_S,
             )
-            _tend(running, time.monotonic() + _DOUBLES_S)
+            running.tend(_DOUBLES_S)
         except DuewheelError as error:
             self._stuck = str(error)
-            running.load.stop(_FLUSH_S)  # the content of the topics must not grow
+            running.load.stop(_FLUSH_S)  # the topics must not grow while they are read
 
     def _note(self, running: _Running, kind: str, bar: Progress) -> None:
         """Notes an interruption that begins now, and waits for its end.
@@ -206,7 +222,7 @@ class Proof:
         number, begun = running.load.number, Interruption(kind, self._clock.now_ms())
         self._interruptions.append(begun)
         begun_s = time.monotonic()
-        what = "the first start" if kind == START else f"the kill of {kind}"
+        cause = "the first start" if kind == START else f"the kill of {kind}"
 
         def is_up() -> bool:
             running.shard.require_returning()
@@ -216,55 +232,20 @@ class Proof:
             running.shard.require_returning()
             return min(running.reader.delivered.values()) >= number
 
-        late = f"the processes are not back from {what}"
-        _await(running, is_up, late, timeout_s=self._start_s)
+        late = f"the processes are not back from {cause}"
+        running.wait_for(is_up, late, timeout_s=self._start_s)
         if kind == START:
             longest_s = max(_RESTART_S_MIN, _START_FACTOR * (time.monotonic() - begun_s))
             self._start_s = min(_START_S, longest_s)
-        _await(running, delivers, f"no deliveries since {what}")
+        running.wait_for(delivers, f"no deliveries since {cause}")
         ended = Interruption(kind, begun.at_ms, self._clock.now_ms())
         self._interruptions[-1] = ended
         bar.console.print(f"{kind}: deliveries flow after {ended.took_s:.1f} s")
 
 
-def _tend(running: _Running, until_s: float) -> None:
-    while time.monotonic() < until_s:
-        running.tend()
-        time.sleep(_TEND_S)
-
-
-def _await(
-    running: _Running,
-    condition: Callable[[], bool],
-    otherwise: str,
-    *,
-    timeout_s: float = _STUCK_S,
-    every_s: float = _TEND_S,
-) -> None:
-    """Waits for a condition.
-
-    Raises:
-        DuewheelError: it is not true in time; with the end of the shard's log.
-    """
-    end_s = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > end_s:
-            raise DuewheelError(f"{otherwise} after {timeout_s:g} s\n{running.shard.log_tail()}")
-        _tend(running, time.monotonic() + every_s)
-
-
-def _client(settings: Settings) -> ClientSettings:
-    return ClientSettings(settings.kafka.client_options("producer"))
-
-
-def _timers(settings: Settings) -> str:
-    (topic,) = settings.timer.topics
-    return topic
-
-
-def _rules(settings: Settings, topics: OwnTopics) -> ProofRules:
+def _rules(settings: Settings) -> ProofRules:
     return ProofRules(
-        target=topics.target,
+        target=settings.timer.mapping[settings.timer.topics[0]],
         dead_letters=settings.dead_letter_topic,
         window_ms=as_millis(settings.timer.roll_window),
         precision_ms=settings.timer.precision_ms,
@@ -273,7 +254,7 @@ def _rules(settings: Settings, topics: OwnTopics) -> ProofRules:
 
 
 def _differences(settings: Settings) -> dict[str, object]:
-    """Tables by their keys."""
+    """The settings that differ from the defaults; a table counts key by key."""
     shown: dict[str, object] = {}
     for key, row in differing(settings).items():
         value = row["value"]

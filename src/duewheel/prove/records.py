@@ -1,28 +1,30 @@
-"""Rows of the records that a proof has written and read; of a value only its length and hash.
+"""Rows of the records that a proof has written and read.
 
-They are made from the records alone: with duewheel they share the names of headers, and nothing
-else. A row takes some 600 bytes, so that a million timers fit in memory.
+A value is kept as length and hash: a row takes some 600 bytes, so that a million timers fit in
+memory. The rows share the names of headers with duewheel, and nothing else: its own parser could
+hide its own mistakes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
+from duewheel.prove.cancel_rules import Source
+
 CANCEL, RESCHEDULE = "TIMER_DEL_UNIQKEY", "TIMER_RESCHEDULE"
-NUMBER = "n"  # a user's header with the number of the record; a record may have several, or none
+NUMBER = "n"  # a user's header with the record's number; a record may have several, or none
 LEVELS_MS = {1: 1_000, 2: 5_000, 3: 10_000, 4: 30_000}
 _CHASE = "TIMER_CANCEL_SLOT"  # a header of cancels that duewheel has written again
 
-Source = tuple[int, int]  # partition and offset in the timer topic
 Headers = tuple[tuple[str, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordContent:
-    """What must arrive as it was written: the user's headers come first."""
+    """Must arrive as it was written; the user's headers come first."""
 
     key: bytes | None
     value_bytes: int
@@ -37,31 +39,18 @@ class RecordContent:
 
 @dataclass(slots=True)
 class WrittenRequest:
-    """A timer, a cancel or both (a reschedule), as the timer topic has it.
-
-    Attributes:
-        topic: the timer topic.
-        number: of the record, as its producer counts.
-        due_ms: None: a timer must be rejected.
-        last_offset: of its newest copy.
-        timer_id: its own, or that of the timers that it matches.
-    """
+    """A timer, a cancel or both (a reschedule), as the timer topic has it."""
 
     source: Source
     topic: str
     number: int
     stamp_ms: int
     content: RecordContent
-    due_ms: int | None
-    last_offset: int
-    timer_id: bytes | None
+    due_ms: int | None  # None: a timer must be rejected
+    timer_id: bytes | None  # its own, or that of the timers that it cancels
     is_timer: bool
     cancels: bool
-
-    @property
-    def is_rolled(self) -> bool:
-        """Whether it was written again."""
-        return self.last_offset != self.source[1]
+    is_rolled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,27 +74,24 @@ class WrittenTopic:
         """Reads the records of a timer topic, those of each partition in their order."""
         written = cls()
         for record in records:
-            written.take(record)
+            written._take(record)
         return written
 
-    def take(self, record: Any) -> None:
-        """Adds a record behind those of its partition."""
+    def _take(self, record: Any) -> None:
         headers, source = dict(record.headers), (record.partition, record.offset)
         if _CHASE in headers:
             request = (record.partition, int(headers["TIMER_ORIGIN"]))
             self.chases.append(Chase(source, request, headers[CANCEL]))
         elif "TIMER_ORIGIN" in headers:
-            first = self.requests[record.partition, int(headers["TIMER_ORIGIN"])]
-            first.last_offset = record.offset
+            self.requests[record.partition, int(headers["TIMER_ORIGIN"])].is_rolled = True
         else:
             self.requests[source] = WrittenRequest(
                 source=source,
                 topic=record.topic,
-                number=number_of(record),
+                number=_number_of(record),
                 stamp_ms=record.timestamp,
                 content=RecordContent.of(record),
                 due_ms=_due_ms(headers, record.timestamp),
-                last_offset=record.offset,
                 timer_id=headers.get(CANCEL) or headers.get("UNIQ_KEY"),
                 is_timer=CANCEL not in headers,
                 cancels=bool(headers.keys() & {CANCEL, RESCHEDULE}),
@@ -114,23 +100,15 @@ class WrittenTopic:
 
 @dataclass(frozen=True, slots=True)
 class ArrivedTimer:
-    """A delivery or a dead letter.
-
-    Attributes:
-        source: of the timer.
-        number: of the timer, as its producer counts.
-        stamp_ms: the record's timestamp; that of a LogAppendTime topic is the broker's.
-        received_ms: by this host's clock.
-        due_ms: as the delivery has it.
-    """
+    """A delivery or a dead letter; source and number are the timer's."""
 
     topic: str
     partition: int
     offset: int
     source: Source
     number: int
-    stamp_ms: int
-    received_ms: int
+    stamp_ms: int  # in a LogAppendTime topic by the broker's clock
+    received_ms: int  # by this host's clock
     content: RecordContent
     due_ms: int | None
     error_code: bytes | None
@@ -143,8 +121,8 @@ class ArrivedTimer:
             record.topic,
             record.partition,
             record.offset,
-            source_of(headers),
-            number_of(record),
+            _source_of(headers),
+            _number_of(record),
             record.timestamp,
             received_ms,
             RecordContent.of(record),
@@ -155,7 +133,7 @@ class ArrivedTimer:
 
 @dataclass(frozen=True, slots=True)
 class ArrivedReply:
-    """A reply to a cancel or reschedule, as a whole."""
+    """A reply to a cancel or reschedule."""
 
     source: Source
     stamp_ms: int
@@ -168,7 +146,7 @@ class ArrivedReply:
     def of(cls, record: Any) -> ArrivedReply:
         headers = dict(record.headers)
         return cls(
-            source_of(headers),
+            _source_of(headers),
             record.timestamp,
             headers["TIMER_ANSWER"].decode(),
             record.key,
@@ -177,27 +155,23 @@ class ArrivedReply:
         )
 
 
-def source_of(headers: Mapping[str, bytes]) -> Source:
-    """Partition and offset of the request that a record of duewheel's names."""
+def _source_of(headers: Mapping[str, bytes]) -> Source:
+    """The request to which a record of duewheel's belongs."""
     partition, offset = headers["TIMER_SOURCE"].decode().rsplit("-", 1)[1].split("@")
     return int(partition), int(offset)
 
 
-def number_of(record: Any) -> int:
-    """The number with which a value begins."""
+def _number_of(record: Any) -> int:
     return int(record.value.split(b" ", 1)[0])
 
 
 def _due_ms(headers: Mapping[str, bytes], stamp_ms: int) -> int | None:
-    return next(_due_times(headers, stamp_ms), None)
-
-
-def _due_times(headers: Mapping[str, bytes], stamp_ms: int) -> Iterator[int]:
     if "TIMER_DELIVER_MS" in headers:
-        yield int(headers["TIMER_DELIVER_MS"])
+        return int(headers["TIMER_DELIVER_MS"])
     if "TIMER_DELAY_MS" in headers:
-        yield stamp_ms + int(headers["TIMER_DELAY_MS"])
+        return stamp_ms + int(headers["TIMER_DELAY_MS"])
     if "TIMER_DELAY_SEC" in headers:
-        yield stamp_ms + 1_000 * int(headers["TIMER_DELAY_SEC"])
+        return stamp_ms + 1_000 * int(headers["TIMER_DELAY_SEC"])
     if "DELAY" in headers:
-        yield stamp_ms + LEVELS_MS[int(headers["DELAY"])]
+        return stamp_ms + LEVELS_MS[int(headers["DELAY"])]
+    return None

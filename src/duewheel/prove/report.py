@@ -12,7 +12,7 @@ from duewheel.prove.measures import QUANTILES, Quantiles
 from duewheel.prove.plots import Plot, draw, seconds_ticks
 from duewheel.prove.result import ProofResult
 
-# What each number of the verdict is for, in the order of the page.
+# The faults, in the order of the page.
 GUARANTEES = {
     "lost": "acknowledged timers neither delivered, rejected nor cancelled",
     "doubled": "delivered more often than once",
@@ -36,9 +36,9 @@ _KINDS = {
     "all": "kill -9 of `duewheel run` and both processes",
     "data": "kill -9 of everything, and the data directory deleted",
 }
-# The findings of `duewheel doctor` that describe a cluster, whatever their severity.
+# Findings of `duewheel doctor` that describe a cluster: they are shown even if they are good.
 _OF_CLUSTER = {"broker_reachable", "kafka_version", "transaction_version", "clock", "transactions"}
-_BEFORE_BEGIN = "progress"  # of a shard that has begun: a proof examines before its shard begins
+_BEFORE_BEGIN = "progress"  # a proof is examined before its shard has any
 _QUANTILE_NAMES = {"p50": "50 %", "p90": "90 %", "p99": "99 %", "p999": "99.9 %", "max": "all"}
 
 Row = Sequence[object]
@@ -51,7 +51,7 @@ def headline(result: ProofResult) -> str:
     return (
         f"{result.scheduled:,} timers scheduled, {verdict.delivered:,} delivered, "
         f"{verdict.cancelled:,} cancelled, {verdict.rejected:,} rejected; {counts}; "
-        f"{len(result.kills)} kills"
+        f"{result.kills} kills"
     )
 
 
@@ -100,7 +100,7 @@ def _verdict(result: ProofResult) -> str:
 
 
 def _guarantees(result: ProofResult) -> str:
-    """What did not arrive before a proof was broken off is no loss."""
+    """If a proof is broken off, a timer that has not arrived yet is no loss."""
     open_faults = _NOT_ARRIVED if result.stuck else set()
     rows = [
         (text, "not judged" if fault in open_faults else result.verdict.faults[fault])
@@ -111,8 +111,8 @@ def _guarantees(result: ProofResult) -> str:
 
 def _lateness(result: ProofResult) -> str:
     def row(name: str, values: Quantiles) -> Row:
-        shown = values.as_json()
-        return (name, f"{values.count:,}", *(_millis(shown[each]) for each in QUANTILES))
+        shown = (_millis(getattr(values, each)) for each in QUANTILES)
+        return (name, f"{values.count:,}", *shown)
 
     measures = result.measures
     return _table(
@@ -153,38 +153,23 @@ def _plots(result: ProofResult) -> list[Plot]:
     times = [number * over_time.part_s for number in range(len(over_time.scheduled))]
     ticks = seconds_ticks(times[-1])
     marks = [((e.at_ms - first_ms) / 1_000, _KINDS[e.kind]) for e in result.interruptions]
-    quantiles = {
-        "undisturbed": result.measures.undisturbed,
-        "after a start or kill": result.measures.disturbed,
-    }
+
+    def timed(title: str, *, logarithmic: bool, **series: Sequence[float | None]) -> Plot:
+        points = {name: list(zip(times, ys, strict=True)) for name, ys in series.items()}
+        return Plot(title, points, ticks, "s", marks, logarithmic)
+
+    def shares(values: Quantiles) -> list[tuple[float, float | None]]:
+        return [(float(at), getattr(values, each)) for at, each in enumerate(QUANTILES)]
+
+    median, worst = over_time.median_ms, over_time.worst_ms
+    rates = {"scheduled": over_time.scheduled, "delivered": over_time.delivered}
+    undisturbed, disturbed = result.measures.undisturbed, result.measures.disturbed
     return [
-        Plot(
-            "Timers a second",
-            {
-                "scheduled": list(zip(times, over_time.scheduled, strict=True)),
-                "delivered": list(zip(times, over_time.delivered, strict=True)),
-            },
-            ticks,
-            "s",
-            marks,
-        ),
-        Plot(
-            "Lateness over time, ms",
-            {
-                "median": list(zip(times, over_time.median_ms, strict=True)),
-                "worst": list(zip(times, over_time.worst_ms, strict=True)),
-            },
-            ticks,
-            "s",
-            marks,
-            logarithmic=True,
-        ),
+        timed("Timers a second", logarithmic=False, **rates),
+        timed("Lateness over time, ms", logarithmic=True, median=median, worst=worst),
         Plot(
             "Lateness of a share of the deliveries, at most, ms",
-            {
-                name: [(float(at), of.as_json()[each]) for at, each in enumerate(QUANTILES)]
-                for name, of in quantiles.items()
-            },
+            {"undisturbed": shares(undisturbed), "after a start or kill": shares(disturbed)},
             [(float(at), _QUANTILE_NAMES[each]) for at, each in enumerate(QUANTILES)],
             "share",
             logarithmic=True,

@@ -16,37 +16,23 @@ _DETAILS_MAX = 50
 
 @dataclass(frozen=True)
 class ProofResult:
-    """The result.
+    """The result. Its many fields are the rows of the page and of the JSON object."""
 
-    Attributes:
-        name: the prefix of all topics of this proof.
-        started_ms: by this host's clock.
-        took_s: from the first topic to the last reading.
-        interruptions: the start, then each kill.
-        stuck: why the proof was not carried through; "" if it was. Then timers and replies that
-            did not arrive in time count as lost and unanswered.
-        findings: of `duewheel check` in the shard's files.
-        own_ends: ends of processes that no kill explains.
-        cluster: findings of `duewheel doctor`.
-        settings: those of the proof's shard that differ from the defaults, secrets as stars.
-        left: topics that could not be deleted.
-    """
-
-    name: str
+    name: str  # all its topics begin with this
     plan: ProofPlan
     started_ms: int
     took_s: float
     verdict: ProofVerdict
     doubtful: int
     measures: Measures
-    interruptions: Sequence[Interruption]
-    stuck: str
-    findings: Sequence[str]
-    own_ends: Sequence[str]
+    interruptions: Sequence[Interruption]  # the start, then each kill
+    stuck: str  # why it was broken off: then missing timers and replies count as faults
+    findings: Sequence[str]  # of `duewheel check`
+    own_ends: Sequence[str]  # ends of processes that no kill explains
     cluster: Sequence[Diagnosis]
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # those that differ from the defaults, secrets as stars
     versions: Mapping[str, str]
-    left: Sequence[str]
+    left: Sequence[str]  # topics that could not be deleted
 
     @property
     def scheduled(self) -> int:
@@ -67,13 +53,14 @@ class ProofResult:
         return self.verdict.details[:_DETAILS_MAX]
 
     @property
-    def kills(self) -> list[Interruption]:
-        """Without the start."""
-        return list(self.interruptions[1:])
+    def kills(self) -> int:
+        """How many."""
+        return len(self.interruptions) - 1
 
     def as_json(self) -> dict[str, Any]:
-        """For programs: one object."""
-        verdict, measures = self.verdict, self.measures
+        """One object for programs."""
+        verdict, measures = self.verdict, asdict(self.measures)
+        del measures["over_time"]
         return {
             "ok": self.ok,
             "name": self.name,
@@ -92,12 +79,7 @@ class ProofResult:
             "stuck": self.stuck,
             "findings": list(self.findings),
             "own_ends": list(self.own_ends),
-            "lateness_ms": {
-                "undisturbed": measures.undisturbed.as_json(),
-                "disturbed": measures.disturbed.as_json(),
-                "at_once": measures.at_once.as_json(),
-                "at_once_disturbed": measures.at_once_disturbed.as_json(),
-            },
+            "lateness_ms": measures,
             "interruptions": [
                 {**asdict(each), "took_s": each.took_s} for each in self.interruptions
             ],

@@ -1,15 +1,15 @@
 """The verdict on a proof or a soak, from the records of its topics.
 
-The timer topic has what was requested; what Kafka acknowledged to its producer is compared with it,
-too. Times are those of the brokers where a topic stamps its records, and this host's where not.
+The timer topic has the requests. Times are the brokers' where a topic stamps its records, and this
+host's elsewhere.
 
     early       received before it was due by this host's clock, or stamped before it was due
-    altered     key, value, headers or target are not those that were written; or those of a reply
-    disordered  of two timers of a partition the later one came first, and its slot is not earlier
+    altered     key, value, headers or target differ from those that were written; also in a reply
+    disordered  two timers of a partition came in reverse, and the later one's slot is not earlier
     strayed     a chase, which duewheel writes for a cancel, names no cancel, or another id
-    taken back  acknowledged to the producer, and not in the timer topic: Kafka's own loss
+    taken back  acknowledged to the producer, and missing in the timer topic: Kafka's own loss
 
-What is lost, doubled, resurrected, invented, and what is wrong with replies: cancel_rules.py.
+The other faults are those of cancel_rules.py.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from duewheel.prove import cancel_rules
-from duewheel.prove.cancel_rules import RequestOutcome, TimerRequest, cancel_faults
+from duewheel.prove.cancel_rules import RequestOutcome, Source, TimerRequest, cancel_faults
 from duewheel.prove.records import (
     ArrivedReply,
     ArrivedTimer,
     Chase,
-    Source,
     WrittenRequest,
     WrittenTopic,
 )
@@ -36,32 +35,18 @@ FAULTS = (*cancel_rules.FAULTS, "early", "altered", "disordered", "strayed", "ta
 
 @dataclass(frozen=True)
 class ProofRules:
-    """What decides where a timer belongs, and when.
-
-    Attributes:
-        target: of accepted timers.
-        dead_letters: the topic of rejected ones.
-        window_ms: the roll window.
-        precision_ms: the length of a slot.
-        skew_ms: by how much the clocks of this host and of the brokers may differ.
-    """
+    """Where a timer belongs, and when."""
 
     target: str
     dead_letters: str
-    window_ms: int
-    precision_ms: int
-    skew_ms: int = 0
+    window_ms: int  # the roll window
+    precision_ms: int  # the length of a slot
+    skew_ms: int = 0  # the clocks of this host and of the brokers may differ by this
 
 
 @dataclass(frozen=True)
 class ProofVerdict:
-    """How many of each fault, as the module's head has them; and a line for each.
-
-    Attributes:
-        cancelled: timers that were never delivered, and were not to be.
-        replies: how many, by word.
-        chases: cancels that duewheel has written again.
-    """
+    """How many of each outcome, and a line for each fault."""
 
     delivered: int
     rejected: int
@@ -80,21 +65,17 @@ def verdict_of(
     acknowledged: Mapping[int, Source],
     rules: ProofRules,
 ) -> ProofVerdict:
-    """The verdict, once everything must have arrived.
-
-    Args:
-        written: the timer topic.
-        arrived: the records of the target and the dead-letter topic.
-        replies: those of the reply topic.
-        acknowledged: the sources that the producer was replied, by the number of the record.
-        rules: see there.
-    """
+    """The verdict, once everything must have arrived; `acknowledged` is by the record's number."""
     requests = written.requests
     timers = {source: timer for source, timer in requests.items() if timer.is_timer}
     by_source: dict[Source, list[ArrivedTimer]] = defaultdict(list)
     for record in arrived:
         by_source[record.source].append(record)
-    found = [("taken back", "", source) for source in _lost_by_kafka(requests, acknowledged)]
+    found = [
+        ("taken back", "", source)
+        for number, source in acknowledged.items()
+        if source not in requests or requests[source].number != number
+    ]
     for fault, source in _cancel_faults(requests.values(), arrived, replies, rules):
         detail = _history(requests.get(source), by_source.get(source, []))
         found.append((fault, detail, source))
@@ -131,18 +112,8 @@ def _cancel_faults(
     return cancel_faults(rows, outcomes, rules.skew_ms)
 
 
-def _lost_by_kafka(
-    requests: Mapping[Source, WrittenRequest], acknowledged: Mapping[int, Source]
-) -> list[Source]:
-    return [
-        source
-        for number, source in acknowledged.items()
-        if source not in requests or requests[source].number != number
-    ]
-
-
 def _has_strayed(chase: Chase, requests: Mapping[Source, WrittenRequest]) -> bool:
-    """Whether it is not that of a request which lies before it."""
+    """Whether it belongs to no cancel before it."""
     request = requests.get(chase.request)
     return (
         request is None
@@ -180,7 +151,7 @@ def _is_reply_to(reply: ArrivedReply, request: WrittenRequest) -> bool:
 def _faults_of(
     timer: WrittenRequest, records: list[ArrivedTimer], rules: ProofRules
 ) -> Iterator[tuple[str, str]]:
-    """What is wrong with the arrivals of one timer, and in detail."""
+    """The faults in the arrivals of one timer, with details."""
     for record in records:
         if timer.due_ms is not None:
             early_ms = timer.due_ms - min(record.received_ms, record.stamp_ms + rules.skew_ms)
@@ -203,7 +174,7 @@ def _difference(record: ArrivedTimer, timer: WrittenRequest, rules: ProofRules) 
 def _disordered(
     timers: Mapping[Source, WrittenRequest], arrived: Sequence[ArrivedTimer], rules: ProofRules
 ) -> Iterator[Source]:
-    """Of those never rolled: the slot of a copy depends on when it was rolled."""
+    """Timers that rolled are left out: a copy's slot depends on the time of its roll."""
     lanes: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for record in sorted(arrived, key=lambda record: record.offset):
         timer = timers.get(record.source)
@@ -217,12 +188,11 @@ def _disordered(
 
 
 def out_of_order(lane: Iterable[tuple[int, int]]) -> Iterator[int]:
-    """Offsets that came behind a higher one whose slot is theirs or a later one.
-
-    Args:
-        lane: offset and slot of each timer of one partition, in the order of their arrival.
+    """Offsets that came after a higher one whose slot is not earlier. `lane` has offset and slot of
+    one partition's timers, in the order of their arrival.
     """
-    # Of those that came so far, the ones that no other exceeds in both: slots rise, offsets fall.
+    # The rows so far that no other exceeds in both. Slots rise and offsets fall, so one bisection
+    # finds whether any earlier row has a higher offset and no earlier slot.
     slots: list[int] = []
     offsets: list[int] = []
     for offset, slot in lane:

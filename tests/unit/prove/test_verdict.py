@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from duewheel.prove.records import ArrivedReply, ArrivedTimer, Source, WrittenTopic
+from duewheel.prove.cancel_rules import Source
+from duewheel.prove.records import ArrivedReply, ArrivedTimer, WrittenTopic
 from duewheel.prove.verdict import ProofRules, ProofVerdict, out_of_order, verdict_of
 
 RULES = ProofRules("orders", "dead", window_ms=1_000, precision_ms=50)
