@@ -9,10 +9,10 @@ The data directory:
     server.log          Kafka's own log
     broker.out          the JVM's own output
     data/               Kafka's files; formatted as data.new, and renamed when complete
-    client.toml, login/ of a broker with a login: sasl_ssl.py
+    client.toml, login/ only with a login: sasl_ssl.py
 
 Invariant: the broker never outlives the process that started it. A normal exit stops it cleanly; a
-kill of the starter kills the broker too (child_process.py), and removes a temporary data directory
+kill of the starter also kills the broker (child_process.py), and removes a temporary data directory
 (tempdir.py).
 """
 
@@ -103,16 +103,14 @@ class DevBroker:
         """Starts nothing yet.
 
         Args:
-            data_dir: stays, and is used again if it has a broker's data; None: a temporary one,
-                which `stop` removes.
-            port: where to listen; 0: a free one.
-            sasl_ssl: listen with TLS and a login, and not without (sasl_ssl.py).
-            properties: Kafka broker settings that override the template's.
-            heap_mb: the JVM's largest heap.
-            java_options: compilers and collector; the default starts fast and is slower under load.
-            java: the Java to run on; None: the result of `find_java`.
-            cluster_id: of a cluster of several nodes; `properties` must then name listeners and
-                voters. None: a cluster of its own.
+            data_dir: is kept, and its data used again; None: a temporary one, which `stop` removes.
+            port: 0: a free one.
+            sasl_ssl: listen only with TLS and a login (sasl_ssl.py).
+            properties: override the template's.
+            java_options: the default starts fast and is slower under load.
+            java: None: the result of `find_java`.
+            cluster_id: joins a cluster of several nodes; `properties` must then name listeners and
+                voters.
         """
         self._cluster_id = cluster_id or new_cluster_id(uuid.uuid4())
         self._given_dir = data_dir
@@ -132,25 +130,25 @@ class DevBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """host:port for clients; available after the start."""
+        """host:port for clients; after the start."""
         assert self._ports[0], "not started yet"
         return f"{HOST}:{self._ports[0]}"
 
     @property
     def pid(self) -> int:
-        """Process id of the running broker."""
+        """The running broker's process id."""
         assert self._process is not None, "not running"
         return self._process.pid
 
     @property
     def data_dir(self) -> Path:
-        """The folder in use, given or temporary; available after the start."""
+        """The folder in use, given or temporary; after the start."""
         assert self._folder is not None, "not started yet"
         return self._folder
 
     @property
     def client_config(self) -> Path | None:
-        """With a login: the file with duewheel's tables [kafka] and [kafka.client]."""
+        """The file with the tables [kafka] and [kafka.client] for a broker with a login."""
         return self._login.client_config if self._login else None
 
     def __enter__(self) -> Self:
@@ -167,8 +165,7 @@ class DevBroker:
             PortTaken: `port` was given and is in use.
             Locked: another broker runs in the folder.
             ConfigError: no Java is installed.
-            DuewheelError: the jars cannot be fetched, or the broker does not start; the message
-                ends with the broker's output.
+            DuewheelError: the jars cannot be fetched, or the broker does not start; has its output.
             KafkaUnavailable: the broker runs and does not answer.
         """
         assert self._process is None, "already running"
@@ -194,7 +191,7 @@ class DevBroker:
             self._scratch = self._folder = None
 
     def kill(self) -> None:
-        """Kills the broker, as a crash does; the data stays for `restart`."""
+        """Kills the broker; the data remains for `restart`."""
         assert self._process is not None, "not running"
         process, self._process = self._process, None
         process.end(signal.SIGKILL, _STOP_TIMEOUT_S)
@@ -260,7 +257,8 @@ class DevBroker:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while _STARTED not in (news := _read_from(log, size_before)):
             if self._process.wait(0.05):
-                # The JVM complains on its own output, also after Kafka has begun its log.
+                # The JVM's own output has the reason if it ends by itself, even after Kafka has
+                # begun its log.
                 output = _tail(news.decode(errors="replace") + self._printed())
                 if "Address already in use" in output:
                     raise PortTaken(f"a port of {self._ports} on {HOST} is in use")
@@ -325,12 +323,8 @@ class DevBroker:
 def run_dev_broker(data_dir: Path | None, port: int, output: str, *, sasl_ssl: bool) -> None:
     """Runs a broker until SIGTERM, SIGINT or SIGHUP, for `duewheel dev-broker run`.
 
-    Args:
-        data_dir: as for DevBroker.
-        port: as for DevBroker.
-        output: "json": one line {"bootstrap_servers", "pid", "client_config"} on stdout once the
-            broker is ready, the last only with `sasl_ssl`; otherwise sentences.
-        sasl_ssl: as for DevBroker.
+    With `output` "json" stdout has one line once the broker is ready: {"bootstrap_servers", "pid",
+    "client_config"}, the last only with `sasl_ssl`.
 
     Raises:
         DuewheelError: the broker does not start, or ends by itself.
@@ -359,9 +353,8 @@ def _announce(broker: DevBroker, output: str) -> None:
 
 
 def new_cluster_id(number: uuid.UUID) -> str:
-    """Makes a cluster id of 22 characters that begins with a letter.
-
-    Kafka's format tool would parse an id that begins with "-" as an option.
+    """A cluster id of 22 characters. It begins with a letter: Kafka's format tool would take one
+    that begins with "-" for an option.
     """
     first, *rest = number.bytes
     octets = bytes([first & 0x7F, *rest])
@@ -396,7 +389,7 @@ def _await_answer(bootstrap_servers: str, options: Mapping[str, Any], deadline: 
 def _read_from(path: Path, offset: int) -> bytes:
     try:
         with path.open("rb") as file:
-            # The log was rolled: the awaited line can only be in the new file.
+            # After a roll the awaited line can only be in the new file.
             file.seek(offset if path.stat().st_size >= offset else 0)
             return file.read()
     except FileNotFoundError:

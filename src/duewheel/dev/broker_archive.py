@@ -17,21 +17,17 @@ _TOPIC = "rehearsal"
 
 
 def write_broker_archive(java: Java) -> bool:
-    """Start a broker once for its classes; ten seconds of processor time.
-
-    Returns:
-        Whether there is an archive now.
-
-    Raises:
-        DuewheelError: the broker does not start.
+    """Starts a broker once for its classes, which takes ten seconds of processor time. Returns
+    whether there is an archive now.
     """
     path = broker_archive(java)
     if not path.exists():
         write_base_archive(java)
-        with recorded(path) as options:
-            broker = DevBroker(java=java, java_options=(*JVM_OPTIONS, *options))
-            with broker:
-                _use(broker.bootstrap_servers)
+        with (
+            recorded(path) as options,
+            DevBroker(java=java, java_options=(*JVM_OPTIONS, *options)) as broker,
+        ):
+            _use(broker.bootstrap_servers)
     return path.exists()
 
 
@@ -48,7 +44,7 @@ def _use(servers: str) -> None:
 
 
 def main() -> int:
-    """Write the archive if it is missing. None is no error: starts only take longer."""
+    """Writes the archive if it is missing. Without one, starts only take longer."""
     try:
         write_broker_archive(find_java())
     except (DuewheelError, OSError) as error:

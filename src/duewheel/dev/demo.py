@@ -1,13 +1,10 @@
-"""`duewheel demo`: sends timers through a real Kafka and a real `duewheel run`, and checks them.
+"""`duewheel demo`: sends timers through a real Kafka and a real `duewheel run`, and judges them.
 
-    1. starts a broker (unless an address is given), creates topics, starts `duewheel run`
-    2. sends one timer that is due at once: its delivery shows that everything runs
-    3. sends the timers, in every header form, with due times over the requested span
-    4. records arrivals with a read_committed consumer that shares no code with duewheel
-    5. checks that each timer arrived exactly once and byte for byte, and none early
-
-Lateness is measured at the consumer: time of receipt minus due time, so it includes transaction,
-fetch and consumer.
+1. starts a broker (unless an address is given), creates topics, starts `duewheel run`
+2. sends one timer that is due at once: its delivery shows that everything runs
+3. sends the timers, in every header form, with due times over the requested span
+4. records arrivals with the independent consumer of `prove`
+5. judges each record as `prove` does (prove/verdict.py)
 """
 
 from __future__ import annotations
@@ -15,14 +12,14 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from rich.console import Console
@@ -30,6 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
+from duewheel.config.values import as_millis
 from duewheel.dev.broker import DevBroker
 from duewheel.dev.jars import broker_jars
 from duewheel.errors import DuewheelError, KafkaUnavailable
@@ -39,30 +37,22 @@ from duewheel.kafka.bootstrap import require_connection
 from duewheel.kafka.clients import ClientSettings
 from duewheel.osutil.signals import interruptible
 from duewheel.osutil.tempdir import ScratchFolder
-from duewheel.prove.arrivals import ArrivalReader
+from duewheel.prove.arrivals import ArrivalReader, committed_records
+from duewheel.prove.cancel_rules import Source
 from duewheel.prove.measures import Quantiles
 from duewheel.prove.own_shard import OwnShard
-from duewheel.prove.records import ArrivedTimer, RecordContent
+from duewheel.prove.records import LEVELS_MS, ArrivedTimer, WrittenTopic
+from duewheel.prove.verdict import ProofRules, ProofVerdict, verdict_of
 from duewheel.prove.versions import versions
 from duewheel.runtime.dequeue_process import init_progress
 
 PARTITIONS = 4
 _SHORTEST_DELAY_MS = 1_000
-# The longest wait without a sign that the shard gets on: while it is not ready, and once it is. A
-# start of Spark takes minutes on a busy machine.
+# The longest waits without progress. Spark's start takes minutes on a busy machine.
 _NOT_READY_S, _READY_S = 300.0, 60.0
 _DOUBLES_S = 2.0  # after the last delivery: a double would arrive within
 _WAIT_S = 0.1
-_READY_VALUE = b"-1 ready"  # its number comes first
-_LEVELS_MS = {1: 1_000, 2: 5_000, 3: 10_000, 4: 30_000}
-
-
-@dataclass(frozen=True, slots=True)
-class _Expected:
-    """The message that the consumer must receive for one timer."""
-
-    content: RecordContent
-    due_ms: int
+_READY_VALUE = b"-1 ready"  # begins with its number, as each value
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +61,7 @@ class _DemoShard:
 
     shard: OwnShard
     arrivals: ArrivalReader
+    client: ClientSettings
 
 
 class Demo:
@@ -89,8 +80,8 @@ class Demo:
         Args:
             timers: how many.
             over_ms: the longest delay; the shortest is one second.
-            seed: of delays, keys and header forms.
-            data_dir: stays; None: a temporary one, which is removed.
+            seed: decides delays, keys and header forms.
+            data_dir: is kept; None: a temporary one, which is removed.
             bootstrap_servers: an existing Kafka; the demo's topics are deleted afterwards.
         """
         self._name = f"duewheel-demo-{uuid.uuid4().hex[:8]}"
@@ -107,7 +98,7 @@ class Demo:
         self._first_delivery_s = 0.0
 
     def run(self) -> dict[str, Any]:
-        """Runs the demo; returns the result of `_verdict`."""
+        """Runs the demo; returns its result, ready for JSON."""
         with ExitStack() as stack:
             stack.enter_context(interruptible())
             work = self._folder(stack)
@@ -117,13 +108,14 @@ class Demo:
             running = self._start(stack, settings, work)
             try:
                 self._await_ready(settings, running)
-                expected = self._schedule(settings)
-                self._await_deliveries(expected, running)
+                acknowledged = self._schedule(settings)
+                self._await_deliveries(running)
+                verdict = self._verdict(settings, running, acknowledged)
             except DuewheelError as error:
                 raise DuewheelError(f"{error}\n{running.shard.log_tail()}") from error
-        verdict = self._verdict(expected, running.arrivals.timers)
-        self._say(verdict)
-        return verdict
+        result = self._result(verdict, _without_first(running.arrivals.timers))
+        self._say(result)
+        return result
 
     # ---- 1. ----------------------------------------------------------------------------------
 
@@ -157,14 +149,8 @@ class Demo:
             require_connection(settings)
         admin = stack.enter_context(KafkaAdmin(settings.kafka.client_options("admin")))
         if self._given_servers:
-            stack.callback(
-                admin.delete_topics,
-                [
-                    self._timer_topic,
-                    self._target,
-                    *settings.service_topics.values(),
-                ],
-            )
+            made = [self._timer_topic, self._target, *settings.service_topics.values()]
+            stack.callback(admin.delete_topics, made)
         admin.init_topics(settings, partitions=PARTITIONS)
         admin.create_topic(self._target, PARTITIONS)
         init_progress(settings)
@@ -177,9 +163,9 @@ class Demo:
         topics = (self._target, settings.dead_letter_topic)
         replies = settings.timer.reply_topic or ""
         arrivals = ArrivalReader(client, topics, replies, PARTITIONS, self._clock)
-        stack.callback(arrivals.stop)
+        stack.callback(arrivals.end)
         arrivals.start()
-        return _DemoShard(shard, arrivals)
+        return _DemoShard(shard, arrivals, client)
 
     # ---- 2. and 3. -----------------------------------------------------------------------------
 
@@ -208,51 +194,41 @@ class Demo:
     def _headers(self, when: tuple[str, bytes]) -> list[tuple[str, bytes]]:
         return [("REAL_TOPIC", self._target.encode()), when]
 
-    def _schedule(self, settings: Settings) -> dict[int, _Expected]:
-        """Sends every timer; returns the expected messages by number."""
+    def _schedule(self, settings: Settings) -> dict[int, Source]:
+        """Sends every timer; returns its place in the timer topic by number."""
         producer = KafkaProducer(**{"linger_ms": 20, **settings.kafka.client_options("producer")})
         sent = []
         try:
             for number in range(self._timers):
                 key = None if number % 10 == 0 else b"key-%d" % self._random.randrange(1000)
                 value = b"%d is an order that has waited long enough" % number
-                when, due_of = self._due()
-                headers = self._headers(when)
-                future = producer.send(self._timer_topic, value, key=key, headers=headers)
-                content = RecordContent(key, len(value), hash(value), ())
-                sent.append((number, content, due_of, future))
+                headers = self._headers(self._due())
+                sent.append(producer.send(self._timer_topic, value, key=key, headers=headers))
             producer.flush(timeout=60)
-            return {
-                number: _Expected(content, due_of(future.get(timeout=1).timestamp))
-                for number, content, due_of, future in sent
-            }
+            stored = [future.get(timeout=1) for future in sent]
+            return {number: (each.partition, each.offset) for number, each in enumerate(stored)}
         except KafkaError as error:
             raise KafkaUnavailable(f"the timers could not be sent: {error}") from error
         finally:
             producer.close(timeout=5)
 
-    def _due(self) -> tuple[tuple[str, bytes], Callable[[int], int]]:
-        """Draws a request header, and the due time that follows from the record's timestamp."""
+    def _due(self) -> tuple[str, bytes]:
+        """Draws a request header."""
         delay_ms = self._random.randint(_SHORTEST_DELAY_MS, self._over_ms)
         form = self._random.randrange(4)
         if form == 0:
-            due_ms = self._clock.now_ms() + delay_ms
-            return ("TIMER_DELIVER_MS", b"%d" % due_ms), lambda _: due_ms
+            return "TIMER_DELIVER_MS", b"%d" % (self._clock.now_ms() + delay_ms)
         if form == 1:
-            seconds = delay_ms // 1000
-            return ("TIMER_DELAY_SEC", b"%d" % seconds), lambda at_ms: at_ms + seconds * 1000
-        levels = [level for level, length in _LEVELS_MS.items() if length <= self._over_ms]
+            return "TIMER_DELAY_SEC", b"%d" % (delay_ms // 1000)
+        levels = [level for level, length_ms in LEVELS_MS.items() if length_ms <= self._over_ms]
         if form == 2 and levels:
-            level = self._random.choice(levels)
-            return ("DELAY", b"%d" % level), lambda at_ms: at_ms + _LEVELS_MS[level]
-        return ("TIMER_DELAY_MS", b"%d" % delay_ms), lambda at_ms: at_ms + delay_ms
+            return "DELAY", b"%d" % self._random.choice(levels)
+        return "TIMER_DELAY_MS", b"%d" % delay_ms
 
     # ---- 4. ----------------------------------------------------------------------------------
 
-    def _await_deliveries(self, expected: dict[int, _Expected], running: _DemoShard) -> None:
-        """Shows the progress until every timer has arrived, or the wait ends."""
-        last_due_ms = max(timer.due_ms for timer in expected.values())
-        left_s = (last_due_ms - self._clock.now_ms()) / 1000
+    def _await_deliveries(self, running: _DemoShard) -> None:
+        """Shows the progress until every timer has arrived, or nothing moves any more."""
         columns = (
             TextColumn("[bold]delivered"),
             BarColumn(),
@@ -260,19 +236,19 @@ class Demo:
             TextColumn("pending {task.fields[pending]}  lateness {task.fields[late]}"),
         )
         with Progress(*columns, console=self._console) as progress:
-            task = progress.add_task("", total=len(expected), pending=len(expected), late="-")
+            task = progress.add_task("", total=self._timers, pending=self._timers, late="-")
 
             def complete() -> bool:
-                arrived = len({timer.number for timer in running.arrivals.timers}) - 1
-                late = _lateness_ms(expected, running.arrivals.timers)
+                timers = _without_first(running.arrivals.timers)
+                arrived, late = len({timer.number for timer in timers}), _lateness_ms(timers)
                 shown = (
                     f"p50 {np.median(late):.0f} ms, max {late.max():.0f} ms" if len(late) else "-"
                 )
-                pending = len(expected) - arrived
+                pending = self._timers - arrived
                 progress.update(task, completed=arrived, pending=pending, late=shown)
-                return arrived >= len(expected)
+                return pending <= 0
 
-            self._wait(complete, running, left_s)
+            self._wait(complete, running, self._over_ms / 1000)
         time.sleep(_DOUBLES_S)
 
     def _wait(self, done: Callable[[], bool], running: _DemoShard, at_least_s: float = 0.0) -> bool:
@@ -298,32 +274,28 @@ class Demo:
     # ---- 5. ----------------------------------------------------------------------------------
 
     def _verdict(
-        self, expected: dict[int, _Expected], arrived: list[ArrivedTimer]
-    ) -> dict[str, Any]:
-        late = _lateness_ms(expected, arrived)
-        counts = Counter(timer.number for timer in arrived)
-        first = {timer.number: timer for timer in reversed(arrived)}
-        delivered = sum(number in first for number in expected)
-        unaltered = sum(
-            first[number].content == timer.content
-            for number, timer in expected.items()
-            if number in first
+        self, settings: Settings, running: _DemoShard, acknowledged: dict[int, Source]
+    ) -> ProofVerdict:
+        written = WrittenTopic.of(committed_records(running.client, self._timer_topic))
+        written.requests = {at: r for at, r in written.requests.items() if r.number >= 0}
+        rules = ProofRules(
+            self._target,
+            settings.dead_letter_topic,
+            as_millis(settings.timer.roll_window),
+            settings.timer.precision_ms,
+            as_millis(settings.dequeue.clock_skew_max),
         )
-        lost = len(expected) - delivered
-        doubled = sum(count - 1 for count in counts.values())
-        early = int((late < 0).sum())
-        dead_letters = sum(timer.topic != self._target for timer in arrived)
-        right = lost == doubled == early == dead_letters == 0 and unaltered == len(expected)
-        lateness = Quantiles.of(late).as_json()
+        arrived = _without_first(running.arrivals.timers)
+        return verdict_of(written, arrived, [], acknowledged, rules)
+
+    def _result(self, verdict: ProofVerdict, arrived: Sequence[ArrivedTimer]) -> dict[str, Any]:
+        lateness = asdict(Quantiles.of(_lateness_ms(arrived)))
         return {
-            "ok": right,
-            "scheduled": len(expected),
-            "delivered": delivered,
-            "lost": lost,
-            "doubled": doubled,
-            "early": early,
-            "altered": delivered - unaltered,
-            "dead_letters": dead_letters,
+            "ok": not verdict.faults and verdict.delivered == self._timers,
+            "scheduled": self._timers,
+            "delivered": verdict.delivered,
+            **{name: verdict.faults[name] for name in ("lost", "doubled", "early", "altered")},
+            "dead_letters": sum(timer.topic != self._target for timer in arrived),
             "lateness_ms": {name: lateness[name] for name in ("p50", "p99", "p999", "max")},
             "first_delivery_s": round(self._first_delivery_s, 1),
             "config": {
@@ -337,21 +309,25 @@ class Demo:
             "versions": {**versions(), "kafka": _broker_version()},
         }
 
-    def _say(self, verdict: dict[str, Any]) -> None:
-        late = verdict["lateness_ms"]
-        result = "[green]ok[/]" if verdict["ok"] else "[red]NOT ok[/]"
+    def _say(self, result: dict[str, Any]) -> None:
+        late = result["lateness_ms"]
         self._console.print(
-            f"{result}: {verdict['scheduled']} scheduled, {verdict['delivered']} delivered, "
-            f"{verdict['lost']} lost, {verdict['doubled']} doubled, {verdict['early']} early; "
+            f"{'[green]ok[/]' if result['ok'] else '[red]NOT ok[/]'}: "
+            f"{result['scheduled']} scheduled, {result['delivered']} delivered, "
+            f"{result['lost']} lost, {result['doubled']} doubled, {result['early']} early; "
             f"lateness p50 {late['p50']} ms, p99 {late['p99']} ms, max {late['max']} ms; "
-            f"first delivery {verdict['first_delivery_s']} s after the start"
+            f"first delivery {result['first_delivery_s']} s after the start"
         )
 
 
-def _lateness_ms(
-    expected: dict[int, _Expected], arrived: list[ArrivedTimer]
-) -> np.ndarray[Any, np.dtype[np.int64]]:
-    late = [t.received_ms - expected[t.number].due_ms for t in arrived if t.number in expected]
+def _without_first(arrived: Sequence[ArrivedTimer]) -> list[ArrivedTimer]:
+    """Leaves out the timer of step 2."""
+    return [timer for timer in arrived if timer.number >= 0]
+
+
+def _lateness_ms(arrived: Sequence[ArrivedTimer]) -> npt.NDArray[np.int64]:
+    """Time of receipt minus due time: includes transaction, fetch and consumer."""
+    late = [each.received_ms - each.due_ms for each in arrived if each.due_ms is not None]
     return np.array(late, np.int64)
 
 

@@ -5,8 +5,8 @@ A JVM over pyspark's jars, driven by py4j, lives as long as the `with` block:
     with Ivy(java, scratch) as ivy:
         paths = ivy.resolve(["org.apache.kafka:kafka-clients:3.9.2"], transitive=False)
 
-Jars come from where Spark itself would take them; Spark's variable DEFAULT_ARTIFACT_REPOSITORY
-names a mirror. Nothing is written outside `scratch`, and the JVM never outlives this process.
+Jars come from the repository that Spark would use; its variable DEFAULT_ARTIFACT_REPOSITORY names
+a mirror. Nothing is written outside `scratch`, and the JVM never outlives this process.
 """
 
 from __future__ import annotations
@@ -49,11 +49,7 @@ class Ivy:
     """Spark's Maven resolver. A context manager; `resolve` may be called from many threads."""
 
     def __init__(self, java: Java, scratch: Path) -> None:
-        """Start the JVM.
-
-        Args:
-            java: what to run it on.
-            scratch: a folder for Ivy's files and the jars; the caller removes it.
+        """Starts the JVM. The caller removes `scratch`, which has Ivy's files and the jars.
 
         Raises:
             DuewheelError: the JVM does not start.
@@ -96,7 +92,7 @@ class Ivy:
         logging.getLogger("py4j").setLevel(self._logger_level)
 
     def close(self) -> None:
-        """End the JVM; calls still under way fail. May be called twice."""
+        """Ends the JVM; running calls fail. May be called twice."""
         self._gateway.shutdown()  # or the proxies, when collected, would call a dead JVM
         self._process.kill()
         self._process.wait()
@@ -104,15 +100,11 @@ class Ivy:
         self._process.stdin.close()
 
     def resolve(self, coordinates: Sequence[str], *, transitive: bool) -> list[Path]:
-        """Fetch artifacts.
-
-        Args:
-            coordinates: group:artifact:version each.
-            transitive: whether their dependencies are fetched too.
+        """Fetches artifacts, each named group:artifact:version.
 
         Returns:
-            scratch/ivy-*/jars/<group>_<artifact>-<version>.jar, one per artifact; Ivy's metadata of
-            them is in scratch/ivy-*/cache.
+            scratch/ivy-*/jars/<group>_<artifact>-<version>.jar, one per artifact; Ivy's metadata is
+            in scratch/ivy-*/cache.
 
         Raises:
             DuewheelError: something cannot be found or fetched.
@@ -156,7 +148,7 @@ def _certificates() -> bytes:
     """The certificate authorities that this Python trusts, as PEM."""
     context = ssl.create_default_context()
     folder = ssl.get_default_verify_paths().capath
-    # Those of a folder are loaded one by one when they are needed, and are listed only then.
+    # Python loads the files of a folder one by one when it needs them, and lists only those.
     for path in Path(folder).glob("*.[0-9]") if folder else ():
         with suppress(OSError):
             context.load_verify_locations(path)
@@ -165,10 +157,8 @@ def _certificates() -> bytes:
 
 
 def _trust(jvm: Any, certificates: bytes) -> None:
-    """Make the JVM trust further authorities beside its own.
-
-    A JDK from a Python package has a list of its own, without the authorities that a company has
-    added to this machine.
+    """Makes the JVM trust further authorities beside its own: a JDK from a Python package does not
+    know those that a company has added to this machine.
     """
     store = jvm.java.security.KeyStore.getInstance(jvm.java.security.KeyStore.getDefaultType())
     store.load(None, None)

@@ -2,7 +2,7 @@
 
 `jars.json` beside this module pins them:
 
-    { "roots": the coordinates a person chose,
+    { "roots": the coordinates that a person chose,
       "jars":  [ { "coordinate": group:artifact:version, "size", "sha256" } ] }
 
 `python -P -m duewheel.dev.jars --pin` fills in "jars" from "roots" and their dependencies; an
@@ -14,8 +14,8 @@ The jars (fetched as ivy.py says) are kept in the cache directory:
     jars/fetching-*       unfinished; the next process removes it after a kill
     jars/broker-<digest>  complete; <digest> names the pinned list, so that upgrades do not mix
 
-Invariant: a folder without "fetching" in its name was checksummed in full before it got its name,
-and is checksummed again whenever it is used; one that fails is fetched again.
+Invariant: a folder gets its name broker-<digest> after all its checksums were right, and they are
+checked at each use; if one is wrong, all jars are fetched again.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Jar:
 
 
 def broker_jars(java: Java, attempts: int = _ATTEMPTS) -> list[Path]:
-    """A Kafka broker with its dependencies, without a logging backend and scala-library. Fetched
-    first if need be.
+    """A Kafka broker with its dependencies, without a logging backend and scala-library; fetched
+    if they are missing.
 
     Raises:
         DuewheelError: the jars cannot be fetched, or are not the pinned ones.
@@ -85,7 +85,7 @@ def broker_jars(java: Java, attempts: int = _ATTEMPTS) -> list[Path]:
 
 
 def broker_archive(java: Java) -> Path:
-    """Where the class archive of the broker lies, or would lie."""
+    """The path of the broker's class archive, which may be missing."""
     folder = _folder(pinned())
     return folder.with_name(archive_name(folder.name, java))
 
@@ -121,12 +121,13 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _fetch(wanted: Sequence[Jar], folder: Path, java: Java, attempts: int) -> None:
-    """Fill `folder`; the caller holds the lock."""
+    """Fills `folder`; the caller holds the lock."""
     for left_over in folder.parent.glob("fetching-*"):
         shutil.rmtree(left_over)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
     with (
         tempfile.TemporaryDirectory(prefix="fetching-", dir=folder.parent) as scratch,
-        _progress() as progress,
+        Progress(*columns, console=Console(stderr=True)) as progress,
     ):
         bar = progress.add_task(f"fetching {len(wanted)} jars of the broker", total=_size(wanted))
         new = Path(scratch) / "new"
@@ -168,18 +169,8 @@ def _fetch_one(ivy: Ivy, jar: Jar, into: Path, stop: threading.Event, attempts: 
         )
 
 
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-    )
-
-
 def pin() -> None:
-    """Resolve the roots and write their jars and checksums to jars.json."""
+    """Resolves the roots and writes their jars and checksums to jars.json."""
     pins = json.loads(PINS.read_text())
     with tempfile.TemporaryDirectory() as scratch, Ivy(find_java(), Path(scratch)) as ivy:
         ivy.resolve(pins["roots"], transitive=True)
@@ -201,7 +192,7 @@ def _pinned(path: Path) -> Jar:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fetch the jars now, or with --pin renew the pins."""
+    """Fetches the jars now, or with --pin renews the pins."""
     if list(arguments) == ["--pin"]:
         pin()
         return 0

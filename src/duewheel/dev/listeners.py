@@ -20,7 +20,7 @@ def listener_properties(
     Args:
         ports: by the listener's name; the broker itself connects to the first.
         protocols: Kafka's, such as SASL_SSL; by the listener's name.
-        controller_port: of the controller, without security.
+        controller_port: without security.
     """
     protocols = {"CONTROLLER": "PLAINTEXT", **protocols}
     return {
@@ -38,10 +38,10 @@ def addresses(ports: Mapping[str, int]) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns unused ports outside the range that the kernel gives to outgoing connections.
+    """Unused ports outside the range that the kernel gives to outgoing connections.
 
-    Inside it, a client that keeps trying to reach a stopped broker can be given the broker's
-    own port as its source port; it is then connected to itself, and the broker cannot come back.
+    Inside that range, a client that keeps trying to reach a stopped broker can get the broker's
+    port as its source port: it is then connected to itself, and the broker cannot come back.
     """
     range_file = Path("/proc/sys/net/ipv4/ip_local_port_range")
     first_outgoing = int(range_file.read_text().split()[0])

@@ -4,9 +4,9 @@ In the broker's data directory:
 
     client.toml      [kafka] and [kafka.client] of duewheel; rewritten at every start
     login/           mode 0700; made as login.new, and renamed when complete
-        password     of the one user, who is also the broker, and of the key store; mode 0600
-        ca.pem       the broker's certificate, signed by itself: clients have to trust it
-        broker.p12   the key store with both
+        password     the one user's, who is also the broker, and the key store's; mode 0600
+        ca.pem       the broker's self-signed certificate, which clients have to trust
+        broker.p12   the key store
 
 The login is kept, so that a client that runs while the broker restarts can log in again.
 """
@@ -26,7 +26,7 @@ from duewheel.dev.listeners import HOST
 from duewheel.errors import DuewheelError
 from duewheel.java.find import Java
 
-_NAME = "SASL_SSL"  # the listener's, which Kafka takes for its protocol, too
+_NAME = "SASL_SSL"  # the listener's name, from which Kafka derives its protocol
 _USER = "duewheel"
 _VALID_DAYS = 3650
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -36,17 +36,13 @@ _KEYTOOL = "java.base/sun.security.tools.keytool.Main"
 
 @dataclass(frozen=True, slots=True)
 class SaslSsl:
-    """The login of one data directory.
+    """The login of one data directory."""
 
-    Attributes:
-        folder: `login` in the data directory.
-    """
-
-    folder: Path
+    folder: Path  # `login` in the data directory
 
     @classmethod
     def of(cls, data_dir: Path, java: Java) -> Self:
-        """The login of that directory, which is made if there is none.
+        """That directory's login, which is made if there is none.
 
         Raises:
             DuewheelError: Java cannot make a certificate.
@@ -78,22 +74,22 @@ class SaslSsl:
         }
 
     def broker_properties(self) -> dict[str, str]:
-        """Broker settings of the listener; they have the password."""
+        """The listener's broker settings, password included."""
         password = (self.folder / "password").read_text()
         truststore = f"listener.name.{_NAME.lower()}.ssl.truststore"
         return {
             **keystore_properties(_NAME, self.folder / "broker.p12", password),
             **password_properties(_NAME, _USER, password),
-            # The broker is a client of its own, for the ends of transactions.
+            # The broker is its own client when it ends transactions.
             "sasl.mechanism.inter.broker.protocol": "PLAIN",
             f"{truststore}.type": "PEM",
             f"{truststore}.location": str(self.folder / "ca.pem"),
         }
 
     def write_client_config(self, bootstrap_servers: str) -> None:
-        """Writes what a configuration file of duewheel needs to reach the broker."""
+        """Writes the part of a configuration file that reaches the broker."""
         rows = "".join(
-            # JSON's texts are TOML's, if no character is written as two halves.
+            # JSON's texts are TOML's, except characters that JSON writes as two halves.
             f"{name} = {json.dumps(value, ensure_ascii=False)}\n"
             for name, value in self.client_options.items()
         )
@@ -111,13 +107,8 @@ def write_secret(path: Path, text: str) -> None:
 def self_signed(java: Java, folder: Path, password: str) -> tuple[Path, Path]:
     """Makes a key store for a broker on this host, and the certificate that clients have to trust.
 
-    Args:
-        java: whose keytool makes them.
-        folder: for both files.
-        password: of the key store.
-
     Raises:
-        DuewheelError: keytool's own words.
+        DuewheelError: has keytool's own words.
     """
     store, certificate = folder / "broker.p12", folder / "ca.pem"
     common = ["-alias", "broker", "-keystore", str(store), "-storepass:env", "STORE_PASSWORD"]
