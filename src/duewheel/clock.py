@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """The host's clocks and sleep, a parameter so that tests can control them."""
+    """The host's clocks and sleep."""
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch."""
@@ -22,7 +22,7 @@ class Clock(Protocol):
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait, in seconds."""
+        """Waits."""
         ...
 
 
@@ -35,7 +35,7 @@ class Interval:
         self._since_ms = 0
 
     def is_over(self, subject: object = True) -> bool:
-        """Whether to act now; if so, the next interval begins. A new subject does not wait."""
+        """Whether to act now, which begins the next interval. A new subject does not wait."""
         now_ms = self._clock.boottime_ms()
         if subject == self._subject and now_ms - self._since_ms < self._interval_ms:
             return False
@@ -43,7 +43,7 @@ class Interval:
         return True
 
     def begin(self) -> None:
-        """Begin the next interval: the action was done without `is_over`."""
+        """Begins the next interval after an action without `is_over`."""
         self._subject, self._since_ms = True, self._clock.boottime_ms()
 
 

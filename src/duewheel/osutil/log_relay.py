@@ -1,8 +1,8 @@
 """Passes the output of a child process on as log lines.
 
-A JVM prints warnings of its own before any logger works, and Spark's Python processes print
-tracebacks: such lines would stand between the JSON lines of a log, and end the parser that reads
-it. A line in the form of our logs passes unchanged; any other becomes the field `line` of one.
+A JVM prints warnings before its logger works, and Spark's Python processes print tracebacks: such
+lines among the JSON lines of a log would stop its parser. A line in the form of our logs passes
+unchanged; any other becomes the field `line` of one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import structlog
 
 from duewheel.threads import Worker
 
-_OURS = ('{"ts":', "ts=")  # how a line begins: osutil/logs.py
-# What each start of Spark prints, and nobody can change.
+_OURS = ('{"ts":', "ts=")  # beginnings of our lines: osutil/logs.py
+# Printed at each start of Spark; nobody can change it.
 _EXPECTED = ("WARNING: Using incubator modules: jdk.incubator.vector",)
 
 log = structlog.get_logger(__name__)
@@ -31,18 +31,14 @@ class LogRelay:
     """
 
     def __init__(self, name: str) -> None:
-        """Starts to read.
-
-        Args:
-            name: of the child, in log lines.
-        """
+        """Starts to read. Log lines have the name of the child."""
         self._name = name
         self._read_end, self.write_end = os.pipe()
         self._thread = Worker(f"output of {name}", self._read)
         self._thread.start()
 
     def close_write_end(self) -> None:
-        """The child has its own copy now, or was not started."""
+        """Call this once the child has its own copy: only then can its end be noticed."""
         os.close(self.write_end)
 
     def join(self, timeout_s: float) -> None:

@@ -3,11 +3,9 @@
     {"ts": "2027-01-15T08:00:00.123456Z", "level": "warning", "role": "ingest", "pid": 4711,
      "event": "paused: ingest takes no row", "rows_paused": 1200}
 
-Lines are short: long values are cut, an exception is one line with its innermost frames. A Kafka
-client without a broker repeats itself: of each kind one line is logged, the next one `REPEAT_S` s
-later, the one after it twice as long after that, up to `REPEAT_MAX_S`, with `repeated`, the number
-of dropped ones before it. Its warnings about its own slow steps, which any busy machine causes, are
-dropped. Results of commands are not logs: they go to stdout.
+Lines are short: long values are cut, an exception is one line with its innermost frames. Repeats by
+a Kafka client without a broker are dropped, mostly (`FewRepeats`). Results of commands are not
+logs: they go to stdout.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import sys
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Literal, TextIO
 
 import structlog
 from structlog.types import EventDict, Processor, WrappedLogger
@@ -45,13 +43,10 @@ _SECRET_TEXT = re.compile(
 def configure(
     role: Role, level: str = "info", format: Format = "auto", stream: TextIO | None = None
 ) -> None:
-    """Set up logging for this process; a second call replaces the first.
+    """Sets up logging for this process; a second call replaces the first.
 
-    Args:
-        role: which process this is; in every line.
-        level: lowest level shown of duewheel's own events. Libraries are shown from warning on.
-        format: "auto" is text on a terminal and JSON elsewhere.
-        stream: stderr by default.
+    Every line has the role. `level` is for duewheel's own events; libraries log from warning on.
+    "auto" is text on a terminal and JSON elsewhere. The stream is stderr by default.
     """
     stream = stream or sys.stderr
     who = {"role": role, "pid": os.getpid()}
@@ -59,7 +54,7 @@ def configure(
     def add_who(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
         return {**event, **who}
 
-    # For structlog's events and for the standard library's alike.
+    # For events of structlog and of the standard library.
     shared: list[Processor] = [
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
@@ -99,13 +94,14 @@ def configure(
 
 
 class FewRepeats(logging.Filter):
-    """Passes few records of a Kafka client that repeat logger and unformatted message, each with
-    the number of dropped ones before it.
+    """Drops most records of a Kafka client that repeat logger and unformatted message; `repeated`
+    of the next passed one counts them.
 
-    A client without a broker logs the same nine messages five times a second; duewheel's own events
-    report the failure. Between two passed records of a kind are `REPEAT_S` seconds at first, which
-    double while the kind is repeated; after such a time without any they are `REPEAT_S` again.
-    Warnings about slow steps are always dropped. Thread-safe: its handler holds a lock.
+    A client without a broker logs the same nine messages five times a second, and duewheel's own
+    events report the failure. The interval between passed records of a kind begins at `REPEAT_S`
+    and doubles up to `REPEAT_MAX_S`; after an interval without any it begins again. Warnings about
+    slow steps, which any busy machine causes, are always dropped. Thread-safe: its handler holds a
+    lock.
     """
 
     def __init__(self, kinds_max: int = _KINDS_MAX) -> None:
@@ -136,7 +132,7 @@ class FewRepeats(logging.Filter):
 
 @dataclass(slots=True)
 class _Repeats:
-    """A kind of record: when one was passed, the newest one, and how many were dropped since."""
+    """A kind of record; `left_out` counts those dropped since `shown_s`."""
 
     shown_s: float
     newest_s: float
@@ -152,7 +148,7 @@ def resolve(format: Format, stream: TextIO | None = None) -> Literal["json", "te
 
 
 def jvm_pattern(role: Role, format: Literal["json", "text"]) -> str:
-    """The same line as a log4j2 pattern, for the JVM that Spark runs in."""
+    """The same line as a log4j2 pattern, for Spark's JVM."""
     message = f"%maxLen{{%m}}{{{VALUE_CHARACTERS_MAX}}}"
     time = "%d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC}"
     level = "%p{WARN=warning, ERROR=error, FATAL=critical, INFO=info, DEBUG=debug, TRACE=debug}"
@@ -168,21 +164,13 @@ def _renderer(format: Literal["json", "text"]) -> Processor:
     first = ["ts", "level", "role", "pid", "event"]
     if format == "text":
         return structlog.processors.KeyValueRenderer(key_order=first, drop_missing=True)
-    in_order = _in_order(first)
     as_json = structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
 
     def render(logger: WrappedLogger, name: str, event: EventDict) -> str | bytes:
-        return as_json(logger, name, in_order(event))
+        head = {key: event[key] for key in first if key in event}
+        return as_json(logger, name, {**head, **event})
 
     return render
-
-
-def _in_order(first: list[str]) -> Any:
-    def in_order(event: EventDict) -> EventDict:
-        head = {key: event[key] for key in first if key in event}
-        return {**head, **event}
-
-    return in_order
 
 
 def _logger_name(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
@@ -209,21 +197,18 @@ def _exception_in_one_line(_: WrappedLogger, __: str, event: EventDict) -> Event
 
 
 def describe(error: BaseException) -> str:
-    """An exception's class and the first line of its message."""
+    """The class of an exception, and the first line of its message."""
     text = str(error).strip()
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
 
 
 def _clean(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Hide secrets and cut long values."""
+    """Hides secrets and cuts long values."""
     for key, value in event.items():
         if isinstance(value, str) and not key.startswith("_"):
-            event[key] = "***" if is_secret(key) else _shorten(_hide(value))
+            hidden = "***" if is_secret(key) else _SECRET_TEXT.sub(r"\1***", value)
+            event[key] = _shorten(hidden)
     return event
-
-
-def _hide(text: str) -> str:
-    return _SECRET_TEXT.sub(r"\1***", text)
 
 
 def _shorten(text: str) -> str:

@@ -3,9 +3,8 @@
 At each scrape a source turns frozen snapshots of a process's parts into metric families.
 
 Names: `duewheel_`, base units (seconds), the unit last, `_total` for counters. Labels are topics,
-reasons, phases and bounds, never ids or keys. Producers choose topics' names, so only a bounded
-number of topics has series of its own (`TopicLabels`). Counters begin at 0 with their process;
-gauges are true at any moment.
+reasons, phases and bounds, never ids or keys. Producers choose the names of topics, so only a
+bounded number of topics has its own series (`TopicLabels`). Counters begin at 0 with their process.
 """
 
 from __future__ import annotations
@@ -40,13 +39,11 @@ from duewheel.wheel.inspect.pending_counts import OTHER
 log = structlog.get_logger(__name__)
 
 PREFIX = "duewheel_"
-TOPIC_SERIES_MAX = 200  # of one family
+TOPIC_SERIES_MAX = 200  # in one family
 
 
 class Source(Protocol):
-    """The source of families; one each in ingest_metrics.py and dequeue_metrics.py, and that of
-    shard_metrics.py, which both processes serve.
-    """
+    """Makes families; those of both processes are in runtime/*_metrics.py."""
 
     def families(self) -> Iterable[Metric]:
         """All families as of now. Called by one thread at a time."""
@@ -66,7 +63,7 @@ class Together:
 
 
 class _Collector:
-    """Collects for one scrape at a time; nothing once it is closed."""
+    """Collects for one scrape at a time, and nothing once it is closed."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -86,16 +83,14 @@ class _Collector:
 
 @contextmanager
 def served(source: Source, host: str, port: int | None, setting: str) -> Iterator[None]:
-    """Serve the source's metrics for the length of a with block.
+    """Serves the source's metrics for the length of a with block; the source is not used after it.
 
     Args:
-        source: not used any more after the block.
-        host: to listen on.
-        port: 0 for a free one, which the log names; None: no endpoint.
-        setting: that names the port, such as "metrics.ingest_port".
+        port: 0: a free one, which the log names; None: no endpoint.
+        setting: where the port is set, such as "metrics.ingest_port".
 
     Raises:
-        ConfigError: the address cannot be listened on; with the setting to change.
+        ConfigError: the address cannot be listened on; has the setting to change.
     """
     if port is None:
         yield
@@ -119,7 +114,7 @@ def served(source: Source, host: str, port: int | None, setting: str) -> Iterato
 
 
 def exposed(source: Source) -> Callable[[], bytes]:
-    """Returns a function that writes the source's metrics as text: for a server of another kind."""
+    """A function that writes the source's metrics as text, for another server."""
     registry = _registry(_Collector(source))
     return lambda: generate_latest(registry)
 
@@ -132,17 +127,17 @@ def _registry(collector: _Collector) -> CollectorRegistry:
 
 
 class TopicLabels:
-    """Chooses the topics with series of their own in one family; all others together are OTHER.
+    """Chooses the topics with their own series in one family; all others together are OTHER.
 
-    The topics with the greatest values are chosen first, and stay as long as they exist. One object
-    per family: otherwise a counter would move from one series to another.
+    The topics with the greatest values are chosen first, and keep their series as long as they
+    exist. Each family has its own object: otherwise a counter would move between series.
     """
 
     def __init__(self) -> None:
         self._own: set[str] = set()
 
     def of(self, values: Mapping[str, float]) -> dict[str, float]:
-        """The series of these values by topic."""
+        """The value of each series."""
         topics = values.keys() - {OTHER}
         self._own &= topics
         new = sorted(topics - self._own, key=lambda topic: (-values[topic], topic))
@@ -192,7 +187,7 @@ def histogram(name: str, text: str, values_ms: Histogram) -> Metric:
 
 
 def thread_failures() -> Metric:
-    """Errors that have ended or restarted the work of a thread of this process."""
+    """Counts errors of this process's threads."""
     text = "Errors that have ended or restarted a thread's work."
     return counters("thread_failures", text, "thread", failures)
 

@@ -16,10 +16,9 @@ log = structlog.get_logger(__name__)
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM, SIGINT and the end of the terminal raise KeyboardInterrupt, for the length of a with
-    block. Only once: a second signal would cut the clean-up short, or, behind the block, end the
-    process without its exit code. So they are ignored from the first to the end of the process.
-    Main thread only.
+    """In the with block SIGTERM, SIGINT and the end of the terminal raise KeyboardInterrupt, once.
+    After the first they are ignored to the end of the process: a second one would cut the clean-up
+    short, or, after the block, end the process without its exit code. Main thread only.
     """
     interrupted = False
 
@@ -46,7 +45,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set, for the length of a with block. Main thread only."""
+    """An event that SIGTERM and SIGINT set in the with block. Main thread only."""
     stopping = threading.Event()
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = {number: signal.signal(number, lambda *_: stopping.set()) for number in numbers}
@@ -59,11 +58,8 @@ def stop_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def ignore_kafka_errors_after_stop(stopping: threading.Event) -> Iterator[None]:
-    """Log retriable errors instead of raising them once the event is set: a stopping process does
-    not wait for Kafka.
-
-    Raises:
-        DuewheelError: from the with block, if it is not retriable or the event is not set.
+    """Once the event is set, logs retriable errors of the with block instead of raising them: a
+    stopping process does not wait for Kafka.
     """
     try:
         yield

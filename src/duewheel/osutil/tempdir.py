@@ -1,6 +1,6 @@
 """Temporary folders that never outlive this process, even if it is killed.
 
-A process that ends in order removes its folder itself. After a `kill -9` the *remover* does: a
+A process that ends in order removes its folder itself. After a `kill -9` the *remover* does so: a
 child process that only waits for its parent's end.
 """
 
@@ -31,24 +31,15 @@ while time.monotonic() < end_s:
 
 
 class ScratchFolder:
-    """An empty temporary folder; `remove` it.
-
-    Attributes:
-        path: of the folder.
-    """
+    """A temporary folder, empty at first; the caller calls `remove`."""
 
     def __init__(self, prefix: str, linger_s: float = _LINGER_S) -> None:
-        """Make it.
-
-        Args:
-            prefix: what its name begins with.
-            linger_s: for how long it is removed again and again after a `kill -9`.
-        """
+        """After a `kill -9` it is removed again and again for `linger_s`."""
         self.path = Path(tempfile.mkdtemp(prefix=prefix))
         command = [sys.executable, "-I", "-S", "-c", _REMOVER, str(self.path), str(linger_s)]
         self._remover = Child(command, on_parent_death=signal.SIGTERM)
 
     def remove(self) -> None:
-        """Remove the folder with its content. A second call does nothing."""
+        """Removes the folder with its content. A second call does nothing."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._remover.end(signal.SIGKILL, _END_S)

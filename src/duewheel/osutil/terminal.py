@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def progress_bar() -> Progress:
-    """A bar on stderr; draws nothing if that is no terminal."""
+    """A bar with description and count."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -35,8 +35,8 @@ def progress_bar() -> Progress:
 
 @contextmanager
 def bar_of_bytes(text: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A function that draws bytes done and in total, in MiB; None if stderr is no terminal. The bar
-    is made, and its library imported, when something is drawn.
+    """A function that draws bytes done and in total, in MiB; None if stderr is no terminal. Only a
+    first call imports the library, which a start without a bar would wait for.
     """
     if not sys.stderr.isatty():
         yield None
@@ -72,6 +72,6 @@ class Steps:
 
 @contextmanager
 def steps(first: str) -> Iterator[Steps]:
-    """A bar whose first step has begun; draws nothing if stderr is no terminal."""
+    """A bar whose first step has begun."""
     with progress_bar() as bar:
         yield Steps(bar, bar.add_task(first, total=None))
