@@ -69,10 +69,6 @@ def roll_instants(
 def offset_spread(partition: Int64, offset: Int64) -> Int64:
     """Spreads rolls by the places of their records. A producer cannot choose these, as it can an
     id: with ids of its choice a million timers could roll in one slot.
-
-    Args:
-        partition: number of each row's partition.
-        offset: of each row.
     """
     hashes = offset.astype(np.uint64) * _OFFSET_FACTOR ^ partition.astype(np.uint64) * _PLACE_FACTOR
     spread: Int64 = (hashes >> np.uint64(24)).astype(np.int64)

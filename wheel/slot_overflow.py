@@ -69,14 +69,7 @@ class HotSlots:
     def mark_overflow(
         self, deliveries: Deliveries, slot: Int64, rank: Int64, precision_ms: int
     ) -> Deliveries:
-        """Sets `not_before_ms` of the rows in excess.
-
-        Args:
-            deliveries: rows that leave the wheel.
-            slot: the slot that each row leaves.
-            rank: i of each row.
-            precision_ms: length of a slot.
-        """
+        """Sets `not_before_ms` of the rows in excess."""
         if self.policy == "none":
             return deliveries
         exempt = deliveries.is_copy | deliveries.dead_letter | (deliveries.retries > 0)
@@ -118,10 +111,7 @@ class RankCounter:
     """
 
     def __init__(self, out: Mapping[tuple[str, int], int]) -> None:
-        """
-        Args:
-            out: the number of rows that are out, by timer topic and half-delivered slot.
-        """
+        """`out` is the number of rows that are out, by timer topic and half-delivered slot."""
         self._out = out
         self._slot: int | None = None
         self._counted: dict[str, int] = {}

@@ -80,13 +80,9 @@ class CancelReplies:
         bytes_max: int,
         rows_max: int = REPLIES_MAX,
     ) -> None:
-        """
-        Args:
-            directory: whose cancel log is read.
-            replied_below: `a` of each partition in the progress of the start.
-            reply_topic: None: no replies are written.
-            bytes_max: of the requests of one transaction, unless one alone has more.
-            rows_max: of one transaction.
+        """Replies and chases continue from `replied_below`, `a` of each partition in the progress
+        of the start. Without a `reply_topic` no reply is written. A transaction has `rows_max` rows
+        and requests of `bytes_max` bytes, or one larger request.
         """
         self._directory = directory
         self._reply_topic = reply_topic
@@ -124,9 +120,6 @@ class CancelReplies:
     def next(self, partitions: Mapping[TopicPartition, PartitionProgress]) -> Replies | None:
         """Returns the next replies and chases, the same ones until `committed` is called; None if
         there are none before the next closing.
-
-        Args:
-            partitions: progress of their transaction.
 
         Raises:
             CorruptFile: the cancel log is damaged.
@@ -189,9 +182,7 @@ class CancelReplies:
     def skip(self, commit: Commit, replied_below: Marks) -> None:
         """Skips, in a standby, the cancels that the owner has replied to or chased.
 
-        Args:
-            commit: the newest commit page.
-            replied_below: `a` of each partition in the owner's progress.
+        `replied_below` is `a` of each partition in the owner's progress.
         """
         self._replied_below |= replied_below
         while not self._open.add(commit):

@@ -87,9 +87,6 @@ class ClockGuard:
     def check(self, floor_ms: int) -> int | None:
         """Compares the clocks, and warns if they differ.
 
-        Args:
-            floor_ms: end of the last closed slot.
-
         Returns:
             The time up to which slots may be closed; None if none may be.
         """

@@ -86,17 +86,6 @@ class Committer:
         beat: Callable[[], None],
         stopping: Callable[[], bool],
     ) -> None:
-        """
-        Args:
-            directory: started as DEQUEUE; stores the mirror.
-            publisher: of the shard.
-            clock: this host's.
-            guard: gets the brokers' time of each commit.
-            totals: counts commits and doubts.
-            started: the progress as committed, and the one that claims it.
-            beat: writes a heartbeat.
-            stopping: whether to end.
-        """
         self.committed = started.committed
         self.delivered_rows = 0
         self._claimed = started.progress  # the fields of each progress beside its partitions

@@ -86,15 +86,10 @@ def decide(
 ) -> Fates:
     """Decides the fate of each row.
 
-    Args:
-        deliveries: the rows.
-        fetch: called for the topics that rows name and, only if they are needed, for timer topics
-            and for `dead_letter_topic`.
-        refused: sources of records that the broker has refused.
-        dead_letter_topic: of unpublishable rows.
-        now_ms: from which parked rows wait.
-        wait_ms: the first wait, and the longest.
-        without_receipt: selects the rows whose receipt has no place for now.
+    `fetch` is called for the topics that rows name and, only if they are needed, for timer topics
+    and for `dead_letter_topic`; `refused` has the sources of records that a broker has refused.
+    Parked rows wait from `now_ms`, for the first to the longest of `wait_ms`. `without_receipt`
+    selects the rows whose receipt has no place for now.
 
     Raises:
         Exception: whatever `fetch` raises.
@@ -135,13 +130,7 @@ def _timer_topics(deliveries: Deliveries) -> list[str]:
 def why_not(
     deliveries: Deliveries, targets: Mapping[str, Target], refused: Sequence[bytes]
 ) -> Int32:
-    """The Reason why each row can never be published, as a number; dead letters have none.
-
-    Args:
-        deliveries: the rows.
-        targets: metadata of every used topic.
-        refused: sources of records that the broker has refused.
-    """
+    """The Reason why each row can never be published, as a number; dead letters have none."""
     known = [targets.get(topic, Target(0, 0)) for topic in deliveries.targets]
     per_target = deliveries.target
     reason = np.array([t.refusal for t in known], np.int32)[per_target]

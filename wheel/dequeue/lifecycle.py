@@ -42,15 +42,6 @@ class Dequeue:
         stopping: Callable[[], bool] = lambda: False,
         threads: Threads = THREADS,
     ) -> None:
-        """
-        Args:
-            directory: started as DEQUEUE.
-            publisher: of the shard.
-            clock: this host's.
-            config: bounds and identity.
-            stopping: whether to end.
-            threads: makes those of the pipeline.
-        """
         self._directory = directory
         self._publisher = publisher
         self._clock = clock

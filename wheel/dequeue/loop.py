@@ -81,17 +81,6 @@ class Loop:
         stopping: Callable[[], bool],
         threads: Threads,
     ) -> None:
-        """
-        Args:
-            directory: started as DEQUEUE.
-            publisher: of the shard.
-            clock: this host's.
-            config: bounds and identity.
-            started: the outcome of the start.
-            totals: counts commits, replies and hot slots.
-            stopping: whether to end.
-            threads: makes those of the pipeline.
-        """
         decision = started.decision
         self.phase = Phase.RECOVERING
         self.position = Position(decision.close, decision.delivered_slot, decision.half_below)

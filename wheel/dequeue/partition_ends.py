@@ -30,13 +30,6 @@ class BoundsKeeper:
     """Lowers the file's bounds to the ends in Kafka. Not thread-safe: one loop owns it."""
 
     def __init__(self, path: Path, fs: FileSystem, publisher: Publisher, clock: Clock) -> None:
-        """
-        Args:
-            path: the data directory.
-            fs: where it lies.
-            publisher: loads the ends.
-            clock: spaces requests and writes that failed.
-        """
         self._path = path
         self._fs = fs
         self._log_ends = LogEnds(publisher, clock)
@@ -46,9 +39,7 @@ class BoundsKeeper:
     def read(self, r: int, partitions: Iterable[TopicPartition]) -> None:
         """Reads the file again, after a start or a garbage collection has written it.
 
-        Args:
-            r: R, which becomes `since` if the file is missing.
-            partitions: the timer partitions, all without a loaded end if the file is missing.
+        If the file is missing, `since` is R, and no partition has a loaded end.
         """
         bounds = CancelBounds.read(self._path)
         self._bounds = CancelBounds.blind_of(r, partitions) if bounds is None else bounds
@@ -80,11 +71,6 @@ class LogEnds:
     """Loads the ends of partitions from Kafka, with retries. Not thread-safe."""
 
     def __init__(self, publisher: Publisher, clock: Clock) -> None:
-        """
-        Args:
-            publisher: loads the ends.
-            clock: spaces requests that had no answer.
-        """
         self._publisher = publisher
         self._clock = clock
         self._next_ms: dict[TopicPartition, int] = {}  # of those without an answer

@@ -138,13 +138,6 @@ class Pipeline:
         config: DequeueConfig,
         threads: Threads = THREADS,
     ) -> None:
-        """
-        Args:
-            directory: of the slots.
-            prepare: the publisher's.
-            config: bounds of a chunk and of a queue; the policy for hot slots.
-            threads: for its stages.
-        """
         self._directory = directory
         self._prepare = prepare
         self._bounds = (config.chunk_records, config.chunk_bytes)

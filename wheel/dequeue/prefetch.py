@@ -89,14 +89,7 @@ class ReadAhead:
         config: ReadAheadConfig,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Opens the files of an existing data directory.
-
-        Args:
-            path: the directory.
-            wheel: its geometry.
-            config: how far, and how much.
-            stopping: checked between reads.
-        """
+        """Opens the files of an existing data directory."""
         self._directory = DataDirectory(path, wheel)
         self._log, self._messages = self._directory.log, self._directory.messages.files
         self._precision_ms = wheel.precision_ms
@@ -106,10 +99,6 @@ class ReadAhead:
 
     def read(self, delivered: int, now_ms: int) -> int:
         """Reads the bytes of the coming slots that were not read yet.
-
-        Args:
-            delivered: the last slot delivered in full.
-            now_ms: the time.
 
         Returns:
             How many bytes were requested.
@@ -238,12 +227,8 @@ class ReadAheadThread:
     ) -> None:
         """Opens the files; the thread starts with the with block.
 
-        Args:
-            path, wheel, config: as ReadAhead.
-            clock: the loop's.
-            delivered: the last slot delivered in full, None while no file may be read; called
-                from another thread.
-            round_s: between two rounds, and before a restart.
+        `delivered` gives the last slot delivered in full, None while no file may be read; the
+        thread calls it. `round_s` is the time between two rounds, and before a restart.
         """
         self._stop = threading.Event()
         self._ahead = ReadAhead(path, wheel, config, self._stop.is_set)

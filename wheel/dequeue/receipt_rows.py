@@ -66,9 +66,7 @@ class Receipts:
     ) -> Bool:
         """The rows whose receipt's partition takes no writes for now.
 
-        Args:
-            deliveries: the rows.
-            fetch: gives the target of the receipts topic; called if a row needs it.
+        `fetch` gives the target of the receipts topic; it is called if a row needs it.
         """
         rows: Bool = np.zeros(len(deliveries), np.bool_)
         if self.topic is None or not (need := self._have_one(deliveries)).any():
@@ -115,13 +113,8 @@ def receipt_parts(
 ) -> list[Part]:
     """The batches of the receipts.
 
-    Args:
-        deliveries: sorted by the partition of their targets.
-        groups: those partitions.
-        rows: which of the deliveries have a receipt; each has a place.
-        topic: of the receipts.
-        target: its metadata.
-        compress: gives a batch in the topic's codec.
+    The deliveries are sorted by the partitions of their targets, which are the `groups`; `rows` are
+    those with a receipt, and each receipt has a place.
     """
     destination = np.repeat(np.arange(len(groups)), [each.end - each.first for each in groups])
     timer_id, source = take(deliveries.timer_id, rows), take(deliveries.source, rows)

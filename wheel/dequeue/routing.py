@@ -56,10 +56,7 @@ def route(
 ) -> Routed:
     """Decides the fates of the rows, and addresses them.
 
-    Args:
-        deliveries, refused, dead_letter_topic, now_ms, wait_ms, without_receipt: as in `decide`.
-        lookup: as `fetch` there.
-        copy_key: signs copies that become dead letters; their replay is a copy again.
+    `copy_key` signs copies that become dead letters: their replay is a copy again.
 
     Raises:
         PublishDoubt: neither the dead-letter topic nor a row's timer topic exists.

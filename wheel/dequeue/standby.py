@@ -92,14 +92,6 @@ class Follower:
         config: DequeueConfig,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """
-        Args:
-            directory: started as DEQUEUE.
-            reader: of the shard's progress.
-            clock: this host's.
-            config: of the loop that would take over.
-            stopping: whether to end.
-        """
         self._directory = directory
         self._reader = reader
         self._clock = clock

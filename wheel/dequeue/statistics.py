@@ -105,14 +105,7 @@ class Statistics:
     def after_commit(
         self, deliveries: Deliveries | None, aside: Aside, committed_at_ms: int, took_ms: int
     ) -> Statistics:
-        """Returns these with one more committed transaction.
-
-        Args:
-            deliveries: its rows, None if it had only the progress.
-            aside: its rows that did not go to their target.
-            committed_at_ms: when it was acknowledged.
-            took_ms: duration from its start until then.
-        """
+        """Returns these with one more committed transaction."""
         counted = replace(
             self,
             transactions=self.transactions + 1,
@@ -152,10 +145,6 @@ class Totals:
     """
 
     def __init__(self, lateness_p99_ms: Mapping[str, int] | None = None) -> None:
-        """
-        Args:
-            lateness_p99_ms: the objectives, by timer topic.
-        """
         limits_ms = lateness_p99_ms or {}
         self.now = Statistics(objectives={t: Objective(ms) for t, ms in limits_ms.items()})
 
