@@ -73,7 +73,7 @@ def test_built_package_is_whole(wheel: Path) -> None:
         assert here <= names
     top = ROOT / "src" / "duewheel"
     shell = {str(path.relative_to(top)) for path in top.rglob("*") if path.suffix}
-    data = {"py.typed", "dev/jars.json", "dev/broker.properties", "audit/page.html"}
+    data = {"py.typed", "dev/jars.json", "dev/broker.properties"}
     assert {"client/__init__.py", *data} <= shell
     assert {f"duewheel/{name}" for name in shell if not name.endswith(".pyc")} <= names
     assert any(name.endswith(".dist-info/entry_points.txt") for name in names)

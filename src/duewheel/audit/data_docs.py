@@ -1,82 +1,67 @@
-"""Data Docs of an audit: pages with the output of Great Expectations' own renderers.
+"""The results of the rules in a project of Great Expectations, and their Data Docs.
 
-The library's page template loads styles, scripts and pictures from half a dozen servers. This
-module's template loads nothing, so an audit can be read on a host without a network, and reading
-it sends no request to anyone.
+The project's validation results store has one result of the suite for each settings epoch, summed
+over the chunks of an audit; the checkpoint across rows (expectations.py) stores its own. A project
+may have other shards' results, and its owner's: only those of this name are removed.
 """
 
 from __future__ import annotations
 
 import html
-import importlib.resources
 import warnings
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-from duewheel.audit.expectations import Tally
+from duewheel.audit.expectations import GreatExpectations, Tally
 
 
-class DataDocs:
-    """Renders the pages."""
+def run_of(audit: str, time_ms: int) -> Any:
+    """Makes the key under which the library stores the results of one audit."""
+    from great_expectations.core.run_identifier import RunIdentifier
 
-    def __init__(self) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from great_expectations.render.renderer.page_renderer import (
-                ValidationResultsPageRenderer,
-            )
-            from great_expectations.render.view.view import DefaultJinjaPageView
-        self._renderer = ValidationResultsPageRenderer()
-        self._env = DefaultJinjaPageView().env
-
-    def page(
-        self,
-        suite: str,
-        tallies: Sequence[Tally],
-        title: str,
-        summary: str,
-        disagreements: Sequence[Mapping[str, Any]] = (),
-    ) -> str:
-        """Renders the result of a suite as HTML.
-
-        Args:
-            suite: its name.
-            tallies: of its expectations.
-            title: of the page.
-            summary: a sentence before the results.
-            disagreements: listed before the results, too (validation.py).
-        """
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            document = self._renderer.render(_validation(suite, tallies)).to_json_dict()
-        overview = document["sections"][0]["content_blocks"]
-        # Links to pages of a documentation site, which an audit does not write.
-        overview[:] = [each for each in overview if each["content_block_type"] == "table"]
-        failed = [each.as_json() for each in tallies if not each.success]
-        return self._render(
-            "page",
-            title,
-            summary=summary,
-            disagreements=disagreements,
-            failed=failed,
-            sections=document["sections"],
-        )
-
-    def index(self, title: str, audits: Sequence[Mapping[str, Any]]) -> str:
-        """Renders a table of results (run.py) as HTML."""
-        return self._render("index", title, audits=audits)
-
-    def _render(self, name: str, title: str, **values: Any) -> str:
-        base = self._env.from_string(_template("base"))
-        page: str = self._env.from_string(_template(name)).render(base=base, title=title, **values)
-        return page
+    return RunIdentifier(audit, datetime.fromtimestamp(time_ms / 1000, UTC))
 
 
-def _template(name: str) -> str:
-    return importlib.resources.files(__package__).joinpath(f"{name}.html").read_text("utf-8")
+def keep_rules(
+    library: GreatExpectations, name: str, run: Any, rules: Mapping[int, Sequence[Tally]]
+) -> None:
+    """Stores the totals of the rules, by number of the settings epoch, and makes their pages."""
+    from great_expectations.data_context.types.resource_identifiers import (
+        ExpectationSuiteIdentifier,
+        ValidationResultIdentifier,
+    )
+
+    suite = ExpectationSuiteIdentifier(name)
+    keys = []
+    for number, totals in rules.items():
+        key = ValidationResultIdentifier(suite, run, f"epoch-{number}")
+        library.context.validation_results_store.set(key, _validation(name, run, totals))
+        keys.append(key)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if keys:  # without any, the library would make the pages of all results again
+            library.context.build_data_docs(resource_identifiers=keys)
 
 
-def _validation(suite: str, tallies: Sequence[Tally]) -> Any:
+def remove_old(library: GreatExpectations, names: Sequence[str], run: Any, keep: int) -> None:
+    """Removes the results of all but the newest audits, of which `run` is one; their pages go when
+    Data Docs are made next.
+    """
+    store: Any = library.context.validation_results_store
+    ours = [key for key in store.list_keys() if key.expectation_suite_identifier.name in names]
+    audits = sorted({run.run_time, *(key.run_id.run_time for key in ours)}, reverse=True)
+    for key in ours:
+        if key.run_id.run_time in audits[keep:]:
+            store.remove_key(key)
+
+
+def sites(library: GreatExpectations) -> list[str]:
+    """Returns the addresses of Data Docs."""
+    return [str(each["site_url"]) for each in library.context.get_docs_sites_urls()]
+
+
+def _validation(suite: str, run: Any, tallies: Sequence[Tally]) -> Any:
     """Builds one of the library's result objects from the tallies of many chunks."""
     import great_expectations as gx
     from great_expectations.core import (
@@ -85,16 +70,18 @@ def _validation(suite: str, tallies: Sequence[Tally]) -> Any:
     )
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
-    results = []
-    for tally in tallies:
-        config = ExpectationConfiguration(
-            type=tally.expectation["type"], kwargs=tally.expectation["kwargs"]
+    results = [
+        ExpectationValidationResult(
+            success=tally.success,
+            expectation_config=ExpectationConfiguration(
+                type=tally.expectation["type"],
+                kwargs=tally.expectation["kwargs"],
+                notes=tally.expectation["meta"]["reason"],
+            ),
+            result=_result(tally),
         )
-        results.append(
-            ExpectationValidationResult(
-                success=tally.success, expectation_config=config, result=_result(tally)
-            )
-        )
+        for tally in tallies
+    ]
     good = sum(tally.success for tally in tallies)
     return ExpectationSuiteValidationResult(
         success=good == len(tallies),
@@ -106,13 +93,11 @@ def _validation(suite: str, tallies: Sequence[Tally]) -> Any:
             "unsuccessful_expectations": len(tallies) - good,
             "success_percent": 100 * good / len(tallies),
         },
-        meta={"great_expectations_version": gx.__version__, "run_id": {}},
+        meta={"great_expectations_version": gx.__version__, "run_id": run},
     )
 
 
 def _result(tally: Tally) -> dict[str, Any]:
-    if tally.observed is not None:
-        return {"observed_value": tally.observed}
     validated = tally.rows - tally.nulls
     return {
         "element_count": tally.rows,
@@ -123,12 +108,10 @@ def _result(tally: Tally) -> dict[str, Any]:
         "unexpected_percent_total": _percent(tally.failed, tally.rows),
         "unexpected_percent_nonmissing": _percent(tally.failed, validated),
         # The library puts values into its tables unescaped: a producer could inject HTML.
-        "partial_unexpected_list": [_quoted(value) for _, value in tally.examples],
+        "partial_unexpected_list": [
+            f"{html.escape(str(value))} of {source}" for source, value in tally.examples
+        ],
     }
-
-
-def _quoted(value: Any) -> Any:
-    return html.escape(value) if isinstance(value, str) else value
 
 
 def _percent(part: int, whole: int) -> float:

@@ -1,25 +1,26 @@
 """Runs the suites of an audit with Great Expectations, over tables in memory.
 
 The library runs on pandas, in this process: a suite over 100,000 rows takes a quarter of a second
-and some 60 MB; on Spark's data frames it takes ten times as long, and gigabytes. Its context lives
-in memory only, so the library stores nothing and sends nothing.
+and some 60 MB; on Spark's data frames it takes ten times as long, and gigabytes.
 
-Each result object is reduced to a `Checked` at once, and a `Tally` adds these up over the chunks of
-a range, so that memory does not grow with the range.
+Rules are checked chunk by chunk: each result object is reduced to a `Checked` at once, and a
+`Tally` adds these up, so that memory does not grow with the range. The suite across rows runs once,
+as a checkpoint of the project (data_docs.py has the rest of the project).
 """
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from duewheel.errors import DuewheelError
+from duewheel.errors import ConfigError, DuewheelError
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.request.acceptance_rules import filled_in
 
@@ -27,28 +28,13 @@ _pa: Any = pa
 
 EXAMPLES_MAX = 20
 
+_SOURCE = "duewheel"
+_IN_MEMORY: dict[str, Any] = {"mode": "ephemeral"}
 _CHATTY = "great_expectations.data_context.types.base"  # sets itself to INFO
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """The result of one expectation on a table.
-
-    Attributes:
-        success: whether the expectation holds.
-        rows: the number of rows, nulls included.
-        nulls: how many rows have no value, if the expectation skips nulls.
-        failing: indexes of the rows that fail; empty for an expectation on the whole table.
-        values: the column's values in the first of these rows.
-        observed: the value of an expectation on the whole table, else None.
-    """
-
-    success: bool
-    rows: int
-    nulls: int
-    failing: Int64
-    values: Sequence[Any]
-    observed: Any
+Result = Any  # an ExpectationValidationResult of the library
+Check = Callable[[Mapping[str, Any], Mapping[str, Any], pa.Table], list[Result]]
 
 
 class GreatExpectations:
@@ -58,23 +44,35 @@ class GreatExpectations:
         results = GreatExpectations().check(suite, {"max_delay_ms": 1000}, table)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, project: Path | None = None) -> None:
+        """
+        Args:
+            project: the folder of a file context, made if it is missing; None: a context in memory,
+                which keeps nothing.
+
+        Raises:
+            ConfigError: the project cannot be used.
+        """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import great_expectations as gx
             from great_expectations.data_context.types.base import ProgressBarsConfig
+            from great_expectations.exceptions.exceptions import GreatExpectationsError
 
             logging.getLogger(_CHATTY).setLevel(logging.WARNING)
-            context = gx.get_context(mode="ephemeral")
-            context.enable_analytics(enable=False)
-            context.variables.progress_bars = ProgressBarsConfig(globally=False)
-            asset = context.data_sources.add_pandas("rows").add_dataframe_asset("rows")
-            self._definition = asset.add_batch_definition_whole_dataframe("all")
-        self._suite_of = gx.ExpectationSuite
+            mode = {"mode": "file", "project_root_dir": project} if project else _IN_MEMORY
+            try:
+                self.context: Any = gx.get_context(**mode)
+                self._definition = _rows(self.context)
+            except (GreatExpectationsError, OSError) as error:
+                where = f"Great Expectations' project in {project} cannot be used"
+                raise ConfigError(f"{where}: {error}") from error
+            self.context.variables.progress_bars = ProgressBarsConfig(globally=False)
+        self._gx = gx
 
     def check(
         self, suite: Mapping[str, Any], parameters: Mapping[str, Any], table: pa.Table
-    ) -> list[Checked]:
+    ) -> list[Result]:
         """Checks a suite; returns the result of each expectation, in the suite's order.
 
         Args:
@@ -85,26 +83,79 @@ class GreatExpectations:
         Raises:
             DuewheelError: an expectation cannot be checked on this table.
         """
-        expectations = [
-            {"type": each["type"], "kwargs": each["kwargs"], "meta": {"place": place}}
-            for place, each in enumerate(filled_in(suite, parameters))
-        ]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             batch = self._definition.get_batch({"dataframe": _frame(table)})
             result = batch.validate(
-                self._suite_of(name="suite", expectations=expectations),
-                result_format={
-                    "result_format": "COMPLETE",
-                    "return_unexpected_index_query": False,
-                    "partial_unexpected_count": EXAMPLES_MAX,
-                },
+                self._suite("suite", suite, parameters), result_format=_format("COMPLETE")
             )
-        checked: dict[int, Checked] = {}
-        for each in result.results:
-            assert each.expectation_config is not None
-            checked[each.expectation_config.meta["place"]] = _checked(each, table.num_rows)
-        return [checked[place] for place in range(len(expectations))]
+        return _in_order(result)
+
+    def run_checkpoint(
+        self,
+        name: str,
+        run: Any,
+        suite: Mapping[str, Any],
+        parameters: Mapping[str, Any],
+        table: pa.Table,
+    ) -> list[Result]:
+        """Checks a suite by the project's checkpoint of this name, which stores the result, updates
+        Data Docs, and runs the actions that its owner has added. Otherwise as `check`.
+        """
+        gx, context = self._gx, self.context
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            kept = context.suites.add_or_update(self._suite(name, suite, parameters))
+            try:
+                checkpoint = context.checkpoints.get(name)
+            except gx.exceptions.DataContextError:
+                definition = context.validation_definitions.add_or_update(
+                    gx.ValidationDefinition(name=name, data=self._definition, suite=kept)
+                )
+                update = gx.checkpoint.UpdateDataDocsAction(name="update_data_docs")
+                checkpoint = context.checkpoints.add(
+                    gx.Checkpoint(
+                        name=name,
+                        validation_definitions=[definition],
+                        actions=[update],
+                        result_format=_format("SUMMARY"),
+                    )
+                )
+            results = checkpoint.run({"dataframe": _frame(table)}, run_id=run).run_results
+        (result,) = [each for each in results.values() if each.suite_name == name]
+        return _in_order(result)
+
+    def _suite(self, name: str, suite: Mapping[str, Any], parameters: Mapping[str, Any]) -> Any:
+        expectations = [
+            {
+                "type": each["type"],
+                "kwargs": each["kwargs"],
+                "severity": each.get("severity", "critical"),
+                "notes": each["meta"]["reason"],
+                "meta": {"place": place},
+            }
+            for place, each in enumerate(filled_in(suite, parameters))
+        ]
+        return self._gx.ExpectationSuite(name=name, expectations=expectations)
+
+
+def _rows(context: Any) -> Any:
+    """Returns the project's definition of a batch. It is added once: a change of the project's file
+    at each audit could meet that of another shard's audit.
+    """
+    try:
+        return context.data_sources.get(_SOURCE).get_asset("rows").get_batch_definition("all")
+    except LookupError:
+        asset = context.data_sources.add_or_update_pandas(_SOURCE).add_dataframe_asset("rows")
+        return asset.add_batch_definition_whole_dataframe("all")
+
+
+def _format(kind: str) -> dict[str, Any]:
+    return {
+        "result_format": kind,
+        "return_unexpected_index_query": False,
+        "partial_unexpected_count": EXAMPLES_MAX,
+    }
 
 
 def _frame(table: pa.Table) -> Any:
@@ -121,18 +172,19 @@ def _frame(table: pa.Table) -> Any:
     )
 
 
-def _checked(result: Any, rows: int) -> Checked:
-    config, checked = result.expectation_config, result.result
-    if result.exception_info.get("raised_exception") or not checked:
-        raise DuewheelError(f"{config.type} cannot be checked: {_reason(result.exception_info)}")
-    return Checked(
-        success=bool(result.success),
-        rows=int(checked.get("element_count", rows)),
-        nulls=int(checked.get("missing_count", 0)),
-        failing=np.array(checked.get("unexpected_index_list", ()), np.int64),
-        values=[_plain(value) for value in checked.get("partial_unexpected_list", ())],
-        observed=checked.get("observed_value") if "element_count" not in checked else None,
-    )
+def _in_order(result: Any) -> list[Result]:
+    by_place = {each.expectation_config.meta["place"]: each for each in result.results}
+    for each in by_place.values():
+        if each.exception_info.get("raised_exception") or not each.result:
+            name, why = each.expectation_config.type, _reason(each.exception_info)
+            raise DuewheelError(f"{name} cannot be checked: {why}")
+    return [by_place[place] for place in range(len(by_place))]
+
+
+def failing(result: Result) -> Int64:
+    """Returns the indexes of the rows that fail; of a checkpoint's result only the first."""
+    some = result.result.get("partial_unexpected_index_list", ())
+    return np.array(result.result.get("unexpected_index_list", some), np.int64)
 
 
 def _reason(info: Mapping[str, Any]) -> str:
@@ -153,9 +205,8 @@ class Tally:
 
     Attributes:
         expectation: as in the suite, with values in the place of parameters.
-        success: whether it holds in every chunk.
-        rows, nulls: summed over the chunks.
-        failed: how many rows fail.
+        rows: nulls included.
+        nulls: rows without a value, if the expectation skips nulls.
         observed: of the last chunk: an expectation on the whole table gets that as one chunk.
         examples: of failing rows: the source of each, and its value in the checked column.
     """
@@ -168,20 +219,19 @@ class Tally:
     observed: Any = None
     examples: list[tuple[str, Any]] = field(default_factory=list)
 
-    def add(self, checked: Checked, names: Sequence[str]) -> None:
-        """Adds one more chunk.
-
-        Args:
-            checked: the chunk's result.
-            names: the sources of its first failing rows, one for each of `checked.values`.
-        """
-        self.success = self.success and checked.success
-        self.rows += checked.rows
-        self.nulls += checked.nulls
-        self.failed += len(checked.failing)
-        self.observed = checked.observed
-        room = EXAMPLES_MAX - len(self.examples)
-        self.examples += list(zip(names, checked.values, strict=True))[:room]
+    def add(self, result: Result, names: Callable[[Int64], list[str]]) -> None:
+        """Adds the result of one more chunk; `names` gives the sources of its rows."""
+        found = result.result
+        self.success = self.success and bool(result.success)
+        if "element_count" not in found:  # the one expectation on a whole table counts its rows
+            self.observed = self.rows = int(found["observed_value"])
+            return
+        self.rows += int(found["element_count"])
+        self.nulls += int(found.get("missing_count", 0))
+        self.failed += int(found["unexpected_count"])
+        values = list(map(_plain, found["partial_unexpected_list"]))
+        sources = names(failing(result)[: len(values)])
+        self.examples = (self.examples + list(zip(sources, values, strict=True)))[:EXAMPLES_MAX]
 
     def as_json(self) -> dict[str, Any]:
         """Returns the entry in an audit's result."""

@@ -1,22 +1,20 @@
-"""The folder of a shard's audits: static files, of the newest `audit.keep` audits.
+"""The folder of a shard's audits.
 
-    index.html               a list of all audits, the newest first
-    duewheel_audit.prom      the metrics of the newest audit, for a textfile collector
-    <time>/result.json       the result, for programs
-    <time>/rules-0.html      Data Docs: the suite over the rows of each settings epoch, oldest 0
-    <time>/rows.html         Data Docs: the suite that compares rows with each other
+    result.json              the result of the newest audit
+    duewheel_audit.prom      its metrics, for a textfile collector
+    gx/                      the project of Great Expectations with the results of the newest
+                             `audit.keep` audits and Data Docs, unless `audit.context` names another
     audit.lock               held while an audit runs
 
-Invariant: an audit appears whole or not at all. Its folder is written under a temporary name and
-renamed when it is complete; a kill before that leaves only the temporary folder.
+Invariant: an audit has taken place once result.json is replaced. A kill before that leaves results
+in the project only, and the next audit repeats the range.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +23,8 @@ from duewheel.checkpoints.fs import HOST_FS
 from duewheel.errors import ConfigError, Locked
 
 RESULT = "result.json"
-INDEX = "index.html"
-TEXT_FILE = "duewheel_audit.prom"
+_TEXT_FILE = "duewheel_audit.prom"
 _LOCK = "audit.lock"
-_UNFINISHED = "unfinished"
 
 
 class AuditHistory:
@@ -58,51 +54,17 @@ class AuditHistory:
         finally:
             lock.close()
 
-    def results(self) -> list[dict[str, Any]]:
-        """Returns the results of all audits in the folder, the newest first."""
-        return list(self._readable())
-
     def newest(self) -> dict[str, Any] | None:
-        """Returns the result of the last complete audit."""
-        return next(self._readable(), None)
-
-    def _readable(self) -> Iterator[dict[str, Any]]:
-        """Skips a result that does not parse, so that one damaged file cannot stop every later
-        audit, and one that a concurrent audit removes.
+        """Returns the result of the last complete audit; None if there is none that can be read: a
+        damaged file must not stop every later audit.
         """
-        for path in self._folders():
-            with suppress(OSError, ValueError):
-                yield json.loads((path / RESULT).read_bytes())
+        try:
+            result: dict[str, Any] = json.loads((self.directory / RESULT).read_bytes())
+        except (OSError, ValueError):
+            return None
+        return result
 
-    def add(self, result: Mapping[str, Any], pages: Mapping[str, str], keep: int) -> Path:
-        """Adds an audit, and removes the oldest above `keep`.
-
-        Args:
-            result: its `id` is the name of the folder, which sorts by time.
-            pages: texts by the name of their file.
-            keep: how many audits remain, this one included.
-
-        Returns:
-            The folder of this audit.
-        """
-        unfinished = self.directory / _UNFINISHED
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir()
-        for name, text in pages.items():
-            (unfinished / name).write_text(text, encoding="utf-8")
-        HOST_FS.replace_file(unfinished / RESULT, json.dumps(result, indent=1).encode())
-        folder = self.directory / str(result["id"])
-        unfinished.replace(folder)
-        for old in self._folders()[keep:]:
-            shutil.rmtree(old)
-        return folder
-
-    def write(self, name: str, text: str) -> None:
-        """Replaces a file beside the audits; a reader sees the old or the new content."""
-        HOST_FS.replace_file(self.directory / name, text.encode())
-
-    def _folders(self) -> list[Path]:
-        if not self.directory.exists():
-            return []
-        found = [path.parent for path in self.directory.glob(f"*/{RESULT}")]
-        return sorted((p for p in found if p.name != _UNFINISHED), reverse=True)
+    def add(self, result: Mapping[str, Any], metrics: str) -> None:
+        """Replaces the newest result; a reader sees the old or the new one."""
+        HOST_FS.replace_file(self.directory / RESULT, json.dumps(result, indent=1).encode())
+        HOST_FS.replace_file(self.directory / _TEXT_FILE, metrics.encode())

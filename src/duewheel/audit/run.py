@@ -3,7 +3,8 @@
     1. determines the range: committed records of this shard's partitions, as far as its settings
        epochs go back; evenly spread chunks of it if it is longer than `audit.rows_max`
     2. reads one chunk after the other, and validates its parts (validation.py)
-    3. writes Data Docs, a result for programs, and metrics (history.py)
+    3. stores the results in a project of Great Expectations, which makes Data Docs of them
+       (data_docs.py); writes a result for programs, and metrics (history.py)
 
 An audit is a process of its own, beside those of the shard or on another host. It only reads, takes
 no lock of the shard and runs at low priority. Findings are disagreements, and critical expectations
@@ -14,19 +15,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import structlog
 
 from duewheel import factory
+from duewheel.audit import data_docs
 from duewheel.audit import metrics as audit_metrics
-from duewheel.audit.data_docs import DataDocs
 from duewheel.audit.expectations import GreatExpectations, Tally
-from duewheel.audit.history import INDEX, TEXT_FILE, AuditHistory
+from duewheel.audit.history import AuditHistory
 from duewheel.audit.range import offsets_in, ranges, reached, split_range
 from duewheel.audit.validation import AuditValidator
 from duewheel.checkpoints.commit_and_close_pages import Marks
@@ -100,16 +102,18 @@ def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
         chunks = split_range(between, settings.audit.rows_max)
         message_contracts = contracts(epochs, settings.dead_letter_topic)
         step.begin("starting Great Expectations")
-        validator = AuditValidator(epochs, message_contracts, GreatExpectations())
+        library = GreatExpectations(settings.audit.context or settings.audit_dir)
+        validator = AuditValidator(epochs, message_contracts, library)
         if chunks:
             client = ClientSettings(settings.kafka.client_options("consumer"))
             with closing(LogReader(client, topics, stopping)) as reader:
                 _take(validator, reader, chunks, stopping.is_set, step)
         step.begin("comparing rows, writing Data Docs")
-        across = validator.across_rows(_parameters(settings))
+        audit = _id(begun_ms)
+        across = _keep(settings, library, validator, data_docs.run_of(audit, begun_ms))
         ended_ms = clock.now_ms()
         result = {
-            "id": _id(begun_ms),
+            "id": audit,
             "shard": settings.shard.index,
             "started_ms": begun_ms,
             "ended_ms": ended_ms,
@@ -119,7 +123,8 @@ def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
             "skipped_offsets": offsets_in(between) - sum(map(offsets_in, chunks)),
             **_findings(validator, across),
         }
-        return _keep(settings, history, result, validator, across)
+        history.add(result, audit_metrics.text(result))
+        return result | {"summary": _summary(result, library)}
 
 
 def _findings(validator: AuditValidator, across: Sequence[Tally]) -> dict[str, Any]:
@@ -246,40 +251,28 @@ def _take(
 
 
 def _keep(
-    settings: Settings,
-    history: AuditHistory,
-    result: dict[str, Any],
-    validator: AuditValidator,
-    across: Sequence[Tally],
-) -> dict[str, Any]:
-    """Writes Data Docs, result and metrics."""
-    docs, name = DataDocs(), f"{settings.app.id}, shard {settings.shard.index}, {result['id']}"
-    count, left_out = result["disagreements"]["count"], result["skipped_offsets"]
-    summary = f"{validator.rows} messages, {count} disagreements, {left_out} offsets left out."
-    pages = {
-        f"rules-{number}.html": docs.page("timer", totals, f"Messages of {name}", summary)
-        for number, totals in sorted(validator.rules.items())
-    }
-    pages["rows.html"] = docs.page(
-        "audit",
-        across,
-        f"Across the messages of {name}",
-        summary,
-        result["disagreements"]["first"],
-    )
-    folder = history.add({**result, "pages": list(pages)}, pages, settings.audit.keep)
-    history.write(INDEX, docs.index(f"Audits of {settings.app.id}", history.results()))
-    history.write(TEXT_FILE, audit_metrics.text(result))
+    settings: Settings, library: GreatExpectations, validator: AuditValidator, run: Any
+) -> list[Tally]:
+    """Stores the results in the project, and runs its checkpoint across the rows."""
+    name = f"{settings.app.id}-{settings.shard.index}".replace(".", "-")
+    rules, rows = f"{name}-rules", f"{name}-rows"
+    data_docs.keep_rules(library, rules, run, validator.rules)
+    data_docs.remove_old(library, (rules, rows), run, settings.audit.keep)
+    check = partial(library.run_checkpoint, rows, run)
+    return validator.across_rows(_parameters(settings), check)
+
+
+def _summary(result: Mapping[str, Any], library: GreatExpectations) -> dict[str, Any]:
     failed = [each["code"] for each in result["rows_suite"] if not each["success"]]
+    count = result["disagreements"]["count"]
     if not result["ok"]:
         log.warning("audit with findings", disagreements=count, failed_across_rows=failed)
     figures = {key: result[key] for key in ("id", "ok", "rows", "skipped_offsets", "rejected")}
-    result["summary"] = figures | {
+    return figures | {
         "disagreements": count,
         "failed_across_rows": ", ".join(failed) or None,
-        "docs": str(folder),
+        "docs": ", ".join(data_docs.sites(library)) or None,
     }
-    return result
 
 
 def _id(time_ms: int) -> str:

@@ -9,6 +9,7 @@ A second suite compares rows with each other. Ingest sees one batch at a time an
 this suite runs only here, once, over a few numbers of every row:
 
     error_code         of a rejected row; null: accepted
+    disagreement       the code of a rule on which the verdicts differ; null: they agree
     offset_step        from the previous row of its partition; null: the first of its chunk
     timestamp_step_ms  likewise
     timer_id           64 bits of the id that a user gave; null: no such id, a reschedule, or a
@@ -26,7 +27,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from duewheel.audit.expectations import EXAMPLES_MAX, GreatExpectations, Tally, tallies
+from duewheel.audit.expectations import (
+    EXAMPLES_MAX,
+    Check,
+    GreatExpectations,
+    Tally,
+    failing,
+    tallies,
+)
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import ACCEPTED, TimerBatch, TopicPartition
@@ -44,6 +52,7 @@ _ID_SEEDS = (0x1F83D9AB, 0x5BE0CD19)  # not the timer log's: its 40 bits would c
 _ROWS = pa.schema(
     [
         pa.field("error_code", pa.dictionary(pa.int32(), pa.string())),
+        pa.field("disagreement", pa.dictionary(pa.int32(), pa.string())),
         pa.field("offset_step", pa.int64()),
         pa.field("timestamp_step_ms", pa.int64()),
         pa.field("timer_id", pa.int64()),
@@ -52,10 +61,9 @@ _ROWS = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class _Chunk:
-    """The second suite's columns of some rows, and their offsets."""
+class _Sources:
+    """Partition and offset of some rows."""
 
-    columns: pa.Table
     partitions: list[TopicPartition]
     partition: Int32
     offset: Int64
@@ -132,7 +140,8 @@ class AuditValidator:
         self._epochs = epochs
         self._contracts = contracts
         self._library = library
-        self._chunks: list[_Chunk] = []
+        self._sources: list[_Sources] = []
+        self._tables: list[pa.Table] = []
         self.rules: dict[int, list[Tally]] = {}
         self.disagreements = Disagreements()
         self.rows = 0
@@ -149,32 +158,33 @@ class AuditValidator:
             rules = self._contracts[number].rules
             failure = _rejected_by(batch, rules.rules)
             codes = _codes(failure, rules)
-            columns_across = _across_rows(batch, codes)
-            chunk = _Chunk(columns_across, batch.partitions, batch.partition, batch.offset)
+            sources = _Sources(batch.partitions, batch.partition, batch.offset)
             checked = self._library.check(rules.suite, rules.parameters, columns)
             totals = self.rules.setdefault(number, tallies(rules.suite, rules.parameters))
             for tally, each in zip(totals, checked, strict=True):
-                tally.add(each, chunk.names(each.failing[: len(each.values)]))
-            failing = [_mask(each.failing, len(batch)) for each in checked]
-            self._compare_rules(chunk, columns, failing, rules)
-            self._compare_ingest(chunk, batch.rejected, failing, failure, rules)
+                tally.add(each, sources.names)
+            fails = [_mask(failing(each), len(batch)) for each in checked]
+            disputed = self._compare_rules(sources, columns, fails, rules)
+            by_ingest = self._compare_ingest(sources, batch.rejected, fails, failure, rules)
+            disputed = np.where(by_ingest == ACCEPTED, disputed, by_ingest)
             self.rejected.update(_counts(codes))
-            self._chunks.append(chunk)
+            self._sources.append(sources)
+            self._tables.append(_across_rows(batch, codes, _codes(disputed, rules)))
             self.rows += len(batch)
 
-    def across_rows(self, parameters: Mapping[str, Any]) -> list[Tally]:
+    def across_rows(self, parameters: Mapping[str, Any], check: Check) -> list[Tally]:
         """Runs the second suite over all rows taken.
 
         Args:
             parameters: the values of {"$PARAMETER": name} in the suite.
+            check: checks suite, parameters and table.
         """
         suite = load_suite("audit")
-        tables = [_ROWS.empty_table(), *(chunk.columns for chunk in self._chunks)]
-        table = pa.concat_tables(tables).unify_dictionaries()
-        checked = self._library.check(suite, parameters, table)
+        table = pa.concat_tables([_ROWS.empty_table(), *self._tables]).unify_dictionaries()
+        checked = check(suite, parameters, table)
         totals = tallies(suite, parameters)
         for tally, each in zip(totals, checked, strict=True):
-            tally.add(each, self._names(each.failing[: len(each.values)]))
+            tally.add(each, self._names)
         return totals
 
     def _by_epoch(self, records: KafkaRecords) -> Iterator[tuple[int, TimerBatch, pa.Table]]:
@@ -191,56 +201,55 @@ class AuditValidator:
             yield number, *parse_with_columns(some, self._contracts[number])
 
     def _compare_rules(
-        self, chunk: _Chunk, columns: pa.Table, failing: Sequence[Bool], rules: Rules
-    ) -> None:
-        for rule, by_suite in zip(rules.rules, failing, strict=True):
+        self, sources: _Sources, columns: pa.Table, fails: Sequence[Bool], rules: Rules
+    ) -> Int32:
+        """Returns for each row a rule that decides it otherwise than the suite, or ACCEPTED."""
+        disputed = np.full(columns.num_rows, ACCEPTED, np.int32)
+        for place, (rule, by_suite) in enumerate(zip(rules.rules, fails, strict=True)):
             differ = np.flatnonzero(rule.failing(columns) != by_suite)
+            disputed[differ] = place
             first = differ[:EXAMPLES_MAX]
             found = [
                 Disagreement(source, rule.code, suite_fails, not suite_fails, "compiled rules")
                 for source, suite_fails in zip(
-                    chunk.names(first), by_suite[first].tolist(), strict=True
+                    sources.names(first), by_suite[first].tolist(), strict=True
                 )
             ]
             self.disagreements.add(found, len(differ))
+        return disputed
 
     def _compare_ingest(
         self,
-        chunk: _Chunk,
+        sources: _Sources,
         rejected: Bool,
-        failing: Sequence[Bool],
+        fails: Sequence[Bool],
         failure: Int32,
         rules: Rules,
-    ) -> None:
-        """Compares ingest's reason with that of the first rule that the row fails."""
-        expected = _first(failing, len(rejected), rules)
-        differ = np.flatnonzero((failure != expected) | (rejected != (expected != ACCEPTED)))
-        first = differ[:EXAMPLES_MAX]
+    ) -> Int32:
+        """Compares ingest's reason with that of the first rule that the row fails; returns for each
+        row that differs the rule, else ACCEPTED.
+        """
+        expected = _first(fails, len(rejected), rules)
+        differ = (failure != expected) | (rejected != (expected != ACCEPTED))
+        place = np.maximum(expected, failure)  # ACCEPTED: refused for a reason of no rule
+        first = np.flatnonzero(differ)[:EXAMPLES_MAX]
         found = []
-        for row, source in zip(first.tolist(), chunk.names(first), strict=True):
-            place = max(expected[row], failure[row])
-            code = rules.rules[place].code if place != ACCEPTED else "unknown"
+        for row, source in zip(first.tolist(), sources.names(first), strict=True):
+            code = rules.rules[place[row]].code if place[row] != ACCEPTED else "unknown"
             by_suite, by_ingest = bool(expected[row] != ACCEPTED), bool(rejected[row])
-            same = by_suite == by_ingest
-            found.append(
-                Disagreement(
-                    source,
-                    code,
-                    None if same else by_suite,
-                    None if same else by_ingest,
-                    "ingest",
-                )
-            )
-        self.disagreements.add(found, len(differ))
+            pair = (None, None) if by_suite == by_ingest else (by_suite, by_ingest)
+            found.append(Disagreement(source, code, pair[0], pair[1], "ingest"))
+        self.disagreements.add(found, int(differ.sum()))
+        return np.where(differ, np.maximum(place, 0), ACCEPTED).astype(np.int32)
 
     def _names(self, rows: Int64) -> list[str]:
         """Returns the sources of rows, by index over all chunks."""
-        ends = np.cumsum([len(chunk.offset) for chunk in self._chunks])
+        ends = np.cumsum([len(sources.offset) for sources in self._sources])
         names = []
         for row in rows.tolist():
             chunk = int(np.searchsorted(ends, row, "right"))
-            begin = int(ends[chunk]) - len(self._chunks[chunk].offset)
-            names += self._chunks[chunk].names(np.array([row - begin]))
+            begin = int(ends[chunk]) - len(self._sources[chunk].offset)
+            names += self._sources[chunk].names(np.array([row - begin]))
         return names
 
 
@@ -250,12 +259,12 @@ def _mask(rows: Int64, count: int) -> Bool:
     return mask
 
 
-def _first(failing: Sequence[Bool], count: int, rules: Rules) -> Int32:
+def _first(fails: Sequence[Bool], count: int, rules: Rules) -> Int32:
     """Returns for each row the first rule that it fails; of rules with one text, the first."""
     wording = [(rule.code, rule.reason) for rule in rules.rules]
     expected = np.full(count, ACCEPTED, np.int32)
-    for place in reversed(range(len(failing))):
-        expected[failing[place]] = wording.index(wording[place])
+    for place in reversed(range(len(fails))):
+        expected[fails[place]] = wording.index(wording[place])
     return expected
 
 
@@ -294,7 +303,7 @@ def _counts(codes: pa.DictionaryArray[Any, Any]) -> dict[str, int]:
     return {each["values"]: each["counts"] for each in counts}
 
 
-def _across_rows(batch: TimerBatch, codes: pa.DictionaryArray[Any, Any]) -> pa.Table:
+def _across_rows(batch: TimerBatch, codes: Any, disputed: Any) -> pa.Table:
     """Builds the columns of _ROWS."""
     order = np.argsort(batch.partition, kind="stable")
     partition = batch.partition[order]
@@ -315,6 +324,7 @@ def _across_rows(batch: TimerBatch, codes: pa.DictionaryArray[Any, Any]) -> pa.T
     named &= ~batch.cancels & (batch.origin_offset == batch.offset)
     columns = [
         codes,
+        disputed,
         step(batch.offset),
         step(batch.timestamp_ms),
         _pa.array(digest, mask=~named),

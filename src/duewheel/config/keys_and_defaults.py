@@ -374,6 +374,9 @@ class AuditSection(Section):
     """`run` starts an audit this often, of the records since the last one; by default none."""
     keep: Annotated[int, Field(ge=1)] = 48
     """The number of audits that remain; older ones are removed."""
+    context: Path | None = None
+    """The folder with your project of Great Expectations (its `gx`), for results and Data Docs of
+    audits; by default one in `storage.audit_dir`."""
     rows_max: Annotated[int, Field(ge=1_000)] = 1_000_000
     """The most rows of an audit; of a longer range it reads chunks, spread evenly."""
     rows_min: Annotated[int, Field(ge=0)] = 0

@@ -123,42 +123,23 @@ def a_result(number: int = 0, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def test_the_newest_are_kept(tmp_path: Path) -> None:
+def test_the_newest_is_known(tmp_path: Path) -> None:
     history = AuditHistory(tmp_path / "audit")
     assert history.newest() is None
     with history.locked():
-        for number in range(5):
-            folder = history.add(a_result(number), {"rows.html": f"page {number}"}, keep=3)
-            assert (folder / "rows.html").read_text() == f"page {number}"
-    assert [each["started_ms"] - NOW_MS for each in history.results()] == [4, 3, 2]
-    assert history.newest() == a_result(4)
-    kept = sorted(path.name for path in history.directory.iterdir() if path.is_dir())
-    assert kept == [a_result(number)["id"] for number in (2, 3, 4)]
+        for number in range(3):
+            history.add(a_result(number), "metrics\n")
+    assert history.newest() == a_result(2)
+    assert (tmp_path / "audit" / "duewheel_audit.prom").read_text() == "metrics\n"
 
 
-def test_an_audit_that_was_killed_while_it_was_written_is_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", ["", "{", json.dumps(a_result())[:-20], "\udcff"])
+def test_a_damaged_result_stops_no_later_audit(tmp_path: Path, damaged: str) -> None:
     history = AuditHistory(tmp_path)
-    history.add(a_result(0), {}, keep=9)
-    unfinished = tmp_path / "unfinished"
-    unfinished.mkdir()
-    (unfinished / "result.json").write_text(json.dumps(a_result(1)))
-    assert history.results() == [a_result(0)]
-    history.add(a_result(2), {}, keep=9)
-    assert history.results() == [a_result(2), a_result(0)]
-    assert not unfinished.exists()
-
-
-def test_what_cannot_be_read_any_more_is_passed_over(tmp_path: Path) -> None:
-    """Half a file, or one that is removed while it is looked for."""
-    history = AuditHistory(tmp_path)
-    for number in range(4):
-        history.add(a_result(number), {}, keep=9)
-    newest, second = (tmp_path / a_result(number)["id"] / "result.json" for number in (3, 2))
-    newest.write_text(newest.read_text()[:-20])
-    second.unlink()
-    second.symlink_to("gone")
+    (tmp_path / "result.json").write_text(damaged, errors="surrogateescape")
+    assert history.newest() is None
+    history.add(a_result(1), "")
     assert history.newest() == a_result(1)
-    assert history.results() == [a_result(1), a_result(0)]
 
 
 def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
@@ -258,7 +239,7 @@ def test_an_audit_every_interval_and_never_two(scheduled: Make) -> None:
 def test_the_interval_counts_from_the_last_audit(tmp_path: Path, scheduled: Make) -> None:
     AuditHistory(settings(tmp_path).audit_dir).directory.mkdir()
     ago = a_result(started_ms=NOW_MS - HOUR_MS + 5_000)
-    AuditHistory(settings(tmp_path).audit_dir).add(ago, {}, keep=1)
+    AuditHistory(settings(tmp_path).audit_dir).add(ago, "")
     schedule, clock, starts = scheduled()
     clock.sleep(4)
     schedule.poll()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,11 @@ import pyarrow as pa
 import pytest
 from tests.harness.source_table import SourceRow, as_table, read_records
 
-from duewheel.audit.data_docs import DataDocs
+from duewheel.audit import data_docs
 from duewheel.audit.expectations import EXAMPLES_MAX, GreatExpectations, Tally
 from duewheel.audit.validation import AuditValidator, Disagreement
 from duewheel.checkpoints.config_epochs import Epochs
-from duewheel.errors import DuewheelError
+from duewheel.errors import ConfigError, DuewheelError
 from duewheel.schemas.request.acceptance_rules import Rule, compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract
 from duewheel.schemas.request.topic_settings import TopicContract
@@ -218,13 +219,14 @@ def test_across_rows(library: GreatExpectations) -> None:
     audit.take(records([named, named], first=10, step_ms=-2_000))
     audit.take(records([named], first=11, partition=1))
     audit.take(records([SOON], first=20).take(np.array([0, 0])))
-    found = by_code(audit.across_rows(ACROSS))
+    found = by_code(audit.across_rows(ACROSS, library.check))
     failing = {code for code, tally in found.items() if not tally.success}
     assert failing == {"too_many_rejected", "offsets_fall", "timestamps_fall", "ids_again"}
     assert found["too_few_rows"].observed == 8
     assert [source for source, _ in found["too_many_rejected"].examples] == [f"{TOPIC}-0@2"]
     assert [source for source, _ in found["timestamps_fall"].examples] == [f"{TOPIC}-0@11"]
     assert [source for source, _ in found["offsets_fall"].examples] == [f"{TOPIC}-0@20"]
+    assert [source for source, _ in found["disagreement"].examples] == []
     again = [source for source, _ in found["ids_again"].examples]
     assert again == [f"{TOPIC}-0@0", f"{TOPIC}-0@10", f"{TOPIC}-0@11", f"{TOPIC}-1@11"]
 
@@ -242,12 +244,12 @@ def test_cancels_and_copies_share_an_id_with_their_timer(library: GreatExpectati
             ]
         )
     )
-    assert by_code(audit.across_rows(ACROSS))["ids_again"].success
+    assert by_code(audit.across_rows(ACROSS, library.check))["ids_again"].success
     assert (audit.disagreements.count, audit.rejected) == (0, {})
 
 
 def test_a_range_without_messages(library: GreatExpectations) -> None:
-    found = by_code(judge(library).across_rows(ACROSS))
+    found = by_code(judge(library).across_rows(ACROSS, library.check))
     assert {code for code, tally in found.items() if not tally.success} == {"too_few_rows"}
 
 
@@ -257,33 +259,95 @@ def test_what_cannot_be_checked_is_said(library: GreatExpectations) -> None:
         library.check(suite, ACROSS, pa.table({"offset_step": [1]}))
 
 
-def test_data_docs_load_nothing_and_quote_what_strangers_wrote(library: GreatExpectations) -> None:
+@pytest.fixture(scope="module")
+def project(
+    library: GreatExpectations, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[GreatExpectations, Path]:
+    """A file context, which is then the current one: `library` is used no more."""
+    folder = tmp_path_factory.mktemp("project")
+    return GreatExpectations(folder), folder
+
+
+def keep(project: GreatExpectations, audit: Any, number: int, most: int = 9) -> dict[str, Tally]:
+    """Keeps an audit's results as `duewheel audit` does."""
+    run = data_docs.run_of(f"audit-{number}", NOW_MS + number)
+    data_docs.keep_rules(project, "rules", run, audit.rules)
+    data_docs.remove_old(project, ("rules", "rows"), run, most)
+    return by_code(audit.across_rows(ACROSS, partial(project.run_checkpoint, "rows", run)))
+
+
+def pages(folder: Path) -> dict[str, str]:
+    site = folder / "gx" / "uncommitted" / "data_docs" / "local_site"
+    return {str(p.relative_to(site)): p.read_text() for p in site.rglob("*.html")}
+
+
+def test_data_docs_quote_what_strangers_wrote(project: tuple[GreatExpectations, Path]) -> None:
+    library, folder = project
     audit = judge(library)
     audit.take(records([[("REAL_TOPIC", "<script>alert(1)</script>"), *SOON]]))
-    (totals,) = audit.rules.values()
-    page = DataDocs().page("timer", totals, "An <audit>", "One message.")
-    index = DataDocs().index("All", [])
-    assert "bad_target_topic" in page
+    keep(library, audit, 0)
+    (page,) = (
+        text for name, text in pages(folder).items() if "audit-0" in name and "rules" in name
+    )
     assert f"{TOPIC}-0@0" in page
     assert "values must not match this regular expression" in page
-    for text in (page, index):
-        assert not re.findall(r"<script|<link|<img|src=|url\(|@import", text)
-    assert re.findall(r'href="[^"#]', page) == []
+    assert "alert(1)" in page
+    assert "<script>alert(1)" not in page
+    assert "audit-0" in pages(folder)["index.html"]
+    assert data_docs.sites(library)[0].endswith("/index.html")
 
 
-def test_data_docs_show_disagreements(library: GreatExpectations) -> None:
+def test_the_checkpoint_fails_over_a_disagreement(
+    project: tuple[GreatExpectations, Path],
+) -> None:
+    library, folder = project
     audit = judge(library, contract(alter=altered(passes=True)))
-    audit.take(records([TOO_FAR]))
-    found = [asdict(each) for each in audit.disagreements.first]
-    page = DataDocs().page("audit", audit.across_rows(ACROSS), "An audit", "", found)
-    cells = re.findall(r"<td>([^<]*)</td>", page)
-    verdict = [f"{TOPIC}-0@0", "delay_too_long", "rejected"]
-    assert cells[:10] == [*verdict, "compiled rules", "accepted", *verdict, "ingest", "accepted"]
+    audit.take(records([SOON, TOO_FAR, SOON]))
+    found = keep(library, audit, 1)
+    assert not found["disagreement"].success
+    assert found["disagreement"].examples == [(f"{TOPIC}-0@1", "delay_too_long")]
+    assert [found["too_few_rows"].observed, found["too_many_rejected"].failed] == [3, 0]
+    (page,) = (text for name, text in pages(folder).items() if "audit-1" in name and "rows" in name)
+    assert "delay_too_long" in page
 
 
-def test_nobody_is_called(library: GreatExpectations) -> None:
-    """In everything above, from the import of the library on."""
+def test_the_newest_audits_are_kept(project: tuple[GreatExpectations, Path]) -> None:
+    """With their pages; the results of others in the same project stay."""
+    library, folder = project
     audit = judge(library)
     audit.take(records([SOON]))
-    DataDocs().page("timer", audit.rules[0], "An audit", "")
+    foreign = data_docs.run_of("foreign", NOW_MS - 9)
+    data_docs.keep_rules(library, "others", foreign, audit.rules)
+    keep(library, judge(library), 10, most=3)  # of no rows
+    for number in (11, 12):
+        keep(library, audit, number, most=3)
+    results = folder / "gx" / "uncommitted" / "validations"
+    runs = {str(path.relative_to(results)).split("/")[1] for path in results.rglob("*.json")}
+    assert runs == {"audit-10", "audit-11", "audit-12", "foreign"}
+    kept = {name.split("/")[2] for name in pages(folder) if name.startswith("validations")}
+    assert kept == runs
+
+
+def test_an_owner_adds_actions_to_the_checkpoint(project: tuple[GreatExpectations, Path]) -> None:
+    """And an audit leaves them."""
+    library, _ = project
+    audit = judge(library)
+    keep(library, audit, 20)
+    checkpoint = library.context.checkpoints.get("rows")
+    checkpoint.result_format = "BASIC"
+    checkpoint.save()
+    keep(library, audit, 21)
+    assert library.context.checkpoints.get("rows").result_format == "BASIC"
+
+
+def test_a_project_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "gx").mkdir()
+    (tmp_path / "gx" / "great_expectations.yml").write_text("config_version: [\n")
+    with pytest.raises(ConfigError, match=r"Great Expectations' project in .* cannot be used"):
+        GreatExpectations(tmp_path)
+
+
+def test_nobody_is_called(project: tuple[GreatExpectations, Path]) -> None:
+    """In everything above, from the import of the library on."""
+    keep(project[0], judge(project[0]), 30)
     assert _calls == []
