@@ -1,4 +1,4 @@
-"""The ends of a range that a command reads, as it is given them: offsets or times."""
+"""The ends of the range that a command reads, given as offsets or times."""
 
 from __future__ import annotations
 
@@ -39,11 +39,8 @@ class Bound:
         return cls(time_ms=ms_up(time))
 
     def offsets(self, ends: Marks, at_time: Callable[[int], Marks]) -> Marks:
-        """The offset of the bound in each partition, at most the partition's end.
-
-        Args:
-            ends: where the partitions end.
-            at_time: the first offset at or after a time, without partitions that have none.
+        """The offset of the bound in each partition, at most the partition's end. `at_time` gives
+        the first offsets at or after a time, without partitions that have none.
         """
         if self.time_ms is not None:
             found = at_time(self.time_ms)

@@ -1,4 +1,4 @@
-"""Rules between settings that are valid one by one. Each rule yields (key, reason)."""
+"""Rules between settings, each of which is valid by itself. Each rule yields (key, reason)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from duewheel.wheel.slots import DELAY_MS_MAX
 if TYPE_CHECKING:
     from duewheel.config.settings import Settings
 
-# Options that duewheel sets itself, and the setting or the reason that decides each.
+# Options that duewheel sets itself: the setting to use instead, or the reason.
 _OWNED_CLIENT = {
     "bootstrap_servers": "set kafka.bootstrap_servers",
     "transactional_id": "it follows from app.id and the shard",
@@ -49,7 +49,7 @@ _IMAGES = {"spark.kubernetes.container.image", "spark.kubernetes.executor.contai
 
 
 def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yields every contradiction: a key, and the reason."""
+    """Yields every contradiction."""
     yield from _wheel_problems(settings.timer)
     yield from topic_problems(settings)
     spreads = settings.dequeue.hot_slot == "spread"
@@ -108,7 +108,7 @@ def _owned(
 
 def _unknown_options(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.kafka.client:
-        # One table serves producers, consumers and admin clients: an option must be valid for all.
+        # Producers, consumers and admin clients take the same table.
         known = set.intersection(*(set(options) for options in client_defaults().values()))
         known |= SECRET_FILES.keys()
         for name in settings.kafka.client.keys() - known - _OWNED_CLIENT.keys():

@@ -1,7 +1,7 @@
 """The credentials in [kafka.client]: their files, and mistakes for which a broker gives no reason.
 
-The one table serves all clients of Kafka: those of commands, of dequeue and of Spark's tasks. A
-secret may lie in a file, which a name with `_file` gives: it is read when a client is made.
+All clients of Kafka take this table. An option with `_file` names a file with the secret, which is
+read when a client is made.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ SECRET_FILES = {
     "sasl_plain_password_file": "sasl_plain_password",
     "ssl_password_file": "ssl_password",
 }
-"""Names of files, and the option of kafka-python that each has the value of."""
+"""The option of kafka-python for which each file has the value."""
 _FILES = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile", *SECRET_FILES)
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-# What each mechanism needs, in the table or in a file; the others have defaults.
+# The options without a default that a mechanism needs, in the table or in a file.
 _NEEDED = {
     **dict.fromkeys(
         ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
@@ -33,7 +33,7 @@ _FUNCTION = re.compile(r"\w+(\.\w+)*:\w+")
 
 
 def credential_problems(client: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields the options that contradict each other, and why; reads no file."""
+    """Yields (option, reason) for each contradiction; reads no file."""
     options = {name: str(reveal(value)) for name, value in client.items()}
     for file, name in SECRET_FILES.items():
         if file in options and name in options:
@@ -74,7 +74,7 @@ def in_clear(client: Mapping[str, Any]) -> dict[str, Option]:
     options = {name: reveal(value) for name, value in client.items()}
     for name in _FILES:
         if name in options:
-            # Also of a file that kafka-python reads itself: its error would not name the option.
+            # Files that kafka-python reads are tried, too: its error would not name the option.
             octets = _read(name, Path(str(options[name])).expanduser())
             if name in SECRET_FILES:
                 del options[name]
@@ -90,11 +90,11 @@ def _read(name: str, path: Path) -> bytes:
 
 
 def _secret(name: str, octets: bytes) -> str:
-    """The text of a file without the end of its line, which editors add."""
+    """The text of a file without the line end that editors add."""
     try:
         secret = octets.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError:
-        # Its own text would quote bytes of the secret.
+        # The decoder's message would quote bytes of the secret.
         raise ConfigError(f"kafka.client.{name}: the file's content is no text in UTF-8") from None
     if not secret:
         raise ConfigError(f"kafka.client.{name}: the file is empty")

@@ -1,4 +1,4 @@
-"""Lists the settings that differ from the defaults: what an operator has decided."""
+"""Lists the settings that differ from the defaults, so that support sees decisions alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from duewheel.config.settings import Settings
 
 
 def differing(settings: Settings) -> dict[str, dict[str, Any]]:
-    """The settings with another value than the default: by key, `value` and `from`, its source."""
+    """By key: `value`, and `from`, its source."""
     rows: dict[str, dict[str, Any]] = {}
     shown = settings.redacted()
     for name in Settings.model_fields:

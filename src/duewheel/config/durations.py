@@ -36,7 +36,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def format_duration_ms(duration_ms: int) -> str:
-    """Formats a duration in the largest unit, up to hours, that divides it.
+    """A duration in the largest unit, up to hours, that divides it.
 
     >>> [format_duration_ms(ms) for ms in (86_400_000, 5_400_000, 1_500, 0)]
     ['24h', '90m', '1500ms', '0ms']
@@ -48,7 +48,7 @@ def format_duration_ms(duration_ms: int) -> str:
 
 
 def about(span_ms: int) -> str:
-    """Formats a duration for people: its two largest units, rounded down.
+    """A duration for people: its two largest units, rounded down.
 
     >>> [about(ms) for ms in (0, 850, 61_999, 3_600_000, 100_000_000)]
     ['0ms', '850ms', '1m1s', '1h', '1d3h']

@@ -15,14 +15,14 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def ms_up(instant: datetime | float | Decimal, per_ms: int = 1) -> int:
-    """Converts to whole epoch milliseconds, up: rounded down, a timer could be early.
+    """Epoch milliseconds, rounded up: rounded down, a timer could be early.
 
     >>> ms_up(datetime(2027, 1, 15, 8, 0, 0, 1, tzinfo=UTC)), ms_up(1_800_000_000.001, 1_000)
     (1800000000001, 1800000000001)
 
     Args:
-        instant: with a zone; or a number, with the decimal digits that it is written with.
-        per_ms: by which a number is multiplied to milliseconds; 1,000 for seconds.
+        instant: with a zone; or a number, which counts by its decimal digits.
+        per_ms: milliseconds in a unit of the number; 1,000 for seconds.
 
     Raises:
         ValueError, OverflowError: it is no finite number.
@@ -51,10 +51,10 @@ def parse_instant(text: str) -> datetime | int:
 
 
 def epoch_ms(instant: datetime | int) -> int:
-    """Converts an instant to epoch milliseconds, rounded up.
+    """Epoch milliseconds, rounded up.
 
     Raises:
-        ConfigError: it has no zone, or lies beyond all calendars.
+        ConfigError: it has no zone, or is beyond all calendars.
     """
     if isinstance(instant, datetime):
         if instant.tzinfo is None:
@@ -66,7 +66,7 @@ def epoch_ms(instant: datetime | int) -> int:
 
 
 def utc_text(epoch_ms: int) -> str:
-    """An instant in UTC, as people read it; its number if no calendar has it.
+    """An instant in UTC for people; its number if no calendar has it.
 
     >>> utc_text(1_800_000_000_050)
     '2027-01-15T08:00:00.050Z'

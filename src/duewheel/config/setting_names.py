@@ -1,5 +1,5 @@
-"""The settings that a progress has (checkpoints/config_epochs.py), in the names and units of the
-configuration file: what an operator compares with the file.
+"""Compares the settings in a progress (checkpoints/config_epochs.py) with the configuration file,
+in the file's names and units.
 """
 
 from __future__ import annotations
@@ -21,17 +21,12 @@ from duewheel.schemas.name_patterns import NONE
 
 RULES, ROLLS = "rules of this version", "spread of rolls in this version"
 OWN_TOPICS = "timer.topics and duewheel's own topics"
-# Together they are one list in the progress, in which no topic has the name of its setting.
+# The progress has one list of them all, without the names of their settings.
 _CLOSED = "forbidden_targets"
 
 
 def changed(old: Mapping[str, Any], settings: Settings, new: Mapping[str, Any]) -> dict[str, Any]:
-    """Compares the settings of a progress with those of the configuration.
-
-    Args:
-        old: values of the newest epoch.
-        settings: the configuration.
-        new: the values that it gives.
+    """Compares the newest epoch's values with those that the configuration gives.
 
     Returns:
         {setting: {"old", "new"}}; None: not set. Durations are texts.
@@ -65,7 +60,7 @@ def _settings(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _own_topics(old: set[str], settings: Settings) -> dict[str, tuple[Any, Any]]:
-    """Compares the topics that are no targets: timer topics, and those of duewheel's own."""
+    """Compares the topics that are no targets: timer topics, and duewheel's own."""
     service = settings.service_topics
     removed = sorted(old - {*settings.timer.topics, *service.values()})
     renamed = [key for key, topic in service.items() if topic not in old]

@@ -1,16 +1,17 @@
-"""Loads the settings; each key's text, kind and default are in keys_and_defaults.py.
-
-Sources: one TOML file, the environment, flags; checked once, frozen, handed in.
+"""Loads the settings, once per process; they are frozen, and handed in.
 
 Precedence, rising: defaults, the file (`--config`, else DUEWHEEL_CONFIG, else ./duewheel.toml if it
 exists), environment (DUEWHEEL_<SECTION>__<KEY>), flags. No value is clamped: an unknown key, an
 impossible value and a contradiction are refused, and one error lists all of them.
 
-The kinds themselves are in values.py; what several keys must satisfy together, in
-contradictions.py. Durations: "24h", "1h30m"; keys that end in `_ms` also take a bare number. Sizes:
-"16MiB" or bytes. Lists: TOML lists, or separated by commas. The tables [kafka.client] and [spark]
-are passed through; from the environment they come key by key or as one JSON object, as
-[timer.topic] does. What looks like a secret in them is held as SecretStr and never shown.
+    keys_and_defaults.py   each key with its text, kind and default
+    values.py              the kinds
+    contradictions.py      rules between keys
+
+Durations: "24h", "1h30m"; keys that end in `_ms` also take a bare number. Sizes: "16MiB" or bytes.
+Lists: TOML lists, or separated by commas. The tables [kafka.client] and [spark] are passed through;
+in the environment they are single keys or one JSON object, as [timer.topic] is. Their secrets, by
+name, are held as SecretStr and never shown.
 """
 
 from __future__ import annotations
@@ -20,15 +21,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
 
 from duewheel.config.contradictions import contradictions
 from duewheel.config.keys_and_defaults import (
@@ -50,6 +45,7 @@ from duewheel.config.sources import (
     ENV_PREFIX,
     FILE_VARIABLE,
     find_file,
+    read_environment,
     read_file,
 )
 from duewheel.config.topic_contradictions import nearest
@@ -59,17 +55,10 @@ from duewheel.schemas.name_patterns import TimerTopics
 from duewheel.wheel.slots import WheelConfig
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """All settings, frozen. Made by `load`."""
 
-    # Values from the environment stay text: the types of values.py parse text.
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="forbid",
-        env_prefix=ENV_PREFIX,
-        env_nested_delimiter="__",
-        enable_decoding=False,
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     app: AppSection = AppSection()
     kafka: KafkaSection = KafkaSection()
@@ -90,18 +79,6 @@ class Settings(BaseSettings):
     _set_by: tuple[tuple[str, frozenset[str]], ...] = PrivateAttr(default=())
     _loaded_from: tuple[Path | None, Mapping[str, Any]] = PrivateAttr(default=(None, {}))
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Reads only the arguments: `load` merges the sources, and records each value's source."""
-        return (init_settings,)
-
     @model_validator(mode="after")
     def _check_together(self) -> Settings:
         problems = list(contradictions(self))
@@ -121,7 +98,7 @@ class Settings(BaseSettings):
 
     @property
     def service_topics(self) -> dict[str, str]:
-        """Own topics of duewheel beside the timer topics, by key of the setting; never targets."""
+        """Own topics beside the timer topics, by key of the setting; never targets."""
         topics = {
             "timer.dead_letter_topic": self.dead_letter_topic,
             "timer.state_topic": self.state_topic,
@@ -144,7 +121,7 @@ class Settings(BaseSettings):
 
     @property
     def wheel(self) -> WheelConfig:
-        """Geometry of the wheel."""
+        """The wheel's geometry."""
         timer = self.timer
         return WheelConfig(
             precision_ms=timer.precision_ms,
@@ -155,21 +132,16 @@ class Settings(BaseSettings):
         )
 
     def source(self, key: str) -> str:
-        """Returns the source of a key: "default", the file's path, "environment" or "flags"."""
+        """The source of a key's value: "default", the file's path, "environment" or "flags"."""
         found = (source for source, keys in reversed(self._set_by) if key in keys)
         return next(found, "default")
 
     def reloaded(self) -> Settings:
-        """Returns the settings that `load` gives now: the same file, which may have been edited,
-        and the same flags.
-
-        Raises:
-            ConfigError: as `load`.
-        """
+        """Loads the same file, which may have been edited, with the same flags."""
         return load(*self._loaded_from)
 
     def no_data_dir(self) -> NoDataDirectory:
-        """Makes the error of a command that finds no data directory: the place, and its source."""
+        """The error of a command that finds no data directory; has the place and its source."""
         path, source = self.storage.data_dir.absolute(), self.source("storage.data_dir")
         return NoDataDirectory(
             f"there is no data directory {path} (storage.data_dir, {source}): `duewheel init` or "
@@ -181,7 +153,7 @@ class Settings(BaseSettings):
         return {name: as_text(reveal(value)) for name, value in self.spark.items()}
 
     def redacted(self) -> dict[str, Any]:
-        """Returns all values in effect, ready for JSON, secrets as stars."""
+        """All values in effect, ready for JSON, secrets as stars."""
         shown = self.model_dump(mode="json")
         shown["timer"]["dead_letter_topic"] = self.dead_letter_topic
         shown["timer"]["state_topic"] = self.state_topic
@@ -192,11 +164,8 @@ class Settings(BaseSettings):
 def load(
     config_file: Path | str | None = None, overrides: Mapping[str, Any] | None = None
 ) -> Settings:
-    """Reads, merges and checks the settings.
-
-    Args:
-        config_file: the flag `--config`.
-        overrides: the other flags, nested as the sections are; a value of None is ignored.
+    """Reads, merges and checks the settings. The flag `--config` is `config_file`; `overrides` has
+    the other flags, nested as the sections are, and None for those that are not given.
 
     Raises:
         ConfigError: lists every problem with its key and the source of the value.
@@ -205,7 +174,9 @@ def load(
     path = find_file(config_file)
     if path is not None:
         layers.append((str(path), read_file(path)))
-    layers.append(("environment", EnvSettingsSource(Settings)()))
+    given = read_environment()  # also has DUEWHEEL_CONFIG, and variables that others read
+    known = {name: table for name, table in given.items() if name in Settings.model_fields}
+    layers.append(("environment", known))
     layers.append(("flags", _without_none(overrides or {})))
     merged: dict[str, Any] = {}
     for _, layer in layers:
@@ -232,8 +203,6 @@ def load(
 
 
 class _Contradictions(ValueError):
-    """Settings that are valid one by one, but not together."""
-
     def __init__(self, problems: list[tuple[str, str]]) -> None:
         super().__init__("; ".join(f"{key}: {text}" for key, text in problems))
         self.problems = problems
@@ -252,7 +221,7 @@ def _smallest_file() -> str:
 
 
 def _stray_variables() -> Iterator[str]:
-    """Yields variables that look like settings, but would be ignored silently."""
+    """Yields an error for each variable that looks like a setting, but would be ignored."""
     for variable in sorted(os.environ):
         name = variable.upper().removeprefix(ENV_PREFIX)
         if not variable.upper().startswith(ENV_PREFIX) or name == "CONFIG":
@@ -275,7 +244,7 @@ def _merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _keys(layer: Mapping[str, Any]) -> Iterator[str]:
-    """Yields section.key of every value that a layer sets."""
+    """Yields section.key for every value that a layer sets."""
     for section, table in layer.items():
         if isinstance(table, Mapping):
             yield from (f"{section}.{key}" for key in table)
@@ -302,7 +271,7 @@ def _problems(error: ValidationError) -> Iterator[tuple[str, str]]:
 
 
 def _sentence(detail: ErrorDetails) -> str:
-    """Formats a pydantic error as a sentence, without the value: it may be a secret."""
+    """A pydantic error as a sentence, without the value, which may be a secret."""
     if detail["type"] == "extra_forbidden":
         *parents, name = (str(part) for part in detail["loc"])
         known = _fields_at(parents)
@@ -324,7 +293,7 @@ def _fields_at(parents: list[str]) -> Mapping[str, FieldInfo]:
 
 
 def _explain(key: str, text: str, layers: list[tuple[str, dict[str, Any]]]) -> str:
-    """Formats one line: key, problem, and the highest layer that set the key."""
+    """One line: key, problem, and the source of the value."""
     for source, layer in reversed(layers):
         if _holds(layer, key):
             return f"  {key}: {text} ({source})"
@@ -332,7 +301,7 @@ def _explain(key: str, text: str, layers: list[tuple[str, dict[str, Any]]]) -> s
 
 
 def _holds(layer: Any, key: str) -> bool:
-    """Returns whether a layer sets a dotted key; names in pass-through tables have dots, too."""
+    """Whether a layer sets a dotted key; names in pass-through tables have dots, too."""
     if not isinstance(layer, Mapping):
         return False
     return any(

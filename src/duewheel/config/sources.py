@@ -1,7 +1,7 @@
 """The sources of settings: the TOML file and the environment. Imports only the standard library.
 
-`SingleSettings` reads a setting without the check of all: `duewheel health` runs every few
-seconds, and the libraries of the check alone cost ten times its processor time.
+`SingleSettings` reads a setting without a check of all: `duewheel health` runs every few seconds,
+and the import of the checker's libraries would cost ten times its processor time.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ FILE_VARIABLE = "DUEWHEEL_CONFIG"
 
 
 def find_file(named: Path | str | None = None) -> Path | None:
-    """Returns the path of the file: as named, else by the environment, else the default if it
-    exists.
-    """
+    """The path of the file: `named`, else DUEWHEEL_CONFIG, else the default if it exists."""
     named = named or os.environ.get(FILE_VARIABLE)
     if named:
         return Path(named).expanduser()
@@ -29,7 +27,7 @@ def find_file(named: Path | str | None = None) -> Path | None:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Reads the file.
+    """Reads a TOML file.
 
     Raises:
         ConfigError: it cannot be read, or is no TOML.
@@ -44,23 +42,33 @@ def read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is no TOML file: {error}") from error
 
 
+def read_environment() -> dict[str, Any]:
+    """Reads DUEWHEEL_<SECTION>__<KEY>, and variables with more parts, as nested tables in lower
+    case. The text of a whole table wins over variables of its keys.
+    """
+    tables: dict[str, Any] = {}
+    for variable, value in os.environ.items():
+        if not variable.upper().startswith(ENV_PREFIX):
+            continue
+        *parents, key = variable[len(ENV_PREFIX) :].lower().split("__")
+        table: Any = tables
+        for parent in parents:
+            table = table.setdefault(parent, {}) if isinstance(table, dict) else None
+        if isinstance(table, dict):
+            table[key] = value
+    return tables
+
+
 class SingleSettings:
-    """Single settings, neither parsed nor checked, from the sources that have no flags."""
+    """Single settings, neither parsed nor checked, without flags."""
 
     def __init__(self) -> None:
-        """
-        Raises:
-            ConfigError: the file cannot be read.
-        """
+        """Raises ConfigError if the file cannot be read."""
         path = find_file()
-        self._file: Mapping[str, Any] = {} if path is None else read_file(path)
-        # Names of variables count in any case: `load` reads them so.
-        self._environment = {name.upper(): value for name, value in os.environ.items()}
+        self._sources = (read_environment(), {} if path is None else read_file(path))
 
     def get(self, section: str, key: str) -> Any:
-        """The value as its source has it; None if neither has one."""
-        variable = f"{ENV_PREFIX}{section}__{key}".upper()
-        if variable in self._environment:
-            return self._environment[variable]
-        table = self._file.get(section)
-        return table.get(key) if isinstance(table, Mapping) else None
+        """The value as its source has it; None if none has one."""
+        tables = (source.get(section) for source in self._sources)
+        found = (t[key] for t in tables if isinstance(t, Mapping) and key in t)
+        return next(found, None)

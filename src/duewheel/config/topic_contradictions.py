@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from duewheel.config.keys_and_defaults import TimerSection, TimerTopic
+from duewheel.config.keys_and_defaults import TimerTopic
 from duewheel.schemas.request.topic_settings import CANCEL, FIRE, KEY, NATIVE
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Makes the suggestion for an unknown name, at the end of an error; "" without one."""
+    """The suggestion for an unknown name, to end an error with; "" if none is near."""
     close = difflib.get_close_matches(name, list(names), n=1)
     return f'; did you mean "{close[0]}"?' if close else ""
 
@@ -34,21 +34,12 @@ def topic_problems(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "timer.state_topic", "is the dead-letter topic: the state topic is compacted"
     if timer.reply_topic in {settings.dead_letter_topic, settings.state_topic}:
         yield "timer.reply_topic", "is the dead-letter or the state topic: replies need their own"
-    yield from _schedules_problems(settings)
-    receipts = settings.timer.receipts_topic
-    if receipts is not None and list(own.values()).count(receipts) > 1:
-        yield "timer.receipts_topic", "is another topic of duewheel's own"
-    yield from _mapping_problems(settings)
-
-
-def _schedules_problems(settings: Settings) -> Iterator[tuple[str, str]]:
-    schedules = settings.timer.schedules_topic
-    if schedules is None:
-        return
-    if settings.timer.reply_topic is None:
+    if timer.schedules_topic is not None and timer.reply_topic is None:
         yield "timer.schedules_topic", "needs timer.reply_topic: a change awaits replies to cancels"
-    if list(settings.service_topics.values()).count(schedules) > 1:
-        yield "timer.schedules_topic", "is another topic of duewheel's own"
+    for key in ("timer.schedules_topic", "timer.receipts_topic"):
+        if key in own and list(own.values()).count(own[key]) > 1:
+            yield key, "is another topic of duewheel's own"
+    yield from _mapping_problems(settings)
 
 
 def _mapping_problems(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -56,26 +47,25 @@ def _mapping_problems(settings: Settings) -> Iterator[tuple[str, str]]:
     for topic in timer.mapping:
         if topic not in settings.timer_topics:
             yield "timer.mapping", f'"{topic}" is no timer topic{nearest(topic, timer.topics)}'
-    for key, target in _targets(timer):
-        reason = _why_no_target(settings, target)
-        if reason is not None:
-            yield key, f'"{target}" {reason}'
+    named = [("timer.mapping", target) for target in timer.mapping.values()]
+    named += [
+        (f"timer.topic.{topic}.target", table.target)
+        for topic, table in timer.topic.items()
+        if table.target is not None
+    ]
+    for key, target in named:
+        if target in timer.topics or target in settings.service_topics.values():
+            yield key, f'"{target}" is one of duewheel\'s own topics, no target'
+        elif target in settings.timer_topics:
+            pattern = "matches timer.topics_pattern: it would be read as a timer topic"
+            yield key, f'"{target}" {pattern}, and is no target'
     for topic, table in timer.topic.items():
         for key, reason in _table_problems(settings, topic, table):
             yield f"timer.topic.{topic}{key}", reason
 
 
-def _targets(timer: TimerSection) -> Iterator[tuple[str, str]]:
-    """Yields the key of each target that the configuration names, and the target."""
-    for target in timer.mapping.values():
-        yield "timer.mapping", target
-    for topic, table in timer.topic.items():
-        if table.target is not None:
-            yield f"timer.topic.{topic}.target", table.target
-
-
 def _table_problems(settings: Settings, topic: str, table: TimerTopic) -> Iterator[tuple[str, str]]:
-    """Yields the contradictions in the table of one topic: a key in the table, and the reason."""
+    """Yields (".key", reason) for the table of one topic."""
     timer = settings.timer
     if topic not in settings.timer_topics:
         yield "", f"is no timer topic{nearest(topic, timer.topics)}"
@@ -95,13 +85,3 @@ def _table_problems(settings: Settings, topic: str, table: TimerTopic) -> Iterat
         yield ".delay", f"is longer than {key}: each message without another is refused"
     if table.delay == timedelta(0) and table.past_due != FIRE:
         yield ".delay", 'is past due at once, and past_due = "dead-letter" refuses that'
-
-
-def _why_no_target(settings: Settings, target: str) -> str | None:
-    """Returns why the rules reject every message with this target; None if they do not."""
-    timer = settings.timer
-    if target in timer.topics or target in settings.service_topics.values():
-        return "is one of duewheel's own topics, no target"
-    if target in settings.timer_topics:
-        return "matches timer.topics_pattern: it would be read as a timer topic, and is no target"
-    return None

@@ -1,7 +1,7 @@
 """The types of setting values: durations, sizes, topic names, secret tables.
 
-Each is an annotated type for pydantic. It parses the text of a file, the environment or a flag, and
-formats a value as text that it can parse again (except secrets, which become stars).
+Each is an annotated type for pydantic. It parses text from a file, the environment or a flag, and
+formats values as text that it can parse again (except secrets, which become stars).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNIT_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _UNIT_BYTES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _SIZE = re.compile(r"(\d+)\s*([a-zA-Z]*)")
 _SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,\[\]]+):(\d{1,5})")
-# Names and values of options whose text is secret: `config check` and errors show stars.
+# Options with such names or values are secret: `config check` and errors show stars.
 _SECRET_NAME = re.compile(
     r"pass(word|phrase|wd)|secret|token|credential|jaas|(^|[._-])(api)?key$", re.IGNORECASE
 )
@@ -34,11 +34,7 @@ _SECRET_VALUE = re.compile(r"(pass(word|phrase)|secret|token)\s*=", re.IGNORECAS
 
 
 def parse_size_bytes(text: str) -> int:
-    """Parses "16MiB", "4 kB" or "1024"; returns bytes.
-
-    Raises:
-        ValueError: another form.
-    """
+    """Parses "16MiB", "4 kB" or "1024"; returns bytes, or raises ValueError."""
     match = _SIZE.fullmatch(text.strip())
     if match is None or match[2].lower() not in _UNIT_BYTES:
         raise ValueError(f'"{text}" is no size: a number and kB, MB, GB, KiB, MiB or GiB')
@@ -53,7 +49,7 @@ class Share:
     percent: float = 0.0
 
     def of(self, whole_bytes: int) -> int:
-        """In bytes."""
+        """The bytes of this share."""
         return self.bytes + int(whole_bytes * self.percent / 100)
 
     def __str__(self) -> str:
@@ -61,18 +57,18 @@ class Share:
 
 
 def as_millis(duration: timedelta) -> int:
-    """Converts a duration to whole milliseconds."""
+    """A duration in whole milliseconds."""
     return duration // timedelta(milliseconds=1)
 
 
 def is_secret(name: str, value: object = "") -> bool:
-    """Returns whether an option of a pass-through table is secret."""
+    """Whether an option of a pass-through table is secret."""
     is_named = _SECRET_NAME.search(name) and not _NO_SECRET_NAME.search(name)
     return bool(is_named or _SECRET_VALUE.search(str(value)))
 
 
 def reveal(value: Option | SecretStr) -> Option:
-    """Returns the plain value, for a client."""
+    """The plain value, for a client."""
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
@@ -113,13 +109,8 @@ def _share(value: object) -> object:
     return value
 
 
-def _split(separators: str) -> Callable[[object], object]:
-    def split(value: object) -> object:
-        if isinstance(value, str):
-            return tuple(filter(None, re.split(f"[{separators}]+", value.strip())))
-        return value
-
-    return split
+def _split(value: object) -> object:
+    return tuple(filter(None, re.split(r"[,\s]+", value))) if isinstance(value, str) else value
 
 
 def _not_empty(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -134,20 +125,17 @@ def _topic(name: str) -> str:
     return name
 
 
-def _pattern(regex: str) -> str:
-    try:
-        require_portable(whole(regex))
-    except ConfigError as error:
-        raise ValueError(str(error)) from error
-    return regex
+def _accepted_by(check: Callable[[str], object]) -> AfterValidator:
+    """A text that the check does not refuse by a ConfigError."""
 
+    def validate(text: str) -> str:
+        try:
+            check(text)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        return text
 
-def _target(pattern: str) -> str:
-    try:
-        of_shell([pattern])
-    except ConfigError as error:
-        raise ValueError(str(error)) from error
-    return pattern
+    return AfterValidator(validate)
 
 
 def _server(server: str) -> str:
@@ -158,7 +146,7 @@ def _server(server: str) -> str:
 
 
 def _decode_table(value: object) -> object:
-    """Decodes a table that the environment or a flag gives as text, which is JSON."""
+    """Decodes a table that the environment or a flag gives as JSON."""
     if not isinstance(value, str):
         return value
     try:
@@ -169,7 +157,7 @@ def _decode_table(value: object) -> object:
 
 
 def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Joins dotted names: TOML parses an unquoted a.b.c = 1 as nested tables."""
+    """Joins dotted names, because TOML reads an unquoted a.b.c = 1 as nested tables."""
     flat: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):
@@ -180,7 +168,7 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def topic_tables(value: object) -> object:
-    """Joins the names of tables by topic: TOML parses an unquoted [timer.topic.orders.delayed] as
+    """Joins the names of topics, because TOML reads an unquoted [timer.topic.orders.delayed] as
     nested tables.
     """
     value = _decode_table(value)
@@ -232,20 +220,14 @@ Millis = Annotated[int, BeforeValidator(_millis)]
 Size = Annotated[int, BeforeValidator(_size)]
 SizeOrShare = Annotated[Share, BeforeValidator(_share), PlainSerializer(str, return_type=str)]
 TopicName = Annotated[str, AfterValidator(_topic)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_split(r",\s"))]
-Topics = Annotated[tuple[TopicName, ...], BeforeValidator(_split(r",\s"))]
-TopicPattern = Annotated[str, AfterValidator(_pattern)]
-TargetPatterns = Annotated[
-    tuple[Annotated[str, AfterValidator(_target)], ...], BeforeValidator(_split(r",\s"))
-]
-Servers = Annotated[
-    tuple[Annotated[str, AfterValidator(_server)], ...],
-    BeforeValidator(_split(r",\s")),
-    AfterValidator(_not_empty),
-]
-Durations = Annotated[
-    tuple[Duration, ...], BeforeValidator(_split(r",\s")), AfterValidator(_not_empty)
-]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
+Topics = Annotated[tuple[TopicName, ...], BeforeValidator(_split)]
+TopicPattern = Annotated[str, _accepted_by(lambda regex: require_portable(whole(regex)))]
+_Target = Annotated[str, _accepted_by(lambda pattern: of_shell([pattern]))]
+TargetPatterns = Annotated[tuple[_Target, ...], BeforeValidator(_split)]
+_Server = Annotated[str, AfterValidator(_server)]
+Servers = Annotated[tuple[_Server, ...], BeforeValidator(_split), AfterValidator(_not_empty)]
+Durations = Annotated[tuple[Duration, ...], BeforeValidator(_split), AfterValidator(_not_empty)]
 TopicTable = Annotated[dict[TopicName, TopicName], BeforeValidator(_decode_table)]
 Options = Annotated[
     dict[str, bool | int | float | str | SecretStr],
