@@ -31,8 +31,8 @@ class SimulatedLogReader(LogReader):
 
     def __init__(self, shard: Shard) -> None:  # without a network
         self._stopping, self._waits, self._committed = None, Waits(), True
-        self.deadline = None
-        self._requests: Any = SimpleNamespace(fetch=self._answers, list_offsets=self._list_offsets)
+        self._topics, self.deadline = [TOPIC], None
+        self._connected: Any = SimpleNamespace(fetch=self._answers, list_offsets=self._list_offsets)
         self._shard = shard
         self.ends: Marks = {}
 

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 import structlog
 from kafka import KafkaAdminClient
-from kafka.admin import ConfigResource, OffsetSpec
+from kafka.admin import ConfigResource
 from kafka.errors import (
     InvalidTopicError,
     KafkaError,
@@ -23,13 +23,14 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
-from kafka.protocol.consumer import IsolationLevel
-from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.clients import ClientSettings, close
 from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.log.ends import EARLIEST, LATEST
+from duewheel.kafka.log.leader_requests import partition_name
+from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topic_requirements import (
     TopicFinding,
     TopicPlan,
@@ -54,7 +55,7 @@ log = structlog.get_logger(__name__)
 
 
 class KafkaAdmin:
-    """Administers topics. One connection, opened by the first call.
+    """Administers topics. Connections are opened by the first call that needs them.
 
     Not thread-safe. Every call has a deadline and raises KafkaUnavailable, naming the address,
     when it passes.
@@ -84,6 +85,8 @@ class KafkaAdmin:
         self._deadline_s = deadline_s
         self._stopping = stopping
         self._client: KafkaAdminClient | None = None
+        self._log: LogReader | None = None
+        self._log_topics: Sequence[str] = ()  # of which it has the metadata
 
     def __enter__(self) -> Self:
         return self
@@ -92,10 +95,12 @@ class KafkaAdmin:
         self.close()
 
     def close(self) -> None:
-        """Drop the connection; the next call opens another one."""
+        """Drop the connections; the next call opens others."""
         client, self._client = self._client, None
         if client is not None:
             close(client)
+        if self._log is not None:
+            self._log.close()
 
     def topic_names(self) -> list[str]:
         """All topics of the cluster that this user may describe."""
@@ -113,15 +118,15 @@ class KafkaAdmin:
 
     def log_start_offsets(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
         """Returns the log start of each partition of existing topics."""
-        return self._offsets(topics, OffsetSpec.EARLIEST)
+        return self._offsets(topics, EARLIEST)
 
     def end_offsets(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
         """The offset of the next record, committed or not, by partition."""
-        return self._offsets(topics, OffsetSpec.LATEST)
+        return self._offsets(topics, LATEST)
 
     def stable_offsets(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
         """The last stable offset of each partition: an open transaction may begin there."""
-        return self._offsets(topics, OffsetSpec.LATEST, committed=True)
+        return self._offsets(topics, LATEST, committed=True)
 
     def offsets_at(self, topics: Sequence[str], time_ms: int) -> dict[TopicPartition, int]:
         """The first offset whose timestamp is `time_ms` or later, by partition; partitions without
@@ -443,20 +448,23 @@ class KafkaAdmin:
         }
 
     def _offsets(
-        self, topics: Sequence[str], spec: int, *, committed: bool = False
+        self, topics: Sequence[str], time: int, *, committed: bool = False
     ) -> dict[TopicPartition, int]:
-        wanted = {
-            KafkaPartition(topic, partition): spec
-            for topic, count in self.describe_partitions(topics).items()
-            for partition in range(count)
-        }
-        if not wanted:
-            return {}
-        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        found = self._call(
-            "ask for offsets", lambda c: c.list_partition_offsets(wanted, isolation_level=level)
-        )
-        return {(p.topic, p.partition): int(answer.offset) for p, answer in found.items()}
+        counts = self.describe_partitions(topics)
+        wanted = [(topic, number) for topic, count in counts.items() for number in range(count)]
+        if self._log is None or list(counts) != self._log_topics:
+            # Kafka's client asks again and again for topics that have been deleted.
+            if self._log is not None:
+                self._log.close()
+            self._log, self._log_topics = LogReader(self._settings, list(counts)), list(counts)
+        self._log.deadline = Deadline(self._deadline_s, self._stopping)
+        found = self._log.present(wanted, time, committed=committed)
+        silent = ", ".join(partition_name(each) for each in wanted if each not in found)
+        if silent:
+            raise KafkaUnavailable(
+                f"Kafka at {self._settings.address}: ask for offsets: no leader of {silent} answers"
+            )
+        return found
 
     def _call(self, what: str, call: Callable[[KafkaAdminClient], T]) -> T:
         deadline = Deadline(self._deadline_s, self._stopping)

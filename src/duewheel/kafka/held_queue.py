@@ -21,16 +21,13 @@ from itertools import chain
 
 import numpy as np
 import structlog
-from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.held_copies import Held, batch_of, key_of, named, partition_of, value_of
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.log.ends import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record
-from duewheel.kafka.state_topic import ends_of
 from duewheel.kafka.topic_requirements import FRAME_BYTES
 from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.hashing import source_names
@@ -119,23 +116,20 @@ class Bounds:
 
 
 def moved(
-    settings: ClientSettings,
-    admin: KafkaAdminClient,
+    reader: LogReader,
     where: TopicPartition,
     progress: Progress,
     free: Collection[Place],
     bounds: Bounds,
-    deadline: Deadline,
 ) -> Moved:
     """The oldest copies for open partitions, as many as one transaction takes.
 
     Args:
-        settings, admin: of the cluster.
+        reader: of committed records.
         where: the shard's partition of the state topic.
         progress: of the shard; `held` has the copies that wait.
         free: the timer partitions in `held` that are open.
         bounds: how much is moved at once.
-        deadline: for the call.
 
     Raises:
         KafkaUnavailable: no answer in time.
@@ -143,13 +137,12 @@ def moved(
     held = progress.held
     if not free:
         return Moved(held=held)
-    stable, end = ends_of(settings, admin, where, deadline)
-    place = where.topic, where.partition
+    stable = reader.offsets([where], LATEST)
+    end = reader.offsets([where], LATEST, committed=False)
     start = min(held[place].start_offset for place in free)
-    with LogReader(settings, [where.topic], deadline=deadline) as reader:
-        parts = reader.records({place: (start, stable)}, _FETCH_BYTES)
-        records = chain.from_iterable(records for records, _ in parts)
-        return taken_batches(records, progress, free, bounds, all_seen=stable == end)
+    parts = reader.records({where: (start, stable[where])}, _FETCH_BYTES)
+    records = chain.from_iterable(records for records, _ in parts)
+    return taken_batches(records, progress, free, bounds, all_seen=stable == end)
 
 
 def taken_batches(

@@ -68,13 +68,13 @@ from duewheel.kafka.held_queue import (
     moved,
     split,
 )
+from duewheel.kafka.log.ends import LATEST
+from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.state_topic import (
     StateRecord,
     broker_now_ms,
-    ends_of,
     last_write_ms,
-    log_ends,
     newest_record,
     place_of,
 )
@@ -225,6 +225,7 @@ class KafkaPublisher:
             self._settings, transactional_id, self._limits, stopping
         )
         self._admin: KafkaAdminClient | None = None
+        self._log = LogReader(self._settings, [state_topic])
         self._was_started = False
         self._last_read: StateRecord | None = None  # of the progress
         self._stamp: Stamp | None = None  # of the last commit that has one
@@ -345,8 +346,11 @@ class KafkaPublisher:
         """
         if self._admin is None:
             raise KafkaUnavailable("the publisher is not started")
-        deadline = Deadline(self._limits.quiet_s, self._stopping)
-        return log_ends(self._settings, self._admin, partitions, deadline)
+        return self._log_ends(partitions, Deadline(self._limits.quiet_s, self._stopping))
+
+    def _log_ends(self, partitions: Sequence[Place], deadline: Deadline) -> Mapping[Place, int]:
+        self._log.deadline = deadline
+        return self._log.present(partitions, LATEST, committed=False)
 
     def prepare(self, deliveries: Deliveries) -> Prepared:
         """See Publisher."""
@@ -460,6 +464,7 @@ class KafkaPublisher:
         admin, self._admin = self._admin, None
         if admin is not None:
             close(admin)
+        self._log.close()
         self._catalog.forget()
 
     def _require_topics(self, admin: KafkaAdminClient, deadline: Deadline) -> None:
@@ -503,7 +508,8 @@ class KafkaPublisher:
             moves, closed = self._moved(admin, parts, returning, progress, deadline)
 
         def end() -> int:
-            return ends_of(self._settings, admin, self._state_partition, deadline)[1]
+            where, self._log.deadline = self._state_partition, deadline
+            return self._log.offsets([where], LATEST, committed=False)[where]
 
         batches = split(parts, closed, moves.held, progress.topic_ids, end)
         parts = [*moves.parts, *batches.now]
@@ -532,12 +538,12 @@ class KafkaPublisher:
         targets = self._catalog.resolve(admin, {topic for topic, _ in partitions}, deadline)
 
         def ends(partitions: Sequence[Place]) -> Mapping[Place, int]:
-            return log_ends(self._settings, admin, partitions, deadline)
+            return self._log_ends(partitions, deadline)
 
         closed = closed_to_copies(partitions, targets, progress, ends)
-        bounds, where = Bounds.beside(parts, self._moves_max), self._state_partition
+        bounds, self._log.deadline = Bounds.beside(parts, self._moves_max), deadline
         free = progress.held.keys() - closed
-        return moved(self._settings, admin, where, progress, free, bounds, deadline), closed
+        return moved(self._log, self._state_partition, progress, free, bounds), closed
 
     def _require_acknowledged(
         self, parts: Sequence[Part], outcomes: list[internals.Outcome]

@@ -17,14 +17,10 @@ deadline bounds the time without headway. Records beyond the end are not read, s
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kafka import KafkaAdminClient, KafkaProducer
-from kafka.admin import OffsetSpec
-from kafka.errors import KafkaError
-from kafka.protocol.consumer import IsolationLevel
+from kafka import KafkaProducer
 from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.held_copies import HELD_PREFIX
@@ -120,24 +116,6 @@ def last_write_ms(
         return found[key].timestamp_ms if key in found else 0
 
 
-def ends_of(
-    settings: ClientSettings, admin: KafkaAdminClient, place: TopicPartition, deadline: Deadline
-) -> tuple[int, int]:
-    """The stable end of a partition, and its end with open transactions included.
-
-    Raises:
-        KafkaUnavailable: no answer in time.
-    """
-    return settings.call(
-        deadline,
-        f"ask for the ends of {place.topic}",
-        lambda: (
-            _offset(admin, place, OffsetSpec.LATEST, committed=True),
-            _offset(admin, place, OffsetSpec.LATEST),
-        ),
-    )
-
-
 def broker_now_ms(settings: ClientSettings, partition: TopicPartition, deadline: Deadline) -> int:
     """The brokers' clock: the timestamp of a record that is written for that alone.
 
@@ -162,45 +140,6 @@ def broker_now_ms(settings: ClientSettings, partition: TopicPartition, deadline:
         )
     finally:
         close(producer)
-
-
-def log_ends(
-    settings: ClientSettings,
-    admin: KafkaAdminClient,
-    partitions: Sequence[Place],
-    deadline: Deadline,
-) -> dict[Place, int]:
-    """The end of each partition, open transactions included; left out without an answer.
-
-    Raises:
-        KafkaUnavailable: there was no answer at all in time.
-    """
-
-    def ask(partitions: Sequence[Place]) -> dict[Place, int]:
-        wanted = {TopicPartition(*place): OffsetSpec.LATEST for place in partitions}
-        level = IsolationLevel.READ_UNCOMMITTED
-        found = admin.list_partition_offsets(wanted, isolation_level=level)
-        return {(p.topic, p.partition): int(end.offset) for p, end in found.items()}
-
-    def ask_each() -> dict[Place, int]:
-        try:
-            return ask(partitions)
-        except KafkaError:  # a partition that is missing, or has no leader, fails the whole request
-            ends: dict[Place, int] = {}
-            for place in partitions:
-                with contextlib.suppress(KafkaError):
-                    ends |= ask([place])
-            return ends
-
-    return settings.call(deadline, "ask for the ends of timer partitions", ask_each)
-
-
-def _offset(
-    admin: KafkaAdminClient, partition: TopicPartition, spec: OffsetSpec, *, committed: bool = False
-) -> int:
-    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-    found = admin.list_partition_offsets({partition: spec}, isolation_level=level)
-    return int(found[partition].offset)
 
 
 def _starts(start: int, end: int, search_steps: Sequence[int]) -> Iterator[int]:

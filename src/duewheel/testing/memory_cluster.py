@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -341,8 +341,11 @@ class MemoryLeaders(LeaderRequests):
             return returned.value
         raise AssertionError("a coroutine without an await has ended")
 
-    async def refresh_metadata(self) -> None:
+    def set_topics(self, topics: Iterable[str]) -> None:
         """See LeaderRequests: every topic exists."""
+
+    async def refresh_metadata(self) -> None:
+        """See LeaderRequests."""
 
     def request_metadata(self) -> None:
         """See LeaderRequests."""

@@ -33,8 +33,8 @@ class Answering(LogReader):
     def __init__(self, fetches: list[Any], starts: list[int]) -> None:
         self.fetches, self.starts = fetches, starts
         self._stopping, self._waits, self._committed = None, simulated_waits(), True
-        self.deadline = None
-        self._requests: Any = SimpleNamespace(
+        self._topics, self.deadline = ["timers"], None
+        self._connected: Any = SimpleNamespace(
             fetch=self._answer,
             list_offsets=self._list_offsets,
             is_throttled=lambda: bool(self.delays_ms and self.delays_ms.pop(0)),

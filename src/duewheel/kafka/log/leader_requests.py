@@ -99,8 +99,13 @@ class LeaderRequests:
         )
         # Otherwise a metadata request would create a deleted topic again, on most clusters.
         client.cluster.config["allow_auto_create_topics"] = False
-        client.cluster.set_topics(list(topics))
-        return cls(client)
+        requests = cls(client)
+        requests.set_topics(topics)
+        return requests
+
+    def set_topics(self, topics: Iterable[str]) -> None:
+        """Changes the topics of the metadata, which is then to be read."""
+        self._client.cluster.set_topics(list(topics))
 
     def run(self, call: Callable[..., Any], *args: Any) -> Any:
         """The result of a coroutine. Each request in it has kafka-python's time-out."""

@@ -7,6 +7,11 @@ consumer's work:
 - It sends requests to the leader of each partition (leader_requests.py); after an error it reads
   the metadata again.
 - Where retention has deleted the next offset, it continues at the log's start.
+- An end is the last stable offset, unless `committed` is False.
+- A partition that is missing, or has no leader, is waited for; `missing_ok` and `present` leave it
+  out. `existing` refuses a missing topic.
+- The first call connects. A call that fails closes the connections, and the next one opens others:
+  after its deadline the failed one may still run in them.
 
 Not thread-safe: one reader, one thread.
 """
@@ -69,26 +74,23 @@ class LogReader:
     def __init__(
         self,
         settings: ClientSettings,
-        topics: Sequence[str],
+        topics: Sequence[str] = (),
         stopping: threading.Event | None = None,
         waits: Waits = _WAITS,
         *,
         committed: bool = True,
         deadline: Deadline | None = None,
     ) -> None:
-        """
+        """Connects nothing.
+
         Args:
             settings: of the cluster.
-            topics: that may be read.
+            topics: of `partitions`; those of other partitions are added once they are asked for.
             stopping: once set, no call waits more than STOP_GRACE_S (deadline.py) for Kafka. With
                 an event each call to Kafka costs a thread; Spark stops its tasks without one.
             waits: for retries.
             committed: records of open and aborted transactions are left out.
             deadline: see the class; in the place of `stopping` and of those of `waits`.
-
-        Raises:
-            KafkaUnavailable: no broker answers.
-            ConfigError: the settings do not fit.
         """
         self._settings = settings
         self._topics = list(topics)
@@ -96,13 +98,7 @@ class LogReader:
         self._waits = waits
         self._committed = committed
         self.deadline = deadline
-        deadline = self._deadline()
-        self._requests = LeaderRequests.connect(settings, self._topics, deadline)
-        try:
-            self._read_metadata(deadline)
-        except DuewheelError:
-            self.close()
-            raise
+        self._connected: LeaderRequests | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -111,8 +107,10 @@ class LogReader:
         self.close()
 
     def close(self) -> None:
-        """Close all connections."""
-        self._requests.close()
+        """Close all connections; another call opens others."""
+        connected, self._connected = self._connected, None
+        if connected is not None:
+            connected.close()
 
     def partitions(self) -> list[TopicPartition]:
         """All partitions of the topics, as the metadata has them now."""
@@ -164,13 +162,10 @@ class LogReader:
             ConfigError: the rights do not suffice.
         """
         missing = list(partitions)
-        committed = self._committed if committed is None else committed
         offsets: dict[TopicPartition, int] = {}
         deadline = self._deadline()
         while missing:
-            answers = self._run(
-                "read the offsets", self._requests.list_offsets, missing, time, committed
-            )
+            answers = self._answers_of(missing, time, committed)
             failures = []
             for partition, answer in answers.items():
                 if not isinstance(answer, Exception):
@@ -182,6 +177,24 @@ class LogReader:
                     failures.append(answer)
             missing = [each for each in missing if each not in offsets]
             self._retry_before(deadline, failures)
+        return offsets
+
+    def present(
+        self, partitions: Iterable[TopicPartition], time: int, *, committed: bool | None = None
+    ) -> dict[TopicPartition, int]:
+        """As `offsets`, without the partitions that do not answer now: those that are missing, have
+        no leader, or may not be described.
+
+        Raises:
+            KafkaUnavailable: no broker answers in time.
+        """
+        offsets: dict[TopicPartition, int] = {}
+        for attempt in range(2):
+            left = [each for each in partitions if each not in offsets]
+            if left and attempt:  # a leader may have moved
+                self._read_metadata(self._deadline())
+            answers = self._answers_of(left, time, committed) if left else {}
+            offsets |= {p: each for p, each in answers.items() if not isinstance(each, Exception)}
         return offsets
 
     def offsets_at(self, time_ms: int) -> dict[TopicPartition, int]:
@@ -262,6 +275,21 @@ class LogReader:
         self._retry_before(self._deadline(), failures)
         return chain.from_iterable(map(records_of, part))
 
+    def _answers_of(
+        self, partitions: Sequence[TopicPartition], time: int, committed: bool | None
+    ) -> dict[TopicPartition, int | Exception]:
+        new = {topic for topic, _ in partitions}.difference(self._topics)
+        if new:
+            self._topics += sorted(new)
+            if self._connected is not None:
+                self._connected.set_topics(self._topics)
+                self._read_metadata(self._deadline())
+        committed = self._committed if committed is None else committed
+        answers: dict[TopicPartition, int | Exception] = self._run(
+            "read the offsets", self._requests.list_offsets, partitions, time, committed
+        )
+        return answers
+
     def _fetch(
         self, positions: dict[TopicPartition, int], bytes_max: int
     ) -> tuple[list[Fetched], list[TopicPartition], list[Exception]]:
@@ -302,13 +330,32 @@ class LogReader:
                 failures.append(errors.OffsetNotAvailableError(at))
         return failures
 
+    @property
+    def _requests(self) -> LeaderRequests:
+        """Connects, unless that was done.
+
+        Raises:
+            KafkaUnavailable: no broker answers.
+            ConfigError: the settings do not fit.
+        """
+        if self._connected is None:
+            deadline = self._deadline()
+            self._connected = LeaderRequests.connect(self._settings, self._topics, deadline)
+            self._read_metadata(deadline)
+        return self._connected
+
     def _read_metadata(self, deadline: Deadline) -> None:
+        refresh = self._requests.refresh_metadata
         while True:
             try:
-                self._run("read the metadata", self._requests.refresh_metadata)
+                self._attempt("read the metadata", refresh)
             except KafkaUnavailable:  # one broker; another one may answer the next attempt
                 if not deadline.remaining_s():
+                    self.close()
                     raise
+            except DuewheelError:
+                self.close()
+                raise
             else:
                 return
             self._waits.sleep(self._waits.retry_s)
@@ -338,10 +385,18 @@ class LogReader:
         Raises:
             KafkaUnavailable, ConfigError: as `ClientSettings.call`.
         """
+        try:
+            return self._attempt(what, call, *args)
+        except BaseException:
+            self.close()
+            raise
+
+    def _attempt(self, what: str, call: Callable[..., Any], *args: Any) -> Any:
+        run = partial(self._requests.run, call, *args)
         with self._settings.explained(what):
             if self._stopping is None and self.deadline is None:
-                return self._requests.run(call, *args)
-            return within(self._deadline(), what, partial(self._requests.run, call, *args))
+                return run()
+            return within(self._deadline(), what, run)
 
     def _deadline(self) -> Deadline:
         return self.deadline or Deadline(self._waits.stalled_s, self._stopping, self._waits.now_s)
