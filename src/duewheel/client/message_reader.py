@@ -18,8 +18,7 @@ from duewheel.client.handle import RecallHandle
 from duewheel.errors import InvalidTimer
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.log.ends import EARLIEST, LATEST
-from duewheel.kafka.log.reader import LogReader, Waits
+from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record, is_no_utf8
 from duewheel.schemas.header_names import REQUEST, Request
 
@@ -79,10 +78,8 @@ class MessageReader:
 
     def __init__(self, client: ClientSettings) -> None:
         """Connects nothing."""
-        self._client = client
         self._lock = threading.Lock()
-        self._reader: LogReader | None = None
-        self._topic = ""  # that it reads
+        self._reader = LogReader(client, committed=False)
 
     def read(self, handle: RecallHandle) -> Message:
         """The message of a timer. Blocks until Kafka has answered.
@@ -91,42 +88,21 @@ class MessageReader:
             InvalidTimer: the record is no longer there, or is another timer's.
             KafkaUnavailable: no answer in time.
         """
-        deadline = Deadline(_DEADLINE_S)
         with self._lock:
-            try:
-                reader = self._reader_of(handle.timer_topic)
-                record = self._client.call(
-                    deadline, f"read {handle.place}", lambda: _record(reader, handle)
-                )
-            except BaseException:
-                self._drop()
-                raise
+            self._reader.deadline = Deadline(_DEADLINE_S)
+            record = _record(self._reader, handle)
         _require_same(record, handle)
         return Message(_raw(record.key), _raw(record.value), _kept(record, handle))
 
     def close(self) -> None:
-        """Drop the client."""
+        """Drop the connections."""
         with self._lock:
-            self._drop()
-
-    def _reader_of(self, topic: str) -> LogReader:
-        if self._reader is None or self._topic != topic:
-            self._drop()
-            waits = Waits(stalled_s=_DEADLINE_S)
-            self._reader = LogReader(self._client, [topic], waits=waits, committed=False)
-            self._topic = topic
-        return self._reader
-
-    def _drop(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.close()
+            self._reader.close()
 
 
 def _record(reader: LogReader, handle: RecallHandle) -> Record:
     where = handle.timer_topic, handle.partition
-    (start,) = reader.offsets([where], EARLIEST).values()
-    (end,) = reader.offsets([where], LATEST).values()
+    ((start, end),) = reader.bounds(partitions=[where]).values()
     if not start <= handle.offset < end:
         raise _not_in_kafka(handle, f"the topic has offsets {start} to {end - 1} there")
     for records, reached in reader.records({where: (handle.offset, handle.offset + 1)}):

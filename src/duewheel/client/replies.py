@@ -167,22 +167,16 @@ class AnswerReader:
     # ---- the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        reader: LogReader | None = None
-        while self._await_request():
-            try:
-                if reader is None:
-                    reader = LogReader(self._client, [self._topic], waits=_WAITS)
-                positions = self._ends(reader)
-                self._begin()
-                while self._goes_on():
-                    self._take(reader.poll(positions, self._fetch_bytes))
-            except Exception as error:  # noqa: BLE001 - the futures must fail with it
-                self._fail(self._explained(error))
-                if reader is not None:
+        with LogReader(self._client, [self._topic], waits=_WAITS) as reader:
+            while self._await_request():
+                try:
+                    positions = self._ends(reader)
+                    self._begin()
+                    while self._goes_on():
+                        self._take(reader.poll(positions, self._fetch_bytes))
+                except Exception as error:  # noqa: BLE001 - the futures must fail with it
+                    self._fail(self._explained(error))
                     reader.close()
-                reader = None
-        if reader is not None:
-            reader.close()
 
     def _await_request(self) -> bool:
         """Wait for the first open request; False: closed."""

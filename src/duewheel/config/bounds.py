@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.config.instants import ms_up
 from duewheel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from duewheel.checkpoints.commit_and_close_pages import Marks
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,20 +11,18 @@ from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.progress import Progress
-from duewheel.errors import DuewheelError
 from duewheel.kafka.clients import ClientSettings, close, open_admin
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.log.ends import EARLIEST, LATEST
 from duewheel.kafka.log.reader import LogReader
-from duewheel.kafka.state_topic import StateRecord, read_records, search_record
+from duewheel.kafka.state_topic import read_records, search_record
 from duewheel.wheel.publisher_protocol import Seen
 
 _COORDINATOR_S = 3.0  # for its answer
 
 
 class KafkaProgressReader:
-    """The ProgressReader (wheel/publisher_protocol.py) of one shard. It keeps one client; a
-    call that fails drops it, and the next one opens another. It does not wait for open
+    """The ProgressReader (wheel/publisher_protocol.py) of one shard. It does not wait for open
     transactions.
     """
 
@@ -54,29 +52,25 @@ class KafkaProgressReader:
         self._transactional_id = transactional_id
         self._stopping = stopping
         self._deadline_s = deadline_s
-        self._reader: LogReader | None = None
-        self._end = 0
-        self._newest: StateRecord | None = None
+        self._reader = LogReader(settings, [place.topic])
+        self._end = 0  # up to which it has read
         self._seen: Seen | None = None
 
     def newest(self) -> Seen | None:
         """See ProgressReader."""
-        deadline = Deadline(self._deadline_s, self._stopping)
-        try:
-            if self._reader is None:
-                self._end, self._newest = 0, None
-                topics = [self._partition.topic]
-                self._reader = LogReader(self._settings, topics, deadline=deadline)
-            self._reader.deadline = deadline
-            found = self._poll(self._reader)
-        except DuewheelError:
-            self.close()
-            raise
-        if found is None:
-            return None
-        if self._seen is None or found is not self._newest:
-            self._newest = found
-            self._seen = Seen(Progress.decode(found.value), found.timestamp_ms)
+        reader, where = self._reader, self._partition
+        reader.deadline = Deadline(self._deadline_s, self._stopping)
+        # Asked each time: otherwise a broker that is down would look like no news.
+        (end,) = reader.offsets([where], LATEST).values()
+        if end != self._end:
+            if 0 < self._end < end:
+                found = read_records(reader, {where: (self._end, end)}).get(self._key)
+            else:  # the first call, or a topic that was recreated
+                (first,) = reader.offsets([where], EARLIEST).values()
+                found, self._seen = search_record(reader, where, self._key, (first, end)), None
+            if found is not None:
+                self._seen = Seen(Progress.decode(found.value), found.timestamp_ms)
+            self._end = end
         return self._seen
 
     def require_coordinator(self) -> None:
@@ -94,24 +88,9 @@ class KafkaProgressReader:
         finally:
             close(admin)
 
-    def _poll(self, reader: LogReader) -> StateRecord | None:
-        """Read the end each time: otherwise a broker that is down would look like no news."""
-        where = self._partition
-        (end,) = reader.offsets([where], LATEST).values()
-        before, self._end = self._end, end
-        if end == before:
-            return self._newest
-        if 0 < before < end:
-            return read_records(reader, {where: (before, end)}).get(self._key, self._newest)
-        # The first call, or a topic that was recreated.
-        (first,) = reader.offsets([where], EARLIEST).values()
-        return search_record(reader, where, self._key, (first, end))
-
     def close(self) -> None:
-        """Drop the client."""
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.close()
+        """Drop the connections."""
+        self._reader.close()
 
 
 def _ask_coordinator(admin: KafkaAdminClient, transactional_id: str) -> None:

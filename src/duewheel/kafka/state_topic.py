@@ -26,7 +26,7 @@ from kafka.structs import TopicPartition
 from duewheel.checkpoints.held_copies import HELD_PREFIX
 from duewheel.kafka.clients import ClientSettings, close
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.log.ends import EARLIEST, LATEST
+from duewheel.kafka.log.ends import LATEST
 from duewheel.kafka.log.reader import INIT_MAKES_IT, LogReader
 from duewheel.schemas.batches import TopicPartition as Place
 
@@ -80,7 +80,7 @@ def newest_record(
         KafkaUnavailable: no headway in time.
     """
     with LogReader(settings, [place.topic], deadline=deadline) as reader:
-        bounds = _bounds(reader, [tuple(place)], past_open=past_open)
+        bounds = reader.bounds(partitions=[place], committed=not past_open)
         return search_record(reader, place, key, bounds[place], search_steps)
 
 
@@ -93,8 +93,8 @@ def newest_records(
     The arguments and the errors are those of `newest_record`; ConfigError: there is no such topic.
     """
     with LogReader(settings, [topic], deadline=deadline) as reader:
-        bounds = _bounds(reader, reader.existing(hint=INIT_MAKES_IT), past_open=past_open)
-        return read_records(reader, bounds)
+        reader.existing(hint=INIT_MAKES_IT)
+        return read_records(reader, reader.bounds(committed=not past_open))
 
 
 def last_write_ms(
@@ -148,15 +148,6 @@ def _starts(start: int, end: int, search_steps: Sequence[int]) -> Iterator[int]:
         if end - step > start:
             yield end - step
     yield start
-
-
-def _bounds(
-    reader: LogReader, partitions: Sequence[Place], *, past_open: bool
-) -> dict[Place, tuple[int, int]]:
-    """Start and end of each partition."""
-    starts = reader.offsets(partitions, EARLIEST)
-    ends = reader.offsets(partitions, LATEST, committed=not past_open)
-    return {place: (starts[place], end) for place, end in ends.items()}
 
 
 def search_record(

@@ -17,11 +17,9 @@ from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
 from duewheel.config.bounds import BEGINNING, Bound
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError
-from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.log.reader import LogReader
+from duewheel.kafka.log.reader import INIT_MAKES_IT, LogReader, Waits
 from duewheel.kafka.state_topic import newest_record, place_of
 from duewheel.ops.listed_timers import octets_shown
 from duewheel.ops.topic_pages import BEFORE_ALL, Place, place_before, ranges_behind
@@ -50,7 +48,6 @@ class DeadLetterReader:
     client: ClientSettings
     topic_id: str
     _settings: Settings
-    _admin: KafkaAdmin
     _records: LogReader
     _chunk_records: int
 
@@ -62,11 +59,7 @@ class DeadLetterReader:
 
     def bounds(self, since: Bound = BEGINNING) -> dict[int, tuple[int, int]]:
         """Returns the first offset to read and the end offset, by partition."""
-        topics = [self._settings.dead_letter_topic]
-        starts = self._admin.log_start_offsets(topics)
-        ends = self._admin.stable_offsets(topics)
-        firsts = since.offsets(ends, lambda time_ms: self._admin.offsets_at(topics, time_ms))
-        return {p[1]: (max(starts[p], firsts[p]), end) for p, end in sorted(ends.items())}
+        return {number: each for (_, number), each in self._records.bounds(since).items()}
 
     def read(self, partition: int, start: int, end: int) -> Iterator[tuple[list[DeadLetter], int]]:
         """Reads the dead letters of a partition from `start` up to `end`, in chunks.
@@ -100,16 +93,9 @@ def dead_letter_reader(
     """
     topic = settings.dead_letter_topic
     client = ClientSettings(settings.kafka.client_options("consumer"))
-    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
-        topic_ids = admin.topic_ids([topic])
-        if topic not in topic_ids:
-            raise ConfigError(
-                f"Kafka at {settings.kafka.servers} has no topic {topic!r}: "
-                "`duewheel init` creates it"
-            )
-        with LogReader(client, [topic]) as records:
-            topic_id = str(topic_ids[topic])
-            yield DeadLetterReader(client, topic_id, settings, admin, records, chunk_records)
+    with LogReader(client, [topic], waits=Waits(stalled_s=_DEADLINE_S)) as records:
+        records.existing(hint=INIT_MAKES_IT)
+        yield DeadLetterReader(client, records.topic_id(), settings, records, chunk_records)
 
 
 def list_letters(

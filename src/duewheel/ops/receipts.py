@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +16,13 @@ import numpy as np
 import pyarrow.compute
 
 from duewheel.api.receipts import DeliveryReceipt, ReceiptList
+from duewheel.config.bounds import Bound
 from duewheel.config.instants import epoch_ms, parse_instant
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.log.columns import committed_records, rows_of
-from duewheel.kafka.log.reader import LogReader
+from duewheel.kafka.log.reader import INIT_MAKES_IT, LogReader, Waits
 from duewheel.ops.topic_pages import place_before, ranges_behind
 from duewheel.schemas.arrays import Bool
 from duewheel.schemas.columns import constant, filled
@@ -33,6 +32,7 @@ from duewheel.schemas.wire.kafka_records import KafkaRecords
 _pc: Any = pyarrow.compute
 
 _FETCH_BYTES = 1 << 20
+_WAITS = Waits(stalled_s=30.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,10 @@ def page_of_receipts(
     after = place_before(page)
     end_s, rows = time.monotonic() + within_s, list[DeliveryReceipt]()
     client = ClientSettings(settings.kafka.client_options("consumer"))
-    with (
-        KafkaAdmin(settings.kafka.client_options("admin")) as admin,
-        closing(LogReader(client, [topic])) as reader,
-    ):
-        bounds = _bounds(settings, admin, topic, wanted)
+    with LogReader(client, [topic], waits=_WAITS) as reader:
+        reader.existing(hint=INIT_MAKES_IT)
+        found = reader.bounds(_time(wanted.since_ms), _time(wanted.until_ms))
+        bounds = {number: each for (_, number), each in found.items()}
         for number, start, end in ranges_behind(after, bounds):
             ranges = {(topic, number): (start, end)}
             for part in reader.read(ranges, _FETCH_BYTES):
@@ -108,26 +107,8 @@ def _topic(settings: Settings) -> str:
     return topic
 
 
-def _bounds(
-    settings: Settings, admin: KafkaAdmin, topic: str, wanted: ReceiptFilter
-) -> dict[int, tuple[int, int]]:
-    """Returns the first offset to read and the end offset, by partition.
-
-    Raises:
-        ConfigError: there is no such topic.
-    """
-    if not admin.describe_partitions([topic]):
-        raise ConfigError(
-            f"Kafka at {settings.kafka.servers} has no topic {topic!r}: `duewheel init` creates it"
-        )
-    firsts, ends = admin.log_start_offsets([topic]), admin.stable_offsets([topic])
-    if wanted.since_ms is not None:
-        at = admin.offsets_at([topic], wanted.since_ms)
-        firsts = {place: max(first, at.get(place, ends[place])) for place, first in firsts.items()}
-    if wanted.until_ms is not None:
-        at = admin.offsets_at([topic], wanted.until_ms)
-        ends = {place: min(end, at.get(place, end)) for place, end in ends.items()}
-    return {place[1]: (firsts[place], end) for place, end in sorted(ends.items())}
+def _time(time_ms: int | None) -> Bound | None:
+    return None if time_ms is None else Bound(time_ms=time_ms)
 
 
 def matching(records: KafkaRecords, wanted: ReceiptFilter) -> Iterator[tuple[int, Receipt]]:

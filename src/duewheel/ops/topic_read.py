@@ -10,16 +10,13 @@ from duewheel.api.records import ReadRecord
 from duewheel.config.bounds import Bound
 from duewheel.config.settings import Settings
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.log.ends import EARLIEST, LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record, shown
 from duewheel.ops.listed_timers import key_shown
 from duewheel.ops.timer_lines import CopiedHeader, CopiedLine, CopiedRecord
-from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.header_names import DUE_MS
 
 _DIGITS_MAX = 20
-_Offsets = dict[TopicPartition, int]
 
 
 def records_of(
@@ -37,14 +34,11 @@ def records_of(
         ConfigError: there is no such topic.
         KafkaUnavailable: no answer in time.
     """
-    with _opened(settings, topic) as (reader, starts, ends):
-        at = ends
-        if since is not None:
-            firsts = since.offsets(ends, reader.offsets_at)
-            at = {place: max(starts[place], first) for place, first in firsts.items()}
-        bounds = {place: (first, ends[place]) for place, first in at.items()}
-        for records, _ in reader.records(bounds):
+    with _opened(settings, topic) as reader:
+        bounds = reader.bounds(since)
+        for records, _ in reader.records(bounds if since else {}):
             yield from _rows(records)
+        ends = {place: end for place, (_, end) in bounds.items()}
         while follow:
             ends = dict.fromkeys(reader.partitions(), 0) | ends  # with added partitions
             yield from _rows(reader.poll(ends))
@@ -61,8 +55,8 @@ def lines_to_send(settings: Settings, topic: str) -> Iterator[CopiedLine]:
         ConfigError: there is no such topic.
         KafkaUnavailable: no answer in time.
     """
-    with _opened(settings, topic) as (reader, starts, ends):
-        bounds = {place: (start, ends[place]) for place, start in starts.items()}
+    with _opened(settings, topic) as reader:
+        bounds = reader.bounds()
         newest: dict[tuple[int, bytes | None], int] = {}
         for records, _ in reader.records(bounds):
             newest.update({(each.partition, each.key): each.offset for each in records})
@@ -74,12 +68,10 @@ def lines_to_send(settings: Settings, topic: str) -> Iterator[CopiedLine]:
 
 
 @contextmanager
-def _opened(settings: Settings, topic: str) -> Iterator[tuple[LogReader, _Offsets, _Offsets]]:
-    """Yields a reader of the topic, and the present start and end of each of its partitions."""
-    client = ClientSettings(settings.kafka.client_options("consumer"))
-    with LogReader(client, [topic]) as reader:
-        places = reader.existing()
-        yield reader, reader.offsets(places, EARLIEST), reader.offsets(places, LATEST)
+def _opened(settings: Settings, topic: str) -> Iterator[LogReader]:
+    with LogReader(ClientSettings(settings.kafka.client_options("consumer")), [topic]) as reader:
+        reader.existing()
+        yield reader
 
 
 def _copy(record: Record, partitions: int) -> CopiedRecord:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka.errors import NodeNotReadyError, OffsetOutOfRangeError
+from kafka.errors import (
+    NodeNotReadyError,
+    NotLeaderForPartitionError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
 from tests.harness.record_batches import batch, plain
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
+from duewheel.config.bounds import Bound
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.log.ends import EARLIEST
-from duewheel.kafka.log.leader_requests import Fetched
+from duewheel.kafka.deadline import DeadlineExceeded
+from duewheel.kafka.log.ends import EARLIEST, LATEST
+from duewheel.kafka.log.leader_requests import Fetched, LeaderRequests
 from duewheel.kafka.log.reader import LogReader, Waits
 from duewheel.schemas.batches import TopicPartition
 
@@ -30,20 +37,29 @@ class Answering(LogReader):
         delays_ms: by which the client is throttled, each time that it is asked.
     """
 
-    def __init__(self, fetches: list[Any], starts: list[int]) -> None:
+    def __init__(
+        self,
+        fetches: list[Any],
+        starts: list[int],
+        offsets: Callable[[list[TopicPartition], int, bool], dict[Any, Any]] | None = None,
+    ) -> None:
         self.fetches, self.starts = fetches, starts
         self._stopping, self._waits, self._committed = None, simulated_waits(), True
-        self._topics, self.deadline = ["timers"], None
+        self._topics, self.deadline = ["deleted", "timers"], None
         self._connected: Any = SimpleNamespace(
             fetch=self._answer,
-            list_offsets=self._list_offsets,
+            list_offsets=offsets or self._list_offsets,
             is_throttled=lambda: bool(self.delays_ms and self.delays_ms.pop(0)),
             request_metadata=lambda: None,
+            refresh_metadata=lambda: None,
         )
         self._settings = ClientSettings({})
         self.delays_ms: list[int] = []
 
-    def _run(self, what: str, call: Callable[..., Any], *args: Any) -> Any:
+    def partitions(self) -> list[TopicPartition]:
+        return [TIMERS]
+
+    def _attempt(self, what: str, call: Callable[..., Any], *args: Any) -> Any:
         return call(*args)
 
     def _answer(self, positions: Marks, _: int, __: bool) -> dict[TopicPartition, Any]:
@@ -92,6 +108,76 @@ def test_a_new_leader_that_is_behind_with_the_retention_skips_nothing() -> None:
     """The old leader has refused the offset, and the new one would have it."""
     reader = Answering([OffsetOutOfRangeError(), fetched(2, 8)], starts=[1])
     assert read(reader, 2, 10) == [2]
+
+
+def test_present_ends_wait_for_no_partition() -> None:
+    """A leader that has moved is asked once more, by new metadata."""
+    moved, gone = ("timers", 1), ("deleted", 0)
+    unknown = UnknownTopicOrPartitionError()
+    rounds: list[dict[TopicPartition, Any]] = [
+        {TIMERS: 5, moved: NotLeaderForPartitionError(), gone: unknown},
+        {moved: 7, gone: unknown},
+    ]
+    asked: list[Sequence[TopicPartition]] = []
+
+    def answers(wanted: Sequence[TopicPartition], _: int, committed: bool) -> dict[Any, Any]:
+        assert not committed
+        asked.append(wanted)
+        return rounds.pop(0)
+
+    found = Answering([], [], answers).present([TIMERS, moved, gone], LATEST, committed=False)
+    assert found == {TIMERS: 5, moved: 7}
+    assert asked == [[TIMERS, moved, gone], [moved, gone]]
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "bounds"),
+    [
+        (None, None, (3, 9)),
+        (Bound(offset=1), Bound(offset=20), (3, 9)),
+        (Bound(time_ms=5_000), Bound(time_ms=6_000), (5, 6)),
+        (Bound(time_ms=8_000), None, (9, 9)),  # nothing is that new
+    ],
+)
+def test_bounds_lie_within_the_log(
+    since: Bound | None, until: Bound | None, bounds: tuple[int, int]
+) -> None:
+    at = {EARLIEST: 3, LATEST: 9, 5_000: 5, 6_000: 6, 8_000: -1}
+    reader = Answering([], [], lambda _, time, __: {TIMERS: at[time]})
+    assert reader.bounds(since, until) == {TIMERS: bounds}
+
+
+def test_a_call_that_fails_is_the_last_one_in_its_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After its deadline it may still run in them, and they serve one thread."""
+    made = list[SimpleNamespace]()
+
+    def connect(*_: object) -> Any:
+        answers = [None, {TIMERS: 4} if made else DeadlineExceeded("no answer")]
+
+        def run(*_: object) -> Any:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        own = SimpleNamespace(run=run, refresh_metadata=None, list_offsets=None, closed=0)
+        own.close = lambda: setattr(own, "closed", own.closed + 1)
+        made.append(own)
+        return own
+
+    monkeypatch.setattr(LeaderRequests, "connect", connect)
+    reader = LogReader(ClientSettings({}), ["timers"])
+    assert not made, "it connects when it is used"
+    with pytest.raises(KafkaUnavailable, match="no answer"):
+        reader.offsets([TIMERS], LATEST)
+    assert [each.closed for each in made] == [1]
+    assert reader.offsets([TIMERS], LATEST) == {TIMERS: 4}
+    assert [each.closed for each in made] == [1, 0]
+    reader.close()
+    reader.close()
+    assert [each.closed for each in made] == [1, 1]
 
 
 def test_a_throttled_client_is_not_taken_for_a_broker_that_is_away() -> None:

@@ -123,6 +123,10 @@ class LeaderRequests:
         """The numbers of a topic's partitions, as the metadata has them now."""
         return sorted(self._client.cluster.partitions_for_topic(topic) or ())
 
+    def topic_id(self, topic: str) -> str:
+        """Kafka's id of a topic that is in the metadata."""
+        return str(self._client.cluster.topic_id(topic))
+
     def require_authorized(self, topic: str) -> None:
         """Raises kafka-python's error if the metadata refuses to describe a topic."""
         if topic in self._client.cluster.unauthorized_topics:

@@ -31,11 +31,12 @@ from kafka import errors
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline, within
-from duewheel.kafka.log.ends import EARLIEST
+from duewheel.kafka.log.ends import EARLIEST, LATEST
 from duewheel.kafka.log.leader_requests import Fetched, LeaderRequests, partition_name
 from duewheel.kafka.log.records import Record, records_of
 
 if TYPE_CHECKING:  # the client has no numpy
+    from duewheel.config.bounds import Bound
     from duewheel.schemas.batches import OffsetRanges, TopicPartition
 
 INIT_MAKES_IT = ": `duewheel init` creates it"
@@ -120,6 +121,11 @@ class LogReader:
             for number in self._requests.partitions_of(topic)
         ]
 
+    def topic_id(self) -> str:
+        """Kafka's id of the reader's one topic, which exists; another one has another id."""
+        (topic,) = self._topics
+        return self._requests.topic_id(topic)
+
     def existing(self, kind: str = "topic", hint: str = "") -> list[TopicPartition]:
         """All partitions of the reader's one topic.
 
@@ -178,6 +184,32 @@ class LogReader:
             missing = [each for each in missing if each not in offsets]
             self._retry_before(deadline, failures)
         return offsets
+
+    def bounds(
+        self,
+        since: Bound | None = None,
+        until: Bound | None = None,
+        *,
+        partitions: Iterable[TopicPartition] | None = None,
+        committed: bool | None = None,
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """First offset and end of each partition, as they are now; a range may be empty.
+
+        Args:
+            since: where to begin; None: at the log's start.
+            until: where to end, at the present end at most.
+            partitions: of the reader's topics; None: all.
+            committed: as for `offsets`.
+
+        Raises:
+            KafkaUnavailable, ConfigError: as `offsets`.
+        """
+        places = self.partitions() if partitions is None else list(partitions)
+        starts = self.offsets(places, EARLIEST)
+        ends = self.offsets(places, LATEST, committed=committed)
+        firsts = since.offsets(ends, self.offsets_at) if since else starts
+        lasts = until.offsets(ends, self.offsets_at) if until else ends
+        return {place: (max(starts[place], firsts[place]), lasts[place]) for place in places}
 
     def present(
         self, partitions: Iterable[TopicPartition], time: int, *, committed: bool | None = None
