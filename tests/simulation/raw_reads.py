@@ -12,9 +12,10 @@ from tests.simulation.shard_model import Shard
 from tests.simulation.timers import TOPIC
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
+from duewheel.kafka.log.connection import Waits
 from duewheel.kafka.log.ends import EARLIEST
 from duewheel.kafka.log.leader_requests import Fetched
-from duewheel.kafka.log.reader import LogReader, Waits
+from duewheel.kafka.log.reader import LogReader
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.source import SourceOptions, TimerReader
 from duewheel.streaming.task_share import TaskSettings

@@ -24,8 +24,9 @@ from weakref import WeakValueDictionary
 
 from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.log.connection import INIT_MAKES_IT, Waits
 from duewheel.kafka.log.ends import LATEST
-from duewheel.kafka.log.reader import INIT_MAKES_IT, LogReader, Waits
+from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record
 from duewheel.schemas.header_names import ANSWER, SOURCE, Answer
 from duewheel.threads import Worker

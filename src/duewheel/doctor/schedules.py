@@ -74,6 +74,5 @@ def in_effect(table: Table) -> Diagnosis:
 
 def _records(cluster: Cluster, topic: str) -> list[KeyedRecord]:
     client = ClientSettings(cluster.settings.kafka.client_options("consumer"))
-    deadline = cluster.deadline()
-    with closing(TopicFollower(client, place_of(topic, 0), deadline)) as follower:
-        return follower.read_to_end(deadline)
+    with closing(TopicFollower(client, place_of(topic, 0))) as follower:
+        return follower.read_to_end(cluster.deadline())

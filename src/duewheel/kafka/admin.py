@@ -28,9 +28,9 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.clients import ClientSettings, close
 from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.log.connection import LogConnection
 from duewheel.kafka.log.ends import EARLIEST, LATEST
 from duewheel.kafka.log.leader_requests import partition_name
-from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topic_requirements import (
     TopicFinding,
     TopicPlan,
@@ -85,7 +85,7 @@ class KafkaAdmin:
         self._deadline_s = deadline_s
         self._stopping = stopping
         self._client: KafkaAdminClient | None = None
-        self._log: LogReader | None = None
+        self._log: LogConnection | None = None
         self._log_topics: Sequence[str] = ()  # of which it has the metadata
 
     def __enter__(self) -> Self:
@@ -456,7 +456,7 @@ class KafkaAdmin:
             # Kafka's client asks again and again for topics that have been deleted.
             if self._log is not None:
                 self._log.close()
-            self._log, self._log_topics = LogReader(self._settings, list(counts)), list(counts)
+            self._log, self._log_topics = LogConnection(self._settings, list(counts)), list(counts)
         self._log.deadline = Deadline(self._deadline_s, self._stopping)
         found = self._log.present(wanted, time, committed=committed)
         silent = ", ".join(partition_name(each) for each in wanted if each not in found)

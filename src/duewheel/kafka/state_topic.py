@@ -26,8 +26,9 @@ from kafka.structs import TopicPartition
 from duewheel.checkpoints.held_copies import HELD_PREFIX
 from duewheel.kafka.clients import ClientSettings, close
 from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.log.connection import INIT_MAKES_IT
 from duewheel.kafka.log.ends import LATEST
-from duewheel.kafka.log.reader import INIT_MAKES_IT, LogReader
+from duewheel.kafka.log.reader import LogReader
 from duewheel.schemas.batches import TopicPartition as Place
 
 # A shard writes at least two offsets a transaction, record and marker: the first step covers 500

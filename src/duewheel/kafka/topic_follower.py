@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.log.ends import EARLIEST, LATEST
-from duewheel.kafka.log.reader import INIT_MAKES_IT, LogReader
+from duewheel.kafka.log.connection import INIT_MAKES_IT
+from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record
 from duewheel.schemas.batches import TopicPartition
 
@@ -31,15 +31,10 @@ class KeyedRecord:
 class TopicFollower:
     """See the module's head. Not thread-safe."""
 
-    def __init__(self, settings: ClientSettings, place: TopicPartition, deadline: Deadline) -> None:
-        """Connects.
-
-        Raises:
-            KafkaUnavailable, ConfigError: as `ClientSettings.call`.
-        """
-        topic, number = place
-        self._place = topic, number
-        self._reader = LogReader(settings, [topic], deadline=deadline)
+    def __init__(self, settings: ClientSettings, place: TopicPartition) -> None:
+        """Connects nothing."""
+        self._place = place
+        self._reader = LogReader(settings, [place[0]])
         self._positions: dict[TopicPartition, int] = {}
 
     def read_to_end(self, deadline: Deadline) -> list[KeyedRecord]:
@@ -49,17 +44,12 @@ class TopicFollower:
             ConfigError: there is no such topic.
             KafkaUnavailable: no headway in time.
         """
-        reader, place = self._reader, self._place
-        reader.deadline = deadline
-        reader.existing(hint=INIT_MAKES_IT)
-        if not self._positions:
-            self._positions = reader.offsets([place], EARLIEST)
-        (end,) = reader.offsets([place], LATEST, committed=False).values()
-        found = list[KeyedRecord]()
-        for records, reached in reader.records({place: (self._positions[place], end)}):
-            found += _keyed(records)
-            self._positions.update(reached)
-        return found
+        self._reader.deadline = deadline
+        self._reader.existing(hint=INIT_MAKES_IT)
+        bounds = self._reader.bounds(partitions=[self._place], committed=False)
+        records = list(_keyed(each for part, _ in self._reader.records(bounds) for each in part))
+        self._positions = {place: end for place, (_, end) in bounds.items()}
+        return records
 
     def poll(self, deadline: Deadline) -> list[KeyedRecord]:
         """The records that have been added; returns soon if there are none.

@@ -19,7 +19,8 @@ from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.log.reader import INIT_MAKES_IT, LogReader, Waits
+from duewheel.kafka.log.connection import INIT_MAKES_IT, Waits
+from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.state_topic import newest_record, place_of
 from duewheel.ops.listed_timers import octets_shown
 from duewheel.ops.topic_pages import BEFORE_ALL, Place, place_before, ranges_behind

@@ -210,10 +210,9 @@ def _records(settings: Settings) -> Iterator[_Records]:
     place = place_of(schedules_topic(settings), 0)
     require_connection(settings)
     client = ClientSettings(settings.kafka.client_options("consumer"))
-    deadline = Deadline(_READ_S)
-    with closing(TopicFollower(client, place, deadline)) as follower:
+    with closing(TopicFollower(client, place)) as follower:
         records = _Records(follower)
-        records.take(follower.read_to_end(deadline))
+        records.take(follower.read_to_end(Deadline(_READ_S)))
         yield records
 
 

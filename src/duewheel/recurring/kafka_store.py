@@ -99,7 +99,7 @@ class KafkaStore:
         self._await_silence()
         deadline = self._deadline()
         self._producer.open([self._topic], deadline)
-        self._follower = TopicFollower(self._client, self._place, deadline)
+        self._follower = TopicFollower(self._client, self._place)
         table = read_table(self._follower.read_to_end(deadline))
         self.write([])
         log.info("schedules opened", schedules=len(table.schedules), owner=self._own)

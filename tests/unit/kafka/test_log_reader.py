@@ -20,9 +20,10 @@ from duewheel.config.bounds import Bound
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import DeadlineExceeded
+from duewheel.kafka.log.connection import Waits
 from duewheel.kafka.log.ends import EARLIEST, LATEST
 from duewheel.kafka.log.leader_requests import Fetched, LeaderRequests
-from duewheel.kafka.log.reader import LogReader, Waits
+from duewheel.kafka.log.reader import LogReader
 from duewheel.schemas.batches import TopicPartition
 
 TIMERS = ("timers", 0)
