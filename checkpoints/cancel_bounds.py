@@ -4,8 +4,8 @@ A cancel is decided by the rows of its timer in the logs. Some rows are no evide
 
     since    rows in slots up to this one: they are from before a recovery, and may have been
              delivered elsewhere, or not at all
-    blind    by timer partition: below this offset copies of timers may lie whose originals have no
-             log any more. Every offset is, until the partition's end in Kafka is loaded
+    blind    by timer partition: below this offset there may be copies of timers whose originals
+             have no log any more. Every offset, until the partition's end in Kafka is loaded
 
 Dequeue writes the file at a start that is no plain restart with the newest mirror
 (wheel/recovery/startup.py), and before hours are unlinked (garbage_collection.py); an accepted loss

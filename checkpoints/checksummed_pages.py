@@ -1,4 +1,4 @@
-"""Two alternating pages in a mapped file, of which the newest whole page is valid.
+"""Two alternating pages in a mapped file; the newest whole page is valid.
 
 A write overwrites the older page, so a writer that dies at any instruction leaves the newer page
 untouched. The sequence is stored last: a page with a sequence was once whole. Little-endian:
@@ -31,17 +31,11 @@ assert _HEAD.size == 16 and _PAYLOAD == 24
 
 
 class Page(NamedTuple):
-    """One whole page.
+    """One whole page."""
 
-    Attributes:
-        sequence: how many pages had been written when this one was.
-        payload: its bytes.
-        marked: whether `PagePair.mark` followed.
-    """
-
-    sequence: int
+    sequence: int  # how many pages had been written, this one included
     payload: bytes
-    marked: bool
+    marked: bool  # whether `PagePair.mark` followed
 
 
 def capacity(size: int) -> int:
@@ -63,8 +57,8 @@ class PagePair:
         self._capacity = capacity(size)
 
     def read(self) -> Page | None:
-        """Returns the newest whole page; None if no page was ever written, or none is whole: then
-        `written` tells damage from a new file.
+        """Returns the newest whole page; None if none is whole: `written` distinguishes damage from
+        a new file.
         """
         # A writer that overtakes this reader can spoil both reads, but not many times in a row.
         for _ in range(100):
@@ -76,14 +70,13 @@ class PagePair:
         return None
 
     def write(self, payload: bytes) -> int:
-        """Writes a new page, unmarked; it is valid once its last byte is written.
-
-        Returns:
-            Its sequence.
+        """Writes a new page, unmarked, and returns its sequence. The page is valid once its last
+        byte is written.
 
         Raises:
             DuewheelError: the deflated payload is larger than a page.
         """
+        assert payload[:1] != b"x", "_read_one takes such a payload as deflated"
         payload = deflated(payload)
         if len(payload) > self._capacity:
             raise DuewheelError(
@@ -94,6 +87,8 @@ class PagePair:
         sequence = newest.sequence + 1 if newest else 1
         at = self._offsets[sequence & 1]
         crc = _crc(sequence, payload)
+        # The first 8 bytes come last, in one aligned store: with the new sequence before the new
+        # payload, a kill could leave a page that only its checksum distinguishes from a whole one.
         self._store(at + _PAYLOAD, payload)
         head = _HEAD.pack(sequence, len(payload), crc)
         self._store(at + _SEQUENCE_BYTES, head[_SEQUENCE_BYTES:])
@@ -102,11 +97,13 @@ class PagePair:
 
     def mark(self, sequence: int) -> None:
         """Marks the page written as `sequence`."""
-        self._store(self._offsets[sequence & 1] + _HEAD.size, _MARK.pack(sequence))
+        at = self._offsets[sequence & 1]
+        assert _HEAD.unpack_from(self._mapped, at)[0] == sequence, "only the newest page is marked"
+        self._store(at + _HEAD.size, _MARK.pack(sequence))
 
     def marked(self) -> int:
-        """Returns the sequence of the newest page that is marked, 0 without one. Verifies nothing,
-        as `sequence`.
+        """Returns the sequence of the newest marked page, 0 without one. Verifies nothing, like
+        `sequence`.
         """
         return max(int(_MARK.unpack_from(self._mapped, at + _HEAD.size)[0]) for at in self._offsets)
 
@@ -115,8 +112,8 @@ class PagePair:
         return self.sequence() > 0
 
     def sequence(self) -> int:
-        """Returns the sequence of the newest page, 0 before the first. Verifies nothing: it only
-        shows whether a page was written since.
+        """Returns the sequence of the newest page, 0 before the first. Verifies no checksum: it
+        only shows whether a page was written since.
         """
         return max(int(_HEAD.unpack_from(self._mapped, at)[0]) for at in self._offsets)
 
@@ -126,6 +123,8 @@ class PagePair:
     def _read_one(self, at: int) -> Page | None:
         sequence, length, crc = _HEAD.unpack_from(self._mapped, at)
         if sequence == 0 or length > self._capacity:
+            return None
+        if self._offsets[sequence & 1] != at:  # `write` alternates by the sequence
             return None
         payload = self._mapped[at + _PAYLOAD : at + _PAYLOAD + length]
         if _crc(sequence, payload) != crc:

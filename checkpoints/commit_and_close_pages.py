@@ -27,22 +27,15 @@ Marks = Mapping[tuple[str, int], int]  # by TopicPartition
 
 
 class HourLengths(NamedTuple):
-    """The lengths of one hour's three files, and the start of the last batch in them.
+    """The lengths of one hour's three files, and the start of the last batch in them."""
 
-    Attributes:
-        log_bytes: committed length of timerlog/<hour>.
-        message_bytes: committed length of messages/<hour>.
-        batch_from: log position of the last batch's first record, where redo begins; equal to
-            `log_bytes` if the batch has none there.
-        cancelled_bytes: committed length of cancelled/<hour>.
-        cancelled_from: the start of the last batch in cancelled/<hour>, likewise.
-    """
-
-    log_bytes: int
-    message_bytes: int
+    log_bytes: int  # committed length of timerlog/<hour>
+    message_bytes: int  # committed length of messages/<hour>
+    # Log position of the last batch's first record, where redo begins; equal to `log_bytes` if the
+    # batch has none there.
     batch_from: int
-    cancelled_bytes: int = 0
-    cancelled_from: int = 0
+    cancelled_bytes: int = 0  # committed length of cancelled/<hour>
+    cancelled_from: int = 0  # the start of the last batch in cancelled/<hour>, likewise
 
     @property
     def is_sound(self) -> bool:
@@ -50,11 +43,13 @@ class HourLengths(NamedTuple):
         read.
         """
         in_log = 0 <= self.batch_from <= self.log_bytes
-        return in_log and 0 <= self.cancelled_from <= self.cancelled_bytes
+        return (
+            in_log and self.message_bytes >= 0 and 0 <= self.cancelled_from <= self.cancelled_bytes
+        )
 
     @property
     def lengths(self) -> tuple[int, int, int]:
-        """Lengths of the hour's files: log, messages, cancelled."""
+        """As the log, messages, cancelled."""
         return self.log_bytes, self.message_bytes, self.cancelled_bytes
 
     def extended_by(self, lengths: tuple[int, ...]) -> HourLengths:
@@ -73,32 +68,29 @@ class HourLengths(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """The content of a commit page.
+    """The content of a commit page."""
 
-    Attributes:
-        batch: sequence of the batch, rising by one.
-        marks: next offset to take, per source partition.
-        hours: every hour with files, and their lengths after this batch.
-        placed: timers placed in the wheel since the directory was made.
-        topic_ids: Kafka's id of each timer topic. Another id under the same name is another topic:
-            the marks are no offsets of it.
-        topics: the least number of names in the file `topics`.
-        cancels: bytes of the two files of every segment of the cancel log, by its hour.
-        applied: whether the wheel has the batch; if not, a redo links it again.
-    """
-
-    batch: int
-    marks: Marks
-    hours: Mapping[int, HourLengths]
-    placed: int
+    batch: int  # sequence of the batch, rising by one
+    marks: Marks  # next offset to take, per source partition
+    hours: Mapping[int, HourLengths]  # every hour with files, and their lengths after this batch
+    placed: int  # timers placed in the wheel since the directory was made
+    # Kafka's id of each timer topic. Another id under the same name is another topic: the marks are
+    # no offsets of it.
     topic_ids: Mapping[str, str] = MappingProxyType({})
-    topics: int = 0
+    topics: int = 0  # the least number of names in the file `topics`
+    # bytes of the two files of every segment of the cancel log, by its hour
     cancels: Mapping[int, tuple[int, ...]] = MappingProxyType({})
-    applied: bool = False
+    applied: bool = False  # whether the wheel has the batch; if not, a redo links it again
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether no count or offset is negative: asserted at each write, required at each read."""
+        least = min(self.batch, self.placed, self.topics, *self.marks.values())
+        return least >= 0 and all(files.is_sound for files in self.hours.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the page's content; `applied` is not in it, but a field beside it."""
-        assert all(files.is_sound for files in self.hours.values()), "a batch only appends"
+        """Returns the page's content; `applied` is a field of the page, not of the content."""
+        assert self.is_sound, "a batch only appends"
         return {
             "batch": self.batch,
             "marks": marks_to(self.marks),
@@ -117,15 +109,9 @@ class Commit(NamedTuple):
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any], *, applied: bool) -> Commit:
-        """Parses the result of `to_json`.
-
-        Raises:
-            MISSHAPEN: the value has another shape.
-        """
+        """Parses the result of `to_json`; raises MISSHAPEN for another shape."""
         hours = {int(h): HourLengths(*map(integer, lengths)) for h, lengths in raw["hours"].items()}
-        if not all(files.is_sound for files in hours.values()):
-            raise ValueError("the last batch begins behind the end of a file")
-        return cls(
+        commit = cls(
             integer(raw["batch"]),
             marks_from(raw["marks"]),
             hours,
@@ -135,37 +121,35 @@ class Commit(NamedTuple):
             lengths_from(raw["cancels"], 2),
             applied,
         )
+        if not commit.is_sound:
+            raise ValueError(
+                "a count is negative, or the last batch begins after the end of a file"
+            )
+        return commit
 
 
 NO_COMMIT = Commit(0, {}, {}, 0, applied=True)  # before the first
 
 
 class Close(NamedTuple):
-    """The content of a close page: the slots of (lower, floor] were closed at marks C.
+    """The content of a close page: the slots of (lower, floor] were closed at marks C."""
 
-    Attributes:
-        lower: floor before this closing.
-        marks_before: C of the range before it, so of slot `lower`.
-        floor: last closed slot.
-        marks: C: the marks when the range was closed, valid for every slot in it.
-    """
-
-    lower: int
-    marks_before: Marks
-    floor: int
-    marks: Marks
+    lower: int  # floor before this closing
+    marks_before: Marks  # C of the range before it, so of slot `lower`
+    floor: int  # last closed slot
+    marks: Marks  # C: the marks when the range was closed, valid for every slot in it
 
     @property
     def is_sound(self) -> bool:
-        """Whether it is a range: asserted at each write, required at each read."""
-        return self.lower <= self.floor
+        """Whether it is a range at offsets: asserted at each write, required at each read."""
+        least = min((0, *self.marks_before.values(), *self.marks.values()))
+        return self.lower <= self.floor and least == 0
 
     def missing(self, marks: Marks) -> dict[TopicPartition, int]:
         """Counts the offsets below C that are not taken yet, by partition that has some."""
         return {p: c - marks.get(p, 0) for p, c in self.marks.items() if marks.get(p, 0) < c}
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the content for pages and checkpoints."""
         assert self.is_sound, "the floor never falls"
         return {
             "lower": self.lower,
@@ -176,15 +160,13 @@ class Close(NamedTuple):
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Close:
-        """Parses the result of `to_json`.
-
-        Raises:
-            MISSHAPEN: the value has another shape, or is no range.
-        """
+        """Parses the result of `to_json`; raises MISSHAPEN for another shape, or no range."""
         before, marks = marks_from(raw["c_before"]), marks_from(raw["c"])
         close = cls(integer(raw["lower"]), before, integer(raw["floor"]), marks)
         if not close.is_sound:
-            raise ValueError(f"closed from slot {close.lower} down to {close.floor}")
+            raise ValueError(
+                f"closed from slot {close.lower} to {close.floor}, or a mark is negative"
+            )
         return close
 
 
@@ -197,11 +179,7 @@ def marks_to(marks: Marks) -> dict[str, dict[str, int]]:
 
 
 def marks_from(topics: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
-    """Parses marks.
-
-    Raises:
-        MISSHAPEN: the value has another shape.
-    """
+    """Parses marks; raises MISSHAPEN for another shape."""
     return {
         (name(topic), partition_number(number)): integer(offset)
         for topic, partitions in topics.items()
@@ -210,11 +188,7 @@ def marks_from(topics: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, 
 
 
 def lengths_from(raw: Mapping[str, Any], files: int) -> dict[int, tuple[int, ...]]:
-    """Parses the lengths of `files` files by hour.
-
-    Raises:
-        MISSHAPEN: the value has another shape.
-    """
+    """Parses the lengths of `files` files by hour; raises MISSHAPEN for another shape."""
     found = {int(hour): tuple(map(integer, lengths)) for hour, lengths in raw.items()}
     if any(len(lengths) != files or min(lengths) < 0 for lengths in found.values()):
         raise ValueError(f"not the lengths of {files} files")
@@ -222,9 +196,5 @@ def lengths_from(raw: Mapping[str, Any], files: int) -> dict[int, tuple[int, ...
 
 
 def names_from(raw: Mapping[str, str]) -> dict[str, str]:
-    """Parses a table of names by name.
-
-    Raises:
-        MISSHAPEN: the value has another shape.
-    """
+    """Parses a table of names by name; raises MISSHAPEN for another shape."""
     return {name(key): name(value) for key, value in raw.items()}

@@ -44,16 +44,11 @@ TOPICS, DEFAULT_TOPIC, TARGETS = "topics", "topics_default", "targets"
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Settings, and the offsets from which they hold; see the module's head.
-
-    Attributes:
-        values, since: as there.
-        copy_keys: as there; none: an older version has begun the shard.
-    """
+    """Settings, and the offsets from which they hold; fields as in the module's head."""
 
     values: Mapping[str, Any]
     since: Marks = field(default_factory=dict)
-    copy_keys: tuple[str, ...] = ()
+    copy_keys: tuple[str, ...] = ()  # none: an older version has begun the shard
 
     @property
     def signing_key(self) -> bytes:
@@ -62,12 +57,10 @@ class Epoch:
 
     @property
     def window_ms(self) -> int:
-        """The roll window."""
         return int(self.values[WINDOW])
 
     @property
     def rolls_by_offset(self) -> bool:
-        """Whether rolls are spread by the records' offsets."""
         return self.values.get(ROLL_SPREAD) == BY_OFFSET
 
     def judges_as(self, other: Epoch) -> bool:
@@ -101,14 +94,10 @@ def _flattened(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True)
 class Epochs:
-    """All epochs of a shard, oldest first; at least one.
-
-    Attributes:
-        epochs: as in the module's head.
-        skipped: by partition, offsets of records that are not parsed, rising.
-    """
+    """All epochs of a shard, oldest first; at least one."""
 
     epochs: tuple[Epoch, ...]
+    # offsets of records that are not parsed, rising, by partition
     skipped: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -125,7 +114,6 @@ class Epochs:
 
     @property
     def newest(self) -> Epoch:
-        """The epoch of new rows."""
         return self.epochs[-1]
 
     @property
@@ -140,12 +128,7 @@ class Epochs:
     def of_rows(
         self, partitions: Sequence[TopicPartition], partition: Int32, offset: Int64
     ) -> Int32:
-        """Returns the index of each row's epoch.
-
-        Args:
-            partitions: the partitions that `partition` indexes.
-            partition, offset: the position of each row.
-        """
+        """Returns the index of each row's epoch; `partition` indexes `partitions`."""
         index = np.zeros(len(offset), np.int32)
         for number, epoch in enumerate(self.epochs[1:], 1):
             since = np.array([epoch.since.get(p, 0) for p in partitions], np.int64)
@@ -155,7 +138,7 @@ class Epochs:
     def windows_ms(
         self, partitions: Sequence[TopicPartition], partition: Int32, offset: Int64
     ) -> int | Int64:
-        """Returns the roll window of each row, or one of all. Takes the arguments of `of_rows`."""
+        """Returns the roll window of each row, or the one of all."""
         windows_ms = np.array([epoch.window_ms for epoch in self.epochs], np.int64)
         of_row: int | Int64 = self._values_of_rows(windows_ms, partitions, partition, offset)
         return of_row
@@ -163,9 +146,7 @@ class Epochs:
     def rolls_by_offset(
         self, partitions: Sequence[TopicPartition], partition: Int32, offset: Int64
     ) -> bool | Bool:
-        """Returns whether the roll of each row is spread by its offset, or of all. Takes the
-        arguments of `of_rows`.
-        """
+        """Returns whether the roll of each row is spread by its offset, or whether all are."""
         by_offset = np.array([epoch.rolls_by_offset for epoch in self.epochs], np.bool_)
         of_row: bool | Bool = self._values_of_rows(by_offset, partitions, partition, offset)
         return of_row
@@ -177,12 +158,7 @@ class Epochs:
         partition: Int32,
         offset: Int64,
     ) -> Any:
-        """Returns the value of each row's epoch, or the one value of all epochs.
-
-        Args:
-            values: one for each epoch.
-            partitions, partition, offset: as for `of_rows`.
-        """
+        """Returns the value of each row's epoch, or the one value if all epochs have the same."""
         if (values == values[-1]).all():
             return values[-1].item()
         return values[self.of_rows(partitions, partition, offset)]
@@ -205,10 +181,8 @@ class Epochs:
         return drawn_at
 
     def drawing_key(self, draw: Callable[[int], int]) -> Epochs:
-        """Returns these epochs, the keys of copies in the newest one rotated.
-
-        Args:
-            draw: returns so many random bits.
+        """Returns these epochs, the keys of copies in the newest one rotated; see
+        `copy_keys.rotated`.
         """
         newest = replace(self.newest, copy_keys=copy_keys.rotated(self.newest.copy_keys, draw))
         return replace(self, epochs=(*self.epochs[:-1], newest))
@@ -269,7 +243,7 @@ class Epochs:
 
     def cut(self, ends: Marks) -> Epochs:
         """Makes the newest epoch begin at these offsets at the latest, in these partitions: the
-        records behind them are lost, and records at those offsets are new ones.
+        records from there on are lost, and records at those offsets are new ones.
         """
         epochs = tuple(
             replace(epoch, since={p: min(o, ends.get(p, o)) for p, o in epoch.since.items()})
@@ -304,11 +278,7 @@ class Epochs:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Epochs:
-        """Parses `text`.
-
-        Raises:
-            MISSHAPEN: the value has another shape.
-        """
+        """Parses `text`; raises MISSHAPEN for another shape."""
         suites, lists, epochs = raw["suites"], raw.get(TARGETS, ()), []
         for each in raw["epochs"]:
             # A list in its place: written before they were shared.

@@ -21,11 +21,8 @@ _KEY_BITS = 256
 
 
 def rotated(keys: tuple[str, ...], draw: Callable[[int], int]) -> tuple[str, ...]:
-    """Returns the keys after a rotation: a new first one, and the one before.
-
-    Args:
-        keys: the present ones, perhaps none.
-        draw: returns so many random bits.
+    """Returns the keys after a rotation: a new first one, and the one before. `draw` returns so
+    many random bits.
     """
     return (f"{draw(_KEY_BITS):0{_KEY_BITS // 4}x}", *keys)[:KEYS_MAX]
 

@@ -15,6 +15,7 @@ _LEVEL = 1
 
 def deflated(data: bytes) -> bytes:
     """Deflates bytes that begin with "{", from DEFLATED_FROM bytes on."""
+    assert len(data) <= INFLATED_MAX, "`inflated` refuses it"
     return data if len(data) < DEFLATED_FROM else zlib.compress(data, _LEVEL)
 
 

@@ -23,11 +23,7 @@ KEY = b"dead-letter-replay"
 
 @dataclass
 class ReplayPosition:
-    """The position, which rises as letters are replayed.
-
-    Attributes:
-        topic_id: of the dead-letter topic.
-    """
+    """The position, which rises as letters are replayed."""
 
     topic_id: str
     _next: dict[int, int] = field(default_factory=dict)
@@ -45,9 +41,8 @@ class ReplayPosition:
         return max(self._next.get(partition, 0), of_code)
 
     def move(self, partition: int, end: int, code: str | None) -> None:
-        """Moves the position of `code` (None: of all codes) to `end`.
-
-        A position of another replay beyond `end` stays.
+        """Moves the position of `code` (None: of all codes) to `end`; one that is beyond `end`
+        stays.
         """
         codes = self._codes.setdefault(partition, {})
         if code is not None:
@@ -57,7 +52,6 @@ class ReplayPosition:
         self._codes[partition] = {known: at for known, at in codes.items() if at > end}
 
     def encode(self) -> bytes:
-        """Encodes the record's value."""
         numbers = sorted(self._next.keys() | self._codes.keys())
         partitions = {str(n): [self._next.get(n, 0), self._codes.get(n, {})] for n in numbers}
         return json.dumps({"topic_id": self.topic_id, "partitions": partitions}).encode()

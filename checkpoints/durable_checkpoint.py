@@ -4,7 +4,7 @@ Every few seconds ingest syncs the files that have grown, and then records their
 
     1. under engine.lock, reads commit page, close page and mirror together
     2. syncs the files of hours and segments that have grown, `topics`, and folders with new entries
-    3. replaces the file `durable`, durably: JSON behind its CRC-32
+    3. replaces the file `durable`, durably: JSON after its CRC-32
 
 Invariant: every byte that the file names was on disk before the file. A kill before 3 leaves the
 earlier checkpoint, which stays true. The wheel is not synced: a start rebuilds it from the logs.
@@ -38,25 +38,15 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """The content of the file.
+    """The content of the file."""
 
-    Attributes:
-        batch: newest batch that is on disk whole.
-        marks: next offset to take, after it.
-        hours: log, message and cancelled bytes of every hour.
-        placed: timers placed so far.
-        close: the closed range, None before the first.
-        delivered_slot: the last slot delivered in full, by the mirror.
-        topic_ids, topics, cancels: as in Commit.
-    """
-
-    batch: int
-    marks: Marks
-    hours: Mapping[int, tuple[int, ...]]
-    placed: int
-    close: Close | None
-    delivered_slot: int
-    topic_ids: Mapping[str, str]
+    batch: int  # the newest batch whose bytes are all on disk
+    marks: Marks  # next offset to take, after that batch
+    hours: Mapping[int, tuple[int, ...]]  # log, message and cancelled bytes of every hour
+    placed: int  # timers placed so far
+    close: Close | None  # None before the first closing
+    delivered_slot: int  # R, by the mirror
+    topic_ids: Mapping[str, str]  # as in Commit, like `topics` and `cancels`
     topics: int
     cancels: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
@@ -81,7 +71,7 @@ class Durable:
         """Reads the file; None if it is missing.
 
         Raises:
-            CorruptFile: its bytes do not match their checksum, or are of another format.
+            CorruptFile: the file is damaged, or has another format.
         """
         path = directory / FILE_NAME
         try:

@@ -37,11 +37,10 @@ class FileSystem:
     # ---- single calls ----------------------------------------------------------------------
 
     def open(self, path: Path, flags: int, mode: int = 0o600) -> int:
-        """As `os.open`; a program that this process starts does not inherit the descriptor."""
+        """As `os.open`; a child process does not inherit the descriptor."""
         return os.open(path, flags | os.O_CLOEXEC, mode)
 
     def close(self, fd: int) -> None:
-        """Closes a descriptor of `open`."""
         os.close(fd)
 
     def pwrite(self, fd: int, data: Bytes, offset: int) -> int:
@@ -78,31 +77,17 @@ class FileSystem:
         path.replace(target)
 
     def unlink(self, path: Path) -> None:
-        """Removes a file.
-
-        Raises:
-            FileNotFoundError: there is none.
-        """
         path.unlink()
 
     def mkdir(self, path: Path) -> None:
-        """Makes a directory, for its owner only: its files have message bodies.
-
-        Raises:
-            FileExistsError: there is one.
-        """
+        """Makes a directory, for its owner only: its files have message bodies."""
         path.mkdir(mode=0o700)
 
     def chmod(self, path: Path, mode: int) -> None:
-        """Changes the rights to a file or directory.
-
-        Raises:
-            PermissionError: another user owns it.
-        """
         path.chmod(mode)
 
     def remove_tree(self, path: Path) -> None:
-        """Removes a directory and what is below it, as far as that is possible."""
+        """Removes a directory and everything below it, as far as possible."""
         import shutil  # not at the top: `duewheel health` imports this module, too
 
         shutil.rmtree(path, ignore_errors=True)
@@ -112,7 +97,6 @@ class FileSystem:
         return _boot_id()
 
     def random_bits(self, count: int) -> int:
-        """Draws a random number of `count` bits."""
         import secrets  # not at the top: `duewheel health` imports this module, too
 
         return secrets.randbits(count)
@@ -120,19 +104,15 @@ class FileSystem:
     # ---- whole files -----------------------------------------------------------------------
 
     def open_file(self, path: Path) -> int:
-        """Opens for reading and writing, made if absent; returns the descriptor."""
+        """Opens for reading and writing; makes a missing file."""
         return self.open(path, os.O_RDWR | os.O_CREAT)
 
     def open_existing(self, path: Path) -> int:
-        """Opens for reading and writing; returns the descriptor.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-        """
+        """Opens for reading and writing."""
         return self.open(path, os.O_RDWR)
 
     def open_emptied(self, path: Path) -> int:
-        """Opens for reading and writing, with nothing in it; returns the descriptor."""
+        """Opens for reading and writing, with nothing in it."""
         # A killed process may have left such a file. The process id in its name does not prevent
         # that: in a container another process soon has the same id.
         fd = self.open_file(path)
@@ -140,7 +120,7 @@ class FileSystem:
         return fd
 
     def open_unnamed(self, folder: Path) -> int:
-        """Opens a new unnamed file on `folder`'s disk; it is gone with its descriptor."""
+        """Opens a new unnamed file on `folder`'s disk; it vanishes with its descriptor."""
         try:
             return self.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
         except OSError as error:
@@ -221,11 +201,7 @@ class FileSystem:
             self.sync_directory(path.parent)
 
     def sync_path(self, path: Path) -> None:
-        """Makes a file's content durable, by name.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-        """
+        """Makes a file's content durable."""
         self._sync(path, os.O_RDONLY)
 
     def sync_directory(self, path: Path) -> None:
@@ -240,9 +216,9 @@ class FileSystem:
             self.close(fd)
 
     def readable_by_others(self, folder: Path) -> Iterator[Path]:
-        """Yields files and directories below `folder`, and it itself, to which others have rights.
-        The group may have some to directories, and to files of another user: Kubernetes gives them
-        by fsGroup.
+        """Yields `folder`, and files and directories below it, if others have rights to them. The
+        group may have some to directories, and to files of another user: Kubernetes gives them by
+        fsGroup.
         """
         for root, _, names in os.walk(folder):
             yield from (
@@ -252,7 +228,7 @@ class FileSystem:
             )
 
     def close_to_others(self, folder: Path) -> list[Path]:
-        """Takes these rights away; returns from which.
+        """Takes these rights away; returns the changed paths.
 
         Raises:
             PermissionError: another user owns one.
@@ -265,7 +241,7 @@ class FileSystem:
         return changed
 
     def _surplus(self, path: Path) -> int:
-        """Returns the rights to a file or directory that it should not give."""
+        """Returns the rights to a file or directory that others should not have."""
         try:
             status = path.lstat()
         except FileNotFoundError:
@@ -288,20 +264,14 @@ class FileSystem:
 
 
 class ReadingFileSystem(FileSystem):
-    """Opens and maps files for reading only, and makes none: for a process that only looks on, so
-    that no error of its own can change a shard's files.
+    """Opens and maps files for reading only, and makes none: for a process that only reads, so that
+    no error of its own can change a shard's files.
     """
 
     def open(self, path: Path, flags: int, mode: int = 0o600) -> int:
-        """See FileSystem.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-        """
         return super().open(path, os.O_RDONLY)
 
     def map(self, fd: int, size: int, *, writable: bool) -> mmap.mmap:
-        """See FileSystem."""
         return super().map(fd, size, writable=False)
 
 

@@ -12,7 +12,7 @@ partition, once it takes writes again.
            then their records: the body of a batch (record_batch.py). Null: the transaction that
            wrote the null has moved them
 
-The copies of a partition move in their order, and new ones queue behind them. Otherwise a chase
+The copies of a partition move in their order, and new ones queue after them. Otherwise a chase
 could overtake a copy, and a timer leave after the reply `cancelled`. (A copy above the record size
 of the state topic is never held: held_queue.py.)
 
@@ -40,20 +40,16 @@ _HEAD = struct.Struct(">i16s")
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The entry of the progress for the held copies of a timer partition.
+    """The entry of the progress for the held copies of a timer partition."""
 
-    Attributes:
-        start_offset: the copies lie at or behind this offset of the shard's partition of the state
-            topic.
-        records: the number of records.
-    """
-
-    start_offset: int
-    records: int
+    start_offset: int  # in the shard's partition of the state topic: no held copy is below it
+    records: int  # how many records hold them
 
 
 def key_of(partition: TopicPartition, held: Held) -> bytes:
-    """Makes the key of a record with copies for a timer partition, behind the copies in `held`."""
+    """Makes the key of a record with copies for a timer partition, written after the copies in
+    `held`.
+    """
     topic, number = partition
     return b"%s%s/%d/%d/%d" % (HELD_PREFIX, topic.encode(), number, held.start_offset, held.records)
 

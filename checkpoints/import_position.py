@@ -27,24 +27,19 @@ def key_of(import_name: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ImportPosition:
-    """The position of one import. See the module's head."""
+    """The position of one import; fields as in the module's head."""
 
     lines: int = 0
     sha256: str = _NOTHING
     written: int = 0
 
     def encode(self) -> bytes:
-        """Encodes the record's value."""
         value = {"lines": self.lines, "sha256": self.sha256, "written": self.written}
         return json.dumps(value).encode()
 
     @classmethod
     def decode(cls, value: bytes | None, import_name: str) -> ImportPosition:
-        """Decodes the position; the beginning for None.
-
-        Args:
-            value: of the record.
-            import_name: for an error's text.
+        """Decodes a record's value; None is the beginning. The name is for the error.
 
         Raises:
             RecoveryRefused: the bytes are no such position.

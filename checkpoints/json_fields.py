@@ -22,12 +22,14 @@ _PARTITION = re.compile(r"[0-9]{1,10}")
 
 
 def write_json(path: Path, value: object, fs: FileSystem) -> None:
-    """Replaces a file by JSON behind its CRC-32, durably."""
+    """Replaces a file by JSON after its CRC-32, durably."""
     fs.replace_file(path, checked_line(_text(value)))
 
 
 def swap_json(path: Path, value: object, fs: FileSystem) -> None:
-    """Replaces a file like `write_json`, without a sync: for what a new start does not need."""
+    """Replaces a file like `write_json`, without a sync: for content that a new start does not
+    need.
+    """
     fs.swap_file(path, checked_line(_text(value)))
 
 
@@ -45,22 +47,14 @@ def read_json(path: Path) -> Any:
 
 
 def integer(value: object) -> int:
-    """Returns the value, which must be a whole number of 64 bits: a slot, an offset, a length.
-
-    Raises:
-        ValueError: the value is something else.
-    """
+    """Returns the value, a whole number of 64 bits; raises ValueError for another one."""
     if type(value) is not int or not -(2**63) <= value < 2**63:
         raise ValueError(f"{reprlib.repr(value)} is no whole number of 64 bits")
     return value
 
 
 def name(value: object) -> str:
-    """Returns the value, which must be text that can be encoded as UTF-8.
-
-    Raises:
-        ValueError: the value is something else.
-    """
+    """Returns the value, text that can be encoded as UTF-8; raises ValueError for another one."""
     if type(value) is not str:
         raise ValueError(f"{reprlib.repr(value)} is no text")
     value.encode()
@@ -68,11 +62,7 @@ def name(value: object) -> str:
 
 
 def partition_number(text: str) -> int:
-    """Parses a partition's number from the key of a JSON object.
-
-    Raises:
-        ValueError: the text is no such number.
-    """
+    """Parses a partition's number from the key of a JSON object."""
     if not _PARTITION.fullmatch(text) or int(text) >= 2**31:
         raise ValueError(f"{reprlib.repr(text)} is no partition")
     return int(text)

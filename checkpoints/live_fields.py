@@ -61,36 +61,23 @@ PROMOTION_MS = 120_000  # after this the request for a promotion expires
 
 
 class Heartbeat(NamedTuple):
-    """The last heartbeat of a process.
+    """The last heartbeat of a process."""
 
-    Attributes:
-        pid: its process id, 0 if it never ran.
-        at_ms: time of the heartbeat, host clock.
-        detail: one number of the process's own. Dequeue: behind in ms. Ingest: since when no
-            process plans batches, host clock; 0: one does.
-    """
-
-    pid: int
-    at_ms: int
+    pid: int  # 0 if it never ran
+    at_ms: int  # by the host's clock
+    # Dequeue: its lag in ms. Ingest: since when no process plans batches, by the host's clock; 0 if
+    # one does.
     detail: int
 
 
 class Lag(NamedTuple):
-    """How far ingest is behind the timer topics: see lag_watch.py. Times by this host's clock.
+    """Ingest's lag in the timer topics (lag_watch.py). Times by this host's clock."""
 
-    Attributes:
-        polled_ms: time of the poll of Kafka; 0: never.
-        messages: offsets that can be read and are not in the wheel.
-        oldest_ms: time of the poll that first showed the oldest of them.
-        stuck_ms: since when no batch has ended although there were offsets to read.
-        open: offsets behind an open transaction.
-    """
-
-    polled_ms: int
-    messages: int
-    oldest_ms: int
-    stuck_ms: int
-    open: int
+    polled_ms: int  # time of the poll of Kafka; 0: never
+    messages: int  # offsets that can be read and are not in the wheel
+    oldest_ms: int  # time of the poll that first showed the oldest of them
+    stuck_ms: int  # since when no batch has ended although there were offsets to read
+    open: int  # offsets above the start of an open transaction, which cannot be read yet
 
     def age_ms(self, now_ms: int) -> int:
         """How long the oldest of them has been known; 0 also after the clock was set back."""
@@ -102,14 +89,11 @@ class Lag(NamedTuple):
 
 
 class LiveFields:
-    """The fields of one mapped file. Not thread-safe; the module's head lists the writers."""
+    """The fields of one mapped file, `words` of 8 bytes. Not thread-safe; the module's head lists
+    the writers.
+    """
 
     def __init__(self, words: memoryview, sync: Callable[[], None]) -> None:
-        """
-        Args:
-            words: the fields of the mapped file, 8-byte items.
-            sync: makes them durable.
-        """
         self._words = words
         self._sync = sync
 
@@ -118,9 +102,8 @@ class LiveFields:
         return 0 < self._words[FieldIndex.PROMOTION] - now_ms <= PROMOTION_MS
 
     def want_promotion(self, now_ms: int) -> None:
-        """Requests a promotion for the next PROMOTION_MS; durable.
-
-        The request expires, so that a stale `promote` cannot depose a live owner.
+        """Requests a promotion, durably. It expires after PROMOTION_MS, so that a stale `promote`
+        cannot depose a live owner.
         """
         self._words[FieldIndex.PROMOTION] = now_ms + PROMOTION_MS
         self._sync()
@@ -132,8 +115,9 @@ class LiveFields:
 
     @property
     def wanted_settings(self) -> int:
-        """The digest of the settings that a running shard is to take
-        (src/duewheel/runtime/wanted_settings.py); 0: none. While it is set ingest commits no batch.
+        """The digest of the settings that a running shard should take
+        (src/duewheel/runtime/wanted_settings.py); 0: none. While it is set, ingest commits no
+        batch.
         """
         return self._words[FieldIndex.WANTED_SETTINGS]
 
@@ -144,7 +128,7 @@ class LiveFields:
 
     @property
     def gc_hour(self) -> int:
-        """Hours below this one are unlinked, or about to be."""
+        """Hours below this one are unlinked, or will be soon."""
         return self._words[FieldIndex.GC_HOUR]
 
     def raise_gc_hour(self, hour: int) -> None:
@@ -158,7 +142,7 @@ class LiveFields:
 
     @property
     def gc_cancels(self) -> int:
-        """Segments of the cancel log below this hour are unlinked, or about to be."""
+        """Segments of the cancel log below this hour are unlinked, or will be soon."""
         return self._words[FieldIndex.GC_CANCELS]
 
     def set_gc_cancels(self, hour: int) -> None:
@@ -178,12 +162,10 @@ class LiveFields:
         self._sync()
 
     def heartbeat(self, role: Role) -> Heartbeat:
-        """Returns the last heartbeat of the process."""
         at = FieldIndex.HEARTBEATS + 8 * role
         return Heartbeat(self._words[at], self._words[at + 1], self._words[at + 2])
 
     def beat(self, role: Role, pid: int, at_ms: int, detail: int) -> None:
-        """Writes a heartbeat."""
         at = FieldIndex.HEARTBEATS + 8 * role
         self._words[at], self._words[at + 1], self._words[at + 2] = pid, at_ms, detail
 
@@ -227,7 +209,7 @@ class LiveFields:
 
     @property
     def lag(self) -> Lag:
-        """How far ingest is behind the timer topics, by dequeue's last poll."""
+        """Ingest's lag by dequeue's last poll."""
         return Lag(*self._words[FieldIndex.LAG : FieldIndex.LAG + 5])
 
     @property
@@ -240,9 +222,8 @@ class LiveFields:
         self._words[FieldIndex.NO_ANSWER] = now_ms
 
     def note_lag(self, lag: Lag) -> None:
-        """Records a poll; its time last, or a reader could see the new time with old counts. Called
-        by dequeue.
-        """
+        """Records a poll. Called by dequeue."""
         values = (lag.polled_ms, lag.messages, lag.oldest_ms, lag.stuck_ms, lag.open)
+        # The time comes last: otherwise a reader could see the new time with old counts.
         for field in (1, 2, 3, 4, 0):
             self._words[FieldIndex.LAG + field] = values[field]

@@ -1,7 +1,7 @@
-"""The file `obstacles`: what keeps deliveries from leaving, by the cause that dequeue knows.
+"""The file `obstacles`: why deliveries are blocked, as far as dequeue knows.
 
-JSON behind its CRC-32: {"targets": {topic: text}, "transaction": text}. Dequeue replaces it at its
-start and when something in it changes; `status` reads it. It is a hint, never synced.
+JSON after its CRC-32: {"targets": {topic: text}, "transaction": text}. Dequeue replaces it at its
+start and when a text changes; `status` reads it. It is a hint, never synced.
 """
 
 from __future__ import annotations
@@ -18,15 +18,11 @@ FILE_NAME = "obstacles"
 
 
 class Obstacles(NamedTuple):
-    """The obstacles at one moment.
+    """The obstacles at one moment."""
 
-    Attributes:
-        targets: which partitions of a topic take no writes, and why; the newest topics.
-        transaction: why the transactional id cannot be taken; empty if it can.
-    """
-
+    # by topic: which partitions take no writes, and why; the newest topics
     targets: Mapping[str, str] = MappingProxyType({})
-    transaction: str = ""
+    transaction: str = ""  # why the transactional id cannot be taken; empty if it can
 
     def write(self, directory: Path) -> None:
         """Replaces the file.

@@ -61,13 +61,8 @@ def require_same_shard(progress: Progress, *, shard: int, shards: int) -> None:
 
 
 def require_own_files(local: Local, shard: int, path: Path) -> None:
-    """Refuses the files of another shard, whatever the operator has given: that shard is perhaps
-    to be started again. Those of its standby are a copy, which a start may discard.
-
-    Args:
-        local: the directory.
-        shard: index of the configuration.
-        path: of the directory.
+    """Refuses the files of another shard, whatever the options: that shard may be started again.
+    Those of its standby are a copy, which a start may discard.
 
     Raises:
         RecoveryRefused: with both shards.
@@ -111,11 +106,9 @@ def require_may_own(
     """Refuses a shard that another data directory, or another copy of this one, may be serving.
 
     Args:
-        progress: the newest in Kafka.
-        local: this directory.
-        age_ms: loads the age of the progress, by the broker's clock.
-        take_over_after_ms: the silence of an owner after which a standby, an empty directory, or an
-            old copy of the owner's directory may take over.
+        age_ms: loads the age of the progress, by the brokers' clock.
+        take_over_after_ms: the silence after which a standby, an empty directory, or an old copy of
+            the owner's directory may take over.
         take_over: the operator has given --take-over.
 
     Raises:

@@ -19,11 +19,8 @@ NULL = int(np.iinfo(np.int64).min)
 
 
 def packed(head: str, columns: Mapping[str, Int64]) -> bytes:
-    """Encodes head and columns, not deflated yet.
-
-    Args:
-        head: JSON text of an object; `columns` is added.
-        columns: of one length.
+    """Encodes a JSON object, to which `columns` is added, and columns of one length; not deflated
+    yet.
     """
     names = json.dumps([*columns], separators=(",", ":"))
     body = b"".join(column.astype("<i8").tobytes() for column in columns.values())
@@ -31,11 +28,7 @@ def packed(head: str, columns: Mapping[str, Int64]) -> bytes:
 
 
 def unpacked(value: bytes) -> tuple[dict[str, Any], dict[str, Int64]]:
-    """Decodes the head and the columns of a `packed` value.
-
-    Raises:
-        ValueError, KeyError, TypeError: the value has another form.
-    """
+    """Decodes the head and the columns of a `packed` value; raises MISSHAPEN for another form."""
     text, _, body = inflated(value).partition(b"\n")
     head = json.loads(text)
     names = head.get("columns", [])

@@ -24,11 +24,8 @@ def needed_bytes(topic: str, partitions: int) -> int:
 def beyond_room(
     partitions: Mapping[str, int], order: Iterable[str], room_bytes: int = ROOM_BYTES
 ) -> dict[str, str]:
-    """Returns the topics that do not fit, each with the reason.
-
-    Args:
-        partitions: the number of the shard's partitions, by topic.
-        order: the topics; the first ones get the room.
+    """Returns the topics that do not fit, each with the reason; the first ones of `order` get the
+    room. `partitions` has the number of the shard's partitions by topic.
     """
     used, beyond = 0, {}
     for topic in order:

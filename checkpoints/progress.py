@@ -64,7 +64,7 @@ class PartitionProgress:
 
     @property
     def closed_slot(self) -> int:
-        """The last slot of which a message may be out."""
+        """The last slot that may have messages that are out."""
         return self.delivered_slot if self.half_mark is None else self.delivered_slot + 1
 
     @property
@@ -87,39 +87,30 @@ _NULLABLE = frozenset({"c1", "d", "n"})
 
 @dataclass(frozen=True)
 class Progress:
-    """One shard's progress.
+    """One shard's progress."""
 
-    Attributes:
-        shard, shards: this shard's index, and the number of shards.
-        owner: UUID of the data directory that delivers; or NOBODY.
-        incarnation: drawn by every start of dequeue. A copy of the directory without it is no
-            earlier state of the same files: the two have taken different rows since.
-        epoch: raised by every start of dequeue.
-        epochs: the settings that decide a row's slot, and from which offsets they hold.
-        partitions: every timer partition known when the record was written.
-        assignment_epoch: how often partitions have changed their shards (reshard_records.py), or
-            were given up (wheel/admin/accept_loss.py): a standby keeps no files of an earlier one.
-        sealed_for: while partitions are reassigned, the new number of shards: no directory may own
-            the shard then.
-        topic_ids: Kafka's ids of the timer topics with these offsets; a topic may be missing.
-        held: by timer partition, the copies that are held for it.
-    """
-
-    shard: int
-    shards: int
-    owner: str
+    shard: int  # its index
+    shards: int  # the number of shards
+    owner: str  # UUID of the data directory that delivers; or NOBODY
+    # Drawn by every start of dequeue. A copy of the directory without it is no earlier state of the
+    # same files: the two have taken different rows since.
     incarnation: int
-    epoch: int
+    epoch: int  # raised by every start of dequeue
     epochs: Epochs
+    # every timer partition known when the record was written
     partitions: Mapping[TopicPartition, PartitionProgress]
+    # How often partitions changed their shards (reshard_records.py), or were given up
+    # (wheel/admin/accept_loss.py): a standby keeps no files of an earlier one.
     assignment_epoch: int = 0
+    # While partitions are reassigned, the new number of shards: no directory may own the shard
+    # then.
     sealed_for: int | None = None
+    # Kafka's ids of the timer topics with these offsets; a topic may be missing.
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     held: Mapping[TopicPartition, Held] = field(default_factory=dict)
 
     @property
     def topics(self) -> set[str]:
-        """The timer topics of the record."""
         return {topic for topic, _ in self.partitions if not is_retired(topic)}
 
     @property
@@ -129,7 +120,7 @@ class Progress:
 
     @property
     def closed_slot(self) -> int:
-        """The last slot of which a message of any partition may be out."""
+        """The last slot that may have messages that are out, in any partition."""
         return max(p.closed_slot for p in self.partitions.values())
 
     def done(
@@ -139,12 +130,8 @@ class Progress:
         offset: Int64,
         slot: Int64,
     ) -> Bool:
-        """Returns which messages are done, by the rule of the module's head.
-
-        Args:
-            partitions: the partitions that `partition` indexes.
-            partition, offset: the position of each message.
-            slot: the slot of each message's due time, whether it was placed there or later.
+        """Returns which messages are done, by the rule of the module's head. `slot` is that of the
+        due time, whether the message was placed there or later; `partition` indexes `partitions`.
         """
         nothing = PartitionProgress(np.iinfo(np.int64).min, 0)
         known = [self.partitions.get(p, nothing) for p in partitions]
@@ -164,12 +151,11 @@ class Progress:
         return self.topic_ids.get(topic, topic_id) == topic_id
 
     def encode(self) -> bytes:
-        """Returns the record's value."""
         return self._encoded
 
     @cached_property
     def _encoded(self) -> bytes:
-        """The value; cached, because it is published, compared and mirrored."""
+        """Cached, because it is published, compared and mirrored."""
         return deflated(self._packed())
 
     def _packed(self) -> bytes:
@@ -213,8 +199,8 @@ class Progress:
 
     def require_room(self, bytes_max: int = RECORD_BYTES_MAX) -> None:
         """Refuses a record that could become too large: once Kafka has it, no process could start.
-        Counts inflated bytes, because the columns keep their length whatever their values. Does not
-        count `held`: some 40 bytes and the topic's name for each partition with held copies.
+        Counts inflated bytes, because columns keep their length whatever their values. Does not
+        count `held`: some 40 bytes and the topic's name per partition with held copies.
 
         Raises:
             RecoveryRefused: with the numbers.
@@ -271,6 +257,8 @@ def _columns_of(parts: Sequence[PartitionProgress]) -> dict[str, Int64]:
     for part in parts:
         half = (part.half_mark is None, part.half_below is None, part.half_rows is None)
         assert half[0] == half[1] == half[2], "decode refuses c1, d and n apart from each other"
+        offsets = (part.delivered_mark, part.half_mark, part.half_below, part.replied_below)
+        assert min(offset or 0 for offset in offsets) >= 0, "decode refuses a negative offset"
     columns = {}
     for each, field_name in _COLUMNS.items():
         values = (getattr(part, field_name) for part in parts)
@@ -283,17 +271,17 @@ def _columns_of(parts: Sequence[PartitionProgress]) -> dict[str, Int64]:
 def _partitions_of(
     numbers: Mapping[str, Sequence[int]], columns: Mapping[str, Int64]
 ) -> dict[TopicPartition, PartitionProgress]:
-    """Combines the JSON and the columns of a record.
-
-    Raises:
-        MISSHAPEN: they do not fit together.
-    """
+    """Combines the JSON and the columns of a record; raises MISSHAPEN if they do not fit."""
     places = [(name(t), partition_number(str(integer(n)))) for t, of in numbers.items() for n in of]
     half = [columns[each] == NULL for each in ("c1", "d", "n")]
     if columns.keys() != set(_COLUMNS) or not (len(half[0]) == len(places) == len(set(places))):
         raise ValueError(f"{len(places)} partitions, columns {[*columns]} of {len(half[0])} rows")
     if not (np.array_equal(half[0], half[1]) and np.array_equal(half[0], half[2])):
         raise ValueError("a partition has only some of c1, d and n")
+    for each in ("c", "c1", "d", "a"):
+        offsets = columns[each]
+        if ((offsets < 0) & ((offsets != NULL) | (each not in _NULLABLE))).any():
+            raise ValueError(f"a negative offset in column {each}")
     rows = [columns[each].tolist() for each in _COLUMNS]
     for index, each in enumerate(_COLUMNS):
         if each in _NULLABLE:
@@ -309,16 +297,9 @@ def advanced(
     replied_below: Mapping[TopicPartition, int],
     half_rows: Mapping[str, int],
 ) -> dict[TopicPartition, PartitionProgress]:
-    """Computes the progress of the partitions once a shard has come to `slot`.
-
-    Args:
-        before: their progress at the start. A partition that is ahead changes only `replied_below`:
-            none of its pending rows can be in the slots up to `slot`.
-        closed: the closed range with the slot.
-        slot: the last slot delivered in full.
-        half_below: D of the next slot if that is half delivered, else None.
-        replied_below: may lack partitions without a reply.
-        half_rows: how many rows of the half-delivered slot are out, by timer topic.
+    """Computes the progress of the partitions once a shard has come to `slot`, in the range
+    `closed`. A partition that is ahead of it in `before` changes only `replied_below`: it has no
+    pending row up to `slot`. `half_below` is D of the next slot if that is half delivered.
     """
     marks = closed.marks_before if slot == closed.lower else closed.marks
     reached = {}

@@ -31,12 +31,8 @@ _HEAD = struct.Struct("<qq")
 
 
 class MirrorFields(NamedTuple):
-    """The content of the file.
-
-    Attributes:
-        delivered_slot: R of the record.
-        delivered_rows: timers delivered since the directory was made.
-        record: as Kafka has it.
+    """The content of the file: R, the timers delivered since the directory was made, the record of
+    Kafka.
     """
 
     delivered_slot: int

@@ -1,6 +1,6 @@
 """The file `quota-waiting`: the messages that wait in Kafka because of their topic's quota.
 
-JSON behind its CRC-32: {"at_ms", "waiting": {topic: {partition: [first offset, end]}}}. The process
+JSON after its CRC-32: {"at_ms", "waiting": {topic: {partition: [first offset, end]}}}. The process
 that plans ingest's batches (streaming/topic_quotas.py) replaces it about once a second while
 messages wait, and once when none does any more. `status`, the metrics and the lag watch read it. It
 is a hint, never synced.
@@ -23,23 +23,19 @@ if TYPE_CHECKING:  # it imports numpy and pyarrow
     from duewheel.schemas.batches import TopicPartition
 
 FILE_NAME = "quota-waiting"
-VALID_MS = 30_000  # then its writer plans no batches any more, and what waits may wait for that
+# Older entries are ignored: ingest has stopped planning, so the quota may not be the cause.
+VALID_MS = 30_000
 
 
 class QuotaWaiting(NamedTuple):
-    """The messages that wait at one moment.
+    """The messages that wait at one moment."""
 
-    Attributes:
-        at_ms: the moment, by this host's clock.
-        ranges: first offset that waits, and the log's end, of each partition with some.
-    """
-
-    at_ms: int = 0
+    at_ms: int = 0  # by this host's clock
+    # first offset that waits, and the log's end, of each partition with some
     ranges: Mapping[TopicPartition, tuple[int, int]] = MappingProxyType({})
 
     @property
     def by_topic(self) -> Counter[str]:
-        """How many messages of each topic wait."""
         counts = Counter[str]()
         for (topic, _), (first, end) in self.ranges.items():
             counts[topic] += end - first

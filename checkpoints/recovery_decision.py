@@ -24,8 +24,8 @@ Missing rows are read again from Kafka. Two rules make that exact, whatever file
     ingest    drops rows below C that are done (checkpoints/progress.py), and places the others at
               max(slot, R + 1), closed or not: where they were before, or earlier
 
-A recovery keeps the close page if the progress lies in its range. Otherwise the new page begins at
-R, with C_R, and contains the half-delivered slot, if any, with C_{R+1}. Partitions that came from
+A recovery keeps the close page if the progress is in its range. Otherwise the new page begins at R,
+with C_R, and contains the half-delivered slot, if any, with C_{R+1}. Partitions that came from
 different shards each have their own R, C and half-delivered slot: the page then begins at the
 lowest R and ends at the last slot with rows that may be out. A standby has this close page at every
 moment: its files may be kept as long as progress only rises and partitions stay in their shard.
@@ -63,24 +63,16 @@ class Keep(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryRecord:
-    """Dequeue's decision for a starting ingest.
+    """Dequeue's decision for a starting ingest."""
 
-    Attributes:
-        case: as in the module's head.
-        keep: how much of the files is kept.
-        generation: number of this recovery; files that it has made need no further step.
-        boot_id: of the host when it was decided.
-        dequeue_start: number of the dequeue start that decided it.
-    """
-
-    case: str
+    case: str  # as in the module's head
     keep: Keep
-    generation: int
-    boot_id: str
-    dequeue_start: int
+    generation: int  # number of this recovery; files of this generation need no further step
+    boot_id: str  # of the host, at the decision
+    dequeue_start: int  # number of the dequeue start that decided it
 
     def write(self, directory: Path, fs: FileSystem) -> None:
-        """Puts the record in place, durably."""
+        """Writes the record, durably."""
         write_json(directory / FILE_NAME, asdict(self), fs)
 
     @classmethod
@@ -101,30 +93,19 @@ class RecoveryRecord:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """The state of the data directory that a decision needs.
-
-    Attributes:
-        uuid: of the directory.
-        incarnations: the one that its last start found in Kafka, and the one that it drew; no other
-            progress is its own.
-        damage: of its files.
-        commit, close: its newest pages.
-        mirror: its copy of the progress, None if there never was one.
-        durable: its durable checkpoint, None if it is missing or damaged.
-        undone: whether a recovery was decided and is not applied yet.
-        pending: the record of that recovery, if it was written.
-        standby: whether it is a standby.
-    """
+    """The state of the data directory that a decision needs."""
 
     uuid: str
+    # The one that its last start found in Kafka, and the one that it drew; no other progress is its
+    # own.
     incarnations: tuple[int, int]
     damage: Damage
     commit: Commit
     close: Close | None
-    mirror: Progress | None
-    durable: Durable | None
-    undone: bool
-    pending: RecoveryRecord | None
+    mirror: Progress | None  # None before the first
+    durable: Durable | None  # None if it is missing or damaged
+    undone: bool  # whether a recovery was decided and is not applied yet
+    pending: RecoveryRecord | None  # the record of that recovery, if it was written
     standby: bool = False
 
     @classmethod
@@ -174,20 +155,14 @@ def read_local_state(state: State, directory: Path) -> Local:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The files that a start keeps, and where delivery continues.
-
-    Attributes:
-        case, keep: as in RecoveryRecord.
-        close: the closed range in which delivery continues, or ended.
-        delivered_slot: last slot delivered in full; from close.lower to close.floor.
-        half_below: D of the next slot, for partitions that have delivered half of it. Partitions
-            that are ahead have no row before their own half-delivered slot.
-    """
+    """The files that a start keeps, and where delivery continues."""
 
     case: str
     keep: Keep
-    close: Close
-    delivered_slot: int
+    close: Close  # the closed range in which delivery continues, or ended
+    delivered_slot: int  # R, from close.lower to close.floor
+    # D of the next slot, for partitions that have delivered half of it. Partitions that are ahead
+    # have no row before their own half-delivered slot.
     half_below: Marks
 
     @property
@@ -228,10 +203,9 @@ def decide(progress: Progress, local: Local) -> Decision:
 
 
 def decide_to_follow(progress: Progress, local: Local) -> Decision:
-    """Decides for a standby, as `decide`, but without a refusal.
-
-    If Kafka has lost progress that the files have, rows may be pending again that the standby has
-    dropped as done: it keeps nothing, and reads the rows that are pending now again.
+    """Decides for a standby, as `decide`, but without a refusal. If Kafka has lost progress that
+    the files have, rows may be pending again that the standby has dropped as done: it keeps
+    nothing, and reads the pending rows again.
     """
     mirror = local.mirror
     fallen = mirror is not None and is_older(progress, mirror)

@@ -58,10 +58,8 @@ def sealed(progress: Progress, shards: int, incarnation: int) -> Progress:
 
 
 def nothing(like: Progress, shard: int, shards: int, incarnation: int) -> Progress:
-    """Makes the record of a shard that does not exist yet, or was removed.
-
-    Args:
-        like: the record of any other shard.
+    """Makes the record of a shard that does not exist yet, or was removed; `like` is that of any
+    other.
     """
     epochs = Epochs((replace(like.epochs.newest, since={}),))
     empty = replace(like, shard=shard, shards=shards, epochs=epochs, partitions={}, held={})
@@ -69,12 +67,8 @@ def nothing(like: Progress, shard: int, shards: int, incarnation: int) -> Progre
 
 
 def reassigned(old: Sequence[Progress], shards: int, draw: Callable[[], int]) -> list[Progress]:
-    """Makes the records of the new shards.
-
-    Args:
-        old: sealed records of all shards with partitions.
-        shards: the new number of shards.
-        draw: an incarnation for each.
+    """Makes the records of the new shards from the sealed ones of all shards with partitions.
+    `draw` makes an incarnation for each.
 
     Raises:
         RecoveryRefused: the old shards have different settings for a row's slot; or a partition is
@@ -116,11 +110,8 @@ def reassigned(old: Sequence[Progress], shards: int, draw: Callable[[], int]) ->
 
 
 def unsealed(old: Sequence[Progress], draw: Callable[[], int]) -> list[Progress]:
-    """Makes the records of the old number of shards, without owner, with unchanged partitions.
-
-    Args:
-        old: sealed records of all shards with partitions.
-        draw: an incarnation for each.
+    """Makes the records of the old number of shards from the sealed ones, without owner, with
+    unchanged partitions. `draw` makes an incarnation for each.
     """
     return [
         replace(

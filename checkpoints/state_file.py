@@ -12,7 +12,7 @@ Invariants:
   closing, are in one close page, so no reader has one without the other.
 - `damage` is recorded before the boot id is overwritten, and stays until `set_recovered`.
 
-Dequeue's mirror of its progress lies beside the file (progress_mirror.py).
+Dequeue's mirror of its progress is a file of its own (progress_mirror.py).
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class State:
             fs.close(fd)
 
     def require(self, precision_ms: int, slots: int) -> None:
-        """Refuses a wheel geometry other than the directory's.
+        """Refuses another wheel geometry than the directory's.
 
         Raises:
             ConfigError: with both geometries and the remedy.
@@ -131,7 +131,6 @@ class State:
 
     @property
     def uuid(self) -> str:
-        """The directory's permanent name."""
         return str(self.identity["uuid"])
 
     # ---- commit, close, mirror -------------------------------------------------------------
@@ -170,6 +169,8 @@ class State:
         """Marks the newest batch as linked into the wheel."""
         page = self._commit.read()
         assert page is not None, "a batch is marked after its page is written"
+        # If the flag were set before the wheel has the batch, a kill between the two would lose its
+        # runs: no later start would link them again.
         self._commit.mark(page.sequence)
 
     def close(self) -> Close | None:
@@ -189,6 +190,8 @@ class State:
 
     def write_close(self, close: Close) -> None:
         """Writes a close page: slots up to its floor take no more rows."""
+        # A lower floor would reopen delivered slots: rows could be placed there, and never be
+        # delivered.
         before = self.close()
         assert before is None or close.floor >= before.floor, "the floor never moves back"
         self.restart_close(close)
@@ -243,11 +246,10 @@ class State:
         return self._words[FieldIndex.STARTS]
 
     def begin(self) -> None:
-        """Counts a start, which ends the effect of a clean stop. Called under engine.lock.
-
-        Durable when this returns: else a loss of power could restore the clean stop. Records the
-        damage of a boot before it overwrites the boot id.
+        """Counts a start, which ends the effect of a clean stop; durable, or a loss of power could
+        restore the clean stop. Called under engine.lock.
         """
+        # Before the boot id: with the new id the loss of the page cache would no longer show.
         self._words[FieldIndex.DAMAGE] = self.damage
         self._words[FieldIndex.BOOT], self._words[FieldIndex.BOOT + 1] = self._boot_words()
         self._words[FieldIndex.STARTS] += 1
@@ -311,7 +313,7 @@ class State:
         return self._words[FieldIndex.RECOVERED]
 
     def set_recovered(self, generation: int) -> None:
-        """Records that the files are whole again. Durable when this returns."""
+        """Records that the files are whole again; durable."""
         self._words[FieldIndex.DAMAGE] = Damage.NONE
         self._words[FieldIndex.RECOVERED] = generation
         self.sync()
@@ -322,9 +324,9 @@ class State:
         return self._words[FieldIndex.FOLLOWED], self._words[FieldIndex.CLAIMED]
 
     def claim(self, followed: int, drawn: int) -> None:
-        """Records the incarnation in Kafka and the one drawn by this start. Durable when this
-        returns, before the drawn one is in Kafka: after a loss of power this directory would not
-        recognise its own progress (`is_own` in recovery_decision.py).
+        """Records the incarnation in Kafka and the one drawn by this start. Durable before the
+        drawn one is in Kafka: otherwise this directory would not recognise its own progress after a
+        loss of power (`is_own` in recovery_decision.py).
         """
         self._words[FieldIndex.FOLLOWED] = followed
         self._words[FieldIndex.CLAIMED] = drawn
@@ -332,7 +334,7 @@ class State:
 
     @property
     def standby(self) -> bool:
-        """Whether this directory is a standby: see wheel/dequeue/standby.py."""
+        """Whether this directory is a standby (wheel/dequeue/standby.py)."""
         return bool(self._words[FieldIndex.STANDBY])
 
     def set_standby(self, *, on: bool) -> None:
@@ -373,7 +375,6 @@ class State:
         self.release()
 
     def release(self) -> None:
-        """Unmaps the file."""
         self._words.release()
         self._mapped.close()
 

@@ -1,6 +1,6 @@
 """The file `timer-topics`: the topics that ingest reads, and the matching topics that it does not.
 
-JSON behind its CRC-32. Ingest replaces it at each change; only `status` reads it, because every
+JSON after its CRC-32. Ingest replaces it at each change; only `status` reads it, because every
 start lists the topics in Kafka again.
 """
 
@@ -19,17 +19,13 @@ FILE_NAME = "timer-topics"
 
 @dataclass(frozen=True, slots=True)
 class TopicSet:
-    """The timer topics at one moment.
+    """The timer topics at one moment."""
 
-    Attributes:
-        topics: the topics that ingest reads, sorted.
-        left_out: topics that match the pattern and are not read, with the reason.
-        faulty: topics with wrong settings that are read nevertheless, because timers were taken
-            from them before; with the problem.
-    """
-
-    topics: tuple[str, ...]
+    topics: tuple[str, ...]  # those that ingest reads, sorted
+    # topics that match the pattern and are not read, with the reason
     left_out: Mapping[str, str] = field(default_factory=dict)
+    # Topics with wrong settings that are read nevertheless, because timers were taken from them
+    # before; with the problem.
     faulty: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""The part of a recovery that is left (recovery_decision.py has the decision and the steps).
+"""Which part of a recovery is unfinished (recovery_decision.py has the decision and the steps).
 
 `duewheel health` reads it every few seconds: the module and its imports are light.
 """
@@ -12,17 +12,11 @@ from duewheel.checkpoints.state_file import State
 
 
 class Recovering(NamedTuple):
-    """The part of a recovery that is left before the shard delivers again.
+    """The steps before the shard delivers again."""
 
-    Attributes:
-        generation: number of the newest recovery that was decided on.
-        files_whole: whether ingest has made the files whole, or they were not damaged.
-        missing: how many offsets are still to be read again, by partition.
-    """
-
-    generation: int
-    files_whole: bool
-    missing: Marks
+    generation: int  # number of the newest recovery that was decided on
+    files_whole: bool  # whether ingest has made the files whole, or they were not damaged
+    missing: Marks  # how many offsets must be read again, by partition
 
 
 def recovering(state: State) -> Recovering | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,13 @@ from tests.harness.manual_host import ManualHost
 
 from duewheel.checkpoints import state_file as state_module
 from duewheel.checkpoints.checksummed_pages import Page, PagePair
-from duewheel.checkpoints.commit_and_close_pages import NO_COMMIT, Close, Commit, HourLengths
+from duewheel.checkpoints.commit_and_close_pages import (
+    NO_COMMIT,
+    Close,
+    Commit,
+    HourLengths,
+    marks_to,
+)
 from duewheel.checkpoints.live_fields import Heartbeat
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.role import Role
@@ -19,6 +26,8 @@ from duewheel.checkpoints.state_file import FORMAT, Damage, State
 from duewheel.errors import ConfigError, CorruptFile, DuewheelError
 
 PAGE = 256
+# Keys of the JSON, and the fields.
+MARKS = (("c_before", "marks_before"), ("c", "marks"), ("marks", "marks"))
 
 
 class DyingMap(mmap.mmap):
@@ -94,9 +103,20 @@ def test_a_page_that_does_not_fit_is_refused_and_the_old_one_stays(mapped: Dying
     pages = pair(mapped)
     pages.write(b"old")
     with pytest.raises(DuewheelError, match="do not fit"):
-        pages.write(b"x" * PAGE)
+        pages.write(b"y" * PAGE)
     page = pages.read()
     assert page is not None and page.payload == b"old"
+
+
+def test_pages_are_written_as_they_are_read(mapped: DyingMap) -> None:
+    pages = pair(mapped)
+    pages.write(b"one")
+    with pytest.raises(AssertionError, match="deflated"):
+        pages.write(b"x would be inflated")
+    with pytest.raises(AssertionError, match="newest"):
+        pages.mark(2)
+    mapped[:PAGE], mapped[PAGE:] = mapped[PAGE:], mapped[:PAGE]  # whole, but in the other's place
+    assert pages.read() is None
 
 
 # ---- the state file ------------------------------------------------------------------------------
@@ -140,6 +160,28 @@ def test_what_is_written_is_read_by_another_process(state: State, tmp_path: Path
     assert other.live.heartbeat(Role.INGEST) == Heartbeat(0, 0, 0)
     assert other.dequeue_starts == 1
     assert other.uuid == state.uuid
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Commit(1, {("z", 3): -1}, {}, 0),
+        Commit(-1, {}, {}, 0),
+        Commit(1, {}, {500_000: HourLengths(52, -1, 52)}, 0),
+        Close(10, {}, 12, {("z", 3): -1}),
+        Close(10, {}, 9, {}),
+    ],
+)
+def test_numbers_that_no_page_has_are_neither_written_nor_read(broken: Commit | Close) -> None:
+    with pytest.raises(AssertionError):
+        broken.to_json()
+    content = broken._asdict()
+    content |= {key: marks_to(content[field]) for key, field in MARKS if field in content}
+    reading = (
+        Close.from_json if isinstance(broken, Close) else partial(Commit.from_json, applied=False)
+    )
+    with pytest.raises(ValueError, match="negative"):
+        reading(content)
 
 
 def test_a_batch_is_not_applied_until_it_is_marked_itself(state: State) -> None:
