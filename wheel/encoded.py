@@ -1,4 +1,4 @@
-"""Deliveries in encoded form: batches, and the rows that go elsewhere than to their target.
+"""Deliveries in encoded form: batches, and the rows that do not go to their target.
 
 A publisher makes these values before the transaction (`prepare`, or `renew`); the loop reads
 `Aside` once the transaction is committed.
@@ -37,31 +37,19 @@ class Reason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The loaded metadata of a target topic.
+    """The loaded metadata of a target topic."""
 
-    Attributes:
-        partitions: the number of partitions; 0 if it takes no record.
-        batch_bytes_max: the largest batch it takes, header included.
-        key_required: whether it is compacted, and so takes no record without a key.
-        refusal: why it takes no record, else NONE.
-        unavailable: partitions that take no writes for now.
-        topic_id: Kafka's id of the topic that has this name now; empty if it has none.
-        closed_by: the setting because of which no partition takes writes; empty if there is none.
-        is_unknown: its metadata has not come yet, so the other values mean nothing.
-        batch_bytes: the size of its batches before compression.
-        codec: of its deliveries.
-    """
-
-    partitions: int
-    batch_bytes_max: int
-    key_required: bool = False
-    refusal: Reason = Reason.NONE
-    unavailable: frozenset[int] = frozenset()
-    topic_id: str = ""
+    partitions: int  # the number of partitions; 0 if it takes no record
+    batch_bytes_max: int  # the largest batch it takes, header included
+    key_required: bool = False  # whether it is compacted, and so takes no record without a key
+    refusal: Reason = Reason.NONE  # why it takes no record, else NONE
+    unavailable: frozenset[int] = frozenset()  # partitions that take no writes for now
+    topic_id: str = ""  # Kafka's id of the topic that has this name now; empty if it has none
+    # The setting because of which no partition takes writes; empty if there is none
     closed_by: str = ""
-    is_unknown: bool = False
-    batch_bytes: int = 0
-    codec: Codec = "none"
+    is_unknown: bool = False  # its metadata has not come yet, so the other values mean nothing
+    batch_bytes: int = 0  # the size of its batches before compression
+    codec: Codec = "none"  # of its deliveries
 
     @property
     def available(self) -> Sequence[int]:
@@ -82,63 +70,43 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """The rows of a transaction that did not go to their target.
-
-    Invariant: no row is in two of the first three attributes.
-
-    Attributes:
-        parked: rows that went back to their timer topic: their target takes no writes for now, or
-            they are in excess of their slot.
-        letters: dead letters that went back because the dead-letter topic takes no writes; some of
-            them may have become dead letters only now.
-        dead_lettered: rows that became dead letters.
-        reasons: the number of `dead_lettered` rows by reason.
-        held: the held copies after the transaction.
-        moved: whether held copies were moved to their partition.
+    """The rows of a transaction that did not go to their target. No row is in two of the first
+    three.
     """
 
+    # Rows that went back to their timer topic: their target takes no writes for now, or they are in
+    # excess of their slot.
     parked: Int64 = field(default_factory=lambda: NO_ROWS)
+    # Dead letters that went back because the dead-letter topic takes no writes; some of them may
+    # have become dead letters only now.
     letters: Int64 = field(default_factory=lambda: NO_ROWS)
-    dead_lettered: Int64 = field(default_factory=lambda: NO_ROWS)
+    dead_lettered: Int64 = field(default_factory=lambda: NO_ROWS)  # rows that became dead letters
+    # The number of `dead_lettered` rows by reason
     reasons: Mapping[str, int] = field(default_factory=dict)
+    # The held copies after the transaction
     held: Mapping[TopicPartition, Held] = field(default_factory=dict)
-    moved: bool = False
+    moved: bool = False  # whether held copies were moved to their partition
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One batch and its destination.
-
-    Attributes:
-        topic, partition: the destination.
-        batch: the records.
-        source: TIMER_SOURCE of its record if it has only one, else None.
-        is_whole: whether it is a batch of held copies, which cannot be divided (held_queue.py).
-    """
+    """One batch and its destination."""
 
     topic: str
     partition: int
     batch: Batch
-    source: bytes | None
-    is_whole: bool = False
+    source: bytes | None  # TIMER_SOURCE of its record if it has only one
+    is_whole: bool = False  # a batch of held copies, which cannot be divided (held_queue.py)
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Deliveries as batches, and the metadata that they depend on.
+    """Deliveries as batches, and the metadata that they depend on."""
 
-    Attributes:
-        parts: the batches; those of a partition are neighbours, in their order.
-        aside: rows that do not go to their target.
-        used_targets: each topic that the encoding depends on, with the metadata that was used.
-        refused: sources of the records that the broker had refused.
-        copy_key: of the MACs of copies; empty: they have none.
-        encoded_ms: when that was, by the clock of the rows' waits.
-    """
-
-    parts: list[Part]
-    aside: Aside
+    parts: list[Part]  # those of a partition are neighbours, in their order
+    aside: Aside  # rows that do not go to their target
+    # Each topic that the encoding depends on, with the metadata that was used
     used_targets: Mapping[str, Target]
-    refused: frozenset[bytes]
-    copy_key: bytes
-    encoded_ms: int
+    refused: frozenset[bytes]  # sources of the records that the broker had refused
+    copy_key: bytes  # of the MACs of copies; empty: they have none
+    encoded_ms: int  # by the clock of the rows' waits

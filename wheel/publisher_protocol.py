@@ -21,29 +21,20 @@ from duewheel.wheel.encoded import Aside, Encoded
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Deliveries for a transaction.
+    """Deliveries for a transaction."""
 
-    Attributes:
-        deliveries: the rows, in the order in which they must leave.
-        encoded: the rows as batches, for the metadata that was loaded then; None before encoding.
-            The metadata may change before the transaction: `renew` then encodes `deliveries` again.
-    """
-
-    deliveries: Deliveries
+    deliveries: Deliveries  # in the order of their delivery
+    # The rows as batches, for the metadata that was loaded then; None before encoding. If the
+    # metadata has changed since, `renew` encodes `deliveries` again.
     encoded: Encoded | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A progress read from Kafka.
-
-    Attributes:
-        progress: of the shard.
-        written_ms: time of the write, by the brokers' clock.
-    """
+    """A progress read from Kafka."""
 
     progress: Progress
-    written_ms: int
+    written_ms: int  # time of the write, by the brokers' clock
 
 
 class ProgressReader(Protocol):
@@ -86,7 +77,7 @@ class Publisher(Protocol):
 
     @property
     def letters_wait(self) -> bool:
-        """Whether the dead-letter topic took no writes when a dead letter last had to leave."""
+        """Whether the dead-letter topic took no writes when a dead letter was last due."""
         ...
 
     def peek(self) -> Progress | None:
@@ -157,15 +148,9 @@ class Publisher(Protocol):
         ...
 
     def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
-        """Writes one transaction: all deliveries in their order, and the progress record.
-
-        Args:
-            prepared: the result of `renew`, perhaps no rows; None: only the progress record.
-            progress: the progress after the transaction.
-
-        Returns:
-            The brokers' timestamp of the progress record, in ms since the epoch; None for a batch
-            that was sent twice, and for a topic without LogAppendTime.
+        """Writes one transaction: all deliveries in their order, and the progress after it; None
+        writes only the progress. Returns the brokers' timestamp of the progress record, in ms since
+        the epoch; None for a batch that was sent twice, and for a topic without LogAppendTime.
 
         Copies whose timer partition takes no writes are held (checkpoints/held_copies.py); `aside`
         lists them. After PublishDoubt the same deliveries are renewed and given again.

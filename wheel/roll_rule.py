@@ -18,7 +18,7 @@ from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import ANY_TIME, TimerBatch
 from duewheel.wheel.slots import EARLIEST_SLOT, slot_of
 
-# Odd, with irregular bits: neighbours lie far apart in the upper bits of the product.
+# Odd, with irregular bits: neighbours are far apart in the upper bits of the product.
 _OFFSET_FACTOR, _PLACE_FACTOR = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
 
@@ -29,19 +29,14 @@ def requested_slots(
     by_offset: bool | Bool = True,
 ) -> tuple[Int64, Bool]:
     """Computes the slot that each row requests, closed or not, and whether the timer rolls there.
-
-    Args:
-        batch: the rows.
-        precision_ms: length of a slot.
-        window_ms: the roll window at each row's offset, or one for all rows.
-        by_offset: whether its offset spreads the roll of each row; else its id does, as in settings
-            epochs of the first versions.
+    The roll window is that of each row's offset, or one for all. Without `by_offset` a row's id
+    spreads its roll, as in settings epochs of the first versions.
     """
     rolled = ~batch.rejected & (batch.due_ms - batch.timestamp_ms > window_ms)
     number = np.array([number for _, number in batch.partitions], np.int64)[batch.partition]
     spread = np.where(by_offset, offset_spread(number, batch.offset), batch.id_hash)
     instants = roll_instants(batch.due_ms, batch.timestamp_ms, spread, window_ms)
-    # A parked copy leaves within the window, too: no row waits in the wheel longer than that.
+    # A parked copy stays within the window, too: no row waits in the wheel longer than that.
     parked_ms = np.minimum(batch.not_before_ms, batch.timestamp_ms + window_ms)
     leaves_ms = np.maximum(np.where(rolled, instants, batch.due_ms), parked_ms)
     slots = slot_of(leaves_ms, precision_ms)
@@ -67,8 +62,8 @@ def roll_instants(
 
 
 def offset_spread(partition: Int64, offset: Int64) -> Int64:
-    """Spreads rolls by the places of their records. A producer cannot choose these, as it can an
-    id: with ids of its choice a million timers could roll in one slot.
+    """Spreads rolls by partition and offset of their records. A producer cannot choose these, as it
+    can an id: with ids of its choice a million timers could roll in one slot.
     """
     hashes = offset.astype(np.uint64) * _OFFSET_FACTOR ^ partition.astype(np.uint64) * _PLACE_FACTOR
     spread: Int64 = (hashes >> np.uint64(24)).astype(np.int64)

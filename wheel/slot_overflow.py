@@ -12,7 +12,7 @@ slot are, too; and a transaction that is tried again selects the same rows.
     spread       the row goes back to its timer topic (requeue.py) and does not leave before the
                  end of the slot, one more slot, and a part of the window by another hash of the
                  same key: rows of a key that are in excess keep together, and in order
-    dead-letter  it becomes a dead letter, `hot_slot`
+    dead-letter  it becomes a dead letter, with the code `hot_slot`
 
 - Rolled rows, dead letters, and copies that were spread or parked before are never in excess. So a
   timer is spread once, whatever slot the copy comes to, and its wait is bounded.
@@ -54,22 +54,18 @@ _HALF_MASK = np.uint64((1 << 32) - 1)
 
 @dataclass(frozen=True, slots=True)
 class HotSlots:
-    """The policy for hot slots.
+    """The policy for hot slots."""
 
-    Attributes:
-        policy: as in the module's head; "none": all rows leave with their slot.
-        limit: c.
-        window_ms: the time over which the excess is spread; below 2**31.
-    """
-
-    policy: Policy = "none"
-    limit: int = 10_000
-    window_ms: int = 60_000
+    policy: Policy = "none"  # as in the module's head; "none": no row is in excess
+    limit: int = 10_000  # c
+    window_ms: int = 60_000  # the time over which the excess is spread; below 2**31
 
     def mark_overflow(
         self, deliveries: Deliveries, slot: Int64, rank: Int64, precision_ms: int
     ) -> Deliveries:
-        """Sets `not_before_ms` of the rows in excess."""
+        """Sets `not_before_ms` of the rows in excess. `slot` is the one that each row is in, `rank`
+        is i.
+        """
         if self.policy == "none":
             return deliveries
         exempt = deliveries.is_copy | deliveries.dead_letter | (deliveries.retries > 0)
@@ -88,7 +84,6 @@ class HotSlots:
         return replace(deliveries, not_before_ms=not_before_ms)
 
     def probability(self, rank: Int64) -> Float64:
-        """Computes the probability that a row of this rank is in excess."""
         risen: Float64 = (rank - self.limit) / self.limit
         return np.clip(risen, 0.0, 1.0)
 
@@ -106,24 +101,19 @@ def spread_rows(deliveries: Deliveries) -> Bool:
 
 
 class RankCounter:
-    """Counts the rows of each topic in one slot after another, from chunk to chunk. Not
-    thread-safe.
+    """Counts the rows of each topic in one slot after another, from chunk to chunk. `out` is the
+    number of rows that are out, by timer topic and half-delivered slot. Not thread-safe.
     """
 
     def __init__(self, out: Mapping[tuple[str, int], int]) -> None:
-        """`out` is the number of rows that are out, by timer topic and half-delivered slot."""
         self._out = out
         self._slot: int | None = None
         self._counted: dict[str, int] = {}
 
     def of(self, slot: Int64, topics: Sequence[str], topic: Int64, counted: Bool) -> Int64:
-        """Computes the ranks of the rows of the next chunk.
-
-        Args:
-            slot: of each row; it never falls, within a chunk and from chunk to chunk.
-            topics: names of timer topics, each once.
-            topic: of each row, index in `topics`.
-            counted: whether a row is pending; the others are out, and `out` has counted them.
+        """Computes the ranks of the rows of the next chunk. `slot` never falls, within a chunk and
+        from chunk to chunk; `topic` is an index in `topics`. Rows that are not `counted` are out,
+        and counted in `out`.
         """
         run = np.cumsum(np.diff(slot, prepend=slot[0]) != 0)
         group = run * len(topics) + topic

@@ -16,8 +16,8 @@ from duewheel.errors import ConfigError
 if TYPE_CHECKING:  # the supervisor, which reads the settings, needs no numpy
     from duewheel.schemas.arrays import Int64
 
-EARLIEST_SLOT = -(2**62)  # the requested slot of a rejected row: it leaves as soon as possible
-LATEST_SLOT = 2**62  # behind every slot that a record can have
+EARLIEST_SLOT = -(2**62)  # a rejected row requests it: its dead letter is written without delay
+LATEST_SLOT = 2**62  # above every slot that a record can have
 HOUR_MS = 3_600_000
 DELAY_MS_MAX = 2**30  # |delay| of a record stays below, so that it fits into 4 bytes
 TimelineKind = Literal["wheel", "rocksdb"]  # of wheel/storage/timelines/kinds.py
@@ -28,21 +28,17 @@ _RING_STEPS = 32  # the reach moves by 1/32 of the ring at a time
 class WheelConfig:
     """Geometry of the wheel.
 
-    Attributes:
-        precision_ms: length of a slot.
-        slots: half of the ring's entries; the other half is for past slots while dequeue lags.
-        window_ms: the roll window of new settings epochs; each row has that of its own epoch
-            (checkpoints/config_epochs.py).
-        margin_ms: the most by which a record's timestamp may differ from this host's clock.
-        timeline: the kind (wheel/storage/timelines/kinds.py).
-
     Raises:
         ConfigError: the numbers contradict each other.
     """
 
-    precision_ms: int = 50
+    precision_ms: int = 50  # length of a slot
+    # Half of the ring's entries; the other half is for past slots while dequeue lags
     slots: int = 2_097_152
+    # The roll window of new settings epochs; each row has that of its own epoch
+    # (checkpoints/config_epochs.py).
     window_ms: int = 24 * HOUR_MS
+    # The most by which a record's timestamp may differ from this host's clock
     margin_ms: int = HOUR_MS
     timeline: TimelineKind = "wheel"
 
@@ -63,7 +59,6 @@ class WheelConfig:
 
     @property
     def ring(self) -> int:
-        """Entries of the wheel."""
         return 2 * self.slots
 
     def reach(self, lower: int) -> int:

@@ -1,6 +1,6 @@
 """Accepts losses of timer partitions: `duewheel reconfigure --accept-loss topic-partition`.
 
-Kafka no longer has the records behind the marks of a lost partition. Ingest refuses to start,
+Kafka no longer has the records that follow the marks of a lost partition. Ingest refuses to start,
 because it would mistake new messages for old ones; dequeue still delivers the timers in the wheel.
 After the loss is accepted, the partition counts as one that was never read:
 
@@ -10,11 +10,11 @@ After the loss is accepted, the partition counts as one that was never read:
 
 Timers in the wheel are still delivered. A deleted or recreated topic gets another name here
 (`retire` in topic_numbers.py), because old and new offsets differ, and a slot may hold rows of
-both. A partition that was cut short keeps its name. So no timer from behind the cut may be pending,
-and none that a cancel from behind the cut has cancelled: its reply may have left.
+both. A partition that was cut short keeps its name. So no timer from beyond the cut may be pending,
+and none that a cancel from beyond the cut has cancelled: its reply may have been written.
 
     1. locks and transactional id, as in change_settings.py
-    2. the old topic gets its other name; cancels from behind a cut get no replies
+    2. the old topic gets its other name; cancels from beyond a cut get no replies
     3. one transaction: the progress; then its mirror
     4. the close page
     5. the durable checkpoint goes, then the commit page is written: marks and topic ids. Only now
@@ -57,33 +57,21 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KafkaTopics:
-    """The existing timer topics in Kafka.
+    """The existing timer topics in Kafka."""
 
-    Attributes:
-        ids: by name.
-        starts, ends: of every partition.
-    """
-
-    ids: Mapping[str, str]
-    starts: Marks
+    ids: Mapping[str, str]  # by name
+    starts: Marks  # of every partition, like `ends`
     ends: Marks
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A partition whose messages are lost.
+    """A partition whose messages are lost."""
 
-    Attributes:
-        kind: DELETED, RECREATED or CUT_SHORT.
-        was: the next offset before the loss.
-        start: next offset to take; None if the partition is deleted.
-        unread: the number of offsets below C that ingest would have to read again, and cannot.
-    """
-
-    kind: str
-    was: int
-    start: int | None
-    unread: int
+    kind: str  # DELETED, RECREATED or CUT_SHORT
+    was: int  # the next offset before the loss
+    start: int | None  # next offset to take; None if the partition is deleted
+    unread: int  # offsets below C that ingest would have to read again, and cannot
 
 
 Losses = Mapping[TopicPartition, Loss]
@@ -96,14 +84,8 @@ def losses(
     config: DequeueConfig,
     topics: KafkaTopics,
 ) -> tuple[Progress, dict[TopicPartition, Loss]]:
-    """Determines the loss of each named partition; changes nothing.
-
-    Args:
-        named: those whose loss is accepted.
-        committed: the newest progress in Kafka.
-        local: the data directory.
-        config: of the shard.
-        topics: the existing ones in Kafka.
+    """Determines the loss of each named partition; changes nothing. `committed` is the newest
+    progress in Kafka.
 
     Raises:
         ConfigError: the shard has no such partition, or another one of its topic is lost, too.
@@ -190,17 +172,12 @@ def accept(
     accepted: Losses,
     ids: Mapping[str, str],
 ) -> None:
-    """Runs 2. to 5. of the module's head.
-
-    Args:
-        directory: started as DEQUEUE, while no process can start as INGEST.
-        publisher: started; `committed` is what it has read.
-        committed: the newest progress.
-        accepted: the result of `losses`.
-        ids: of the present timer topics.
+    """Runs 2. to 5. of the module's head. The directory is started as DEQUEUE, while no process can
+    start as INGEST; the publisher is started, and has read `committed`. `ids` are those of the
+    present timer topics.
 
     Raises:
-        RecoveryRefused: timers are pending from behind a cut, or cancelled from there.
+        RecoveryRefused: timers are pending from beyond a cut, or cancelled from there.
         Fenced, KafkaUnavailable: as `commit` of change_settings.py.
     """
     with directory.locked() as before:
@@ -226,11 +203,7 @@ def _topics_lost(accepted: Losses) -> set[str]:
 
 
 def _require_none_behind(directory: DataDirectory, cuts: Marks) -> None:
-    """Refuses a cut while timers from behind it are pending: new ones will have the same offsets.
-
-    Raises:
-        RecoveryRefused: with their number, and the time of the last one.
-    """
+    """Refuses a cut while timers from beyond it are pending: new ones will have their offsets."""
     snapshot, count, last = Snapshot.take(directory), 0, 0
     for hour, log_bytes in snapshot.log_bytes.items():
         for _, slot, records in directory.blocks(hour, 0, log_bytes):
@@ -249,10 +222,8 @@ def _require_none_behind(directory: DataDirectory, cuts: Marks) -> None:
 
 
 def _require_none_cancelled(directory: DataDirectory, cuts: Marks, before: Commit) -> None:
-    """Refuses a cut while timers are pending that were cancelled from behind it: they would leave.
-
-    Raises:
-        RecoveryRefused: with their number, and the time of the last one.
+    """Refuses a cut while timers are pending that a cancel from beyond it has stopped: they would
+    be delivered.
     """
     snapshot, precision_ms = Snapshot.take(directory), directory.config.precision_ms
     count, last = 0, 0
@@ -278,7 +249,7 @@ def _require_none_cancelled(directory: DataDirectory, cuts: Marks, before: Commi
 
 
 def _cut_off_cancels(directory: DataDirectory, cuts: Marks, before: Commit) -> None:
-    """Removes the replies to cancels from behind a cut: new records will have their offsets."""
+    """Removes the replies to cancels from beyond a cut: new records will have their offsets."""
     for hour, (length, _) in before.cancels.items():
         if hour < directory.state.live.gc_cancels:
             continue

@@ -4,14 +4,14 @@
        nor can start; or dequeue runs this, and `state` has the request for it, which lasts until
        dequeue has started with the new settings (src/duewheel/runtime/wanted_settings.py)
     2. the newest progress is read. The change is refused unless this directory is its owner's,
-       whole, and has caught up: only then do its marks lie behind every row that was ever placed
+       whole, and has caught up: only then are its marks above every row that was ever placed
     3. the transactional id is taken, and 2 done again: a forgotten instance elsewhere is fenced
     4. one transaction: the same progress, with an epoch that begins at max(marks, C) in every
        partition, and without the epochs that no recovery reads any more. A new key for copies
        holds from the partition's end: below it are copies of the former one, or unsigned ones
     5. the progress is mirrored
 
-A kill leaves the old progress or the new one; the next start of dequeue mirrors what it finds.
+A kill leaves the old progress or the new one, which the next start of dequeue mirrors.
 """
 
 from __future__ import annotations
@@ -44,35 +44,24 @@ SKIPPED_MAX = 100  # each is in every commit of the progress
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """A new key for copies.
+    """A new key for copies."""
 
-    Attributes:
-        draw: draws its bits.
-        ends: the ends of these partitions in Kafka; no copy of the former key lies behind them
-            once the transactional id is taken.
-    """
-
-    draw: Callable[[int], int]
+    draw: Callable[[int], int]  # draws its bits
+    # The ends of these partitions in Kafka: no copy of the former key is above them once the
+    # transactional id is taken.
     ends: Callable[[Collection[TopicPartition]], Marks]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A change of settings before its commit.
+    """A change of settings before its commit."""
 
-    Attributes:
-        committed: the progress before it.
-        changes: old and new value of every changed setting, by name; empty without a change.
-        since: the first offsets of the new epoch.
-        dropped: the number of dropped epochs.
-        progress: with the new epoch; equal to `committed` without a change.
-    """
-
-    committed: Progress
+    committed: Progress  # the progress before it
+    # Old and new value of every changed setting; empty without a change
     changes: Mapping[str, tuple[Any, Any]]
-    since: Marks
-    dropped: int
-    progress: Progress
+    since: Marks  # the first offsets of the new epoch
+    dropped: int  # the number of dropped epochs
+    progress: Progress  # with the new epoch; equal to `committed` without a change
 
 
 def plan(
@@ -90,16 +79,13 @@ def plan(
 
     Args:
         committed: the newest progress in Kafka.
-        local: the data directory.
-        wheel, config: the new settings.
-        offsets_at: as of `apply_recovery` in wheel/recovery/rebuild.py.
-        record_bytes_max: of the progress record.
+        offsets_at: as for `apply_recovery` in wheel/recovery/rebuild.py.
         rotation: None: the keys of copies stay.
-        runs: dequeue changes both meanwhile: whether the directory is whole, dequeue decides.
+        runs: dequeue runs, and decides itself whether the directory is whole.
 
     Raises:
-        RecoveryRefused: the shard must run first, or is another directory's; or it has had too
-            many changes; or a new key comes while copies are held.
+        RecoveryRefused: the shard must run first, or is another directory's; or it has had too many
+            changes; or a new key comes while copies are held.
         ConfigError: a setting does not permit this change.
     """
     progress = require_settled(committed, local, config, runs=runs)
@@ -132,11 +118,7 @@ def plan(
 
 
 def _require_none_held(progress: Progress) -> None:
-    """Refuses held copies: they come to their partition later, as the former key has signed them.
-
-    Raises:
-        RecoveryRefused: there are some.
-    """
+    """Refuses held copies: they come to their partition later, signed with the former key."""
     for (topic, number), held in progress.held.items():
         raise RecoveryRefused(
             f"{held.records} copies for {topic}-{number} are held, which took no writes when they "
@@ -147,7 +129,7 @@ def _require_none_held(progress: Progress) -> None:
 def require_settled(
     committed: Progress | None, local: Local, config: DequeueConfig, *, runs: bool = False
 ) -> Progress:
-    """Returns the progress, if this directory is its owner's and whole; `runs` as of `plan`.
+    """Returns the progress, if this directory is its owner's and whole; `runs` as for `plan`.
 
     Raises:
         RecoveryRefused: this is another directory, or one that must recover.
@@ -183,7 +165,7 @@ def require_owned(committed: Progress, local: Local, config: DequeueConfig) -> N
 
 
 def taken_until(progress: Progress, local: Local) -> dict[tuple[str, int], int]:
-    """Returns for each partition the offset behind the last placed row."""
+    """Returns for each partition the offset above the last placed row."""
     closed = local.close.marks if local.close else {}
     parts = progress.partitions
     return {
@@ -205,13 +187,8 @@ def take(
     record_bytes_max: int = RECORD_BYTES_MAX,
     rotation: Rotation | None = None,
 ) -> Plan:
-    """Runs all steps but the first; takes and commits nothing without a change.
-
-    Args:
-        directory: started as DEQUEUE, while ingest commits no batch.
-        publisher: of the shard.
-        config: with the new settings.
-        offsets_at, record_bytes_max, rotation: as of `plan`.
+    """Runs all steps but the first; takes and commits nothing without a change. The directory is
+    started as DEQUEUE, while ingest commits no batch; the other arguments are those of `plan`.
 
     Raises:
         RecoveryRefused, ConfigError: as `plan`.
@@ -240,18 +217,10 @@ def skip(
     offsets_at: OffsetsAt,
     ends: Marks,
 ) -> Progress:
-    """Plans to skip these records; changes nothing.
-
-    Ingest need not have caught up: only a row that was never placed can be skipped, because a
-    placed one may be delivered already.
-
-    Args:
-        named: partition and offset of each.
-        committed: the newest progress in Kafka.
-        local: the data directory.
-        wheel, config: of the shard.
-        offsets_at: as of `plan`.
-        ends: of the timer partitions, in Kafka.
+    """Plans to skip the records with these partitions and offsets; changes nothing. Ingest need not
+    have caught up: only a row that was never placed can be skipped, because a placed one may be
+    delivered already. `committed` and `ends` (of the timer partitions) come from Kafka;
+    `offsets_at` as for `plan`.
 
     Raises:
         RecoveryRefused: ingest has taken one, or the shard is another directory's; or the progress
@@ -312,4 +281,6 @@ def commit(
     state = directory.state
     with directory.engine_lock.held(LOCK_DEADLINE_S):
         mirror = state.mirror()
+        # Only after the commit: a mirror ahead of Kafka would make deliveries seem done that never
+        # were.
         state.write_mirror(Mirror.of(wanted, mirror.delivered_rows if mirror else 0))

@@ -39,12 +39,8 @@ class CancelFiles:
     def load_candidates(
         self, cancels: TimerBatch, batch: TimerBatch, commit: Commit
     ) -> Candidates | None:
-        """Loads the timers that the cancels may match; None without cancels.
-
-        Args:
-            cancels: rows of a batch that cancel.
-            batch: its timers that are not done.
-            commit: the newest.
+        """Loads the timers that the cancels may match; None without cancels. `batch` has those of
+        the cancels' batch that are not done.
 
         Raises:
             CorruptFile: the log is damaged, or a message of a candidate.
@@ -59,14 +55,8 @@ class CancelFiles:
         staged: StagedBatch,
         rows: StagedRows,
     ) -> dict[int, Int64]:
-        """Appends outcomes and cancelled records. Called under engine.lock.
-
-        Args:
-            cancels, batch: as for `load_candidates`; `candidates` is its result.
-            staged, rows: the batch's files, and the positions of its timers.
-
-        Returns:
-            The positions of the log records to mark as cancelled, by hour.
+        """Appends outcomes and cancelled records. Called under engine.lock. Returns by hour the
+        positions of the log records to mark as cancelled.
         """
         if candidates is None:
             return {}
@@ -136,5 +126,4 @@ class CancelFiles:
         )
 
     def close(self) -> None:
-        """Drops the index."""
         self._lookup.close()

@@ -2,14 +2,14 @@
 
 Ids are compared in two steps: the lookup hash in every log record, of partition and id, finds
 candidates; the message of each candidate has the partition, the first offset and the id itself. The
-result is columns, in which timers and cancels of one partition and id have the same `group`.
+result is columns; timers and cancels of one partition and id have the same `group`.
 
 A lookup reads a bounded number of messages, however many timers one id has. The index returns so
-many records at most. Timers that have left, or are cancelled, are taken out of later lookups
-(`_settled`) unless the timer is the newest of its id. A cancel that may match a timer that was not
-looked at is chased. A chase needs no timer that had left when it was written; if one was not looked
-at, the reply is `unknown`, unless the cancel has stopped a timer. Cancels that are read again after
-a loss look at all timers that they may stop: their replies may have left already.
+many records at most. Timers that are out, or cancelled, are taken out of later lookups (`_settled`)
+unless the timer is the newest of its id. A cancel that may match an unread timer is chased. A chase
+needs no timer that was out when it was written; if one is unread, the reply is `unknown`, unless
+the cancel has stopped a timer. Cancels that are read again after a loss read all timers that they
+may stop: their replies may be written already.
 
 Only ingest calls this, before it takes engine.lock. It alone writes the log, so a result stays true
 until the batch is committed, except that dequeue may unlink delivered hours.
@@ -60,49 +60,33 @@ _NONE: Int64 = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class CancelLimits:
-    """Bounds of the work and the memory for cancels.
+    """Bounds of the work and the memory for cancels."""
 
-    Attributes:
-        rows_max: timers in the logs that a batch looks at; more than one has copies within
-            `settled_ms`, or a cancel of its id would be chased for ever.
-        settled_max: timers of one id, of those that have left or are cancelled, that a chase or a
-            cancel of one timer looks at.
-        settled_from: the timers of one id from which on those are taken out of other lookups.
-        settled_ms: how long ago a timer has left at least.
-        pairs_max: chases and timers of their ids that are compared in a batch.
-        pairs_at_once: of these, at a time, unless one cancel has more.
-    """
-
+    # Timers in the logs that a batch reads. More than one timer has copies within `settled_ms`, or
+    # cancels of its id would be chased for ever.
     rows_max: int = ROWS_MAX
+    # Timers of one id that are out or cancelled: how many of them a chase, or a cancel of one
+    # timer, reads.
     settled_max: int = SETTLED_MAX
-    settled_from: int = 64
-    settled_ms: int = 10_000
-    pairs_max: int = PAIRS_MAX
-    pairs_at_once: int = PAIRS_AT_ONCE
+    settled_from: int = 64  # from so many timers of one id on, those are taken out of other lookups
+    settled_ms: int = 10_000  # for how long a timer must be out
+    pairs_max: int = PAIRS_MAX  # pairs of chases and timers of their ids that a batch compares
+    pairs_at_once: int = PAIRS_AT_ONCE  # pairs in memory at a time, unless one cancel has more
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedTimers:
-    """Timers of the log, in any order.
+    """Timers of the log, in any order."""
 
-    Attributes:
-        partition: a number of each, beginning with the batch's.
-        lookup_hash, timer_id: of each; no id is empty.
-        first_offset, offset: of the first copy, and of this one.
-        slot: in which it leaves, or has left.
-        cancelled: whether a cancel of an earlier batch has cancelled it.
-        hour, position: of its log record.
-    """
-
-    partition: Int32
+    partition: Int32  # a number; the batch's partitions come first
     lookup_hash: Int64
-    timer_id: Column
-    first_offset: Int64
-    offset: Int64
-    slot: Int64
-    cancelled: Bool
+    timer_id: Column  # never empty
+    first_offset: Int64  # of the first copy
+    offset: Int64  # of this copy
+    slot: Int64  # the slot it is delivered in
+    cancelled: Bool  # whether a cancel of an earlier batch has cancelled it
     hour: Int64
-    position: Int64
+    position: Int64  # of its record in the hour's log
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -110,24 +94,14 @@ class LoggedTimers:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The timers that the cancels of a batch may match.
-
-    Attributes:
-        cancel_group: of each cancel.
-        must_chase: cancels that may match timers that were not looked at.
-        unseen: the same for chases, and timers that had left or were cancelled.
-        in_log: timers of earlier batches.
-        log_group: of each of these.
-        batch_rows: timers of the batch, as rows of it.
-        batch_group: of each of these.
-    """
+    """The timers that the cancels of a batch may match."""
 
     cancel_group: Int64
-    must_chase: Bool
-    unseen: Bool
-    in_log: LoggedTimers
+    must_chase: Bool  # cancels that may match unread timers
+    unseen: Bool  # the same for chases, and timers that were out or cancelled
+    in_log: LoggedTimers  # timers of earlier batches
     log_group: Int64
-    batch_rows: Int64
+    batch_rows: Int64  # timers of the batch, as rows of it
     batch_group: Int64
 
 
@@ -147,15 +121,11 @@ class CancelLookup:
         self._directory = directory
         self._limits = limits
         self._index = IdIndex(directory, limits.rows_max, limits.settled_max)
-        self._settled_slot = 0  # the last one of timers that have been taken out as delivered
+        self._settled_slot = 0  # the last slot of timers taken out as delivered
 
     def find(self, cancels: TimerBatch, batch: TimerBatch, commit: Commit) -> Candidates:
-        """Finds the timers with the partition and id of any of the cancels.
-
-        Args:
-            cancels: at least one row that cancels.
-            batch: the timers of the same batch, with the same `partitions`.
-            commit: the newest, with the lengths of the logs.
+        """Finds the timers with the partition and id of any of the cancels, at least one. `batch`
+        has the timers of the same batch, with the same `partitions`.
 
         Raises:
             CorruptFile: the log is damaged, or a message of a candidate.
@@ -164,7 +134,7 @@ class CancelLookup:
         assert close is not None, "checked when the engine was made"
         again = read_again(cancels, close, standby=self._directory.state.standby)
         wanted = self._hashes(cancels)
-        # The only match of a chase, or of a cancel that names one timer, may have left long ago.
+        # The only match of a chase, or of a cancel that names one timer, may be out for long.
         others = (cancels.origin_offset != cancels.offset) | (cancels.named_offset != ANY_OFFSET)
         looked_up = self._index.find(
             np.unique(wanted), np.unique(wanted[others]), commit, whole=bool(again.any())
@@ -195,15 +165,14 @@ class CancelLookup:
         return Candidates(group[:first], must_chase, unseen, in_log, logged, rows, group[second:])
 
     def close(self) -> None:
-        """Drops the index."""
         self._index.close()
 
     def _hashes(self, batch: TimerBatch) -> Int64:
         return self._directory.lookup_hashes(batch.id_hash, batch.partitions, batch.partition)
 
     def _settled_until(self, close: Close, again: Bool) -> int:
-        """Returns the last slot whose timers may be taken out of later lookups: it has left, and no
-        cancel that is read again can stop them.
+        """Returns the last slot whose timers may be taken out of later lookups: they are out, and
+        no cancel that is read again can stop them.
         """
         slot = close.lower
         if again.any():
@@ -215,10 +184,10 @@ class CancelLookup:
 
     def _settle(self, timers: LoggedTimers, group: Int64, looked_up: LookedUp, until: int) -> None:
         for hour, positions in looked_up.positions.items():
-            # Abandoned records, for example: no timers.
+            # Not timers: abandoned records, for example.
             rest = np.setdiff1d(positions, timers.position[timers.hour == hour])
             self._index.settle(np.full(len(rest), hour), rest, CANCELLED)
-        # An id is looked at again until all of its records are settled that can be.
+        # An id is read again until all of its records are settled that can be.
         partial = np.isin(timers.lookup_hash, looked_up.left)
         few = self._limits.settled_from
         for kind, over in _settled(timers, group, until, few, partial).items():
@@ -285,12 +254,12 @@ def read_again(cancels: TimerBatch, close: Close, *, standby: bool) -> Bool:
 def _settled(
     timers: LoggedTimers, group: Int64, until: int, rows_min: int, partial: Bool
 ) -> dict[int, Bool]:
-    """Selects the timers that a cancel of their id need not look at, for each class of the index.
+    """Selects the timers that a cancel of their id need not read, for each class of the index.
 
-    These are all copies of a timer whose last copy is cancelled, or lies in a slot up to `until`,
-    unless it is the newest of its id that was looked at, or the id has few and was looked at whole.
-    So the newest timer of an id is always looked at: the outcome of a later cancel depends on it.
-    Of any timer these are the earlier copies in slots up to `until`: only the last one decides, and
+    These are all copies of a timer whose last copy is cancelled, or is in a slot up to `until`,
+    unless it is the newest one read of its id, or the id has few timers and all were read. So the
+    newest timer of an id is always read: the outcome of a later cancel depends on it. For every
+    timer they are also the earlier copies in slots up to `until`: only the last copy decides, and
     one timer that is rolled or parked over and over would fill each lookup of its id.
     """
     none = np.zeros(len(timers), np.bool_)

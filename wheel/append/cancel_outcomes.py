@@ -1,17 +1,17 @@
 """Resolves the cancels of a batch: which timers each one cancels, and its outcome.
 
 This module reads and writes no file. A cancel at offset q *matches* a timer of its partition and id
-that lies below q and whose first copy lies below its request; or only the timer that the cancel
-names. A user's cancel is its own request; a *chase* was written by dequeue for a request at a lower
-offset (cancel_replies.py).
+if the timer is below q and its first copy is below the cancel's request; or only the timer that the
+cancel names. A user's cancel is its own request; a *chase* was written by dequeue for a request at
+a lower offset (cancel_replies.py).
 
 1. A cancel stops every matching timer in a slot above its *bound*. The bound is the floor. For a
    cancel that is read again after a loss, and in a standby, it is R, the last slot delivered in
    full: the cancel has stopped timers in closed slots before, and must stop the same ones again.
 2. A timer at or below the floor that is not cancelled may have been delivered, rolled or parked; a
-   copy may then lie before the cancel or behind it. A cancel is *undecided* if the last copy of any
+   copy may then be before the cancel or after it. A cancel is *undecided* if the last copy of any
    matching timer is such a timer. For a chase, a timer with a slot up to `chase_slot` is *out*: all
-   copies of it lie below the chase, and would be in the log. An undecided cancel is chased (again),
+   copies of it are below the chase, and would be in the log. An undecided cancel is chased (again),
    even if it has stopped other timers of the id. So is one without a provable outcome
    (`must_chase`).
 3. Any other cancel has an outcome. `cancelled`: it or an earlier chase has cancelled a timer.
@@ -28,7 +28,7 @@ Partition and id of a cancel are a *group*. An example, with the floor at slot 2
     outcome                               chase        cancelled                cancelled
 
 Work grows with the number of cancels and timers, not with the product of both, however many of them
-have one id: each timer is cancelled by the first cancel behind it, and the rest follows from sums
+have one id: each timer is cancelled by the first cancel after it, and the rest follows from sums
 and maxima over timers sorted by offset. Cancels that name one timer are compared with its copies.
 Chases are compared with each timer of their id; those with the most are chased again once a batch
 has compared enough.
@@ -59,33 +59,21 @@ PAIRS_MAX = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class Cancels:
-    """The cancels of a batch; those of a partition in offset order.
+    """The cancels of a batch; those of a partition in offset order."""
 
-    Attributes:
-        group: equal where partition and id are.
-        offset: of each.
-        request: offset of the request.
-        named: first offset of the only timer that it matches, or ANY_OFFSET.
-        chase_slot: of a chase: last slot delivered in full when it was written.
-        has_cancelled: whether an earlier chase has cancelled a timer.
-        bound: timers in slots up to this one can no longer be cancelled.
-        again: whether it was taken before: it must stop the same timers as then.
-        must_chase: whether no outcome can be proved: the log may lack originals of copies in flight
-            (the cancel lies below `blind`); or the cancel is read again, or by a standby, and an
-            earlier owner may have delivered a timer that is pending in the log.
-        blind: the log may lack timers below this offset.
-    """
-
-    group: Int64
+    group: Int64  # equal where partition and id are
     offset: Int64
-    request: Int64
-    named: Int64
-    chase_slot: Int64
-    has_cancelled: Bool
-    bound: Int64
-    again: Bool
+    request: Int64  # offset of the request
+    named: Int64  # first offset of the only timer that it matches, or ANY_OFFSET
+    chase_slot: Int64  # of a chase: last slot delivered in full when it was written
+    has_cancelled: Bool  # whether an earlier chase has cancelled a timer
+    bound: Int64  # timers in slots up to this one can no longer be cancelled
+    again: Bool  # whether it was taken before: it must stop the same timers as then
+    # Whether no outcome can be proved: the log may lack originals of copies in flight (the cancel
+    # is below `blind`); or the cancel is read again, or by a standby, and an earlier owner may have
+    # delivered a timer that is pending in the log.
     must_chase: Bool
-    blind: Int64
+    blind: Int64  # the log may lack timers below this offset
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -93,14 +81,7 @@ class Cancels:
 
 @dataclass(frozen=True, slots=True)
 class Timers:
-    """Timers with the partition and id of a cancel, in any order.
-
-    Attributes:
-        group: as in Cancels.
-        first_offset, offset: of the first copy, and of this one.
-        slot: in which it leaves, or has left.
-        cancelled: whether a cancel of an earlier batch has cancelled it.
-    """
+    """Timers with the partition and id of a cancel, in any order. Fields as in LoggedTimers."""
 
     group: Int64
     first_offset: Int64
@@ -114,15 +95,10 @@ class Timers:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The result: outcomes of the cancels, and the timers that they stop.
+    """The result: outcomes of the cancels, and the timers that they stop."""
 
-    Attributes:
-        outcome: of each cancel, index in OUTCOMES.
-        cancelled_by: index of the cancel that cancels each timer, or NO_CANCEL.
-    """
-
-    outcome: Int32
-    cancelled_by: Int64
+    outcome: Int32  # index in OUTCOMES
+    cancelled_by: Int64  # by timer: index of the cancel that cancels it, or NO_CANCEL
 
 
 def resolve(
@@ -132,15 +108,9 @@ def resolve(
     pairs_max: int = PAIRS_MAX,
     pairs_at_once: int = PAIRS_AT_ONCE,
 ) -> Resolved:
-    """Resolves the cancels of a batch by the rules of the module's head.
-
-    Args:
-        cancels: of a batch.
-        timers: those of the log and of the batch.
-        floor: last closed slot.
-        pairs_max: chases and timers that are compared; the other chases are chased again, except
-            those that are read again.
-        pairs_at_once: of these, at a time, unless one cancel has more.
+    """Resolves the cancels of a batch by the rules of the module's head. At most `pairs_max` pairs
+    of a chase and a timer are compared: the other chases are chased again, except those that are
+    read again. `pairs_at_once` bounds the memory, unless one cancel has more.
     """
     cancelled_by = np.full(len(timers), NO_CANCEL)
     # `_cancel_by_next` needs one bound per group: first the cancels read again (R), then the others
@@ -171,13 +141,8 @@ def resolve(
 
 
 def _cancel_by_next(cancels: Cancels, rows: Int64, timers: Timers, cancelled_by: Int64) -> None:
-    """Lets the first of these cancels behind a timer cancel it, unless its slot is closed.
-
-    Args:
-        cancels: all of them.
-        rows: users' cancels that name no timer; those of a group have one bound.
-        timers: all of them.
-        cancelled_by: changed in place.
+    """Makes the first of these cancels after a timer cancel it, unless its slot is closed. `rows`
+    are users' cancels that name no timer; those of a group have one bound. Changes `cancelled_by`.
     """
     if not len(rows):
         return
@@ -269,8 +234,8 @@ def _by_newest(
 
 
 def _within(cancels: Cancels, rows: Int64, timers: Timers, most: int) -> tuple[Int64, Int64]:
-    """Splits the cancels: those with `most` timers of their groups together, the fewest first; and
-    the others, which another producer's cancels must not wait for.
+    """Splits the cancels: those with up to `most` timers of their groups together, the fewest
+    first; and the others, so that another producer's cancels need not wait for them.
     """
     if not len(rows):
         return rows, rows
@@ -283,8 +248,8 @@ def _within(cancels: Cancels, rows: Int64, timers: Timers, most: int) -> tuple[I
 
 
 def _of_one_timer(cancels: Cancels, rows: Int64, timers: Timers) -> tuple[Cancels, Int64, Timers]:
-    """Returns cancels and timers with groups by timer in the place of those by id: a cancel that
-    names a timer is compared with the copies of that one.
+    """Returns cancels and timers grouped by timer instead of id: a cancel that names a timer is
+    compared with its copies only.
     """
     first = np.unique(np.append(timers.first_offset, cancels.named), return_inverse=True)[1]
     group = np.append(timers.group, cancels.group) * len(first) + first

@@ -15,12 +15,12 @@ One batch:
     6. its runs are linked into the wheel, as far as the ring reaches; the others wait in their
        hours' files (far_slots.py). Cancelled records and the commit page are marked
 
-A kill before 5 leaves bytes behind the committed lengths, which the next batch overwrites; the next
-start reads the same rows again, from the marks. After a kill between 5 and 6 the next holder of the
-lock redoes 6. No fsync anywhere: the page cache outlives the process.
+A kill before 5 leaves uncommitted bytes at the ends of files, which the next batch overwrites; the
+next start reads the same rows again, from the marks. After a kill between 5 and 6 the next holder
+of the lock redoes 6. No fsync anywhere: the page cache outlives the process.
 
-Rows of a source partition come in offset order and leave in offset order within a slot: a batch has
-one run per slot, in batch order, and runs follow each other in batch order.
+Rows of a source partition come in offset order, and are delivered in offset order within a slot: a
+batch has one run per slot, in batch order, and runs follow each other in batch order.
 """
 
 from __future__ import annotations
@@ -53,15 +53,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The outcome of a batch.
+    """The outcome of a batch."""
 
-    Attributes:
-        rows: the number of its timers in the wheel.
-        ahead: in a standby, whether rows were left out because they lie at or above the owner's C.
-            The marks stop before the first of them; the caller appends the others again later.
-    """
-
-    rows: int
+    rows: int  # the number of its timers in the wheel
+    # In a standby, whether rows at or above the owner's C were left out. The marks stop before the
+    # first of them; the caller appends the others again later.
     ahead: bool = False
 
 
@@ -81,12 +77,7 @@ class Engine:
         cancel_limits: CancelLimits | None = None,
     ) -> None:
         """Takes over the directory: redoes an interrupted batch, truncates uncommitted bytes.
-
-        Args:
-            directory: started as INGEST.
-            clock: for the write time of log records.
-            topic_ids: Kafka's id of each timer topic, kept with the marks.
-            cancel_limits: bounds of what resolving cancels keeps in memory.
+        `topic_ids` are Kafka's ids of the timer topics, kept with the marks.
 
         Raises:
             RecoveryRefused: no close page: dequeue has never started here. Or a topic was
@@ -134,7 +125,7 @@ class Engine:
 
     @property
     def settings_change(self) -> bool:
-        """Whether `append` would raise SettingsChange, by the state as it is now."""
+        """Whether `append` would raise SettingsChange now."""
         try:
             self._require_same_epochs(None)
         except SettingsChange:
@@ -143,11 +134,10 @@ class Engine:
 
     @property
     def marks(self) -> Marks:
-        """The next offset to take, per source partition."""
         return self._directory.state.commit().marks
 
     def ends_before_far_hours(self, batch: TimerBatch) -> Marks:
-        """Returns the partitions of a batch that is not taken yet which must end before a row of
+        """Returns for a batch that is not taken yet the partitions that must end before a row of
         it, and where (far_hours.py). Another thread may call it while a batch is appended.
         """
         commit, close, config = (
@@ -169,11 +159,9 @@ class Engine:
         )
 
     def append(self, batch: TimerBatch, marks: Marks) -> Appended:
-        """Appends `batch` to the wheel, and makes `marks` the partitions' new marks.
-
-        Args:
-            batch: only rows at or above the present marks, in offset order per partition.
-            marks: end of the batch for every partition that it covers.
+        """Appends `batch`, whose rows are at or above the present marks, in offset order per
+        partition; `marks` is the end of the batch for every partition that it covers, and becomes
+        its mark.
 
         Raises:
             OSError: a write failed; nothing has changed.
@@ -231,11 +219,7 @@ class Engine:
     # ---- 1.: the policy --------------------------------------------------------------------
 
     def _policy(self, before: Commit) -> Policy:
-        """Returns the placement policy, by the present pages. Called under engine.lock.
-
-        Raises:
-            SettingsChange: as `append`.
-        """
+        """Returns the placement policy, by the present pages. Called under engine.lock."""
         close = self._close()
         progress = self._progress() if close.missing(before.marks) else None
         self._require_same_epochs(progress)
@@ -253,12 +237,10 @@ class Engine:
         return mirror.progress
 
     def _require_same_epochs(self, progress: Progress | None) -> None:
-        """Refuses settings epochs other than those under which batches are parsed.
-        They change only before a start of dequeue, or of a standby's owner, with the incarnation;
-        from the request of a change to that start no batch is committed.
-
-        Args:
-            progress: the newest, if it is loaded already.
+        """Refuses settings epochs other than those under which batches are parsed. They change only
+        before a start of dequeue, or of a standby's owner, with the incarnation; from the request
+        of a change to that start no batch is committed. `progress` is the newest, if it is loaded
+        already.
 
         Raises:
             SettingsChange: they are about to change, or have changed.
@@ -291,7 +273,7 @@ class Engine:
         by_offset = self._epochs.rolls_by_offset(batch.partitions, batch.partition, batch.offset)
         return requested_slots(batch, self._directory.config.precision_ms, window_ms, by_offset)
 
-    # ---- 6.: what the batch cancels --------------------------------------------------------
+    # ---- 6.: the cancelled timers ----------------------------------------------------------
 
     def _mark_cancelled(self, commit: Commit, cancelled: Mapping[int, Int64]) -> None:
         for hour, positions in cancelled.items():
@@ -321,10 +303,7 @@ def _rows_below(batch: TimerBatch, marks: Marks) -> Int64:
 
 def _require_new(batch: TimerBatch, before: Marks, marks: Marks) -> None:
     """Refuses rows that are taken already or twice, which would be delivered twice, and marks that
-    fall or do not cover their rows.
-
-    Raises:
-        AssertionError: a defect of the caller; also under `python -O`.
+    fall or do not cover their rows: by AssertionError, also under `python -O`.
     """
     first = np.array([before.get(partition, 0) for partition in batch.partitions], np.int64)
     until = np.array([marks[partition] for partition in batch.partitions], np.int64)
@@ -335,6 +314,6 @@ def _require_new(batch: TimerBatch, before: Marks, marks: Marks) -> None:
     if np.any(offset < first[partition]):
         raise AssertionError("no row is taken twice")
     if np.any(offset >= until[partition]):
-        raise AssertionError("every row lies below the new mark")
+        raise AssertionError("every row is below the new mark")
     if any(mark < before.get(partition, 0) for partition, mark in marks.items()):
         raise AssertionError("marks never fall")

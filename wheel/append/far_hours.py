@@ -32,7 +32,6 @@ def ends_before_far_hours(
         batch: in offset order per partition.
         hour: the hour that each row requests.
         opened: the hours that have files.
-        first_far: the first hour beyond the ring.
         taken: offsets below which rows are in the wheel, or were: after a recovery, delivery waits
             for these.
     """

@@ -3,8 +3,8 @@
 The index is sorted runs of two columns. `keys` has the hash and the class of each record,
 `addresses` its place: hour of the log << 32 | number of the record.
 
-    LIVE       the record must be looked at
-    DELIVERED  it left long ago; decides the outcome of a cancel of one timer, or of a chase, alone
+    LIVE       a lookup must read the record
+    DELIVERED  it is out for long; it decides only about a cancel of one timer, or a chase
     CANCELLED  the same; a later cancel never depends on it
 
 A batch with cancels adds all records that were appended to the logs since the last such batch, as
@@ -14,8 +14,8 @@ take page cache and no memory. The caller reads each result from the log; record
 are skipped, and dropped when their run is merged.
 
 One id may have any number of records. A lookup returns `rows_max` live ones at most, ids with few
-records first, and says for which ids others are left. Of such an id it returns the newest ones, or,
-in every other lookup on average, neighbours from a random place on: lookups that are repeated reach
+records first, and names the ids that have more. Of such an id it returns the newest ones, or, in
+every other lookup on average, neighbours from a random place on: lookups that are repeated reach
 records below many that no cancel matches. `settle` takes records that decide nothing out of later
 lookups. So an id with millions of records costs other ids' cancels a bounded time per batch.
 
@@ -63,48 +63,33 @@ _NONE: Int64 = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class LookedUp:
-    """The result of a lookup.
+    """The result of a lookup."""
 
-    Attributes:
-        positions: places of log records by hour, including abandoned ones.
-        left: hashes with live records beyond `rows_max`: the lookup is not whole.
-        delivered: hashes with DELIVERED records, returned or not.
-        unseen: hashes with DELIVERED or CANCELLED records beyond `settled_max`.
-    """
-
-    positions: dict[int, Int64]
-    left: Int64
-    delivered: Int64
-    unseen: Int64
+    positions: dict[int, Int64]  # of log records, by hour, including abandoned ones
+    left: Int64  # hashes with live records beyond `rows_max`: the lookup is not whole
+    delivered: Int64  # hashes with DELIVERED records, returned or not
+    unseen: Int64  # hashes with DELIVERED or CANCELLED records beyond `settled_max`
 
 
 class IdIndex:
-    """The index of one data directory; see the module's head."""
+    """The index of one data directory; see the module's head. A lookup returns at most `rows_max`
+    live records, and `settled_max` others of one hash.
+    """
 
     def __init__(
         self, directory: DataDirectory, rows_max: int = ROWS_MAX, settled_max: int = SETTLED_MAX
     ) -> None:
-        """
-        Args:
-            directory: whose logs are indexed.
-            rows_max: live records that a lookup returns at most.
-            settled_max: for one hash, other records that a lookup returns at most.
-        """
         self._rows_max, self._settled_max = rows_max, settled_max
         self._directory = directory
         self._runs: list[_Run] = []  # sizes fall by at least half
-        self._added: dict[int, int] = {}  # records of each hour
+        self._added: dict[int, int] = {}  # number of indexed records, by hour
         self._last_rows: list[Int64] = []  # live rows of each run in the last result
         self._chance = np.random.default_rng(0)  # the same places for the same lookups
 
     def find(self, hashes: Int64, with_settled: Int64, commit: Commit, *, whole: bool) -> LookedUp:
-        """Finds the log records with any of these hashes.
-
-        Args:
-            hashes: rising, each once.
-            with_settled: those of them that also need records that are not live.
-            commit: the newest.
-            whole: whether live records are returned without a limit.
+        """Finds the log records with any of these hashes, which rise. `with_settled`: those of them
+        that also need records that are not live. `whole`: live records are returned without a
+        limit.
 
         Raises:
             CorruptFile: a log is shorter than it must be.
@@ -153,7 +138,6 @@ class IdIndex:
                 self._last_rows[number] = run.settle(rows, over, kind)
 
     def close(self) -> None:
-        """Drops the index."""
         self._runs, self._added, self._last_rows = [], {}, []
 
     def _by_hour(self, addresses: Int64) -> dict[int, Int64]:
@@ -221,18 +205,10 @@ class IdIndex:
 
 
 class _Run:
-    """Rows in the order of their keys.
-
-    Attributes:
-        keys: hash << _CLASS_BITS | class, rising.
-        addresses: of each record.
-    """
+    """Rows in the order of their keys: hash << _CLASS_BITS | class."""
 
     def __init__(self, fs: FileSystem, folder: Path, rows_max: int) -> None:
-        """
-        Args:
-            fs, folder: where its file is, if it is large.
-            rows_max: how many rows it can take.
+        """Makes room for `rows_max` rows; a large run is a file in `folder`.
 
         Raises:
             OSError: the disk has no room for it.
@@ -266,17 +242,13 @@ class _Run:
         self._keys[first : self._rows], self._addresses[first : self._rows] = keys, addresses
 
     def bounds(self, hashes: Int64, kind: int) -> tuple[Int64, Int64]:
-        """Returns the first row of each hash in a class, and the row behind the last."""
+        """Returns the first row of each hash in a class, and the end of its rows."""
         key = hashes << _CLASS_BITS | kind
         return np.searchsorted(self.keys, key), np.searchsorted(self.keys, key + 1)
 
     def settle(self, rows: Int64, over: Bool, kind: int) -> Int64:
-        """Gives those of `rows` that are `over` another class; returns where the others are then.
-
-        Args:
-            rows: LIVE ones.
-            over: of each.
-            kind: the class.
+        """Changes the class of those of the LIVE `rows` that are `over` to `kind`; returns the new
+        places of the others.
         """
         hashes, count = np.unique(self.keys[rows] >> _CLASS_BITS, return_counts=True)
         first, end = self.bounds(hashes, LIVE)
@@ -296,26 +268,17 @@ class _Run:
 
 
 class _Selected:
-    """The rows of some hashes in one class, in all runs.
-
-    Attributes:
-        count: of each hash.
-    """
+    """The rows of some hashes in one class, in all runs; `bounds` has those of each hash by run."""
 
     def __init__(self, bounds: list[tuple[Int64, Int64]], hashes: int) -> None:
-        """
-        Args:
-            bounds: of the rows of each hash, by run.
-            hashes: their number.
-        """
         self._bounds = bounds
         self.count = np.zeros(hashes, np.int64)
         for first, end in bounds:
             self.count += end - first
 
     def last(self, most: Int64, newer: Int64 | None = None) -> list[Int64]:
-        """Returns for each run its last rows of each hash, `most` of all runs together: those of
-        the newest run first, after so many `newer` ones that are passed over.
+        """Returns for each run its last rows of each hash, up to `most` of all runs together: those
+        of the newest run first, after skipping as many as `newer`.
         """
         rows, left = [], most.copy()
         passed = np.zeros_like(most) if newer is None else newer.copy()
@@ -329,7 +292,7 @@ class _Selected:
 
 
 def _within(count: Int64, most: int) -> Int64:
-    """Distributes `most` rows: the smallest counts are met first."""
+    """Distributes `most` rows: the smallest counts get theirs first."""
     order = np.argsort(count, kind="stable")
     before = np.cumsum(count[order]) - count[order]
     taken = np.empty_like(count)
@@ -368,12 +331,8 @@ def _merged(older: _Run, newer: _Run) -> Iterator[tuple[Int64, Int64]]:
 
 
 def _with_hashes(records: Records, hashes: Int64, table: Bool) -> Int64:
-    """Selects the records with one of these hashes.
-
-    Args:
-        records: of a log, neighbours.
-        hashes: rising.
-        table: `_lower_bits` of them.
+    """Selects the records (neighbours of a log) with one of these hashes (rising); `table` is
+    `_lower_bits` of the hashes.
     """
     low: npt.NDArray[np.uint32] = np.ndarray(
         (len(records),),
@@ -390,7 +349,7 @@ def _with_hashes(records: Records, hashes: Int64, table: Bool) -> Int64:
 
 
 def _lower_bits(hashes: Int64) -> Bool:
-    """Makes a table of the lower bits; so many bits that few records need a full comparison."""
+    """Makes a table of the lower bits, with enough bits that few records need a full comparison."""
     fewest, most = _TABLE_BITS
     bits = min(max((_BITS_PER_HASH * len(hashes)).bit_length(), fewest), most)
     table = np.zeros(1 << bits, np.bool_)

@@ -29,13 +29,7 @@ _SORT_KEY_END = 2**63
 
 @dataclass(frozen=True, slots=True)
 class PlacedRows:
-    """Timers of a batch that are not done.
-
-    Attributes:
-        batch: the rows.
-        slot: of each row.
-        rolled: rows that roll.
-    """
+    """Timers of a batch that are not done: the slot of each, and whether it rolls."""
 
     batch: TimerBatch
     slot: Int64
@@ -53,7 +47,7 @@ class Owner:
     close: Close
 
     def marks_reached(self, before: Marks, ends: Marks) -> Marks:
-        """Returns the marks up to which rows may be taken."""
+        """Returns the marks below which rows may be taken."""
         return ends
 
     def place(self, batch: TimerBatch, requested: Int64) -> tuple[Bool, Int64]:
@@ -73,15 +67,13 @@ class CatchUp:
     progress: Progress
 
     def marks_reached(self, before: Marks, ends: Marks) -> Marks:
-        """As Owner."""
         return ends
 
     def place(self, batch: TimerBatch, requested: Int64) -> tuple[Bool, Int64]:
-        """As Owner."""
         return place_replayed(batch, requested, self.close, self.progress)
 
     def must_move(self, floor: int) -> bool:
-        """Returns False: a row that was in its slot at the closing must lie there again."""
+        """Returns False: a row that was in its slot at the closing must return to it."""
         return False
 
 
@@ -97,12 +89,11 @@ class Standby:
         return self.beneath.close
 
     def marks_reached(self, before: Marks, ends: Marks) -> Marks:
-        """Returns C at most: the owner has not decided yet where it places rows above."""
+        """Returns C at most: the owner has not decided yet where it places later rows."""
         c = self.close.marks
         return {p: max(min(end, c.get(p, 0)), before.get(p, 0)) for p, end in ends.items()}
 
     def place(self, batch: TimerBatch, requested: Int64) -> tuple[Bool, Int64]:
-        """As Owner."""
         return self.beneath.place(batch, requested)
 
     def must_move(self, floor: int) -> bool:
@@ -122,7 +113,7 @@ def slot_order(slots: Int64) -> Int64:
     if count == 0:
         return np.empty(0, np.int64)
     if (int(slots.max()) - int(slots.min()) + 1) * count >= _SORT_KEY_END:
-        # Timestamps lie centuries apart.
+        # Timestamps are centuries apart: the keys would overflow.
         return np.argsort(slots, kind="stable")
     keys = (slots - slots.min()) * count + np.arange(count)
     keys.sort()
@@ -139,18 +130,10 @@ def first_of_each(sorted_values: Int64) -> Int64:
 def place_replayed(
     batch: TimerBatch, slot: Int64, close: Close, progress: Progress
 ) -> tuple[Bool, Int64]:
-    """Places rows that were, or may have been, in the wheel when slots were closed.
-
-    Args:
-        batch: rows at or above the marks.
-        slot: the slot of each row's due time.
-        close: the close page; rows below its C are replayed, others are new.
-        progress: of the delivery.
-
-    Returns:
-        Which rows are not done, and every row's slot. New rows get an open slot; replayed rows
-        their old slot or an earlier one, closed or not, but above R of their partition. Dequeue
-        waits for them.
+    """Places rows that were, or may have been, in the wheel when slots were closed, by the slots of
+    their due times. Returns which rows are not done, and every row's slot. Rows below C of `close`
+    are replayed: they get their old slot or an earlier one, closed or not, but above R of their
+    partition; dequeue waits for them. The others are new, and get an open slot.
     """
     c = np.array([close.marks.get(p, 0) for p in batch.partitions], np.int64)[batch.partition]
     again = batch.offset < c

@@ -1,6 +1,6 @@
 """Writes a batch to the files before its commit page: steps 3 and 4 of engine.py.
 
-- The bytes lie behind the lengths of the newest commit page, so no reader sees them. After a kill
+- The bytes are beyond the lengths of the newest commit page, so no reader sees them. After a kill
   ingest's next start cuts them, or the next batch overwrites them.
 - Rows go to the files of their slot's hour, in slot order: records and messages side by side, a
   run per slot.
@@ -35,53 +35,34 @@ from duewheel.wheel.storage.timer_log import Records
 
 
 class HourExtent(NamedTuple):
-    """Rows of one hour, which are neighbours in its files.
-
-    Attributes:
-        hour: of their slots.
-        first, end: these rows, in slot order.
-        log_position: of the first one's record.
-    """
+    """The rows [first, end) of one hour, in slot order, which are neighbours in its files."""
 
     hour: int
     first: int
     end: int
-    log_position: int
+    log_position: int  # of the first one's record
 
 
 _NO_FILES = HourLengths(0, 0, 0)
 
 
 class StagedRows(NamedTuple):
-    """The final positions of a batch's rows.
-
-    Attributes:
-        runs: of the rows, to link.
-        slot, position: of each row: its slot, and its record in the log of the slot's hour.
-    """
+    """The final positions of a batch's rows, and their runs, to link."""
 
     runs: Runs
     slot: Int64
-    position: Int64
+    position: Int64  # of the row's record in the log of the slot's hour
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Rows appended to log and messages, in slot order.
+    """Rows appended to log and messages, in slot order."""
 
-    Attributes:
-        order: index of each row in the batch.
-        slot, position: of each: its slot, and its record in the log of the slot's hour.
-        records: their log records.
-        extents: one per hour.
-        runs: of the rows, to link.
-    """
-
-    order: Int64
+    order: Int64  # index of each row in the batch
     slot: Int64
-    position: Int64
+    position: Int64  # of its record in the log of the slot's hour
     records: Records
-    extents: list[HourExtent]
+    extents: list[HourExtent]  # one per hour
     runs: Runs
 
     def staged(self) -> StagedRows:
@@ -95,12 +76,6 @@ class StagedBatch:
     """The bytes of one batch. Not thread-safe."""
 
     def __init__(self, directory: DataDirectory, before: Commit, clock: Clock) -> None:
-        """
-        Args:
-            directory: ingest's.
-            before: the newest commit.
-            clock: for the write time of records.
-        """
         self._directory = directory
         self._before = before
         self._clock = clock
@@ -130,11 +105,13 @@ class StagedBatch:
             directory.messages.files.write(
                 hour, octets[begin : int(ends[end - 1])], int(positions.message_position[first])
             )
+            # Messages and records may come in any order here: no reader looks beyond the committed
+            # lengths.
             directory.log.files.write(hour, records[first:end].view(np.uint8).data, log_position)
         return Written(order, slot, positions.log_position, records, extents, positions.runs())
 
     def _allocate(self, slot: Int64, size: Int64) -> tuple[RowPositions, list[HourExtent]]:
-        """Returns positions behind the present lengths, which grow by these rows."""
+        """Returns positions from the present lengths on, which grow by these rows."""
         hour = hour_of(slot, self._directory.config.precision_ms)
         bounds = [*first_of_each(hour).tolist(), len(slot)]
         log_position, message_position = np.empty_like(slot), np.empty_like(slot)
@@ -164,15 +141,9 @@ class StagedBatch:
                 self._directory.log.files.write(hour, left.tobytes(), log_position)
 
     def move_closed(self, rows: PlacedRows, written: Written, floor: int) -> StagedRows:
-        """Moves rows whose slot was closed meanwhile to the earliest open one. Under the lock.
-
-        They and the batch's rows of that slot become one run in batch order, which keeps a
-        partition's rows in offset order within the slot.
-
-        Args:
-            rows: of the batch.
-            written: the result of `write`.
-            floor: the present last closed slot.
+        """Moves rows whose slot was closed meanwhile to the earliest open one, after `floor`. Under
+        the lock. They and the batch's rows of that slot become one run in batch order, which keeps
+        a partition's rows in offset order within the slot.
         """
         staged = written.staged()
         if not len(written.slot) or written.slot[0] > floor:
@@ -189,13 +160,7 @@ class StagedBatch:
     # ---- cancels ---------------------------------------------------------------------------
 
     def write_cancels(self, cancels: TimerBatch, outcome: Int32, floor: int) -> None:
-        """Appends to the segment of the earliest open slot, behind `floor`. Under the lock.
-
-        Args:
-            cancels: rows that cancel.
-            outcome: of each, index in OUTCOMES.
-            floor: last closed slot.
-        """
+        """Appends to the segment of the earliest open slot, after `floor`. Under the lock."""
         directory = self._directory
         hour = hour_of(floor + 1, directory.config.precision_ms)
         ids = directory.topics.ids([topic for topic, _ in cancels.partitions])
@@ -205,13 +170,7 @@ class StagedBatch:
         )
 
     def write_cancelled(self, hour: int, offset: Int64, position: Int64) -> None:
-        """Lists records of an hour's log as cancelled. Under the lock.
-
-        Args:
-            hour: not expired.
-            offset: of each cancel.
-            position: of the record that it cancels.
-        """
+        """Lists records of an hour's log, which is not expired, as cancelled. Under the lock."""
         log_end, message_end, length = self._lengths[hour]
         length = self._directory.cancelled.write(hour, length, offset, position)
         self._lengths[hour] = (log_end, message_end, length)
@@ -219,12 +178,8 @@ class StagedBatch:
     # ---- lengths ---------------------------------------------------------------------------
 
     def commit(self, marks: Marks, rows: int, topic_ids: Mapping[str, str]) -> Commit:
-        """Makes the batch's commit page. Under the lock.
-
-        Args:
-            marks: of the partitions whose marks move.
-            rows: the number of timers in the batch.
-            topic_ids: Kafka's ids of the timer topics; a topic may be missing.
+        """Makes the batch's commit page. Under the lock. `marks` are those that move; a topic may
+        be missing in `topic_ids`.
         """
         before, state = self._before, self._directory.state
         return Commit(
@@ -243,12 +198,7 @@ class StagedBatch:
 
 
 def cut_to_committed(directory: DataDirectory, commit: Commit) -> None:
-    """Truncates bytes that belong to no batch. Under the lock.
-
-    Args:
-        directory: ingest's.
-        commit: the newest.
-    """
+    """Truncates bytes of ingest's files that belong to no batch. Under the lock."""
     hours = {hour: files.lengths for hour, files in commit.hours.items()}
     for folders, lengths, gc_hour in (
         (directory.hour_folders, hours, directory.state.live.gc_hour),

@@ -1,9 +1,9 @@
-"""Lists pending timers in the order in which they leave, a page at a time.
+"""Lists pending timers in the order of their delivery, a page at a time.
 
-A cancelled timer is pending until its slot leaves: it is listed with a mark.
+A cancelled timer is pending until its slot is delivered: it is listed with a mark.
 
 Order: by slot, inside a slot as delivered. One pass over the logs of the hours that a page touches
-finds its rows, 52 bytes a timer; only the page's own messages are read. The next page begins behind
+finds its rows, 52 bytes a timer; only the page's own messages are read. The next page begins after
 "slot-position" of the last timer. So no state is kept between pages, and timers that come or go
 move no other timer to another page.
 
@@ -56,47 +56,30 @@ _Place = tuple[int, int]  # slot, and position in the log of its hour
 
 @dataclass(frozen=True, slots=True)
 class PendingTimer:
-    """One pending timer of the list.
+    """One pending timer of the list."""
 
-    Attributes:
-        id: the given id, or the default, which is `source`.
-        source: "topic-partition@offset" of its first copy.
-        due_ms: requested due time; None for a dead letter.
-        leaves_ms: end of its slot, when it is delivered or rolls.
-        target: its target topic.
-        target_partition: the requested one; None: chosen at delivery.
-        key: None for null.
-        value_bytes: length of the value, None for null.
-        level: the requested delay level, 0 for none.
-        rolled: whether it rolls when it leaves.
-        cancelled: whether it is dropped when it leaves.
-        place: "slot-position": `Filter.after` of the next page.
-        key_value, encoded_headers: as in schemas/batches.py.
-    """
-
-    id: bytes
-    source: str
-    due_ms: int | None
-    leaves_ms: int
+    id: bytes  # the given id, or the default, which is `source`
+    source: str  # "topic-partition@offset" of its first copy
+    due_ms: int | None  # requested due time; None for a dead letter
+    leaves_ms: int  # end of its slot, when it is delivered or rolls
     target: str
-    target_partition: int | None
-    key: bytes | None
-    value_bytes: int | None
-    level: int
-    rolled: bool
-    cancelled: bool
-    place: str
-    key_value: bytes = field(repr=False)
+    target_partition: int | None  # the requested one; None: chosen at delivery
+    key: bytes | None  # None for null
+    value_bytes: int | None  # length of the value, None for null
+    level: int  # the requested delay level, 0 for none
+    rolled: bool  # whether it rolls at the end of its slot
+    cancelled: bool  # whether it is dropped then
+    place: str  # "slot-position": `Filter.after` of the next page
+    key_value: bytes = field(repr=False)  # as in schemas/batches.py, like `encoded_headers`
     encoded_headers: bytes = field(repr=False)
 
     @property
     def value(self) -> bytes | None:
-        """The value of its message, None for null."""
         return _framed(self.key_value, _framed(self.key_value, 0)[1])[0]
 
     @property
     def headers(self) -> list[tuple[str, bytes | None]]:
-        """The user's headers of its message."""
+        """The user's headers."""
         headers, at = [], 0
         while at < len(self.encoded_headers):
             name, at = _framed(self.encoded_headers, at)
@@ -107,44 +90,29 @@ class PendingTimer:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Selects pending timers to list.
+    """Selects pending timers to list; None selects all."""
 
-    Attributes:
-        topic: only timers with this target.
-        first_slot, last_slot: only timers that leave in these slots or between.
-        after: place of the last timer of the page before.
-        level: only timers that requested this delay level.
-        timer_id: only timers with this id, given or default.
-        key: only timers with this key.
-        first_offset: only timers whose first copy has this offset in its partition.
-    """
-
-    topic: str | None = None
-    first_slot: int | None = None
+    topic: str | None = None  # the target
+    first_slot: int | None = None  # the first slot, and `last_slot` the last one
     last_slot: int | None = None
-    after: str | None = None
-    level: int | None = None
-    timer_id: bytes | None = None
+    after: str | None = None  # place of the last timer of the page before
+    level: int | None = None  # the requested delay level
+    timer_id: bytes | None = None  # given or default
     key: bytes | None = None
-    first_offset: int | None = None
+    first_offset: int | None = None  # of the first copy, in its partition
 
     @property
     def needs_messages(self) -> bool:
-        """Whether the log alone cannot tell which timers it selects."""
+        """Whether the log alone does not show which timers it selects."""
         return self.key is not None or self.first_offset is not None
 
 
 @dataclass(frozen=True, slots=True)
 class ListedChunk:
-    """Some timers of a list.
+    """Some timers of a list."""
 
-    Attributes:
-        timers: in order; maybe none.
-        reached: `Filter.after` of a list that continues behind this chunk.
-    """
-
-    timers: list[PendingTimer]
-    reached: str
+    timers: list[PendingTimer]  # in order; maybe none
+    reached: str  # `Filter.after` of a list that continues after this chunk
 
 
 def list_pending(directory: DataDirectory, wanted: Filter, limit: int) -> Iterator[PendingTimer]:
@@ -159,11 +127,8 @@ def list_pending(directory: DataDirectory, wanted: Filter, limit: int) -> Iterat
 
 
 def list_chunks(directory: DataDirectory, wanted: Filter, limit: int) -> Iterator[ListedChunk]:
-    """Lists as `list_pending`, and reports between two reads of messages how far it is: a search by
+    """Lists as `list_pending`, and reports its position between two reads of messages: a search by
     key may read many for few timers.
-
-    Raises:
-        ConfigError, CorruptFile: as `list_pending`.
     """
     after = _parsed(wanted.after)
     rows_max = max(limit, CANDIDATES_MAX) if wanted.needs_messages else limit
@@ -297,7 +262,7 @@ def _first(slots: Int64, limit: int) -> Int64:
 def _read(
     directory: DataDirectory, hour: int, slot: Int64, position: Int64, wanted: Filter
 ) -> list[PendingTimer]:
-    """Reads rows as `_timers`; none of an hour that was delivered and unlinked meanwhile."""
+    """Reads rows as `_timers`; none if their hour was delivered and unlinked meanwhile."""
     try:
         return list(_timers(directory, hour, slot, position, wanted))
     except CorruptFile:
@@ -363,14 +328,13 @@ def _rows_with_key(messages: StoredMessages, key: bytes | None) -> Int64:
 
 
 def _framed(encoded: bytes, at: int) -> tuple[bytes | None, int]:
-    """Reads the bytes behind the length at `at`, None for a null, and where they end."""
+    """Reads the bytes after the length at `at`, None for a null, and where they end."""
     size, at = read_varint(encoded, at)
     end = at + max(size, 0)
     return encoded[at:end] if size >= 0 else None, end
 
 
 def _sources(directory: DataDirectory, messages: StoredMessages) -> Sequence[bytes]:
-    """Returns the source of each message."""
     prefix = messages.prefix
     partitions, index = directory.topics.sources(prefix)
     named = [(public_name(topic), number) for topic, number in partitions]

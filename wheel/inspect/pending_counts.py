@@ -4,8 +4,8 @@ A count reads in each hour's log only what was committed since the count before,
 was delivered. It is exact, also the first one after a restart; snapshot.py defines its moment.
 
 - A timer counts under its target, a rejected one under the dead-letter topic.
-- It counts at the slot in which it leaves the wheel: the slot of its due time, or the earliest open
-  one if the timer came later, or the slot of its roll instant. A cancelled timer counts until then.
+- It counts at the slot that it is in: the slot of its due time, or the earliest open one if the
+  timer came later, or the slot of its roll instant. A cancelled timer counts until then.
 - A rolled timer is not in the wheel until ingest has taken its copy.
 - The log has a 32-bit hash of each topic: topics with the same hash count under the name of the
   first. Producers choose names, so the first TOPICS_MAX topics of an hour are counted by name, the
@@ -40,59 +40,36 @@ _NONE = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Counts of the pending timers of one shard.
-
-    Attributes:
-        total: all pending timers.
-        by_topic: by target topic, or under OTHER; without empty topics.
-        by_level: by requested level, without empty levels; timers without a level do not count.
-        next_slot: the first slot with timers of each of these levels.
-        within: timers that leave up to each of the slots in `until`.
-        oldest_slot: the first slot with pending timers, None without one.
-        slot_max: most timers of one slot.
-        beyond_ring: timers in slots beyond the ring.
-        rolls: timers that will roll.
-        rolls_ahead: those of them up to the last slot in `ahead`.
-        rolls_per_second: the most in a second of these slots, or in a slot if those are longer.
-        delivered_slot: R, -1 before the first start of dequeue.
-    """
+    """Counts of the pending timers of one shard."""
 
     total: int
-    by_topic: Mapping[str, int]
+    by_topic: Mapping[str, int]  # by target topic, or under OTHER; without empty topics
+    # By requested level, without empty levels; timers without a level do not count
     by_level: Mapping[int, int]
-    next_slot: Mapping[int, int]
-    within: tuple[int, ...]
-    oldest_slot: int | None
-    slot_max: int
+    next_slot: Mapping[int, int]  # by level: the first slot with such timers
+    within: tuple[int, ...]  # timers in slots up to each of those in `until`
+    oldest_slot: int | None  # the first slot with pending timers, None without one
+    slot_max: int  # most timers of one slot
     beyond_ring: int
-    rolls: int
-    rolls_ahead: int
-    rolls_per_second: float
-    delivered_slot: int
+    rolls: int  # timers that will roll
+    rolls_ahead: int  # those of them up to the last slot in `ahead`
+    rolls_per_second: float  # the most in a second of these slots, or in a slot if those are longer
+    delivered_slot: int  # R, -1 before the first start of dequeue
 
 
 @dataclass(frozen=True, slots=True)
 class _Out:
-    """The rows of the half-delivered slot that are out.
-
-    Attributes:
-        slot: r + 1.
-        hour: of that slot.
-        kinds: rows by kind in that hour.
-        rolls: rows that roll.
-    """
+    """The rows of the half-delivered slot, r + 1, that are out."""
 
     slot: int
     hour: int
-    kinds: Counter[int]
-    rolls: int
+    kinds: Counter[int]  # rows by kind in that hour
+    rolls: int  # rows that roll
 
 
 class PendingTimers:
-    """Counts one shard's pending timers repeatedly. Not thread-safe.
-
-    Args:
-        directory: opened for this object alone; may be one that other processes work in.
+    """Counts one shard's pending timers repeatedly, in a directory opened for this object alone;
+    other processes may work in it. Not thread-safe.
     """
 
     def __init__(self, directory: DataDirectory) -> None:
@@ -101,11 +78,8 @@ class PendingTimers:
         self._hours: dict[int, _HourCounts] = {}
 
     def count(self, until: Sequence[int] = (), ahead: range = range(0)) -> Pending:
-        """Counts the timers that are pending now.
-
-        Args:
-            until: slots for `Pending.within`.
-            ahead: slots for `Pending.rolls_ahead` and `rolls_per_second`.
+        """Counts the timers that are pending now. `until` has slots for `Pending.within`, `ahead`
+        slots for `rolls_ahead` and `rolls_per_second`.
 
         Raises:
             CorruptFile: a file is damaged.
@@ -137,8 +111,8 @@ class PendingTimers:
         )
 
     def between(self, slots: Sequence[int]) -> tuple[Int64, Int64]:
-        """Counts the timers that leave above each of these rising slots, up to the next one; and
-        how many of them roll.
+        """Counts the timers above each of these rising slots, up to the next one; and how many of
+        them roll.
 
         Raises:
             CorruptFile: a file is damaged.
@@ -216,9 +190,8 @@ class PendingTimers:
 
 
 class _Topics:
-    """Target topics of one hour, numbered from 1 in order of arrival; 0: all others.
-
-    Each hour has its own: otherwise the names that producers invent would fill it for good.
+    """Target topics of one hour, numbered from 1 in order of arrival; 0: all others. Each hour has
+    its own: otherwise the names that producers invent would fill it for good.
     """
 
     def __init__(self, hour: int) -> None:
@@ -227,11 +200,7 @@ class _Topics:
         self._hashes, self._numbers = np.empty(0, np.int64), np.empty(0, np.int64)  # rising hashes
 
     def add(self, directory: DataDirectory, records: Records) -> Int64:
-        """Numbers the new topics in these records, as long as there is room; returns `kinds`.
-
-        Raises:
-            CorruptFile: the messages end before a name.
-        """
+        """Numbers the new topics in these records, while there is room; returns `kinds`."""
         hashes = records["topic_hash"].astype(np.int64)
         topic = self._numbers_of(hashes)
         rows = np.flatnonzero(topic == 0)
@@ -247,7 +216,7 @@ class _Topics:
         return _kinds(records, self._numbers_of(records["topic_hash"].astype(np.int64)))
 
     def _add(self, directory: DataDirectory, hashes: Int64, records: Records) -> None:
-        """Numbers these topics, of each of which there is a record."""
+        """Numbers these topics, each with a record."""
         numbers = np.arange(len(self._names), len(self._names) + len(hashes))
         self._names += [directory.messages.target(self._hour, record) for record in records]
         known = np.append(self._hashes, hashes)
@@ -255,37 +224,30 @@ class _Topics:
         self._hashes, self._numbers = known[order], np.append(self._numbers, numbers)[order]
 
     def _numbers_of(self, hashes: Int64) -> Int64:
-        """Returns the number of each topic; 0 of those without one."""
+        """Returns the number of each topic, 0 if it has none."""
         if not len(self._hashes):
             return np.zeros(len(hashes), np.int64)
         place = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
         return np.where(self._hashes[place] == hashes, self._numbers[place], 0)
 
     def name(self, kind: int) -> str:
-        """Returns the topic of a kind."""
         return self._names[kind & ((1 << _TOPIC_BITS) - 1)]
 
 
 class _HourCounts:
-    """Counts of one hour's records.
-
-    Attributes:
-        log_bytes: length of the part of the hour's log that was read.
-        topics: numbers of its target topics.
-        kinds: timers by kind.
-        rolls: the number of rolls in each slot.
-        detailed: whether it has the kinds of each slot, so that slots can be dropped.
+    """Counts of one hour's records. A `detailed` hour has the kinds of each slot, so that slots can
+    be dropped.
     """
 
     def __init__(self, hour: int, precision_ms: int, *, detailed: bool) -> None:
-        self.log_bytes = 0
+        self.log_bytes = 0  # length of the part of the hour's log that was read
         self.topics = _Topics(hour)
         self.kinds: Counter[int] = Counter()
         self.detailed = detailed
         self._first = first_slot_of_hour(hour, precision_ms)
         # np.zeros: pages without counts take no memory, and hours beyond the ring may be many.
         self._per_slot = np.zeros(HOUR_MS // precision_ms + 1, np.int32)
-        self.rolls = np.zeros(len(self._per_slot), np.int32)
+        self.rolls = np.zeros(len(self._per_slot), np.int32)  # by slot
         # By level: the first slot with such timers, counted from the hour's first slot.
         self._first_of_level = np.full(LEVEL_MAX + 1, _NONE)
         # In a detailed hour: slot, counted likewise, and kind, as one number; rising.
@@ -325,11 +287,10 @@ class _HourCounts:
         self._keys, self._counts = self._keys[dropped:].copy(), self._counts[dropped:].copy()
 
     def count_until(self, slot: int) -> int:
-        """Counts the timers up to `slot`."""
         return int(self._per_slot[: max(0, slot + 1 - self._first)].sum(dtype=np.int64))
 
     def count_after(self, slot: int) -> int:
-        """Counts the timers behind `slot`."""
+        """Counts the timers after `slot`."""
         return int(self._per_slot[max(0, slot + 1 - self._first) :].sum(dtype=np.int64))
 
     def until(self, slots: Int64) -> Int64:
@@ -339,7 +300,6 @@ class _HourCounts:
         return np.stack([np.append(0, np.cumsum(c, dtype=np.int64))[bound] for c in counts])
 
     def rolls_until(self, slot: int) -> int:
-        """Counts the rolls up to `slot`."""
         return int(self.rolls[: max(0, slot + 1 - self._first)].sum(dtype=np.int64))
 
     def add_rolls(self, rolls: Int64, first: int) -> None:
@@ -352,7 +312,6 @@ class _HourCounts:
             ]
 
     def first(self) -> int | None:
-        """Returns the first slot with timers."""
         filled = np.flatnonzero(self._per_slot)
         return self._first + int(filled[0]) if len(filled) else None
 

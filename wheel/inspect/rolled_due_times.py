@@ -1,7 +1,7 @@
 """Samples the due times of pending timers that will roll.
 
-A log record has the slot in which a timer leaves. If it rolls there, only its message has the time
-at which it is due. Messages lie scattered, so a large wheel is sampled.
+A log record has the slot of a timer. If it rolls there, only its message has the due time. Messages
+are scattered, so a large wheel is sampled.
 
 Takes no lock; see snapshot.py.
 """
@@ -19,12 +19,8 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 
 
 def rolled_due_times(directory: DataDirectory, every: int) -> Int64:
-    """Reads the due times, in epoch ms, of a sample of the pending timers that will roll.
-
-    Args:
-        directory: of the timers.
-        every: the first timer is in the sample, and each one that is this many behind another; 1
-            for all.
+    """Reads the due times, in epoch ms, of a sample of the pending timers that will roll: the first
+    one, and every `every`-th after it.
 
     Raises:
         CorruptFile: log or messages are damaged.

@@ -2,8 +2,8 @@
 
 A timer is pending if it is in the newest commit page and not out by the mirror of the progress,
 read after that page. `Snapshot` reads both once; committed records never change, so each record is
-decided by itself. The mirror is written right after Kafka's commit: it may be one transaction
-behind Kafka, never ahead.
+decided by itself. The mirror is written right after Kafka's commit: it may lag by one transaction,
+and is never ahead.
 
 In a half-delivered slot, partition and offset of the message decide, not positions: the files of a
 standby, or of a new owner, may have the partitions of that slot in another order.
@@ -34,19 +34,13 @@ ROWS_AT_ONCE = 20_000  # of a half-delivered slot
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state that decides which records are pending.
+    """The state that decides which records are pending."""
 
-    Attributes:
-        log_bytes: committed length of the log of every hour that can hold pending timers, in order.
-        current: the first hour that can.
-        delivered_slot: the last slot delivered in full, -1 before the first start of dequeue.
-        half_below: D of the next slot, for partitions that have delivered half of it.
-    """
-
+    # Committed length of the log of every hour that can have pending timers, in order
     log_bytes: Mapping[int, int]
-    current: int
-    delivered_slot: int
-    half_below: Marks
+    current: int  # the first hour that can
+    delivered_slot: int  # R, -1 before the first start of dequeue
+    half_below: Marks  # D of the next slot, for partitions that have delivered half of it
 
     @classmethod
     def take(cls, directory: DataDirectory) -> Snapshot:

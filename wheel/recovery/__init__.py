@@ -1,1 +1,3 @@
-"""Carries out a start's decision (checkpoints/recovery_decision.py): rebuilds what is not kept."""
+"""Carries out a start's decision (checkpoints/recovery_decision.py): rebuilds files that are not
+kept.
+"""

@@ -1,8 +1,8 @@
 """Ingest's part of a recovery: applies the decision of dequeue before Spark starts.
 
-    1. drops the names of topics behind a damaged line
+    1. drops the names of topics from a damaged line on
     2. if files are kept: unlinks the files of other hours, rebuilds the wheel from the logs up to
-       the reach of the ring, and verifies all records and messages. Bytes behind the kept lengths
+       the reach of the ring, and verifies all records and messages. Bytes beyond the kept lengths
        belong to no batch: the engine truncates them at its start, as after any kill
        (staged_batch.py)
     3. if no files are kept, or 2 fails: removes the durable checkpoint first, then every hour;
@@ -40,32 +40,19 @@ OffsetsAt = Callable[[int], Marks]
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The outcome of a recovery.
+    """The outcome of a recovery."""
 
-    Attributes:
-        keep: the files that were kept; fewer than decided if they were damaged.
-        records: log records kept.
-        marks: per partition the next offset to read.
-    """
-
-    keep: Keep
-    records: int
-    marks: Marks
+    keep: Keep  # the files that were kept; fewer than decided if they were damaged
+    records: int  # log records kept
+    marks: Marks  # next offset to read, per partition
 
 
 def apply_recovery(
     directory: DataDirectory, record: RecoveryRecord, offsets_at: OffsetsAt
 ) -> Recovered | None:
-    """Applies the record, unless it was applied before.
-
-    Args:
-        directory: started as INGEST.
-        record: of the running dequeue.
-        offsets_at: the first offset of each timer partition whose timestamp is a time, in epoch
-            milliseconds, or later; it may lack partitions without one.
-
-    Returns:
-        None if no recovery was necessary.
+    """Applies the record of the running dequeue, unless it was applied before; returns None if no
+    recovery was necessary. `offsets_at` returns the first offset of each timer partition whose
+    timestamp is a time, in epoch ms, or later; it may lack partitions without one.
 
     Raises:
         RecoveryPending: that dequeue has ended, perhaps before its decision was complete.
@@ -172,7 +159,7 @@ def _rebuild(directory: DataDirectory, kept: Commit, r: int) -> int | None:
 
 def _kept_segments(directory: DataDirectory, kept: Commit) -> dict[int, tuple[int, ...]]:
     """Returns the segments of the cancel log that are not unlinked. The newest one never is: a
-    bound above it is damaged, and the files tell.
+    bound above it is damaged, and the files decide.
     """
     try:
         newest = directory.state.commit().cancels
@@ -236,9 +223,8 @@ def _verify(
 
 def first_marks(config: WheelConfig, progress: Progress, offsets_at: OffsetsAt) -> Marks:
     """Returns for each partition an offset without pending rows below: these are done, or older
-    than any pending message can be.
-
-    Not below the first epoch that is kept: its settings decide the outcome of a row.
+    than any pending message can be. Not below the first epoch that is kept: its settings decide the
+    outcome of a row.
     """
     epochs = progress.epochs
     reach_ms = epochs.longest_window_ms + config.margin_ms

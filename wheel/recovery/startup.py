@@ -54,19 +54,13 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The outcome of a start: where the loop begins.
-
-    Attributes:
-        decision: about the files.
-        committed: the progress as it is in Kafka.
-        progress: the same with this owner, incarnation and epoch, which the loop publishes first.
-        begun_s: when the start began, by `time.monotonic`.
-    """
+    """The outcome of a start: where the loop begins."""
 
     decision: Decision
-    committed: Progress
+    committed: Progress  # the progress as it is in Kafka
+    # The same with this owner, incarnation and epoch, which the loop publishes first
     progress: Progress
-    begun_s: float
+    begun_s: float  # when the start began, by `time.monotonic`
 
 
 def start(
@@ -81,9 +75,6 @@ def start(
     """Runs the four steps of the module's head.
 
     Args:
-        directory: started as DEQUEUE.
-        publisher: of the shard.
-        config: of the loop.
         first: progress of a shard that never had any; None if it may have had some.
         take_over: the operator has given --take-over.
         before_claim: called between 1. and 2.; its errors are raised.
@@ -178,16 +169,9 @@ def publish_decision(
     *,
     follows: bool = False,
 ) -> Decision:
-    """Runs 3. of the module's head.
-
-    Args:
-        directory: started as DEQUEUE.
-        committed: the newest progress.
-        deciding: makes the decision.
-        claimed: the incarnation of `committed`, and the one that this start will publish; zeros
-            for a standby, which publishes none.
-        follows: whether the directory becomes a standby. Written under the same lock, so that
-            ingest never sees one without the other.
+    """Runs 3. of the module's head. `claimed` is the incarnation of `committed`, and the one that
+    this start will publish; zeros for a standby, which publishes none. `follows`: the directory
+    becomes a standby.
     """
     state = directory.state
     with directory.engine_lock.held(LOCK_DEADLINE_S):
@@ -209,6 +193,7 @@ def publish_decision(
         state.write_mirror(Mirror.of(committed, 0))
         if decision.close != local.close or not decision.is_whole:
             state.restart_close(decision.close)
+        # Under the same lock as the decision: ingest must not see one without the other.
         if follows and not state.standby:
             state.set_standby(on=True)
         state.claim(*claimed)

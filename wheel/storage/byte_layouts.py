@@ -111,7 +111,7 @@ MAGIC_CANCEL = 4  # every record of the cancel log, and no other
 MAGIC_CUT_OFF = 16  # set later, beside MAGIC_CANCEL: the partition was cut short before the cancel
 LEVEL_MASK = 0xFF00  # the timer's delay level; in the cancel log the outcome
 _LEVEL_BITS = 8
-_KIND_MASK = 0xFF  # of magic: what the record is of
+_KIND_MASK = 0xFF  # of magic: timer, roll or cancel
 MAGIC_CANCELLED = 0x43  # "C": the first byte of magic in the record of a cancelled timer
 _CANCELLED_BITS = 24
 
@@ -146,22 +146,14 @@ def hour_name(hour: int) -> str:
 
 
 def hour_from_name(name: str) -> int:
-    """Parses the file name of an hour.
-
-    Raises:
-        ValueError: the text is no such name.
-    """
+    """Parses the file name of an hour."""
     if name.startswith("h"):
         return int(name[1:])
     return int(datetime.strptime(name, "%Y%m%d%H").replace(tzinfo=UTC).timestamp()) // 3600
 
 
 def pack_magic(rolled: Bool, level: Int32) -> Int32:
-    """Computes the magic of live records.
-
-    Args:
-        rolled: whether each timer rolls.
-        level: of each timer, 0 … 255.
+    """Computes the magic of live records; levels are 0 … 255.
 
     >>> [hex(magic) for magic in pack_magic(np.array([False, True]), np.array([0, 18], np.int32))]
     ['0x1', '0x1203']
@@ -231,7 +223,7 @@ def lookup_hash_of(reserved: npt.NDArray[np.int64]) -> Int64:
 
 
 def is_timer(records: npt.NDArray[np.void]) -> Bool:
-    """Returns which records are of timers: not abandoned, and not of the cancel log."""
+    """Returns which records are timers: not abandoned, and not of the cancel log."""
     timer: Bool = records["magic"] & ~MAGIC_ROLL & _KIND_MASK == MAGIC_TIMER
     return timer
 
@@ -248,7 +240,7 @@ def cancelled_bytes(octets: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def as_appended(records: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    """Returns the records as they were appended, without later marks: as checksums cover them."""
+    """Returns the records as they were appended, without later marks: checksums cover that form."""
     rows = np.flatnonzero(is_cancelled(records))
     if len(rows):
         records = records.copy()
@@ -277,7 +269,7 @@ def row_checks(rows: npt.NDArray[np.void], first: int) -> Int64:
 
 
 def cancel_checks(records: npt.NDArray[np.void]) -> Int64:
-    """Computes the prev_pos of records of the cancel log: a check of all fields behind it. `size`,
-    the field before it, is always 52.
+    """Computes the prev_pos of records of the cancel log: a check of the fields from magic on.
+    `size`, the field before it, is always 52.
     """
     return row_checks(records, _MAGIC_AT)

@@ -51,7 +51,7 @@ FOLDERS = (FOLDER, REQUESTS_FOLDER)
 
 OUTCOMES = (*Answer, "chase", "chase, found")
 """Outcomes of a cancel: its reply; or, if the cancel is undecided, a chase, which dequeue writes
-behind copies that may be in flight (cancel_replies.py). `found`: it has cancelled a timer already.
+after copies that may be in flight (cancel_replies.py). `found`: it has cancelled a timer already.
 """
 CANCELLED, ALREADY_DELIVERED, UNKNOWN, CHASE, CHASE_FOUND = range(len(OUTCOMES))
 
@@ -60,21 +60,15 @@ Lengths = tuple[int, ...]  # committed bytes of a segment's two files
 
 @dataclass(frozen=True, slots=True)
 class CancelRows:
-    """Cancels that were read, in the order of their writes.
+    """Cancels that were read, in the order of their writes."""
 
-    Attributes:
-        outcome: index in OUTCOMES.
-        requests: as stored; three fields of the prefix have another meaning than in a timer.
-            `origin_offset`: offset of the user's cancel. `source_offset`: offset of this record,
-            another one in a chase. `due_ms`: first offset of the only timer that it matches, or
-            ANY_OFFSET.
-        position: of the record in its segment.
-        cut_off: whether its partition was cut short before it: then it has no effect.
-    """
-
-    outcome: Int32
+    outcome: Int32  # index in OUTCOMES
+    # As stored. Three fields of the prefix have another meaning than in a timer. `origin_offset`:
+    # offset of the user's cancel. `source_offset`: offset of this record, another one in a chase.
+    # `due_ms`: first offset of the only timer that it matches, or ANY_OFFSET.
     requests: StoredMessages
-    position: Int64
+    position: Int64  # of the record in its segment
+    # Whether its partition was cut short before it: then it has no effect
     cut_off: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -102,15 +96,8 @@ class CancelLog:
         outcome: Int32,
         now_ms: int,
     ) -> Lengths:
-        """Appends behind `lengths`; returns the new lengths.
-
-        Args:
-            hour: the segment.
-            lengths: of it so far.
-            batch: cancels, reschedules and chases only.
-            source_ids: topic id of each of `batch.partitions`, by the `topics` file.
-            outcome: of each row.
-            now_ms: the write time.
+        """Appends cancels, reschedules and chases to a segment at `lengths`; returns the new
+        lengths. `source_ids` has the number of each of `batch.partitions` in the file `topics`.
         """
         # The reply needs neither the target of a reschedule nor a due time.
         batch = replace(batch, targets=[""] * len(batch.targets), due_ms=batch.named_offset)
@@ -125,12 +112,14 @@ class CancelLog:
         records["reserved"] = pack_reserved(np.zeros(len(records), np.int64), batch.id_hash)
         records["prev_pos"] = cancel_checks(records)
         octets = seal(requests, records)
+        # Both files are uncommitted until the commit page has these lengths: a kill leaves bytes
+        # that the next batch overwrites.
         self.requests.files.write(hour, octets, lengths[1])
         self.files.write(hour, records.tobytes(), lengths[0])
         return lengths[0] + records.nbytes, lengths[1] + int(size.sum())
 
     def read(self, hour: int, start: int, end: int) -> CancelRows:
-        """Reads the cancels of a segment between two positions of its records.
+        """Reads the cancels between two positions of a segment's records.
 
         Raises:
             CorruptFile: records or requests are damaged, or missing.
@@ -186,29 +175,26 @@ class CancelLog:
             self.files.write(hour, record.tobytes(), at)
 
     def unlink_below(self, hour: int) -> None:
-        """Removes the segments below `hour`."""
         for folder in self.folders:
             folder.unlink_below(hour)
 
     def forget_below(self, hour: int) -> None:
-        """Closes the files of segments below `hour`."""
         for folder in self.folders:
             folder.forget_below(hour)
 
     def close(self) -> None:
-        """Closes every file."""
         for folder in self.folders:
             folder.close()
 
 
 def _ends(records: Records) -> Int64:
-    """Returns where the request of each record ends: there that of the next one begins."""
+    """Returns where the request of each record ends, which is where the next one begins."""
     ends: Int64 = records["offset_py"].astype(np.int64) + records["size_py"]
     return ends
 
 
 def _as_appended(records: Records) -> Records:
-    """Returns the records in the form that the checksums of their requests cover."""
+    """Returns the records without later marks: the checksums of their requests cover that form."""
     appended = records.copy()
     appended["magic"] &= ~MAGIC_CUT_OFF
     appended["prev_pos"] = cancel_checks(appended)

@@ -7,7 +7,7 @@ file has two more readers:
 - redo after a kill between the commit page and that store, and a start after a loss of power, in
   which the store may be lost and the commit page not: both store it again
 - accept_loss.py, which needs the offset of the cancel: a partition that Kafka has cut short cannot
-  continue while a cancel from behind the cut suppresses a pending timer
+  continue while a cancel from beyond the cut suppresses a pending timer
 
 The file is unlinked with its hour. Not thread-safe.
 """
@@ -29,7 +29,7 @@ FOLDER = "cancelled"
 
 Cancellations = npt.NDArray[np.void]  # of dtype CANCELLATION
 
-_CHECKED_FROM = 8  # the field `offset`, behind `check`
+_CHECKED_FROM = 8  # the field `offset`, after `check`
 
 
 class CancelledRecords:
@@ -39,13 +39,8 @@ class CancelledRecords:
         self.files = HourFiles(directory / FOLDER, fs)
 
     def write(self, hour: int, length: int, offset: Int64, position: Int64) -> int:
-        """Appends behind `length` bytes; returns the new length.
-
-        Args:
-            hour: of the log.
-            length: committed bytes of the file.
-            offset: of each cancel.
-            position: of the record in the log that it cancels.
+        """Appends at `length`; returns the new length. `offset` is that of each cancel, `position`
+        that of the log record which it cancels.
         """
         rows = np.empty(len(offset), CANCELLATION)
         rows["offset"], rows["position"] = offset, position
@@ -72,5 +67,4 @@ class CancelledRecords:
         return rows
 
     def close(self) -> None:
-        """Closes every file."""
         self.files.close()

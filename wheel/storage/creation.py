@@ -57,16 +57,9 @@ def with_files(
     progress: OnProgress | None,
     work: Callable[[int], Result],
 ) -> Result:
-    """Runs `work` under engine.lock, with state file and timeline in place.
-
-    Args:
-        path: the data directory.
-        config: its geometry.
-        fs: where it lies.
-        engine_lock: not held by the caller.
-        deadline_s: how long to wait for it.
-        progress: called with bytes done and bytes in all while a timeline is made.
-        work: given the newest batch in the timeline.
+    """Runs `work` under engine.lock, which the caller does not hold, with state file and timeline
+    in place. `work` gets the newest batch in the timeline; `progress` gets bytes done and bytes in
+    all while a timeline is made.
 
     Raises:
         Locked: a stuck process has engine.lock; or another process makes the timeline, and does not
@@ -113,11 +106,7 @@ def _newest_batch(path: Path, config: WheelConfig, fs: FileSystem) -> int:
 
 
 def _has_timeline(path: Path, config: WheelConfig, fs: FileSystem) -> bool:
-    """Runs 1. of the module's head; returns whether the timeline exists.
-
-    Raises:
-        ConfigError: the directory was made with another geometry.
-    """
+    """Runs 1. of the module's head; returns whether the timeline exists."""
     try:
         state = State.open(path, fs)
     except FileNotFoundError:

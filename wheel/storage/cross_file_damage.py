@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 def survey_files(directory: DataDirectory) -> Local:
-    """Records missing and cut files as damage, then reads the state of the directory. Called under
+    """Records missing and cut files as damage, then reads the state of the directory. Under
     engine.lock.
     """
     local = read_local_state(directory.state, directory.path)

@@ -55,15 +55,15 @@ _LIFE_LOCK_DEADLINE_S = 0.2
 class DataDirectory:
     """The opened files. Not thread-safe: one thread of one process owns an instance.
 
-    A subclass may give other classes for the mapped files: a simulation counts their stores.
+    A simulation's subclass has other classes for the mapped files, to count their stores.
     """
 
     state_class, log_class = State, TimerLog
     timeline_class = staticmethod(timeline_class)
 
     def __init__(self, path: Path, config: WheelConfig, fs: FileSystem = HOST_FS) -> None:
-        """Opens the files of an existing directory, and makes none. Alone, without `start`, this is
-        for readers (status, list).
+        """Opens the files of an existing directory, and makes none. Without `start` this is for
+        readers (status, list).
 
         Raises:
             FileNotFoundError: there is no data directory at `path`.
@@ -95,14 +95,8 @@ class DataDirectory:
         progress: OnProgress | None = None,
         fs: FileSystem = HOST_FS,
     ) -> DataDirectory:
-        """Opens the directory to work in it; makes it if it is missing.
-
-        Args:
-            path: the directory.
-            config: its geometry.
-            role: of this process.
-            progress: called with bytes done and bytes in all while a timeline is made.
-            fs: where the directory lies.
+        """Opens the directory to work in it; makes it if it is missing. `progress` gets bytes done
+        and bytes in all while a timeline is made.
 
         Raises:
             Locked: another process has this role there, or makes the timeline and does not end.
@@ -137,9 +131,8 @@ class DataDirectory:
     def _begin(
         cls, path: Path, config: WheelConfig, fs: FileSystem, role: Role, newest_batch: int
     ) -> DataDirectory:
-        """Opens the files and counts the start, under engine.lock.
-
-        It records damage instead of refusing it: a recovery repairs that.
+        """Opens the files and counts the start, under engine.lock. Records damage instead of
+        refusing it: a recovery repairs that.
         """
         directory = cls(path, config, fs)
         directory._make_missing()
@@ -161,7 +154,7 @@ class DataDirectory:
         return lookup_hashes(id_hash, partitions, partition, self.state.uuid)
 
     def _make_missing(self) -> None:
-        """Makes empty folders and an empty `topics`; lost content shows by the commit page."""
+        """Makes empty folders and an empty `topics`; the commit page shows lost content."""
         for folder in (*self.hour_folders, *self.cancels.folders):
             folder.make_folder()
         self.topics.make_file()
@@ -175,8 +168,8 @@ class DataDirectory:
             self.state.note_damage(Damage.CACHE_LOST)
 
     def _finish_batch(self) -> None:
-        """Applies the batch on which an earlier ingest was killed. Dequeue could not while this
-        process writes to the timeline.
+        """Applies the batch that an earlier ingest was killed in. Dequeue cannot while this process
+        writes to the timeline.
         """
         if self.state.needs_recovery:
             return
@@ -188,10 +181,8 @@ class DataDirectory:
             self.state.note_damage(Damage.FILES_LOST)
 
     def _note_damage(self, newest_batch: int) -> None:
-        """Records contradictions between the files as damage, under engine.lock.
-
-        Args:
-            newest_batch: the newest batch in the timeline, read some time ago.
+        """Records contradictions between the files as damage, under engine.lock. `newest_batch` is
+        that of the timeline, read some time ago.
         """
         if self.state.needs_recovery:
             return
@@ -204,14 +195,10 @@ class DataDirectory:
     def require_whole_state(self, commit: Commit, newest_batch: int) -> None:
         """Refuses contradictions that only damage to the state file explains. Under engine.lock.
 
-        Args:
-            commit: the newest whole page.
-            newest_batch: the newest batch in the timeline.
-
         Raises:
-            CorruptFile: the page of the newest batch is lost: its rows would be taken again. Or
-                hours are dropped that are not delivered, or segments of cancels above all that
-                could be; or slots count as linked that the ring does not reach.
+            CorruptFile: the page of the timeline's newest batch is lost: its rows would be taken
+                again. Or hours are dropped that are not delivered, or segments of cancels above all
+                possible ones; or slots count as linked that the ring does not reach.
         """
         path, close, live = self.state.path, self.state.close(), self.state.live
         if newest_batch > commit.batch:
@@ -254,7 +241,7 @@ class DataDirectory:
         Raises:
             Locked: a stuck process has the lock.
             RecoveryPending: the files must be recovered first.
-            CorruptFile: the timeline, or the batch that is to be finished, is damaged.
+            CorruptFile: the timeline, or the interrupted batch, is damaged.
         """
         with self.engine_lock.held(LOCK_DEADLINE_S):
             if self.state.needs_recovery:
@@ -288,12 +275,10 @@ class DataDirectory:
         self.state.mark_applied()
 
     def append_runs(self, runs: Runs, batch: int) -> None:
-        """Adds a batch's runs to the timeline, in slots up to its reach. Called under engine.lock.
-
-        It skips delivered slots: a later lap of the wheel may have their entries.
-        """
+        """Adds a batch's runs to the timeline, in slots up to its reach. Under engine.lock."""
         close = self.state.close()
         assert close is not None, "there is no batch before the first closing"
+        # Not those of delivered slots: a later lap of the wheel may have their entries.
         inside = (runs.slot > close.lower) & (runs.slot <= self.state.linked)
         self.timeline.append(runs.where(inside), batch)
 
@@ -329,10 +314,8 @@ class DataDirectory:
         self._recovered = self.state.recovered
 
     def mark_damaged(self, error: CorruptFile) -> RecoveryPending:
-        """Records the damage durably; returns the exception to raise.
-
-        The next start of dequeue decides on a recovery, and ingest applies it: pending timers are
-        read again from Kafka.
+        """Records the damage durably; returns the exception to raise. The next start of dequeue
+        decides on a recovery, and ingest applies it: pending timers are read again from Kafka.
         """
         log.error("a file is damaged: pending timers will be read again", reason=str(error))
         with self.engine_lock.held(LOCK_DEADLINE_S):
@@ -353,7 +336,6 @@ class DataDirectory:
 
     def stop(self) -> None:
         """Gives up the role; the last process to do so syncs all files and declares a clean stop.
-
         On a full or failing disk the stop is not clean, and the next start recovers.
         """
         self.close()
@@ -388,13 +370,9 @@ def hold_role(path: Path, role: Role, fs: FileSystem = HOST_FS) -> FileLock:
 
 
 def declare_stopped(path: Path, fs: FileSystem = HOST_FS) -> bool:
-    """Syncs all files and declares a clean stop, if no process works in the directory.
-
-    Also after a kill: all bytes are in the page cache, and a half-applied batch can be redone from
-    the disk as well.
-
-    Returns:
-        Whether the directory is stopped cleanly now.
+    """Syncs all files and declares a clean stop, if no process works in the directory; returns
+    whether it is stopped cleanly now. Also after a kill: all bytes are in the page cache, and a
+    half-applied batch can be redone from the disk as well.
     """
     try:
         state = State.open(path, fs)
@@ -417,7 +395,9 @@ def declare_stopped(path: Path, fs: FileSystem = HOST_FS) -> bool:
 
 
 def _close_to_others(path: Path, fs: FileSystem) -> None:
-    """Repairs files that an earlier version, or a copy, has left open to all users of the host."""
+    """Repairs files that an earlier version, or a copy, has left readable for all users of the
+    host.
+    """
     if changed := fs.close_to_others(path):
         log.warning(
             "others could read files with message bodies or the key of copies: closed to them",

@@ -3,8 +3,8 @@
 Such slots come from a broker that stamps ahead, or a delivery that lags by a lap; a timer due
 beyond the roll window rolls instead (wheel/roll_rule.py).
 
-`state.linked` is the last slot with an entry in the wheel. A commit links its rows up to there, and
-leaves the others in their hours' files. A linker links these once the ring reaches them, a range of
+`state.linked` is the last slot with an entry in the wheel. A commit links its rows up to there; the
+others are only in their hours' files. A linker links these once the ring reaches them, a range of
 slots (linked, end] at a time, with end ≤ `Timeline.reach(lower)` and lower of the close page:
 
     1. without the lock: reads and verifies the committed records of the hours; collects first
@@ -46,23 +46,18 @@ _SLOTS_AT_ONCE = 1 << 17  # of a range: 3 MiB of positions and counts
 
 
 class Linker:
-    """Links the slots that the ring reaches, in steps of bounded work. Not thread-safe."""
+    """Links the slots that the ring reaches, in steps of bounded work. For dequeue; not
+    thread-safe.
+    """
 
     def __init__(self, directory: DataDirectory) -> None:
-        """
-        Args:
-            directory: started as DEQUEUE.
-        """
         self._directory = directory
         self._range: _SlotRange | None = None
 
     def step(self, lower: int, floor: int = 0) -> bool:
-        """Does one step; returns whether more steps are left.
-
-        Args:
-            lower: of the close page.
-            floor: slots up to this one are closed: those without rows count as linked, whether the
-                ring reaches them or not. After a stop of many laps most slots are of this kind.
+        """Does one step; returns whether there are more. `lower` is that of the close page. Slots
+        up to `floor` are closed: those without rows count as linked, whether the ring reaches them
+        or not. After a stop of many laps most slots are of this kind.
 
         Raises:
             CorruptFile: a record or message is damaged; nothing of its range is linked.
@@ -91,12 +86,13 @@ class Linker:
             beyond = runs.slot[runs.slot > reach]
             end = int(beyond[0]) - 1 if len(beyond) else slot_range.end
             directory.timeline.link(runs.where(runs.slot <= reach), commit.batch)
+            # After the entries: with `linked` first, a kill between the two would deliver these
+            # slots as empty.
             state.set_linked(end)
         self.close()
         return end < target
 
     def close(self) -> None:
-        """Closes the files."""
         if self._range is not None:
             self._range.close()
             self._range = None
@@ -112,9 +108,8 @@ class Linker:
 
 
 class _SlotRange:
-    """Collects the chains of the slots after < s ≤ end from the logs.
-
-    It has descriptors of its own, because the pipeline's threads use those of the directory.
+    """Collects the chains of the slots after < s ≤ end from the logs. It has descriptors of its
+    own, because the pipeline's threads use those of the directory.
     """
 
     def __init__(self, directory: DataDirectory, commit: Commit, after: int, end: int) -> None:
@@ -128,7 +123,7 @@ class _SlotRange:
         self._num = np.zeros(count, np.int64)
         first, last = (hour_of(slot, self._precision_ms) for slot in (after + 1, end))
         self._span = range(first, last + 1)  # hours
-        self._hours: dict[int, int] = {}  # of each, the end of the part of its log that was read
+        self._hours: dict[int, int] = {}  # up to which position of its log each was read
         self._reading = self._read(commit)
 
     def read_on(self) -> bool:
@@ -141,7 +136,6 @@ class _SlotRange:
             pass
 
     def close(self) -> None:
-        """Closes the files."""
         self._log.close()
         self._messages.close()
 

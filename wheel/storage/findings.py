@@ -1,4 +1,4 @@
-"""What a check finds: damage, with its place."""
+"""The findings of a check: damage, with its place."""
 
 from __future__ import annotations
 
@@ -14,19 +14,12 @@ FINDINGS_MAX = 1_000  # a destroyed file would give one per record
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One instance of damage.
+    """One instance of damage."""
 
-    Attributes:
-        file: path below the data directory.
-        offset: position in the file, in bytes.
-        code: kind of damage.
-        detail: its numbers.
-    """
-
-    file: str
-    offset: int
-    code: str
-    detail: str
+    file: str  # path below the data directory
+    offset: int  # in bytes
+    code: str  # kind of damage
+    detail: str  # its numbers
 
 
 def findings_at(file: str, offset: Int64, bad: Bool, code: str, detail: str) -> Iterator[Finding]:

@@ -1,13 +1,13 @@
 """Verifies all files of a data directory, for `duewheel check`: links, checksums, counts.
 
 The check runs beside running processes. It takes a snapshot of commit page and wheel under
-engine.lock, and compares the files with that; files only grow behind it. It checks, per hour:
+engine.lock, and compares the files with that; files only grow after it. It checks, per hour:
 
     log       every record is well formed, each run whole; in slots that are not delivered, each run
               links to the slot's previous run
     wheel     the entry of every slot that the ring reaches and that is not delivered: first, last,
               num; each at its index
-    messages  every record's message lies inside the file, and matches its checksum
+    messages  every record's message is inside the file, and matches its checksum
     cancelled every record matches its check, and the log record that it names is marked
     cancels   every record is well formed, and its request matches its checksum
     counts    the log has as many timers as were placed, unless hours were unlinked
@@ -52,7 +52,6 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no finding."""
         return not self.findings
 
 
@@ -209,7 +208,7 @@ def _wrong_marks(directory: DataDirectory, hour: int, lengths: HourLengths) -> I
 def _malformed(
     directory: DataDirectory, hour: int, records: Records, start: int, log_name: str
 ) -> Iterator[Finding]:
-    """Finds records with impossible fields. The first record lies at position `start`."""
+    """Finds records with impossible fields. The first record is at position `start`."""
     precision_ms = directory.config.precision_ms
     slot_ms = records["write_time"].astype(np.int64) + records["delay"]
     abandoned = records["magic"] == MAGIC_ABANDONED

@@ -1,4 +1,4 @@
-"""Deletes delivered hours and finished cancel segments. Deleted are
+"""Deletes delivered hours and finished cancel segments:
 
     hours           that are delivered by Kafka's progress and by the durable checkpoint; without
                     the second condition a start from that checkpoint would miss files
@@ -35,15 +35,9 @@ FirstSegment = Callable[[Commit], int]
 
 
 def collect(directory: DataDirectory, progress: Progress, first_segment: FirstSegment) -> int:
-    """Deletes the hours without pending timers, and the cancels that have their reply.
-
-    Args:
-        directory: started as DEQUEUE.
-        progress: as committed in Kafka.
-        first_segment: returns the hour below which no segment of the cancel log is needed.
-
-    Returns:
-        The first hour that is kept.
+    """Deletes the hours without pending timers, and the cancels that have their reply; returns the
+    first hour that is kept. `progress` is committed in Kafka; `first_segment` returns the hour
+    below which no segment of the cancel log is needed.
     """
     live = directory.state.live
     try:
@@ -74,6 +68,7 @@ def _drop_hours(directory: DataDirectory, hour: int, progress: Progress) -> None
         # A full disk must not stop this: unlinking makes room.
         blind = CancelBounds.blind_of(since, progress.partitions)
         blind.write_or_remove(directory.path, directory.fs)
+        # Before the files are unlinked: ingest must not commit an hour whose files vanish.
         directory.state.live.raise_gc_hour(hour)
 
 
@@ -87,11 +82,7 @@ def _collect_cancels(directory: DataDirectory, first_segment: FirstSegment) -> N
 
 
 def close_expired_files(directory: DataDirectory) -> None:
-    """Closes the files of expired hours: an open file has its blocks even after its unlink.
-
-    Args:
-        directory: started as INGEST.
-    """
+    """Closes ingest's files of expired hours: an open file has its blocks even after its unlink."""
     live = directory.state.live
     directory.log.forget_below(live.gc_hour)
     directory.messages.files.forget_below(live.gc_hour)
@@ -100,10 +91,6 @@ def close_expired_files(directory: DataDirectory) -> None:
 
 
 def forget_expired_runs(directory: DataDirectory) -> None:
-    """Drops the runs of expired hours from the timeline. Under engine.lock.
-
-    Args:
-        directory: started as INGEST.
-    """
+    """Drops the runs of expired hours from ingest's timeline. Under engine.lock."""
     first = first_slot_of_hour(directory.state.live.gc_hour, directory.config.precision_ms)
     directory.timeline.forget_below(first)

@@ -1,6 +1,6 @@
 """A folder of append-only files, one per slot hour, such as timerlog/ and messages/.
 
-The committed length of a file is in the newest commit page, not in the file. Bytes behind it are
+The committed length of a file is in the newest commit page, not in the file. Bytes beyond it are
 the remains of a batch that was never committed; the next batch overwrites them. The files of an
 hour are unlinked together once no timer of the hour is pending. Not thread-safe.
 """
@@ -41,7 +41,6 @@ class HourFiles:
         self._fs.make_folder(self.directory)
 
     def path(self, hour: int) -> Path:
-        """Returns the path of an hour's file."""
         return _path(self.directory, hour)
 
     def fd(self, hour: int) -> int:
@@ -101,7 +100,6 @@ class HourFiles:
             self._fs.cut(self.fd(hour), size)
 
     def unlink_below(self, hour: int) -> None:
-        """Removes the files of hours below `hour`."""
         self.forget_below(hour)
         for old in self.hours():
             if old < hour:
@@ -119,7 +117,6 @@ class HourFiles:
             self._fs.close(self._fds.pop(old))
 
     def close(self) -> None:
-        """Closes every descriptor."""
         for fd in self._fds.values():
             self._fs.close(fd)
         self._fds.clear()

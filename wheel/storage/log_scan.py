@@ -19,9 +19,8 @@ _RECORDS_AT_ONCE = 1 << 18
 def blocks(
     log: TimerLog, precision_ms: int, hour: int, start: int, end: int
 ) -> Iterator[tuple[Int64, Int64, Records]]:
-    """Reads log position, slot and record of every timer between two positions of an hour's log.
-
-    Yields blocks of bounded size, in log order, without abandoned records.
+    """Reads log position, slot and record of every timer between two positions of an hour's log, in
+    blocks of bounded size, in log order, without abandoned records.
 
     Raises:
         CorruptFile: the log is shorter.

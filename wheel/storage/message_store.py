@@ -3,7 +3,7 @@
 Invariant: each read of a message verifies a checksum over its log record and the stored message.
 So every delivered byte was checked, and every field of its record.
 
-The messages of a slot lie scattered over the file if several batches have timers in the slot. A
+The messages of a slot are scattered over the file if several batches have timers in the slot. A
 read takes them in file order; one call reads neighbours with a small gap between them.
 """
 
@@ -40,29 +40,21 @@ Prefixes = npt.NDArray[np.void]  # of dtype PREFIX
 
 @dataclass(frozen=True, slots=True)
 class StoredMessages:
-    """Messages that were read, one row each.
-
-    Attributes:
-        prefix: array of dtype PREFIX.
-        timer_id: large_binary, empty for the default id.
-        target: large_binary, name of the target topic.
-        key_value, headers: large_binary, as in schemas/batches.py.
-    """
+    """Messages that were read, one row each; columns as in schemas/batches.py."""
 
     prefix: Prefixes
-    timer_id: Column
+    timer_id: Column  # empty for the default id
     target: Column
     key_value: Column
     headers: Column
 
     def take(self, rows: Int64) -> StoredMessages:
-        """Selects these rows."""
         columns_of = (self.timer_id, self.target, self.key_value, self.headers)
         return StoredMessages(self.prefix[rows], *(columns.take(each, rows) for each in columns_of))
 
 
 def joined(parts: Sequence[StoredMessages]) -> StoredMessages:
-    """Returns the rows of all parts, one part after the other."""
+    """Returns the rows of all parts, in their order."""
     texts = zip(*((p.timer_id, p.target, p.key_value, p.headers) for p in parts), strict=True)
     prefix = np.concatenate([part.prefix for part in parts])
     return StoredMessages(prefix, *(columns.concat(list(each)) for each in texts))
@@ -71,7 +63,7 @@ def joined(parts: Sequence[StoredMessages]) -> StoredMessages:
 def checksums(records: Records, messages: Column) -> npt.NDArray[np.uint32]:
     """Computes CRC-32C of each log record followed by its stored message with a crc field of zero.
 
-    No library computes one per row of a column. To join the two and call C once per row costs
+    No library computes one per row of a column. Joining the two and calling C once per row costs
     0.13 µs per message, in groups whose bytes stay in the processor's cache.
     """
     crc: Callable[..., int] = crc32c
@@ -110,20 +102,18 @@ class MessageStore:
         self.files = HourFiles(directory / folder, fs)
 
     def read(self, hour: int, records: Records) -> StoredMessages:
-        """Reads the messages of the given log records of one hour, in the records' order.
+        """Reads the messages of these log records of one hour, in the records' order.
 
         Raises:
-            CorruptFile: a message lies outside the file or fails its checksum.
+            CorruptFile: a message is outside the file or fails its checksum.
         """
         messages = self._verified(hour, records)
         prefix, bounds = _bounds(messages)
         return StoredMessages(prefix, *(_part(messages, bounds, place) for place in (1, 2, 3, 4)))
 
     def read_ids(self, hour: int, records: Records) -> tuple[Prefixes, Column]:
-        """Returns only the prefixes and the ids; reads whole messages, for their checksums.
-
-        Raises:
-            CorruptFile: as `read`.
+        """As `read`, but returns only the prefixes and the ids; reads whole messages, for their
+        checksums.
         """
         messages = self._verified(hour, records)
         prefix, bounds = _bounds(messages)
@@ -134,7 +124,7 @@ class MessageStore:
         for delivery. It does not read large messages.
 
         Raises:
-            CorruptFile: a message lies outside the file.
+            CorruptFile: a message is outside the file.
         """
         offset, _ = self._inside(hour, records)
         order = np.argsort(offset)
@@ -146,11 +136,7 @@ class MessageStore:
         return rows
 
     def _inside(self, hour: int, records: Records) -> tuple[Int64, Int64]:
-        """Returns offset and size of each message.
-
-        Raises:
-            CorruptFile: a message lies outside the file.
-        """
+        """Returns offset and size of each message; raises CorruptFile for one outside the file."""
         offset = records["offset_py"].astype(np.int64)
         size = records["size_py"].astype(np.int64)
         path = self.files.path(hour)
@@ -164,10 +150,8 @@ class MessageStore:
         return offset, size
 
     def _verified(self, hour: int, records: Records) -> Column:
-        """Returns the bytes of each message, whose checksum is right; the crc fields are zero then.
-
-        Raises:
-            CorruptFile: a message lies outside the file or fails its checksum.
+        """Returns the bytes of each message, with crc fields of zero, once its checksum is
+        verified; raises CorruptFile otherwise.
         """
         offset, size = self._inside(hour, records)
         order = np.argsort(offset)
@@ -212,16 +196,14 @@ class MessageStore:
         return data, offset - begin[span] + at[span]
 
     def close(self) -> None:
-        """Closes every file."""
         self.files.close()
 
 
 def _in_order(
     data: bytearray, starts: Int64, size: Int64, rank: Int64
 ) -> tuple[Column, npt.NDArray[np.uint32]]:
-    """Sorts the messages at rising starts by `rank`; returns them, and their checksums.
-
-    The crc fields of the returned messages are zero, as for the computation of a checksum.
+    """Sorts the messages at rising starts by `rank`; returns them with crc fields of zero, as a
+    checksum is computed, and the checksums.
     """
     octets = np.frombuffer(data, np.uint8)
     fields = at_every_byte(octets, np.dtype(">u4"))

@@ -38,21 +38,13 @@ _U2 = 1 << 16  # numpy would silently truncate a larger value to two bytes of th
 
 @dataclass(frozen=True, slots=True)
 class RowPositions:
-    """The positions of the rows of a batch, in slot order.
+    """The positions of the rows of a batch, in slot order."""
 
-    Attributes:
-        slot: of each row, rising.
-        log_position: of each row's record in its hour's log.
-        message_position: of each row's message in its hour's messages.
-        prev_pos: of each row's record.
-        run_start: indexes of the rows that begin a run.
-    """
-
-    slot: Int64
-    log_position: Int64
-    message_position: Int64
+    slot: Int64  # rising
+    log_position: Int64  # of the row's record in its hour's log
+    message_position: Int64  # in its hour's messages
     prev_pos: Int64
-    run_start: Int64
+    run_start: Int64  # indexes of the rows that begin a run
 
     def runs(self) -> Runs:
         """The batch's runs, one per slot."""
@@ -74,11 +66,8 @@ class RowPositions:
 
 
 def stored_messages(batch: TimerBatch, source_ids: Int32) -> Column:
-    """Encodes the stored message of each row, its checksum still zero.
-
-    Args:
-        batch: rows in any order.
-        source_ids: topic id of each of `batch.partitions`.
+    """Encodes the stored message of each row, its checksum still zero. `source_ids` has the number
+    of each of `batch.partitions` in the file `topics`.
     """
     prefix = np.zeros(len(batch), PREFIX)
     target = columns.take(columns.binary(map(str.encode, batch.targets)), batch.target)
@@ -113,15 +102,10 @@ def log_records(
     precision_ms: int,
     now_ms: int,
 ) -> Records:
-    """Makes the log record of each row; rows in slot order, as `positions`.
-
-    Args:
-        rolled: rows that roll.
-        lookup_hash: of each row.
-        size: of each row's stored message, in bytes.
-        now_ms: the write time, which is clamped to the reach of the 4-byte delay.
+    """Makes the log record of each row; rows in slot order, as `positions`. `size` is that of the
+    stored message, in bytes. The write time is clamped to the reach of the 4-byte delay.
     """
-    assert np.all(positions.slot[1:] >= positions.slot[:-1]), "rows lie in slot order"
+    assert np.all(positions.slot[1:] >= positions.slot[:-1]), "rows are in slot order"
     assert np.all(positions.prev_pos < positions.log_position), "a chain leads back"
     slot_ms = positions.slot * precision_ms
     write_time = np.clip(now_ms, slot_ms - DELAY_MS_MAX + 1, slot_ms + DELAY_MS_MAX - 1)
@@ -140,7 +124,7 @@ def log_records(
 
 
 def seal(messages: Column, records: Records) -> memoryview:
-    """Fills the checksums into the bytes of `stored_messages`; returns all messages in a row."""
+    """Fills the checksums into the bytes of `stored_messages`; returns these bytes."""
     starts, octets = columns.offsets(messages)[:-1], columns.data(messages)
     at_every_byte(octets, PREFIX["crc"])[starts] = checksums(records, messages)
     return memoryview(octets.data)

@@ -16,26 +16,18 @@ OnProgress = Callable[[int, int], None]  # bytes done, bytes in all
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Runs: neighbouring log records of one slot and one batch. A batch has one run per slot.
-
-    Attributes:
-        slot: the slot of the run.
-        first_pos, last_pos: log positions of the run's ends, in the slot's hour.
-        prev_pos: as `Timeline.predecessors`.
-        count: records in the run.
-    """
+    """Runs: neighbouring log records of one slot and one batch. A batch has one run per slot."""
 
     slot: Int64
-    first_pos: Int64
-    last_pos: Int64
-    prev_pos: Int64
-    count: Int64
+    first_pos: Int64  # log position of the first record, in the slot's hour
+    last_pos: Int64  # of the last record
+    prev_pos: Int64  # as `Timeline.predecessors`
+    count: Int64  # number of records
 
     def __len__(self) -> int:
         return len(self.slot)
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Runs:
-        """Returns the runs that `mask` selects."""
         return Runs(
             self.slot[mask],
             self.first_pos[mask],
@@ -46,7 +38,7 @@ class Runs:
 
     @staticmethod
     def joined(parts: Iterable[Runs]) -> Runs:
-        """Returns the runs of all parts, in their order; none of no part."""
+        """Returns the runs of all parts, in their order."""
         columns = [(p.slot, p.first_pos, p.last_pos, p.prev_pos, p.count) for p in parts]
         none = [(np.empty(0, np.int64),) * 5]
         return Runs(*(np.concatenate(each) for each in zip(*(columns or none), strict=True)))
@@ -54,12 +46,8 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class SlotRuns:
-    """Runs of several slots of one hour, in delivery order: by slot, then oldest first.
-
-    Attributes:
-        slot: of each run.
-        first_pos: log position of the run's first record.
-        count: number of its records.
+    """Runs of several slots of one hour, in delivery order: by slot, then oldest first. Fields as
+    in Runs.
     """
 
     slot: Int64

@@ -12,12 +12,12 @@
   slot's previous run. Every record has its distance to the run's first.
 - Invariant: prev_pos is lower than the record's own position, and in the same hour's file. So a
   walk ends, and never leaves one file.
-- Records behind the committed length belong to no batch. Committed ones never change, except for
+- Records beyond the committed length belong to no batch. Committed ones never change, except for
   the byte that marks a record as cancelled.
 - All closing slots are walked in lockstep, one gather per generation of runs: with delays spread
   widely runs are one record long, and a loop per record would be tens of times slower. The few
-  longest chains are finished one by one: a gather for each run of a single slot, to which thousands
-  of batches have added, would be tens of times slower, too.
+  longest chains are finished one by one: if thousands of batches have timers in one slot, a gather
+  for each of its runs would be tens of times slower, too.
 """
 
 from __future__ import annotations
@@ -91,13 +91,9 @@ class TimerLog:
     def mark_cancelled(
         self, hour: int, log_bytes: int, positions: Int64, *, alone: bool = False
     ) -> None:
-        """Marks the records at these positions as cancelled: one byte each, so that a kill leaves a
-        record either unchanged or cancelled.
-
-        Args:
-            hour, log_bytes: the log, and its committed length.
-            positions: of the records.
-            alone: whether to remove the marks of all other records.
+        """Marks the records at these positions as cancelled, with a store of one byte each: a kill
+        leaves a record either unchanged or cancelled. `alone` removes the marks of all other
+        records.
 
         Raises:
             CorruptFile: the file is shorter than `log_bytes`, or a position is not that of a
@@ -131,10 +127,8 @@ class TimerLog:
     def blocks(
         self, hour: int, log_bytes: int, block_records: int = BLOCK_RECORDS
     ) -> Iterator[tuple[int, Records]]:
-        """Reads an hour's records in order, a bounded number of whole runs at a time.
-
-        Yields:
-            The position of a block's first record, and copies of its records.
+        """Reads an hour's records in order, a bounded number of whole runs at a time: the position
+        of the first one, and copies.
 
         Raises:
             CorruptFile: the file is shorter than `log_bytes`.
@@ -144,7 +138,7 @@ class TimerLog:
             end = min(start + wanted * RECORD_BYTES, log_bytes)
             records = self.read(hour, start, end)
             if end < log_bytes:
-                # The last run may continue behind `end`: it belongs to the next block.
+                # The last run may continue after `end`: it belongs to the next block.
                 begins = np.flatnonzero(distance_of(records["reserved"]) == 0)
                 records = records[: begins[-1] if len(begins) else 0]
             if not len(records):
@@ -186,24 +180,18 @@ class TimerLog:
         return slots
 
     def forget_below(self, hour: int) -> None:
-        """Closes the files of hours below `hour`."""
         self.files.forget_below(hour)
         for mapped in (self._views, self._marks):
             for old in [h for h in mapped if h < hour]:
                 del mapped[old]
 
     def unlink_below(self, hour: int) -> None:
-        """Removes the logs of hours below `hour`."""
         self.forget_below(hour)
         self.files.unlink_below(hour)
 
     def walk(self, hour: int, entries: Entries, *, alone_max: int = _CHAINS_ALONE_MAX) -> SlotRuns:
-        """Walks the chains of the given slots of one hour, from the wheel's entries.
-
-        Args:
-            hour: of the log.
-            entries: of the slots.
-            alone_max: how many chains, at most, are finished one by one.
+        """Walks the chains of the given slots of one hour, from the wheel's entries. At most
+        `alone_max` chains are finished one by one.
 
         Raises:
             CorruptFile: a chain leaves the file, does not lead back, or has another number of
@@ -282,16 +270,14 @@ class TimerLog:
             raise CorruptFile(self.files.path(hour), at, _OUTSIDE)
 
     def close(self) -> None:
-        """Closes every file."""
         self._views.clear()
         self._marks.clear()
         self.files.close()
 
 
 def runs_in(records: Records, start: int, precision_ms: int) -> Runs:
-    """Finds the runs in neighbouring records from position `start` on, without abandoned records.
-
-    Redo, rebuild and check use it to read a batch.
+    """Finds the runs in neighbouring records from position `start` on, without abandoned records,
+    for redo, rebuild and check.
     """
     alive = np.flatnonzero(records["magic"] != MAGIC_ABANDONED)
     kept = records[alive]

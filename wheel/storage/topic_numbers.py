@@ -101,6 +101,7 @@ class TopicNames:
         for name in names:
             if name not in self._ids:
                 line = checked_line(f"{len(self)} {name}".encode())
+                # At the end of the whole lines: this overwrites a line that a kill has cut short.
                 self._fs.write_at(self._opened(), line, self._bytes)
                 self._ids[name] = len(self._names)
                 self._names.append(name)
@@ -151,7 +152,7 @@ class TopicNames:
         self.forget()
 
     def cut_damaged(self) -> None:
-        """Drops the first line that fails its checksum and all lines behind it. Called by a
+        """Drops the first line that fails its checksum and all lines after it. Called by a
         recovery, which keeps no file if files refer to a dropped line (`require`).
         """
         try:
@@ -164,7 +165,6 @@ class TopicNames:
         self._names, self._ids, self._bytes, self._is_read = [], {}, 0, False
 
     def close(self) -> None:
-        """Closes the file; the next append opens it again."""
         if self._fd is not None:
             self._fs.close(self._fd)
             self._fd = None

@@ -1,1 +1,3 @@
-"""Which records leave in which slot: the wheel and RocksDB, behind one seam (timeline.py)."""
+"""The timelines, which find the records of a slot: the wheel and RocksDB, under one seam
+(timeline.py).
+"""

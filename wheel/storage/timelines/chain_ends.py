@@ -20,15 +20,11 @@ INDEX_BYTES = 64 << 20
 
 
 class ChainEnds:
-    """The last record of slots that are not linked. Not thread-safe."""
+    """The last record of slots that are not linked. Caches at most `index_bytes`, or one hour. Not
+    thread-safe.
+    """
 
     def __init__(self, log: TimerLog, precision_ms: int, index_bytes: int = INDEX_BYTES) -> None:
-        """
-        Args:
-            log: of ingest.
-            precision_ms: of the slots.
-            index_bytes: of memory, at most; but one hour at least.
-        """
         self._log = log
         self._precision_ms = precision_ms
         slots = HOUR_MS // self._precision_ms + 1
@@ -37,12 +33,7 @@ class ChainEnds:
         self._hours: dict[int, tuple[int, Int64]] = {}
 
     def last_positions(self, slots: Int64, commit: Commit) -> Int64:
-        """Returns the newest committed record of each slot, NO_POSITION without one.
-
-        Args:
-            slots: rising.
-            commit: the newest.
-        """
+        """Returns the newest committed record of each slot (rising), NO_POSITION without one."""
         found = np.full(len(slots), NO_POSITION)
         hours = hour_of(slots, self._precision_ms)
         for hour in np.unique(hours).tolist():

@@ -12,7 +12,7 @@ from duewheel.wheel.storage.timelines import timer_wheel
 from duewheel.wheel.storage.timelines.timeline import Timeline
 from duewheel.wheel.storage.timelines.wheel_timeline import WheelTimeline
 
-# Of each kind: its file or folder in the data directory.
+# By kind: its file or folder in the data directory.
 FILES: Mapping[TimelineKind, str] = {"wheel": timer_wheel.FILE_NAME, "rocksdb": "rocksdb"}
 
 
@@ -27,7 +27,7 @@ def timeline_class(kind: TimelineKind) -> type[Timeline]:
 
 
 def damage_without(path: Path) -> Damage:
-    """Returns the damage to a data directory without a sound timeline of its kind. If one is left,
+    """Returns the damage to a data directory without a sound timeline of its kind. If one exists,
     damaged or of another kind, the logs are kept as far as they were synced, and verified.
     """
     is_left = any((path / name).exists() for name in FILES.values())

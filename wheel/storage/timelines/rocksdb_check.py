@@ -1,7 +1,7 @@
 """Compares the runs in RocksDB with the logs: for full_check.py.
 
-Of each slot of an hour, in memory that does not grow with the runs: how many it has, and a sum over
-their positions and lengths, mixed so that other runs have another sum.
+For each slot of an hour it keeps the number of runs, and a sum over their positions and lengths,
+mixed so that other runs have another sum: memory does not grow with the runs.
 """
 
 from __future__ import annotations
@@ -21,18 +21,13 @@ _RECORDS_AT_ONCE = 1 << 18
 
 
 class RocksdbVerifier(Verifier):
-    """The runs of a database that does not change meanwhile."""
+    """The runs of a database that does not change meanwhile. `name` is that of its folder, below
+    the data directory.
+    """
 
     def __init__(
         self, timeline: Timeline, name: str, lower: int, linked: int, config: WheelConfig
     ) -> None:
-        """
-        Args:
-            timeline: the database.
-            name: of its folder, below the data directory.
-            lower, linked: as `Timeline.verifier`.
-            config: the geometry.
-        """
         self.timeline = timeline
         self.name = name
         self.lower = lower
@@ -40,7 +35,6 @@ class RocksdbVerifier(Verifier):
         self.config = config
 
     def newest_batch(self, near: int) -> int:
-        """As Verifier."""
         return self.timeline.newest_batch(near)
 
     def misplaced(self) -> Iterator[Finding]:
@@ -48,7 +42,6 @@ class RocksdbVerifier(Verifier):
         yield from ()
 
     def of_hour(self, hour: int) -> _Hour:
-        """As Verifier."""
         return _Hour(self, hour)
 
 
@@ -63,7 +56,7 @@ class _Hour(HourVerifier):
         self._logged = _Sums(self._first, self._last)
 
     def follow(self, runs: Runs, log_name: str) -> Iterator[Finding]:
-        """As HourVerifier. Runs of the wheel's time have a chain, which leads back."""
+        """As HourVerifier. Runs that the wheel wrote have a chain, which leads back."""
         runs = runs.where((runs.slot > self._of.lower) & (runs.slot <= self._of.linked))
         self._logged.add(runs.slot, runs.first_pos, runs.count)
         bad = runs.prev_pos >= runs.first_pos
@@ -87,7 +80,7 @@ class _Hour(HourVerifier):
 
 
 class _Sums:
-    """Number of runs, and sum of what distinguishes them, of each slot of an hour."""
+    """For each slot of an hour the number of runs, and a sum that other runs would not have."""
 
     def __init__(self, first: int, last: int) -> None:
         self._first = first
@@ -95,7 +88,6 @@ class _Sums:
         self.mixed: npt.NDArray[np.uint64] = np.zeros(last + 1 - first, np.uint64)
 
     def add(self, slot: Int64, first_pos: Int64, count: Int64) -> None:
-        """Adds runs of these slots."""
         np.add.at(self.runs, slot - self._first, 1)
         np.add.at(self.mixed, slot - self._first, _mixed(first_pos, count))
 

@@ -5,8 +5,7 @@
     rocksdb.readers/       the messages of RocksDB in reading processes: rocksdb_readers.py
 
 A database is opened to write, by one process; to read it as it is now; or as RocksDB's *secondary*,
-which reads what was written since, each time that it catches up. `path` is that of the data
-directory.
+which reads new writes each time that it catches up. `path` is that of the data directory.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ _TRIES = 5
 
 Files = Mapping[str, int]
 
-# What the binding writes at each opening, also of a reader, and does not need.
+# The binding writes this file at each opening, also a reader's, and does not need it.
 _BINDING_FILE = "rocksdict-config.json"
 
-# What RocksDB says where this very process has the lock (LockFile in its env/fs_posix.cc).
+# RocksDB's text if this very process has the lock (LockFile in its env/fs_posix.cc).
 _OWN_LOCK = "lock hold by current process"
 
-# Errors of the host, which say nothing of the files.
+# Errors of the host: they do not mean that files are damaged.
 _REFUSALS = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -66,11 +65,6 @@ class NewRocksdb:
     """An empty database under a temporary name."""
 
     def __init__(self, path: Path, fs: FileSystem) -> None:
-        """
-        Args:
-            path: the data directory.
-            fs: where it lies.
-        """
         self._path = path
         self._fs = fs
         self._made = path / f"{FOLDER}.new"
@@ -79,7 +73,7 @@ class NewRocksdb:
         fs.sync_tree(self._made)
 
     def put_in_place(self) -> None:
-        """Renames it, durably; what has its name is damaged."""
+        """Renames it, durably. Anything that has its name is damaged, and removed."""
         self._fs.remove_tree(self._path / FOLDER)
         self._fs.replace(self._made, self._path / FOLDER)
         self._fs.sync_directory(self._path)
@@ -91,12 +85,12 @@ class NewRocksdb:
 
 @cache
 def block_cache() -> Cache:
-    """Returns the cache of all databases of this process."""
+    """Returns the cache that all databases of this process share."""
     return Cache(CACHE_BYTES)
 
 
 def options() -> Options:
-    """Returns options that bound memory and disk; docs/timelines.md has what others cost."""
+    """Returns options that bound memory and disk; docs/timelines.md has the cost of others."""
     blocks = BlockBasedOptions()
     blocks.set_block_cache(block_cache())
     blocks.set_block_size(16 << 10)
@@ -107,7 +101,7 @@ def options() -> Options:
     made.set_write_buffer_size(BUFFER_BYTES)
     made.set_max_write_buffer_number(2)
     made.set_max_total_wal_size(LOG_BYTES)
-    # By default RocksDB drops, without a word, whatever its log has behind damaged bytes.
+    # By default RocksDB drops silently everything that its log has after damaged bytes.
     made.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     made.set_max_background_jobs(2)
     made.set_keep_log_file_num(2)
@@ -117,7 +111,7 @@ def options() -> Options:
 
 
 def _opened(folder: Path, its: Options, access: AccessType | None = None) -> Rdict:
-    """Opens a database with these options; without the second argument it would have those of the
+    """Opens a database with these options. Without `column_families` it would have those of the
     file OPTIONS, which has no checksum.
     """
     access = access or AccessType.read_write()
@@ -125,7 +119,7 @@ def _opened(folder: Path, its: Options, access: AccessType | None = None) -> Rdi
 
 
 def _spare_readers(database: Path) -> None:
-    """Lets the binding write nowhere: a reader needs neither the right to write nor room."""
+    """Makes the binding write to /dev/null: a reader needs neither the right to write nor room."""
     path = database / _BINDING_FILE
     if not path.is_symlink():
         HOST_FS.discard(path)
@@ -133,7 +127,7 @@ def _spare_readers(database: Path) -> None:
 
 
 def close(database: Rdict) -> None:
-    """Closes a database. It may be unable to flush; then the write-ahead log has what it lacks."""
+    """Closes a database. If it cannot flush, the write-ahead log has the missing runs."""
     with suppress(Exception):
         database.close()
 
@@ -202,7 +196,7 @@ def secondary(path: Path, number: int) -> tuple[Rdict, ReaderFolder]:
 
 def _opened_to_read(folder: Path, access: AccessType) -> Rdict:
     """Opens a database that may be written meanwhile: RocksDB may remove a file after it has read
-    the name, and find all when it tries again.
+    the name, and finds all files at the next try.
     """
     for tries_left in reversed(range(_TRIES)):
         try:
@@ -214,9 +208,7 @@ def _opened_to_read(folder: Path, access: AccessType) -> Rdict:
 
 
 def as_raised(folder: Path, error: Exception) -> CorruptFile | OSError:
-    """Returns what to raise for an error of RocksDB in a database: a full disk is no damage, which
-    a recovery would repair.
-    """
+    """Converts RocksDB's error: a full disk is no damage, which would lead to a recovery."""
     for number in _REFUSALS:
         if _says(error, number):
             return OSError(number, str(error), str(folder))
@@ -235,9 +227,9 @@ def _says(error: Exception, number: int) -> bool:
 
 
 def files(path: Path, number: int) -> Files:
-    """Returns the files of a database that say what is in it: the write-ahead logs by name, each
-    until it has become a table; CURRENT, which names the list of tables; and that list, MANIFEST,
-    which grows with every change.
+    """Returns the files that show whether a database has changed: the write-ahead logs by name,
+    each until it has become a table; CURRENT, which names the list of tables; and that list,
+    MANIFEST, which grows with every change.
     """
     found = {}
     with os.scandir(database(path, number)) as entries:
@@ -252,7 +244,7 @@ def files(path: Path, number: int) -> Files:
 
 
 def numbers(path: Path) -> list[int]:
-    """Returns the numbers of the databases that are there, rising."""
+    """Returns the numbers of the existing databases, rising."""
     try:
         return sorted(int(each.name) for each in (path / FOLDER).iterdir() if each.name.isdecimal())
     except FileNotFoundError:
@@ -272,8 +264,8 @@ def newest(path: Path) -> int:
 
 
 def identity(path: Path, number: int) -> str:
-    """Returns the name that RocksDB has drawn for a database: after a loss of all of them another
-    one has the same number.
+    """Returns the random name that RocksDB gave a database: after a loss of all of them another one
+    has the same number.
 
     Raises:
         CorruptFile: it is missing.

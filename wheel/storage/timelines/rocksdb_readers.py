@@ -4,8 +4,8 @@
                                      others. Nothing reads the folder, so no crash test need see
                                      when it comes and goes
 
-A reader whose folder is gone may end with SIGSEGV when it closes. A lock tells that it lives; a
-process id would not, as seen from another container.
+A reader without its folder may end with SIGSEGV when it closes. A lock shows that it lives; a
+process id does not, as seen from another container.
 """
 
 from __future__ import annotations
@@ -22,21 +22,11 @@ _LOCK = "lock"
 
 
 class ReaderFolder:
-    """The folder of one secondary; `remove` it once that is closed.
-
-    Attributes:
-        path: of the folder, in the data directory or where this user may write.
+    """The folder of one secondary, in the data directory or where this user may write; `remove` it
+    once the secondary is closed.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Makes it.
-
-        Args:
-            directory: the data directory.
-
-        Raises:
-            OSError: the host refuses: no descriptor is left, for example.
-        """
         while True:
             self.path = _made(directory)
             self._lock = FileLock(self.path / _LOCK)
@@ -57,11 +47,7 @@ class ReaderFolder:
 
 
 def remove_dead_readers(directory: Path) -> None:
-    """Removes the folders of readers that were killed.
-
-    Args:
-        directory: the data directory.
-    """
+    """Removes the folders of readers that were killed, in a data directory."""
     folder = directory / READERS
     for each in folder.iterdir() if folder.exists() else ():
         # Its reader may remove it meanwhile.

@@ -1,18 +1,18 @@
 """A timeline in RocksDB: one key for each run, ordered by slot, and one for each batch, which comes
 with its runs in one atomic write.
 
-So runs are missing if the key of a batch is. RocksDB opens without an error what a lost file
-leaves, and a secondary passes over a table that it cannot open. `forget_below` drops the keys of
+So runs are missing if the key of a batch is. RocksDB opens a database that has lost files without
+an error, and a secondary skips a table that it cannot open. `forget_below` drops the keys of
 batches one call later than their runs: a new table that a secondary has missed has keys that are
 required. It has an older table open; before it opens the database again, each table must open.
 
-No key is ever written with another value: a reader keeps in memory what it has read from a log that
-is a table by now, and would take that for newer than the table once a compaction has dropped the
-table's sequence numbers. It may also see keys that were deleted, all of which are passed.
+No key is ever written with another value: a reader keeps in memory the entries of a log that is a
+table by now, and would take them for newer than the table once a compaction has dropped the table's
+sequence numbers. It may also see keys that were deleted, all of slots that are delivered.
 
-It lies beside the logs, which have everything else of a record. There is no ring and no chain:
-every slot is within reach, and the log's prev_pos stays NO_POSITION; records of the wheel's time
-keep theirs, which nothing here reads.
+The logs have everything else of a record. There is no ring and no chain: every slot is within
+reach, and the log's prev_pos stays NO_POSITION; records of the wheel's time keep theirs, which
+nothing here reads.
 
 rocksdb_files.py    the databases of a data directory: made, opened, named
 rocksdb_readers.py  the folders of readers
@@ -20,10 +20,10 @@ rocksdb_keys.py     the formats of keys and values
 rocksdb_check.py    a database, compared with the log
 
 One process writes: ingest, for life; or, while there is no ingest, dequeue for the moment in which
-it appends an interrupted batch, under engine.lock. All others read: what was there when they
-opened it, and from the first `refresh` on as a secondary, which sees what was written before that.
-The write-ahead log is not synced: the page cache outlives a process, and a loss of power is
-followed by a rebuild from the logs.
+it appends an interrupted batch, under engine.lock. All others read: its state when they opened it,
+and from the first `refresh` on, as a secondary, its state at the last one. The write-ahead log is
+not synced: the page cache outlives a process, and a loss of power is followed by a rebuild from the
+logs.
 
 Cost: 0.3 µs for each run that is written, the same for each that is read; half a millisecond for
 the first refresh after a batch; where files have changed, 0.25 µs for each batch that is kept, 9 ms
@@ -78,21 +78,16 @@ class RocksdbTimeline(Timeline):
     """
 
     def __init__(self, directory: DirectoryFiles) -> None:
-        """Opens the database to read.
-
-        Raises:
-            CorruptFile: it is missing or damaged.
-        """
         super().__init__(directory)
         self._path = path = directory.path
         self._writes = False
-        self._forgotten = 0  # the runs of slots below it are dropped
-        self._newest_then = 0  # the newest batch when they were; 0: not by this object
+        self._forgotten = 0  # runs of slots below it are dropped
+        self._newest_then = 0  # the newest batch when they were dropped; 0: not by this object
         self._number = rocksdb_files.newest(path)
         self._messages: ReaderFolder | None = None  # of a secondary
         self._seen = _NEVER  # `applied` before a secondary last caught up
         self._identity = ""
-        self._files: rocksdb_files.Files | None = None  # with which it had each batch
+        self._files: rocksdb_files.Files | None = None  # when it last had each batch
         self._db = rocksdb_files.as_it_is(path, self._number)
 
     # ---- its files -------------------------------------------------------------------------
@@ -110,7 +105,6 @@ class RocksdbTimeline(Timeline):
     def create(
         cls, path: Path, config: WheelConfig, progress: OnProgress, fs: FileSystem
     ) -> rocksdb_files.NewRocksdb:
-        """As Timeline."""
         return rocksdb_files.NewRocksdb(path, fs)
 
     def hold(self) -> None:
@@ -125,7 +119,6 @@ class RocksdbTimeline(Timeline):
         self._require_each_batch()
 
     def close(self) -> None:
-        """As Timeline."""
         self._close_database()
 
     def _open_to_read(self) -> None:
@@ -179,7 +172,6 @@ class RocksdbTimeline(Timeline):
         self._directory.fs.remove_tree(rocksdb_files.database(self._path, old))
 
     def forget_below(self, slot: int) -> None:
-        """As Timeline."""
         if slot > self._forgotten:
             newest, first = self.newest_batch(0), self._newest_then
             dropped = WriteBatch(raw_mode=True)
@@ -205,8 +197,8 @@ class RocksdbTimeline(Timeline):
             self._open_to_read()
 
     def _opened_after_a_kill(self) -> Rdict:
-        """Opens it to write, in the place of an ingest that has ended: the system may release
-        engine.lock a moment before RocksDB's own lock.
+        """Opens it to write after an ingest has ended: the system may release engine.lock a moment
+        before RocksDB's own lock.
         """
         for _ in range(_TRIES):
             with suppress(Locked):
@@ -217,7 +209,6 @@ class RocksdbTimeline(Timeline):
     # ---- reading ---------------------------------------------------------------------------
 
     def refresh(self, batch: int = 0) -> None:
-        """As Timeline."""
         if not self._writes:
             self._follow()
         if (newest := self.newest_batch(batch)) < batch:
@@ -225,12 +216,14 @@ class RocksdbTimeline(Timeline):
 
     def _follow(self) -> None:
         """Catches up; after a rebuild by another process, in the new database. Without a new batch
-        there is nothing to catch up with: that costs half a millisecond, at every slot's end.
+        it does nothing: catching up costs half a millisecond, at every slot's end.
 
-        Its database may be removed or replaced at this moment, and an error half-way may leave it
-        without a part. So it is opened again: what fails then, too, is the database.
+        The database may be removed or replaced at this moment, and an error half-way may leave the
+        reader without a part. So it is opened again; an error that remains is the database's.
         """
-        # Read first: a batch is marked once all of its runs are written.
+        # Before the catch-up: a batch is marked once its runs are written. Read after it, the
+        # number could be that of a batch which this reader has not seen, and would never catch up
+        # with.
         applied = self._directory.state.applied
         if self._messages is not None and rocksdb_files.newest(self._path) == self._number:
             if applied == self._seen:
@@ -248,7 +241,7 @@ class RocksdbTimeline(Timeline):
         self._seen = applied
 
     def _require_each_table(self) -> None:
-        """Refuses a database with a table that cannot be opened; a secondary would not.
+        """Refuses a database with a table that cannot be opened, which a secondary would skip.
 
         Raises:
             CorruptFile: names the table.
@@ -257,9 +250,9 @@ class RocksdbTimeline(Timeline):
         rocksdb_files.close(rocksdb_files.as_it_is(self._path, number))
 
     def _catch_up(self) -> None:
-        """Reads what was written since. RocksDB reads one file after the other: of a log that
-        becomes a table meanwhile, and of a table that is compacted, a reader has neither the old
-        file nor the new one, and says nothing. So it reads again until no file has changed.
+        """Reads new writes. RocksDB reads one file after the other: if a log becomes a table
+        meanwhile, or a table is compacted, a reader has neither the old file nor the new one,
+        without an error. So it reads again until no file has changed.
         """
         with self._damage():
             if rocksdb_files.identity(self._path, self._number) != self._identity:
@@ -278,7 +271,7 @@ class RocksdbTimeline(Timeline):
         """Refuses a database that lacks a batch, and its runs with it.
 
         Raises:
-            CorruptFile: with how many it has, and should have.
+            CorruptFile: with the number that it has, and should have.
         """
         first = newest = found = 0
         for keys, _ in self._between(FIRST_KEPT, END):
@@ -296,7 +289,6 @@ class RocksdbTimeline(Timeline):
         """As Timeline: RocksDB has checksums, and a scan fails at the first that does not match."""
 
     def runs(self, after: int, until: int, records_max: int) -> tuple[SlotRuns, int]:
-        """As Timeline."""
         keys, counts, records = bytearray(), bytearray(), 0
         for some_keys, some_counts in self._scan(after, until):
             keys += some_keys
@@ -317,7 +309,6 @@ class RocksdbTimeline(Timeline):
         return count_between(files.log, precision_ms, commit, after, until)
 
     def is_empty(self, after: int, until: int) -> bool:
-        """As Timeline."""
         return next(self._scan(after, until, 1), None) is None
 
     def newest_batch(self, near: int) -> int:
@@ -330,24 +321,24 @@ class RocksdbTimeline(Timeline):
         return int.from_bytes(last[8:], "big") if last.startswith(BATCHES) else 0
 
     def verifier(self, lower: int, linked: int, *, alone: bool = False) -> RocksdbVerifier:
-        """As Timeline: nobody refreshes this object during the check."""
+        """As Timeline: this object is not refreshed during the check."""
         name = f"{rocksdb_files.FOLDER}/{self._number:010}"
         return RocksdbVerifier(self, name, lower, linked, self._directory.config)
 
     def _scan(
         self, after: int, until: int, keys_max: int = _KEYS_AT_ONCE
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yields keys and values of the slots after < s ≤ until, so many at a time."""
+        """Yields keys and values of the slots after < s ≤ until, up to `keys_max` at a time."""
         yield from self._between(slot_key(after + 1), slot_key(until + 1), keys_max)
 
     def _between(
         self, first: bytes, end: bytes, keys_max: int = _KEYS_AT_ONCE
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yields keys and values from key `first` up to `end`, which it excludes.
-
-        Not by `items()`: damage would end it as if nothing came behind. RocksDB does not copy the
-        bound: without the variable its bytes would be gone, and the scan would end anywhere.
+        """Yields keys and values from key `first` up to `end`, which it excludes. Not by `items()`:
+        at damage it would end as if no key followed.
         """
+        # RocksDB does not copy the bound: without the variable its bytes would be freed, and the
+        # scan would end anywhere.
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(end)
         with self._damage():

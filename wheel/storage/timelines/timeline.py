@@ -1,8 +1,8 @@
-"""The seam of the timelines: which records leave in which slot.
+"""The seam of the timelines, which find the records of a slot.
 
 A timeline has the runs of each slot, oldest first; a run is a row of neighbouring records in the
-log of the slot's hour (storage/runs.py). Everything else lies beside it and is common to all
-timelines: records with their ids, levels and marks of cancelled timers, messages, commit page.
+log of the slot's hour (storage/runs.py). All timelines share the other files: records with their
+ids, levels and marks of cancelled timers, messages, commit page.
 
     who                         when                                      calls
     storage/creation            at a start                                exists, create
@@ -25,12 +25,12 @@ Every timeline keeps these rules:
 - It lacks nothing unnoticed: a slot without runs is delivered as empty. After `refresh` a reader
   finds each run that was appended before, whatever the writer does meanwhile, or an error says that
   something is missing.
-- A kill loses nothing and spoils nothing: what a method has written lies in files of the data
-  directory when it returns, and a method that was interrupted is called again. Only a clean stop
-  syncs these files: a start after a loss of power builds the timeline again.
-- It tells damage from a host that refuses. CorruptFile leads to a recovery, which may read all
-  pending timers again from Kafka. After an OSError (a full disk, no descriptor left) the process
-  ends, and starts again. Each method that opens or reads files may raise both.
+- A kill loses nothing and spoils nothing: a method returns once its writes are in files of the data
+  directory, and an interrupted one is called again. Only a clean stop syncs these files: a start
+  after a loss of power builds the timeline again.
+- It distinguishes damage from a host that refuses. CorruptFile leads to a recovery, which may read
+  all pending timers again from Kafka. After an OSError (a full disk, no descriptor left) the
+  process ends, and starts again. Each method that opens or reads files may raise both.
 - Each process has an object of its own. One process writes, under engine.lock: ingest, once it has
   called `hold`; while there is no ingest, dequeue, which then finishes a killed ingest's batch, and
   links. The others read. In dequeue one thread reads closed slots (`runs`, `require_sound`) while
@@ -46,7 +46,7 @@ ring comes to them. RocksDB reaches every slot.
 
 A third one is a subclass of `Timeline` and one of `Verifier`, a name in `TimelineKind` (slots.py),
 and a line in `FILES` and `timeline_class` (kinds.py); a library that it needs is an extra
-(extras.py). tests/unit/wheel/storage/timelines/test_kinds.py says what all must do.
+(extras.py). tests/unit/wheel/storage/timelines/test_kinds.py tests all of them.
 """
 
 from __future__ import annotations
@@ -69,14 +69,7 @@ from duewheel.wheel.storage.timer_log import TimerLog
 
 @dataclass(frozen=True, slots=True)
 class DirectoryFiles:
-    """An opened data directory, as far as its timeline needs it.
-
-    Attributes:
-        path: the data directory.
-        config: its geometry.
-        state, log: its opened files.
-        fs: where it lies.
-    """
+    """The opened files of a data directory that its timeline needs."""
 
     path: Path
     config: WheelConfig
@@ -94,7 +87,7 @@ class Timeline(ABC):
 
     @abstractmethod
     def __init__(self, directory: DirectoryFiles) -> None:
-        """Opens its files. What is read before the first `refresh` may be old.
+        """Opens its files. Before the first `refresh` it may read an old state.
 
         Raises:
             CorruptFile: the timeline is damaged or missing.
@@ -107,8 +100,8 @@ class Timeline(ABC):
     @classmethod
     @abstractmethod
     def exists(cls, path: Path, config: WheelConfig, fs: FileSystem) -> bool:
-        """Returns whether the directory at `path` has a timeline of this kind and geometry, which
-        can be opened. Processes may write to it meanwhile.
+        """Returns whether the directory at `path` has a timeline of this kind and geometry that can
+        be opened. Processes may write to it meanwhile.
 
         Raises:
             OSError: the host refuses, which is no damage.
@@ -120,12 +113,7 @@ class Timeline(ABC):
         cls, path: Path, config: WheelConfig, progress: OnProgress, fs: FileSystem
     ) -> NewTimeline:
         """Writes and syncs the files of an empty timeline, which the caller then puts in place.
-
-        Args:
-            path: the data directory.
-            config: its geometry.
-            progress: called with bytes done and bytes in all.
-            fs: where it is made.
+        `progress` gets bytes done and bytes in all.
 
         Raises:
             DiskFull: the file system has too little room.
@@ -154,14 +142,10 @@ class Timeline(ABC):
 
     @abstractmethod
     def predecessors(self, slots: Int64, before: Int64, commit: Commit) -> Int64:
-        """Returns what the log must have as `prev_pos` of the first record of each new run: the
-        position of the slot's newest committed record, or NO_POSITION where there is none or the
-        timeline has no use for it. Also of slots beyond the reach.
-
-        Args:
-            slots: not delivered yet, rising.
-            before: of each, the log position of its new record.
-            commit: the newest.
+        """Returns the `prev_pos` for the first record of each new run, also beyond the reach: the
+        position of the slot's newest committed record; NO_POSITION if there is none, or the
+        timeline has no use for it. `slots` are not delivered yet, and rise; `before` is the log
+        position of each new record.
 
         Raises:
             CorruptFile: the slot's runs cannot be found.
@@ -169,7 +153,7 @@ class Timeline(ABC):
 
     @abstractmethod
     def append(self, runs: Runs, batch: int) -> None:
-        """Adds a batch's runs, maybe none, behind those of each slot; from then on the batch is the
+        """Adds a batch's runs, maybe none, after those of each slot; from then on the batch is the
         newest. Every batch is appended, in order. A second call, also after a kill during the
         first, changes nothing. All runs are of slots that are not delivered, and within reach.
 
@@ -181,21 +165,15 @@ class Timeline(ABC):
     @abstractmethod
     def link(self, runs: Runs, batch: int) -> None:
         """Adds runs of many batches, oldest first, of slots that have none since `clear`, or of
-        slots that come within reach: there may be something of an interrupted call, or of a slot
-        delivered long ago, which the slot's first run replaces.
-
-        Args:
-            runs: several of a slot may come, also in several calls of a rebuild.
-            batch: the newest in the logs.
+        slots that come within reach: runs of an interrupted call, or of a slot delivered long ago,
+        may be there, which the slot's first run replaces. Several runs of a slot may come, also in
+        several calls of a rebuild. `batch` is the newest in the logs.
         """
 
     @abstractmethod
     def clear(self, batch: int) -> None:
-        """Empties every slot; for good, whatever damage there was. Only after `hold`, which may
-        have failed.
-
-        Args:
-            batch: the newest from now on, though its commit page is written afterwards.
+        """Empties every slot, whatever the damage. Only after `hold`, which may have failed.
+        `batch` is the newest from now on, though its commit page is written afterwards.
         """
 
     @abstractmethod
@@ -208,21 +186,19 @@ class Timeline(ABC):
 
     @abstractmethod
     def refresh(self, batch: int = 0) -> None:
-        """Lets the next reads see every batch that any process has marked as applied before this
-        call. Without engine.lock they may also see later ones.
-
-        Args:
-            batch: one of these: the newest, if the caller knows it.
+        """Makes the next reads see every batch that any process has marked as applied before this
+        call; `batch` is one of them, the newest that the caller knows. Without engine.lock they may
+        also see later ones.
 
         Raises:
             CorruptFile: the timeline is damaged, or lacks a batch.
-            RecoveryPending: another timeline has taken the place of the one that is open.
+            RecoveryPending: another timeline has replaced the one that is open.
         """
 
     @abstractmethod
     def require_sound(self, after: int, until: int) -> None:
-        """Refuses slots after < s ≤ until that only seem to be empty, because of damage which
-        `runs` does not find. Of slots that are not delivered yet; maybe of several hours.
+        """Refuses slots after < s ≤ until, not delivered yet and maybe of several hours, that only
+        seem empty because of damage that `runs` does not find.
 
         Raises:
             CorruptFile: names the first such slot.
@@ -231,10 +207,8 @@ class Timeline(ABC):
     @abstractmethod
     def runs(self, after: int, until: int, records_max: int) -> tuple[SlotRuns, int]:
         """Finds the runs of the first slots of after < s ≤ until: of as many whole slots as have up
-        to `records_max` records together, but of one at least.
-
-        Returns:
-            The runs, and the last slot that they cover: `until` if there are no more.
+        to `records_max` records together, but of one at least. Also returns the last slot that they
+        cover: `until` if there are no more.
 
         Raises:
             CorruptFile: a slot's runs contradict the log.
@@ -251,21 +225,15 @@ class Timeline(ABC):
     @abstractmethod
     def newest_batch(self, near: int) -> int:
         """Returns the newest batch that was appended, 0 if there is none. A page is committed
-        before its batch is appended, so a number above that of the newest page means that a page
-        is lost.
-
-        Args:
-            near: a number close to it: a timeline may store only the lower bits of a number.
+        before its batch is appended, so a number above that of the newest page means that a page is
+        lost. `near` is a number close to it: a timeline may store only its lower bits.
         """
 
     @abstractmethod
     def verifier(self, lower: int, linked: int, *, alone: bool = False) -> Verifier:
-        """Takes a snapshot for a check. Under engine.lock.
-
-        Args:
-            lower: slots up to this one are delivered.
-            linked: slots above this one are not here yet.
-            alone: whether no process writes before the check has ended: nothing need be copied.
+        """Takes a snapshot for a check, under engine.lock: slots up to `lower` are delivered, those
+        above `linked` are not here yet. `alone`: no process writes before the check has ended, so
+        nothing need be copied.
         """
 
 
@@ -282,8 +250,8 @@ class NewTimeline(Protocol):
 
 
 class Verifier(ABC):
-    """A snapshot of a timeline, compared with the logs: first what belongs to no slot, then hour by
-    hour, each of which is followed from its first run to its last, and ended.
+    """A snapshot of a timeline, compared with the logs: first entries of no slot, then hour by
+    hour, each from its first run to its last, then its end.
     """
 
     @abstractmethod
@@ -292,7 +260,7 @@ class Verifier(ABC):
 
     @abstractmethod
     def misplaced(self) -> Iterator[Finding]:
-        """Finds what belongs to no slot at all."""
+        """Finds entries that belong to no slot."""
 
     @abstractmethod
     def of_hour(self, hour: int) -> HourVerifier:

@@ -61,9 +61,8 @@ def batch_magic(batch: int) -> int:
 
 
 def newest_batch(entries: Entries, near: int) -> int:
-    """Returns the sequence of the newest batch in entries, 0 if all are empty.
-
-    Names repeat after _BATCHES batches: each stands for the batch nearest to `near`.
+    """Returns the sequence of the newest batch in entries, 0 if all are empty. Names repeat after
+    _BATCHES batches: each stands for the batch nearest to `near`.
     """
     named = entries["magic"][entries["num"] > 0].astype(np.int64)
     ahead = (named - near + _BATCHES // 2) % _BATCHES - _BATCHES // 2
@@ -71,9 +70,10 @@ def newest_batch(entries: Entries, near: int) -> int:
 
 
 def is_used(entries: Entries) -> Bool:
-    """Returns of each entry whether it can be a slot's: it has records, and its positions are some.
+    """Returns for each entry whether it can be a slot's: it has records, and its positions are
+    some.
 
-    No earlier lap's log is kept to look them up. Nor do they fit each other for a moment: a kill in
+    No earlier lap's log is kept to look them up. They may also disagree for a moment: a kill in
     `_put` leaves the new first position beside the former last one and number.
     """
     used: Bool = entries["num"] > 0
@@ -115,13 +115,7 @@ class TimerWheel:
         path: Path, ring: int, progress: OnProgress = _no_progress, fs: FileSystem = HOST_FS
     ) -> NewFile:
         """Writes and syncs an empty wheel, which the caller then puts in place: gigabytes take
-        minutes.
-
-        Args:
-            path: of the wheel.
-            ring: the number of entries.
-            progress: called with bytes done and bytes in all.
-            fs: where it is made.
+        minutes. `progress` gets bytes done and bytes in all.
 
         Raises:
             DiskFull: the file system has too little room.
@@ -158,11 +152,8 @@ class TimerWheel:
             return False
 
     def last_positions(self, slots: Int64, before: Int64) -> Int64:
-        """Returns the newest record of each slot, NO_POSITION where the slot is empty.
-
-        Args:
-            slots: not delivered yet.
-            before: of each, the log position of its next record: its chain lies below that.
+        """Returns the newest record of each slot (not delivered yet), NO_POSITION where it is
+        empty. The slot's chain is below `before`, the position of its next record.
 
         Raises:
             CorruptFile: an entry leads elsewhere; a new record would be linked to no record.
@@ -178,14 +169,9 @@ class TimerWheel:
         return np.where(mine, last, NO_POSITION)
 
     def require_sound(self, slots: Int64) -> tuple[Int64, Int64]:
-        """Refuses entries that only damage explains.
-
-        Args:
-            slots: not delivered yet, so that no later lap has their entries.
-
-        Returns:
-            The slots whose entry names another lap's slot, and the last_pos in it. The entry alone
-            does not show whether its `time` is damaged.
+        """Refuses entries of these slots that only damage explains. The slots are not delivered
+        yet: else a later lap may have their entries. Returns the slots whose entry names another
+        lap's slot, and its last_pos: the entry alone does not show whether its `time` is damaged.
 
         Raises:
             CorruptFile: names the first such slot.
@@ -206,9 +192,6 @@ class TimerWheel:
     def apply(self, runs: Runs, batch: int) -> None:
         """Links a batch's runs. A second call, after a kill during the first, changes nothing.
 
-        prev_pos shows whether a slot was empty, never the entry: a half-applied batch may already
-        have its name there.
-
         Raises:
             CorruptFile: an entry has the batch's name without its run.
         """
@@ -228,9 +211,12 @@ class TimerWheel:
     def _put(self, runs: Runs, magic: int) -> None:
         at = runs.slot % self.ring
         entries = self._entries.take(at)
+        # prev_pos shows whether the slot was empty, the entry does not: a half-applied batch may
+        # already have its name there.
         fresh = runs.prev_pos == NO_POSITION
         num = np.where(fresh, 0, entries["num"].astype(np.int64)) + runs.count
-        # 1. the fields  2. (num, magic): only now the entry is valid for this batch.
+        # (num, magic) last: with the batch's name before the fields, a redo after a kill would take
+        # the run for linked, and leave it out.
         self._entries["first_pos"][at] = np.where(fresh, runs.first_pos, entries["first_pos"])
         self._entries["last_pos"][at] = runs.last_pos
         self._entries["time"][at] = runs.slot
@@ -238,17 +224,15 @@ class TimerWheel:
         self._num_magic[at] = packed.byteswap()
 
     def clear(self) -> None:
-        """Empties every slot."""
         for first in range(0, self.ring, _ENTRIES_AT_ONCE):
             end = min(first + _ENTRIES_AT_ONCE, self.ring)
             self._entries[first:end] = _unused(first, end, self.ring)
 
     def link(self, runs: Runs, batch: int) -> None:
         """Links runs of many batches, several per slot, oldest first, for a rebuild or for slots
-        that the ring has come to reach. A slot's first run replaces the content of its entry.
-
-        Of slots with the same entry the latest one has it afterwards: an entry is used again only
-        when its earlier slot is delivered.
+        that the ring has come to reach. A slot's first run replaces the content of its entry. If
+        slots share an entry, the latest one gets it: an entry is used again only when its earlier
+        slot is delivered.
         """
         order = np.argsort(runs.slot, kind="stable")
         slot = runs.slot[order]
@@ -267,10 +251,7 @@ class TimerWheel:
         self._put(whole.where(latest), batch_magic(batch))
 
     def range(self, after: int, until: int) -> Entries:
-        """Copies the non-empty entries of slots after < s ≤ until, in slot order.
-
-        The interval must not be longer than the ring.
-        """
+        """Copies the non-empty entries of slots after < s ≤ until, in slot order."""
         assert 0 <= until - after <= self.ring
         first, last = (after + 1) % self.ring, (until + 1) % self.ring
         slots = np.arange(after + 1, until + 1)
@@ -302,12 +283,11 @@ class TimerWheel:
         return self._entries
 
     def snapshot(self) -> Entries:
-        """Copies the whole ring."""
         return self._entries.copy()
 
 
 def _unused(first: int, end: int, ring: int) -> Entries:
-    """Makes entries `first` to `end` − 1 of an unused ring."""
+    """Makes the entries [first, end) of an unused ring."""
     entries = np.zeros(end - first, ENTRY)
     entries["time"] = np.arange(first, end) - ring
     return entries

@@ -23,13 +23,7 @@ from duewheel.wheel.storage.timelines.timeline import HourVerifier, Verifier
 
 @dataclass(frozen=True, slots=True)
 class WheelVerifier(Verifier):
-    """A snapshot of the ring.
-
-    Attributes:
-        entries: all of them.
-        lower, linked: as `Timeline.verifier`.
-        config: the geometry.
-    """
+    """A snapshot of the ring: all entries."""
 
     entries: Entries
     lower: int
@@ -37,7 +31,6 @@ class WheelVerifier(Verifier):
     config: WheelConfig
 
     def newest_batch(self, near: int) -> int:
-        """As Verifier."""
         return timer_wheel.newest_batch(self.entries, near)
 
     def misplaced(self) -> Iterator[Finding]:
@@ -52,7 +45,6 @@ class WheelVerifier(Verifier):
         )
 
     def of_hour(self, hour: int) -> _Chains:
-        """As Verifier."""
         return _Chains(self, hour)
 
 
@@ -64,12 +56,11 @@ class _Chains(HourVerifier):
         self._wheel = wheel
         self._first_slot = first_slot_of_hour(hour, precision_ms)
         count = first_slot_of_hour(hour + 1, precision_ms) - self._first_slot
-        # Of the slot's first and last record; and how many it has.
+        # Of each slot: the first and the last record so far, and how many there are.
         self._first_pos, self._last_pos = np.full(count, NO_POSITION), np.full(count, NO_POSITION)
         self._num: Int64 = np.zeros(count, np.int64)
 
     def follow(self, runs: Runs, log_name: str) -> Iterator[Finding]:
-        """As HourVerifier."""
         runs = runs.where(runs.slot > self._wheel.lower)
         order = np.lexsort((runs.first_pos, runs.slot))
         first_pos, last_pos = runs.first_pos[order], runs.last_pos[order]
@@ -86,7 +77,6 @@ class _Chains(HourVerifier):
         np.add.at(self._num, place, runs.count[order])
 
     def end(self) -> Iterator[Finding]:
-        """As HourVerifier."""
         wheel, ring = self._wheel, len(self._wheel.entries)
         used = np.flatnonzero(self._num)
         used = used[self._first_slot + used <= wheel.linked]

@@ -2,7 +2,7 @@
 
 timer_wheel.py    the ring: one entry per slot, with first, last and number of its records
 timer_log.py      the chains: each run leads back to its slot's last one
-far_slots.py      what lies beyond the ring, until the ring reaches it
+far_slots.py      the slots beyond the ring, until the ring reaches them
 wheel_check.py    the ring and the chains, compared with the log
 """
 
@@ -26,19 +26,13 @@ from duewheel.wheel.storage.timelines.wheel_check import WheelVerifier
 
 
 class WheelTimeline(Timeline):
-    """The ring and the chains of one data directory; see the module's head.
-
-    A subclass may give another class for the ring: a simulation counts its stores.
+    """The ring and the chains of one data directory; see the module's head. A simulation's subclass
+    has another class for the ring, to count its stores.
     """
 
     wheel_class = TimerWheel
 
     def __init__(self, directory: DirectoryFiles) -> None:
-        """Opens the ring.
-
-        Raises:
-            CorruptFile: the ring has another length.
-        """
         super().__init__(directory)
         ring = directory.config.ring
         self.wheel = self.wheel_class(directory.path / FILE_NAME, ring, directory.fs)
@@ -48,7 +42,6 @@ class WheelTimeline(Timeline):
 
     @classmethod
     def exists(cls, path: Path, config: WheelConfig, fs: FileSystem) -> bool:
-        """As Timeline."""
         return TimerWheel.exists(path / FILE_NAME, config.ring)
 
     @classmethod
@@ -79,11 +72,9 @@ class WheelTimeline(Timeline):
         )
 
     def append(self, runs: Runs, batch: int) -> None:
-        """As Timeline."""
         self.wheel.apply(runs, batch)
 
     def link(self, runs: Runs, batch: int) -> None:
-        """As Timeline."""
         self.wheel.link(runs, batch)
 
     def clear(self, batch: int) -> None:
@@ -97,8 +88,8 @@ class WheelTimeline(Timeline):
 
     def refresh(self, batch: int = 0) -> None:
         """As Timeline: all processes map the same pages, as long as they map the same file. A start
-        with another `timer.timeline` removes it under a running process, which would find all its
-        slots empty.
+        with another `timer.timeline` removes it under a running process, which would find all slots
+        empty.
         """
         if not self.wheel.is_in_place:
             raise RecoveryPending(
@@ -106,7 +97,6 @@ class WheelTimeline(Timeline):
             )
 
     def require_sound(self, after: int, until: int) -> None:
-        """As Timeline."""
         self._require_entries(np.arange(after + 1, until + 1))
 
     def runs(self, after: int, until: int, records_max: int) -> tuple[SlotRuns, int]:
@@ -122,7 +112,6 @@ class WheelTimeline(Timeline):
         return self._directory.log.walk(hour, entries), until
 
     def count(self, after: int, until: int) -> int:
-        """As Timeline."""
         return self.wheel.count(after, until)
 
     def is_empty(self, after: int, until: int) -> bool:
@@ -130,11 +119,9 @@ class WheelTimeline(Timeline):
         return not len(self.wheel.range(after, until))
 
     def newest_batch(self, near: int) -> int:
-        """As Timeline."""
         return self.wheel.newest_batch(near)
 
     def verifier(self, lower: int, linked: int, *, alone: bool = False) -> WheelVerifier:
-        """As Timeline."""
         entries = self.wheel.view() if alone else self.wheel.snapshot()
         return WheelVerifier(entries, lower, linked, self._directory.config)
 
