@@ -20,7 +20,7 @@ def bounds_of(counts: Int64 | Bool | Sequence[int]) -> Int64:
 
 
 def ranges(firsts: Int64 | int, counts: Int64) -> Int64:
-    """The numbers firsts[i] … firsts[i] + counts[i] - 1, one range after the other."""
+    """The numbers firsts[i] … firsts[i] + counts[i] - 1, range after range."""
     bounds = bounds_of(counts)
     numbers: Int64 = np.arange(bounds[-1]) + np.repeat(firsts - bounds[:-1], counts)
     return numbers

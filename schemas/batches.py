@@ -31,7 +31,7 @@ NO_SLOT = -(2**62)  # chase_slot of a user's cancel
 NEVER = 2**62  # not_before_ms of a row that must not go to its target
 
 TopicPartition = tuple[str, int]
-OffsetRanges = Mapping[TopicPartition, tuple[int, int]]  # first offset, and one behind the last
+OffsetRanges = Mapping[TopicPartition, tuple[int, int]]  # first offset, and the end
 
 RETIRED = "~"  # in the name of a deleted or recreated timer topic: Kafka forbids the character
 
@@ -43,76 +43,50 @@ def is_retired(topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TimerBatch:
-    """Timers of one ingest batch, in Kafka order within each source partition.
+    """Timers of one ingest batch, in Kafka order within each source partition."""
 
-    Attributes:
-        partitions: the source topic-partitions that `partition` indexes.
-        partition: row → index in `partitions`.
-        offset: source offset; rising within a partition.
-        origin_offset: offset of the first copy of the timer (equal to `offset` unless the row is
-            a copy).
-        due_ms: requested due time, epoch ms. Meaningless where `rejected`.
-        not_before_ms: of a parked copy: it leaves no earlier, even if it is due; else ANY_TIME.
-        codes: the error codes that `code` indexes.
-        code: row → index in `codes`, or ACCEPTED. Any other row goes to the dead-letter topic as
-            soon as possible; `targets[target]` is that topic and `headers` already end with the
-            error headers.
-        timer: the row is a timer, or rejected. A pure cancel has False: its due time and target
-            mean nothing; its key, value and user's headers go into its reply.
-        cancels: the row cancels the timers of its partition with the same id and a lower origin
-            offset: a pure cancel, or the first copy of a reschedule. Its `timer_id` is not empty.
-            A chase (wheel/dequeue/cancel_replies.py) is a pure cancel, too: its `origin_offset` is
-            that of the request, and lies below `offset`.
-        named_offset: of such a row: origin offset of the one timer that it matches, or ANY_OFFSET.
-        targets: the topic names that `target` indexes.
-        target: row → index in `targets`.
-        target_partition: requested partition or NO_PARTITION.
-        key_hash: murmur2(key) & 0x7fffffff, as Kafka's Java client partitions, or NO_KEY.
-        id_hash: 40-bit hash of the timer id, 0 … 2**40 - 1.
-        timer_id: large_binary, empty where the id is the default "topic-partition@offset".
-        key_value: large_binary, see the module's head.
-        headers: large_binary: the user's headers, request headers taken out.
-        header_count: how many headers `headers` holds.
-        roll_times: how often the timer has been rolled.
-        retries: how often in a row it was parked or spread, or waited as a dead letter.
-        level: the DELAY level that requested its due time, 0 for none.
-        timestamp_ms: of the record; a timer due more than the roll window later is rolled.
-        chase_slot: of a chase, the last slot delivered in full when it was written, else NO_SLOT.
-        chase_flags: of a chase, CHASE_FLAG_FOUND and CHASE_FLAG_RESCHEDULE, else 0.
-        forged: the record has headers of copies, but duewheel did not write it: they were ignored.
-    """
-
-    partitions: list[TopicPartition]
+    partitions: list[TopicPartition]  # indexed by `partition`
     partition: Int32
-    offset: Int64
+    offset: Int64  # source offset; rising within a partition
+    # Offset of the timer's first copy: another one than `offset` only in a copy
     origin_offset: Int64
-    due_ms: Int64
+    due_ms: Int64  # requested due time, epoch ms; meaningless where `rejected`
+    # Of a parked copy: its slot is no earlier, even if it is due; else ANY_TIME
     not_before_ms: Int64
-    codes: list[str]
+    codes: list[str]  # error codes, indexed by `code`
+    # Index in `codes`, or ACCEPTED. Any other row goes to the dead-letter topic as soon as
+    # possible; `targets[target]` is that topic and `headers` already end with the error headers.
     code: Int32
+    # The row is a timer, or rejected. False for a pure cancel: its due time and target mean
+    # nothing; its key, value and user's headers go into its reply.
     timer: Bool
+    # The row cancels the timers of its partition with the same id and a lower origin offset: a pure
+    # cancel, or the first copy of a reschedule. Its `timer_id` is not empty. A chase
+    # (wheel/dequeue/cancel_replies.py) is a pure cancel, too: its `origin_offset` is that of the
+    # request, below `offset`.
     cancels: Bool
+    # Of such a row: origin offset of the one timer that it matches, or ANY_OFFSET
     named_offset: Int64
-    targets: list[str]
+    targets: list[str]  # topic names, indexed by `target`
     target: Int32
-    target_partition: Int32
-    key_hash: Int32
-    id_hash: Int64
-    timer_id: pa.LargeBinaryArray
-    key_value: pa.LargeBinaryArray
-    headers: pa.LargeBinaryArray
-    header_count: Int32
-    roll_times: Int32
-    retries: Int32
-    level: Int32
-    timestamp_ms: Int64
+    target_partition: Int32  # requested partition or NO_PARTITION
+    key_hash: Int32  # murmur2(key) & 0x7fffffff, as Kafka's Java client partitions, or NO_KEY
+    id_hash: Int64  # 40-bit hash of the timer id, 0 … 2**40 - 1
+    timer_id: pa.LargeBinaryArray  # empty where the id is the default "topic-partition@offset"
+    key_value: pa.LargeBinaryArray  # see the module's head
+    headers: pa.LargeBinaryArray  # the user's headers, request headers taken out
+    header_count: Int32  # number of headers in `headers`
+    roll_times: Int32  # how often the timer has been rolled
+    retries: Int32  # how often in a row it was parked or spread, or waited as a dead letter
+    level: Int32  # the DELAY level that requested its due time, 0 for none
+    timestamp_ms: Int64  # of the record; a timer due more than the roll window later is rolled
+    # Of a chase, the last slot delivered in full when it was written, else NO_SLOT
     chase_slot: Int64
-    chase_flags: Int32
-    forged: Bool
+    chase_flags: Int32  # of a chase, CHASE_FLAG_FOUND and CHASE_FLAG_RESCHEDULE, else 0
+    forged: Bool  # whether it has headers of copies that duewheel did not write: they were ignored
 
     @classmethod
     def none(cls) -> TimerBatch:
-        """No rows."""
         no32, no64, no = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.bool_)
         text: pa.LargeBinaryArray = pa.array([], pa.large_binary())
         return cls(
@@ -181,28 +155,8 @@ def _renamed(
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """Messages ready to be published, in the order in which they must leave.
-
-    Attributes:
-        targets: the topic names that `target` indexes.
-        target: row → index in `targets`.
-        target_partition: requested partition or NO_PARTITION.
-        key_hash: as in TimerBatch.
-        due_ms: requested due time, epoch ms.
-        source_partitions: the timer partitions that `source_partition` indexes.
-        source_partition: row → index in `source_partitions`: the timer's partition.
-        origin_offset: as in TimerBatch; NO_ORIGIN if the topic was deleted or recreated.
-        source: large_binary "topic-partition@offset": source partition and origin offset.
-        timer_id: large_binary, never empty: default ids are filled in.
-        key_value, headers, header_count, roll_times, retries, level: as in TimerBatch.
-        dead_letter: the row is a dead letter: of the added headers it gets TIMER_SOURCE only.
-        is_copy: the row is a copy on its way back to its timer topic, rolled, parked, spread or a
-            chase: its `headers` are complete.
-        not_before_ms: of a row in excess of its slot (wheel/slot_overflow.py): it goes back to its
-            timer topic and leaves no earlier, or becomes a dead letter if that is NEVER; else
-            ANY_TIME.
-        answer: the row is the reply to a cancel: of the added headers it gets TIMER_SOURCE only,
-            and it never waits.
+    """Messages ready to be published, in the order of their delivery. Columns as in TimerBatch,
+    except:
     """
 
     targets: list[str]
@@ -210,25 +164,30 @@ class Deliveries:
     target_partition: Int32
     key_hash: Int32
     due_ms: Int64
-    source_partitions: list[TopicPartition]
-    source_partition: Int32
-    origin_offset: Int64
-    source: pa.LargeBinaryArray
-    timer_id: pa.LargeBinaryArray
+    source_partitions: list[TopicPartition]  # the timer partitions, indexed by `source_partition`
+    source_partition: Int32  # the timer's own partition
+    origin_offset: Int64  # NO_ORIGIN if the topic was deleted or recreated
+    source: pa.LargeBinaryArray  # "topic-partition@offset": source partition and origin offset
+    timer_id: pa.LargeBinaryArray  # never empty: default ids are filled in
     key_value: pa.LargeBinaryArray
     headers: pa.LargeBinaryArray
     header_count: Int32
     roll_times: Int32
     retries: Int32
     level: Int32
-    dead_letter: Bool
+    dead_letter: Bool  # the row is a dead letter: of the added headers it gets TIMER_SOURCE only
+    # The row is a copy on its way back to its timer topic, rolled, parked, spread or a chase: its
+    # `headers` are complete.
     is_copy: Bool
+    # Of a row in excess of its slot (wheel/slot_overflow.py): it goes back to its timer topic with
+    # this instant, or becomes a dead letter if that is NEVER; else ANY_TIME.
     not_before_ms: Int64
+    # The row is the reply to a cancel: of the added headers it gets TIMER_SOURCE only, and it never
+    # waits.
     answer: Bool
 
     @classmethod
     def none(cls) -> Deliveries:
-        """No rows."""
         no32, no64, no = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.bool_)
         text: pa.LargeBinaryArray = pa.array([], pa.large_binary())
         return cls(
@@ -240,11 +199,10 @@ class Deliveries:
         return len(self.target)
 
     def take(self, rows: Int64) -> Deliveries:
-        """The deliveries of the given rows, in the given order."""
         return _taken(self, rows)
 
     def slice(self, first: int, end: int) -> Deliveries:
-        """Rows `first` to `end` − 1; copies nothing."""
+        """The rows [first, end); copies nothing."""
         return _picked(self, lambda column: column[first:end], lambda column: column[first:end])
 
 

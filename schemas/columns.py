@@ -36,8 +36,8 @@ _NO_BYTES = np.zeros(0, np.uint8)
 
 
 def constants(values: Sequence[bytes]) -> Column:
-    """A column of values that stand in the code. `pa.array` and `pa.scalar` would import pandas: a
-    fifth of a second of every command's start.
+    """A column of values that are constants of the code. `pa.array` and `pa.scalar` would import
+    pandas: a fifth of a second of every command's start.
     """
     return from_parts(bounds_of([*map(len, values)]), b"".join(values))
 
@@ -115,7 +115,7 @@ def take(column: Column, rows: Int64 | Int32) -> Column:
 
 
 def concat(parts: list[Column]) -> Column:
-    """The parts' rows, one part after the other; nulls stay."""
+    """The rows of all parts, in their order; nulls stay."""
     whole: Column = _pa.concat_arrays(parts)
     return whole
 

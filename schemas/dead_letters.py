@@ -1,4 +1,4 @@
-"""Dead letters: their format, and the message to which a replay converts one.
+"""Dead letters: their format, and their conversion to a message in a replay.
 
 Key and value are the message's own. The headers are, in this order:
 
@@ -6,7 +6,7 @@ Key and value are the message's own. The headers are, in this order:
     TIMER_ERROR_CODE            one word, for programs
     TIMER_ERROR                 a sentence, for people
     REAL_TOPIC, [REAL_QID]      ┐ only of a failed delivery: its target and the headers
-    TIMER_DUE_MS, UNIQ_KEY      │ that it would have had; of a reply REAL_TOPIC only,
+    TIMER_DUE_MS, UNIQ_KEY      │ that it would have had; of a reply REAL_TOPIC only:
     [TIMER_ROLL_TIMES]          ┘ the rest is among its own
     TIMER_SOURCE                topic-partition@offset of the timer
 
@@ -39,8 +39,8 @@ _PARTITION = NAME_OF[Request.TARGET_PARTITION]
 _DELIVERED = (names.DUE_MS, names.TIMER_ID, names.ROLL_TIMES)  # beside TIMER_SOURCE
 _SOURCE = re.compile(r"(.+)-([0-9]{1,9})@([0-9]{1,19})")
 _NUMBER = re.compile(r"[0-9]{1,9}")
-# Never replayed. A new record has another offset, and could fulfil the rule by accident; of a batch
-# that was not read there is nothing to write again.
+# Never replayed. A new record has another offset, and could fulfil the rule by accident; a batch
+# that was not read has no content to write again.
 _NEVER_AGAIN = {
     "bad_origin": "TIMER_ORIGIN is for duewheel's own use",
     UNREADABLE_CODE: "its records could not be read, and are only at the source",
@@ -72,19 +72,12 @@ def kept_headers(deliveries: Deliveries) -> tuple[Column, Int32]:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """The message of a dead letter, ready to be written again.
-
-    Attributes:
-        topic: of the new record.
-        partition: the requested one, or NO_PARTITION.
-        partition_needed: without it the message cannot be written; else it is only preferred.
-        headers: all of them.
-    """
+    """The message of a dead letter, ready to be written again."""
 
     topic: str
-    partition: int
-    partition_needed: bool
-    headers: tuple[Header, ...]
+    partition: int  # the requested one, or NO_PARTITION
+    partition_needed: bool  # without it the message cannot be written; else it is only preferred
+    headers: tuple[Header, ...]  # all of them
 
     @property
     def is_request(self) -> bool:
@@ -102,11 +95,7 @@ class Refusal:
 
 def why_no_target(contract: Contract, timer_topic: str | None, topic: str) -> Refusal | None:
     """The rule that rejects every timer of a timer topic with this target; None if no rule does.
-
-    Args:
-        contract: has the rules.
-        timer_topic: None: no matter which targets it is open for.
-        topic: the target.
+    Without a timer topic the lists of open targets do not count.
     """
     rule = contract.refused_targets(timer_topic, [topic]).get(topic)
     return None if rule is None else Refusal(rule.code, f"topic {topic!r}: {rule.reason}")
@@ -114,13 +103,7 @@ def why_no_target(contract: Contract, timer_topic: str | None, topic: str) -> Re
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """One record of the dead-letter topic.
-
-    Attributes:
-        partition, offset, timestamp_ms: its place and time there.
-        key, value: of the message; both may be None.
-        headers: all of them.
-    """
+    """One record of the dead-letter topic. Key and value may be None."""
 
     partition: int
     offset: int
@@ -131,7 +114,7 @@ class DeadLetter:
 
     @cached_property
     def _cut(self) -> int:
-        """How many headers come before the error."""
+        """The number of headers before the error."""
         codes = [i for i, (name, _) in enumerate(self.headers) if name == names.ERROR_CODE]
         return codes[-1] if codes else len(self.headers)
 
@@ -154,7 +137,6 @@ class DeadLetter:
 
     @property
     def error(self) -> str:
-        """TIMER_ERROR."""
         return self._added.get(names.ERROR, "")
 
     @property
@@ -185,15 +167,10 @@ class DeadLetter:
         """The message, ready to be written again.
 
         A message rejected at ingest goes to its timer topic, preferably to the same partition, and
-        ingest validates it again. A failed delivery goes to its target. `to_topic` overrides
-        both: as the operator's choice it may be any topic but duewheel's own and internal ones. The
-        reply topic is no target of timers, but takes replies.
-
-        Args:
-            timer_topics: those that ingest reads.
-            why_no_target: gives the rule that bars a target from the timers of a timer topic.
-            to_topic: a real topic, or None.
-            reply_topic: the target of replies, if they are configured.
+        ingest validates it again. A failed delivery goes to its target. `to_topic` overrides both:
+        as the operator's choice it may be any topic but duewheel's own and internal ones. The reply
+        topic is no target of timers, but takes replies. `why_no_target` returns the rule that
+        forbids a target to the timers of a timer topic.
         """
         source = _SOURCE.fullmatch(self.source)
         if not self.code or source is None:
@@ -229,12 +206,12 @@ class DeadLetter:
             own = (header for header in self.message_headers if header[0] not in names.SERVICE)
             return (*own, source)
         kept = [(name, added[name].encode()) for name in _DELIVERED if name in added]
-        # That of the attempt that failed: ingest leaves no message one of its own.
+        # Not the lateness of the failed attempt: ingest removes a message's own.
         own = (header for header in self.message_headers if header[0] != names.LATENESS_MS)
         return (*own, source, *kept)
 
     def _why_never(self) -> str | None:
-        """Why this letter is not replayed, whatever the settings are."""
+        """The reason why this letter is never replayed, whatever the settings."""
         if _TOPIC in self._added:
             return None
         # Only a pointer: the content exceeded the dead-letter topic, too.

@@ -66,14 +66,7 @@ def id_hashes(ids: Column) -> Int64:
 def lookup_hashes(
     id_hash: Int64, partitions: Sequence[TopicPartition], partition: Int32, key: str
 ) -> Int64:
-    """40-bit hash of each row's partition and timer id.
-
-    Args:
-        id_hash: `id_hashes` of each row.
-        partitions: that `partition` indexes.
-        partition: of each row.
-        key: secret of the data directory.
-    """
+    """40-bit hash of each row's partition and timer id, with the directory's secret key."""
     masks = np.array([_partition_mask(*each, key) for each in partitions], np.int64)
     hashes: Int64 = id_hash ^ masks[partition]
     return hashes
@@ -97,8 +90,9 @@ def java_hash(text: str) -> int:
 def murmur2(column: Column, *seeds: int) -> list[Uint32]:
     """murmur2 of each value, once for each seed. No nulls.
 
-    All rows advance together, four bytes a step, and a row leaves when its words are used up: the
-    work is that of the existing bytes. The last few rows, if they are long, continue one at a time.
+    All rows advance together, four bytes a step, and a row is finished when its words are used up:
+    the work is that of the existing bytes. The last few rows, if they are long, continue one at a
+    time.
     """
     bounds = offsets(column)
     sizes = np.diff(bounds)

@@ -23,13 +23,13 @@ LATENESS_MS = "TIMER_LATENESS_MS"  # when it was encoded for its transaction; wh
 
 # On copies only, which go back to their timer topic: rolled, parked or spread.
 ORIGIN = "TIMER_ORIGIN"  # offset of the timer's first copy, in the same partition
-NOT_BEFORE_MS = "TIMER_NOT_BEFORE_MS"  # of a parked one: it leaves no earlier
+NOT_BEFORE_MS = "TIMER_NOT_BEFORE_MS"  # of a parked one: it is not delivered earlier
 RETRIES = "TIMER_RETRIES"  # how often in a row it was parked, or spread
 REQUESTED_LEVEL = "TIMER_LEVEL"  # the level that requested the due time, if one did
 LETTER = "TIMER_DEAD_LETTER"  # of a dead letter that waits for its topic: it stays one
 COPY_MAC = "TIMER_COPY_MAC"  # the last one, and of chases, too: duewheel has written it
 
-# On chases only: cancels that dequeue writes again behind copies that may be in flight. They have
+# On chases only: cancels that dequeue writes again after copies that may be in flight. They have
 # ORIGIN, too: the offset of the request.
 CHASE_SLOT = "TIMER_CANCEL_SLOT"  # last slot delivered in full when the chase was written
 CHASE_FLAGS = "TIMER_CANCEL_FLAGS"  # CHASE_FLAG_FOUND and CHASE_FLAG_RESCHEDULE
@@ -63,7 +63,7 @@ RETRY = frozenset(
 )
 
 DELIVERED = (SOURCE, DUE_MS, TIMER_ID, ROLL_TIMES, LATENESS_MS)
-"""What a delivery has beside the message's own headers."""
+"""The headers of a delivery beside the message's own."""
 SERVICE = frozenset(
     {
         *(SOURCE, DUE_MS, ROLL_TIMES, LATENESS_MS, ANSWER, ERROR_CODE, ERROR),
@@ -71,18 +71,16 @@ SERVICE = frozenset(
         COPY_MAC,
     }
 )
-"""The headers that only duewheel sets. Ingest removes them from what a producer wrote: a consumer
-that finds one has it from duewheel."""
+"""The headers that only duewheel sets. Ingest removes them from producers' records, so a consumer
+can trust them."""
 
 
 class Answer(StrEnum):
     """The outcome of a cancel or reschedule."""
 
-    CANCELLED = (
-        "cancelled"  # at least one was pending, or the newest was cancelled before; none leaves
-    )
+    CANCELLED = "cancelled"  # at least one was pending, or the newest was cancelled before
     ALREADY_DELIVERED = "already_delivered"
-    UNKNOWN = "unknown"  # no such timer, or no trace of it is left
+    UNKNOWN = "unknown"  # no such timer, or no trace of it
 
 
 class Request(IntEnum):

@@ -32,7 +32,7 @@ def may_name_topic(name: str) -> bool:
 
 
 def require_portable(regex: str) -> None:
-    """Refuse syntax whose meaning differs between engines. A final `$` is fine, see `for_arrow`.
+    """Refuses syntax whose meaning differs between engines. A final `$` is fine, see `for_arrow`.
 
     Raises:
         ConfigError: naming the part.
@@ -95,16 +95,12 @@ def _regex_parts(pattern: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class TimerTopics:
-    """The names of timer topics, whether such topics exist or not.
+    """The names of timer topics, whether such topics exist or not."""
 
-    Attributes:
-        listed: the names in the settings.
-        pattern: of further ones: a regular expression that matches the whole name; None: no others.
-        never: excluded from the pattern: duewheel's own topics.
-    """
-
-    listed: tuple[str, ...]
+    listed: tuple[str, ...]  # the names in the settings
+    # Further ones: a regular expression that matches the whole name; None: no others
     pattern: str | None = None
+    # Excluded from the pattern: duewheel's own topics
     never: frozenset[str] = field(default_factory=frozenset)
 
     def __contains__(self, name: str) -> bool:

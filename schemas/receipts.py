@@ -38,12 +38,8 @@ def receipt_bodies(
     destinations: Sequence[TopicPartition],
     destination: Int64,
 ) -> Column:
-    """The receipts of delivered rows as they stand in records, from the key to the headers.
-
-    Args:
-        timer_id, source, due_ms: as in Deliveries.
-        destinations: topics and partitions of the messages.
-        destination: row → index in `destinations`.
+    """The receipts of delivered rows, encoded as in records, from the key to the headers.
+    `destinations` are the topics and partitions of the messages, indexed by `destination`.
     """
     targets = constants(
         [
@@ -58,26 +54,17 @@ def receipt_bodies(
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """A receipt that was read.
+    """A receipt that was read; fields as in the module's head."""
 
-    Attributes:
-        timer_id: the timer's id; bytes that are no UTF-8 are escaped.
-        source: topic-partition@offset of the record that requested it.
-        target, target_partition: of the message.
-        due_ms: the requested due time.
-        delivered_ms: when it was delivered, by the clock that stamps the topic's records.
-    """
-
-    timer_id: str
+    timer_id: str  # bytes that are no UTF-8 are escaped
     source: str
     target: str
     target_partition: int
     due_ms: int
-    delivered_ms: int
+    delivered_ms: int  # by the clock that stamps the topic's records
 
     @property
     def lateness_ms(self) -> int:
-        """By how much it was late."""
         return self.delivered_ms - self.due_ms
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What an acceptable timer is: a Great Expectations suite, compiled to Arrow predicates.
+"""The rules of an acceptable timer: a Great Expectations suite, compiled to Arrow predicates.
 
 The suite (timer_suite.json) is the one definition. Great Expectations itself can run it, over a
 sample or in a test. Ingest runs the compiled form, which gives the same verdict row by row at a
@@ -46,11 +46,8 @@ _PLACEHOLDER = re.compile(r"\{(\w*)\}")
 
 
 def load_suite(name: str = "timer") -> dict[str, Any]:
-    """A suite that ships with duewheel, as `ExpectationSuite.to_json_dict` would give it.
-
-    Args:
-        name: "timer": what an acceptable timer is; or "audit": rules across rows, which only an
-            audit checks.
+    """A suite that ships with duewheel, in the form of `ExpectationSuite.to_json_dict`. "timer" has
+    the rules of an acceptable timer; "audit" has rules across rows, which only an audit checks.
     """
     text = importlib.resources.files(__package__).joinpath(f"{name}_suite.json").read_text("utf-8")
     suite: dict[str, Any] = json.loads(text)
@@ -58,7 +55,7 @@ def load_suite(name: str = "timer") -> dict[str, Any]:
 
 
 def filled_in(suite: Suite, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The expectations of a suite with values in the place of its parameters, in reasons too.
+    """The expectations of a suite with values instead of its parameters, in reasons too.
 
     Raises:
         ConfigError: a parameter has no value.
@@ -75,20 +72,15 @@ def filled_in(suite: Suite, parameters: Mapping[str, Any]) -> list[dict[str, Any
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One expectation, compiled.
-
-    Attributes:
-        code, reason: why a row that fails it is rejected; the reason may have VALUE once.
-        column: the column that it checks.
-        predicate: an Arrow array of values → a boolean array: which of them are good.
-        nulls_pass: whether a null is good.
+    """One expectation, compiled. `code` and `reason` say why a row that fails it is rejected; the
+    reason may have VALUE once.
     """
 
     code: str
     reason: str
-    column: str
-    predicate: Predicate
-    nulls_pass: bool
+    column: str  # the column that it checks
+    predicate: Predicate  # an Arrow array of values → a boolean array: which of them are good
+    nulls_pass: bool  # whether a null is good
 
     @property
     def names_value(self) -> bool:
@@ -96,7 +88,6 @@ class Rule:
         return VALUE in self.reason.encode()
 
     def failing(self, table: pa.Table) -> Bool:
-        """The rows that fail."""
         column: Any = table.column(self.column).combine_chunks()
         if pa.types.is_dictionary(column.type):
             verdicts = np.asarray(self.predicate(column.dictionary), np.bool_)
@@ -110,25 +101,16 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """A compiled suite.
+    """A compiled suite."""
 
-    Attributes:
-        rules: in the suite's order.
-        parameters: the values of the suite's parameters.
-        suite: their source, as plain JSON: they can be compiled from it again.
-        digest: a short hash of the suite's decisions, parameters apart.
-    """
-
-    rules: tuple[Rule, ...]
-    parameters: Mapping[str, Any]
-    suite: Suite
-    digest: str
+    rules: tuple[Rule, ...]  # in the suite's order
+    parameters: Mapping[str, Any]  # the values of the suite's parameters
+    suite: Suite  # their source, as plain JSON: they can be compiled from it again
+    digest: str  # a short hash of the suite's decisions, parameters apart
 
     def first_failure(self, columns: pa.Table) -> Int32:
-        """For each row the index of the first rule that it fails, or ACCEPTED.
-
-        Args:
-            columns: see `duewheel.schemas.request.request_columns.RULE_COLUMNS`.
+        """For each row the index of the first rule that it fails, or ACCEPTED. Columns:
+        RULE_COLUMNS.
         """
         failure = np.full(columns.num_rows, ACCEPTED, np.int32)
         for i, rule in enumerate(self.rules):
@@ -141,11 +123,7 @@ class Rules:
 
 
 def compile_suite(suite: Suite, parameters: Mapping[str, Any]) -> Rules:
-    """Compile a suite.
-
-    Args:
-        suite: as `ExpectationSuite.to_json_dict` gives it.
-        parameters: what {"$PARAMETER": name} in the suite stands for.
+    """Compiles a suite; `parameters` has the value for each {"$PARAMETER": name}.
 
     Raises:
         ConfigError: a rule cannot be compiled with the same meaning; names the rule.

@@ -56,20 +56,13 @@ _OF_CANCELS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CancelRequests:
-    """The cancels of a batch, and the ids of its rows.
+    """The cancels of a batch, and the ids of its rows."""
 
-    Attributes:
-        verdict: row → index in VERDICTS, or NOTHING.
-        pure: the row is a cancel and no timer.
-        ids: of the rows without the default id: a timer's own, or the one that a pure cancel
-            cancels.
-        named_offset: as in TimerBatch.
-    """
-
-    verdict: Int8
-    pure: Bool
+    verdict: Int8  # index in VERDICTS, or NOTHING
+    pure: Bool  # the row is a cancel and no timer
+    # Of rows without the default id: a timer's own, or the id that a pure cancel cancels
     ids: Field
-    named_offset: Int64
+    named_offset: Int64  # as in TimerBatch
 
     def accepted(self, rejected: Bool) -> tuple[Bool, Bool]:
         """`timer` and `cancels` of TimerBatch."""
@@ -90,13 +83,8 @@ class CancelRequests:
 def read_cancels(
     fields: Mapping[Request, Field], cancelling_keys: Field, keys_as_ids: Field, count: int
 ) -> CancelRequests:
-    """The ids and cancels of `count` rows.
-
-    Args:
-        fields: the requests.
-        cancelling_keys: rows that are cancels without TIMER_DEL_UNIQKEY: the ids.
-        keys_as_ids: rows without UNIQ_KEY whose key is their id.
-        count: of rows.
+    """The ids and cancels of `count` rows. `cancelling_keys` has the rows that are cancels without
+    TIMER_DEL_UNIQKEY, and their ids; `keys_as_ids` the rows without UNIQ_KEY whose key is their id.
     """
     verdict = np.full(count, NOTHING, np.int8)
     pure = np.zeros(count, np.bool_)
@@ -127,12 +115,8 @@ def read_cancels(
 
 
 def _name_one(field: Field, verdict: Int8, named_offset: Int64) -> None:
-    """Note the one timer that each row with TIMER_CANCEL_OFFSET cancels.
-
-    Args:
-        field: TIMER_CANCEL_OFFSET; a malformed offset matches no timer, so it cancels no others.
-        verdict: of all rows.
-        named_offset: of all rows; changed.
+    """Sets in `named_offset` the one timer that each row with TIMER_CANCEL_OFFSET (`field`)
+    cancels. A malformed offset matches no timer: otherwise the row would cancel all of its id.
     """
     number, good = parse_numbers(field.values)
     named = np.where(good & (number >= 0), number, SATURATED)

@@ -3,7 +3,7 @@
 The record's key is the timer's id. The message's key is the value of the target-key header, or null
 without that header. A record with neither that header nor the service's due time is a native one:
 its message keeps its key and gets no headers. Two of the services add headers that name the source,
-behind the message's own:
+after the message's own:
 
     etf1     scheduler-timestamp (the record's, epoch seconds), scheduler-key, scheduler-topic
     karafka  schedule_source_topic, schedule_source_partition, schedule_source_offset and, if the
@@ -45,17 +45,11 @@ _ETF1, _KARAFKA = MODES.index("etf1"), MODES.index("karafka")
 
 
 def delivered_keys(key: Column, rows: Bool, fields: Mapping[Request, Field]) -> Column:
-    """The keys of the messages.
-
-    Args:
-        key: of the records.
-        rows: those of a drop-in mode.
-        fields: the requests.
-    """
+    """The keys of the messages. `rows` are those of a drop-in mode."""
     if not rows.any():
         return key
     target_key = fields.get(Request.TARGET_KEY, Field.none())
-    index = np.full(len(key), len(target_key.rows))  # of the null behind the requested keys
+    index = np.full(len(key), len(target_key.rows))  # of the null after the requested keys
     index[target_key.rows] = np.arange(len(target_key.rows))
     return choose(rows, take(concat([target_key.values, binary([None])]), index), key)
 
@@ -71,12 +65,8 @@ def placing_hashes(key: Column, rows: Bool, fields: Mapping[Request, Field]) -> 
 
 
 def traces(records: KafkaRecords, mode: Int8, rows: Bool) -> tuple[Column, Int32]:
-    """The headers that name the source of messages, encoded, and their number in each row.
-
-    Args:
-        records: the batch.
-        mode: row → index in MODES.
-        rows: those of a drop-in mode.
+    """The headers that name the source of messages, encoded, and their number in each row. `rows`
+    are those of a drop-in mode.
     """
     all_rows, count = Field.none(), np.zeros(len(mode), np.int32)
     for one, encoded in ((_ETF1, _etf1), (_KARAFKA, _karafka)):

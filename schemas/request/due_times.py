@@ -1,5 +1,5 @@
-"""When a row is due: a function of its record, its Kafka timestamp and the settings, never of the
-clock. A record that is read again therefore gets the same due time.
+"""The due time of a row: a function of its record, its Kafka timestamp and the settings, never of
+the clock. A record that is read again therefore gets the same due time.
 
 The first request in the order of precedence wins, and only the winner must be well-formed:
 
@@ -61,21 +61,13 @@ _Read = Callable[[Column, Int64], tuple[Int64, Bool]]
 
 @dataclass(frozen=True, slots=True)
 class DueTimes:
-    """When each row is due.
+    """When each row is due."""
 
-    Attributes:
-        due_ms: epoch ms, 0 where not valid; without the window.
-        valid: which rows have a due time.
-        bad: index in the order of precedence of the winning header if malformed, else NO_NAME.
-        window_ms: 0 if there is none, or MALFORMED_WINDOW.
-        level: the delay level that counts, NO_LEVEL where another header does.
-    """
-
-    due_ms: Int64
-    valid: Bool
-    bad: Int8
-    window_ms: Int64
-    level: Int32
+    due_ms: Int64  # epoch ms, 0 where not valid; without the window
+    valid: Bool  # which rows have a due time
+    bad: Int8  # index in PRECEDENCE of the winning header if malformed, else NO_NAME
+    window_ms: Int64  # 0 if there is none, or MALFORMED_WINDOW
+    level: Int32  # the delay level that counts, NO_LEVEL where another header does
 
     @classmethod
     def at(cls, due_ms: Int64) -> DueTimes:
@@ -91,11 +83,8 @@ class DueTimes:
         return self.due_ms + np.maximum(self.window_ms, 0)
 
     def spread(self, key_hash: Int64, rows: Int64) -> Int64:
-        """The due times, moved inside their windows.
-
-        Args:
-            key_hash: of each of `rows`, not negative.
-            rows: those that have a window.
+        """The due times, those of `rows` moved inside their windows by `key_hash`, which is not
+        negative.
         """
         due_ms = self.due_ms.copy()
         due_ms[rows] += key_hash % (self.window_ms[rows] + 1)
@@ -108,13 +97,8 @@ def due_times(
     levels_ms: Sequence[int],
     delay_ms: Int64 | None = None,
 ) -> DueTimes:
-    """Read the requested due times.
-
-    Args:
-        fields: the requests.
-        timestamp_ms: the records' timestamps.
-        levels_ms: delay of level 1, 2, …
-        delay_ms: of rows without a requested time, or NO_DELAY; None if no row has one.
+    """Reads the requested due times. `levels_ms` are the delays of level 1, 2, …; `delay_ms` those
+    of rows without a requested time, or NO_DELAY; None if no row has one.
     """
     base_ms = np.clip(timestamp_ms, -SATURATED, SATURATED)
     count = len(base_ms)

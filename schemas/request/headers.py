@@ -1,8 +1,8 @@
 r"""The headers of a batch of records as columns, and their meanings (names: header_names.py).
 
 A name that is no UTF-8 ends other clients, whose header names are text. Such a name is only read:
-all that is stored has \xHH in the place of each of its bytes beyond ASCII, and no rule but
-bad_header_name sees it.
+the stored name has \xHH for each of its bytes beyond ASCII, and no rule but bad_header_name sees
+it.
 
 The meaning of a name depends on the mode of its topic. In a copy it has the native meaning, except
 for a partition key. Of headers with the same meaning the last one in a record counts. A null value
@@ -45,17 +45,11 @@ _pc: Any = pyarrow.compute
 
 @dataclass(frozen=True, slots=True)
 class Headers:
-    """The headers of a batch of records, flat.
+    """The headers of a batch of records, flat."""
 
-    Attributes:
-        raw: names, values and the rows that they belong to.
-        request: the meaning of each header, a Request or USERS.
-        bad: which headers have a name that was no UTF-8; None: no header has.
-    """
-
-    raw: RawHeaders
-    request: Int8
-    bad: Bool | None = None
+    raw: RawHeaders  # names, values and rows
+    request: Int8  # the meaning of each header, a Request or USERS
+    bad: Bool | None = None  # which headers have a name that was no UTF-8; None: no header has
 
     @property
     def firsts(self) -> Int64:
@@ -85,16 +79,10 @@ class Headers:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One request, in the rows that make it.
+    """One request, in the rows that make it."""
 
-    Attributes:
-        rows: those rows, rising.
-        values: large_binary: the header's value in those rows; empty for null, but in TARGET_KEY a
-            null stays: it is a key.
-    """
-
-    rows: Int64
-    values: Column
+    rows: Int64  # rising
+    values: Column  # empty for null; but in TARGET_KEY a null stays: it is a key
 
     def where(self, keep: Bool) -> Field:
         """Some of those rows; the whole field if all are kept."""
@@ -169,12 +157,9 @@ _OF_COPIES = np.isin(_MEANING[0], [int(request) for request in COPY_ONLY])
 
 
 def read_headers(raw: RawHeaders, mode: Int8 | None = None, own: Bool | None = None) -> Headers:
-    """The meanings of headers.
-
-    Args:
-        raw: the headers.
-        mode: row → index in MODES; None if all are native.
-        own: rows that duewheel has written: headers of copies have a meaning there; None: all.
+    """The meanings of headers. `mode` is an index in MODES for each row; None if all are native. In
+    rows that are not `own` (None: all are) duewheel's headers have no meaning: a producer wrote
+    them.
     """
     names = raw.names.column()
     bad = _no_utf8(names)
@@ -211,7 +196,7 @@ def _no_utf8(names: Column) -> Bool | None:
 
 
 def _escaped(raw: RawHeaders, rows: Int64) -> RawHeaders:
-    """The headers with other names in the given ones, as they are stored."""
+    """The headers with the stored form of these names."""
     names = raw.names.take(rows).column()
     bounds = offsets(names)
     octets = data(names)[bounds[0] : bounds[-1]]
@@ -239,11 +224,8 @@ def badly_named(headers: Headers) -> Bool:
 
 
 def forged_rows(headers: Headers, own: Bool | None) -> Bool:
-    """The rows with a header that only copies have, but that duewheel has not written.
-
-    Args:
-        headers: those of a batch, as `read_headers` gives them.
-        own: as there.
+    """The rows with a header that only copies have, but that duewheel has not written. `own` as in
+    `read_headers`.
     """
     count = len(headers.firsts) - 1
     if own is None or not (headers.request == Request.IGNORED).any():
@@ -254,12 +236,7 @@ def forged_rows(headers: Headers, own: Bool | None) -> Bool:
 
 
 def header_groups(headers: Headers, keep: Bool) -> tuple[Column, Int32]:
-    """Each row's headers as they stand in records, and their number.
-
-    Args:
-        headers: those of a batch of rows.
-        keep: which of them to write.
-    """
+    """Each row's headers that `keep` selects, encoded as in records, and their number."""
     firsts = bounds_of(keep)[headers.firsts]
     both = headers.raw.both
     encoded = (both if keep.all() else both.take(keep)).column()

@@ -67,27 +67,21 @@ _pa: Any = pa
 _pc: Any = pyarrow.compute
 
 
-WAITED = "waited"  # instead of the own code of a waiting dead letter, which was counted before
+# The code of a dead letter that has waited: its own code was counted before.
+WAITED = "waited"
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """The settings that apply to messages.
+    """The settings that apply to messages."""
 
-    Attributes:
-        levels_ms: delay of DELAY level 1, 2, …
-        topics: timer topic → its settings, where they differ from the default.
-        dead_letter_topic: where rejected rows go.
-        rules: what an acceptable timer is.
-        default: the settings of the other topics.
-        copy_keys: of the MACs of copies (wire/copy_mac.py); None: all copies count as duewheel's.
-    """
-
-    levels_ms: tuple[int, ...]
+    levels_ms: tuple[int, ...]  # delay of DELAY level 1, 2, …
+    # Settings of timer topics, where they differ from the default
     topics: Mapping[str, TopicContract]
     dead_letter_topic: str
     rules: Rules
-    default: TopicContract = DEFAULT
+    default: TopicContract = DEFAULT  # the settings of the other topics
+    # Of the MACs of copies (wire/copy_mac.py); None: all copies count as duewheel's
     copy_keys: tuple[bytes, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -98,11 +92,10 @@ class Contract:
         self._check_targets()
 
     def topic(self, name: str) -> TopicContract:
-        """The settings of a timer topic."""
         return self.topics.get(name, self.default)
 
     def _check_targets(self) -> None:
-        """Refuse a configured target that no message could request."""
+        """Refuses a configured target that no message could request."""
         given = {n: each.target for n, each in self.topics.items() if each.target is not None}
         refused = self.refused_targets(None, given.values())
         for topic, target in given.items():
@@ -111,11 +104,8 @@ class Contract:
                 raise ConfigError(f"{topic!r} cannot be mapped to {target!r}: {reason}")
 
     def refused_targets(self, timer_topic: str | None, names: Iterable[str]) -> dict[str, Rule]:
-        """The names that no message may request, and the rule that rejects each.
-
-        Args:
-            timer_topic: that of the messages; None: regardless of what a timer topic is open for.
-            names: of the targets.
+        """The names that no message of a timer topic may request, and the rule that rejects each.
+        Without a timer topic the lists of open targets do not count.
         """
         targets = list(dict.fromkeys(names))
         settings = RowSettings(
@@ -131,9 +121,8 @@ class Contract:
         }
 
     def slot_values(self) -> dict[str, Any]:
-        """The settings that decide a row's due time and whether it is accepted, for JSON.
-
-        They include the rules in full: another version may ship others.
+        """The settings that decide a row's due time and whether it is accepted, for JSON. They
+        include the rules in full: another version may ship others.
         """
         return {
             "levels_ms": list(self.levels_ms),
@@ -148,12 +137,8 @@ class Contract:
     def from_slot_values(
         cls, values: Mapping[str, Any], dead_letter_topic: str, copy_keys: Sequence[str] = ()
     ) -> Contract:
-        """The contract that gave these values, with today's dead-letter topic.
-
-        Args:
-            values: as `slot_values` returned them.
-            dead_letter_topic: where rejected rows go.
-            copy_keys: hexadecimal; none: all copies count as duewheel's.
+        """The contract that had these `slot_values`, with the present dead-letter topic.
+        `copy_keys` are hexadecimal; none: all copies count as duewheel's.
 
         Raises:
             ConfigError: they cannot be read.
@@ -341,7 +326,7 @@ def _headers(
     rejected = failure != ACCEPTED
     if letters.any():
         keep |= letters[headers.rows()]
-        keep[headers.firsts[1:][letters] - 1] = False  # the MAC, if there is one
+        keep[headers.firsts[1:][letters] - 1] = False  # the MAC, if it has one
         ends = ends_without_mac(headers)[letters]
         for i in range(1, len(LETTER_END) + 1):
             keep[ends - i] = False

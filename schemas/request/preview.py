@@ -1,4 +1,4 @@
-"""Tells before a request is written what ingest will make of it, by the same rules."""
+"""Previews before a request is written how ingest will read it, by the same rules."""
 
 from __future__ import annotations
 
@@ -15,12 +15,7 @@ from duewheel.schemas.wire.single_record import Header, encode
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why ingest would make a dead letter of a request.
-
-    Attributes:
-        code: its TIMER_ERROR_CODE.
-        reason: its TIMER_ERROR.
-    """
+    """Why ingest would make a dead letter of a request: its TIMER_ERROR_CODE and TIMER_ERROR."""
 
     code: str
     reason: str
@@ -28,17 +23,11 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What ingest will make of a record.
+    """How ingest will read a record."""
 
-    Attributes:
-        rejection: why it becomes a dead letter; None: it is accepted.
-        due_ms: of a timer; None of a cancel, and of a record that is rejected.
-        target: the topic of a timer; None as before.
-    """
-
-    rejection: Rejection | None
-    due_ms: int | None
-    target: str | None
+    rejection: Rejection | None  # why it becomes a dead letter; None: it is accepted
+    due_ms: int | None  # None for a cancel, and for a rejected record
+    target: str | None  # likewise
 
 
 def rejection_of(
@@ -49,13 +38,8 @@ def rejection_of(
     headers: Sequence[Header],
     now_ms: int,
 ) -> Rejection | None:
-    """Parses one record as ingest will; None if it is accepted.
-
-    Args:
-        contract: of the shard.
-        timer_topic: in which it will be written.
-        key, value, headers: the record.
-        now_ms: stands for its timestamp.
+    """Parses one record of a timer topic as ingest will; None if it is accepted. `now_ms` stands
+    for its timestamp.
     """
     (preview,) = previews_of(contract, timer_topic, [(key, value, headers)], now_ms)
     return preview.rejection
@@ -67,13 +51,8 @@ def previews_of(
     records: Sequence[tuple[bytes | None, bytes | None, Sequence[Header]]],
     now_ms: int,
 ) -> list[Preview]:
-    """Parses records as ingest will.
-
-    Args:
-        contract: of the shard.
-        timer_topic: in which they will be written.
-        records: key, value and headers of each.
-        now_ms: stands for their timestamp.
+    """Parses records (key, value, headers) of a timer topic as ingest will. `now_ms` stands for
+    their timestamp.
     """
     octets = b"".join(encode(place, *record) for place, record in enumerate(records))
     body = BatchBody(

@@ -46,7 +46,7 @@ RULE_COLUMNS = pa.schema(
         pa.field("due_ms", pa.int64()),  # epoch ms; null: not given, or malformed
         pa.field("delay_ms", pa.int64()),  # until the window's end; null: not requested, or a copy
         pa.field("long_ms", pa.int64()),  # the same; null: no longer than the timer topic allows
-        # Since the window's end; null: not past, a copy, or a topic that accepts what is past due.
+        # Since the window's end; null: not past, a copy, or a topic that accepts timers past due.
         pa.field("past_ms", pa.int64()),
         pa.field("window_ms", pa.int64()),  # null: not given; -1: malformed, or in a copy
         pa.field("bad_header", _NAME),  # the header that gives the due time, if malformed
@@ -73,31 +73,18 @@ COUNT_MAX = 65_535  # of rolls and retries: two bytes on disk; the counts stop t
 
 @dataclass(frozen=True, slots=True)
 class RequestColumns:
-    """The requests of a batch's rows.
+    """The requests of a batch's rows."""
 
-    Attributes:
-        fields: the requests; of pure cancels only those that have a meaning.
-        cancels: the cancels and ids.
-        due: the due times.
-        timestamp_ms: of the records.
-        offset: of the records.
-        target: of each row: a column of names; null: none.
-        closed: rows of topics that are not open for their target.
-        badly_named: rows with a header whose name is no UTF-8.
-        rejects_past_due: rows of topics that reject timers past due.
-        max_delay_ms: the longest delay of each row's topic; None: no topic has one.
-    """
-
-    fields: Mapping[Request, Field]
+    fields: Mapping[Request, Field]  # in pure cancels only those that have a meaning
     cancels: CancelRequests
     due: DueTimes
     timestamp_ms: Int64
     offset: Int64
-    target: pa.DictionaryArray[Any, Any]
-    closed: Bool
-    badly_named: Bool
-    rejects_past_due: Bool
-    max_delay_ms: Int64 | None
+    target: pa.DictionaryArray[Any, Any]  # names; null: none
+    closed: Bool  # rows of topics that are not open for their target
+    badly_named: Bool  # rows with a header whose name is no UTF-8
+    rejects_past_due: Bool  # rows of topics that reject timers past due
+    max_delay_ms: Int64 | None  # the longest delay of each row's topic; None: no topic has one
 
     @classmethod
     def of_targets(cls, settings: RowSettings, targets: Sequence[str]) -> RequestColumns:
@@ -112,7 +99,6 @@ class RequestColumns:
 
     @property
     def copy(self) -> Bool:
-        """Rows with the header of a copy."""
         return rows_of(self.fields, [Request.ORIGIN], len(self.offset))
 
 
@@ -186,12 +172,8 @@ def _dictionary(index: Int8 | Int32, values: Any) -> pa.DictionaryArray[Any, Any
 def target_column(
     field: Field | None, default_target: Int32, named: Sequence[str]
 ) -> pa.DictionaryArray[Any, Any]:
-    """REAL_TOPIC, or the default target. A dictionary, so that rules check each name once.
-
-    Args:
-        field: REAL_TOPIC, in the rows that have it.
-        default_target: row → index in `named` of the target of the other rows, or -1 for none.
-        named: the targets that the settings name.
+    """REAL_TOPIC (`field`), or the default target: an index in `named`, or -1 for none. A
+    dictionary, so that rules check each name once.
     """
     values = _pa.array(list(named), pa.large_string())
     index = default_target.copy()
@@ -240,7 +222,7 @@ def _retries(fields: Mapping[Request, Field], count: int) -> pa.Int64Array:
 
 
 def ends_without_mac(headers: Headers) -> Int64:
-    """Where the headers of each row end, its MAC left out."""
+    """The end of each row's headers, its MAC left out."""
     ends = headers.firsts[1:].copy()
     some = np.flatnonzero(np.diff(headers.firsts))
     ends[some] -= headers.request[ends[some] - 1] == Request.COPY_MAC
@@ -261,24 +243,15 @@ def waiting_letters(headers: Headers) -> Bool:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """The copy headers of rows.
+    """The copy headers of rows."""
 
-    Attributes:
-        origin_offset: offset of each timer's first copy; the row's own if the row is the first, or
-            if the first is lost.
-        roll_times: how often it was rolled.
-        not_before_ms: see TimerBatch.
-        retries: how often it was parked.
-        level: that of the first copy's request; NO_LEVEL where the row is no copy.
-        chase_slot, chase_flags: see TimerBatch.
-    """
-
+    # Of the timer's first copy; the row's own if the row is the first, or the first is lost
     origin_offset: Int64
-    roll_times: Int32
-    not_before_ms: Int64
-    retries: Int32
-    level: Int32
-    chase_slot: Int64
+    roll_times: Int32  # how often it was rolled
+    not_before_ms: Int64  # see TimerBatch
+    retries: Int32  # how often it was parked
+    level: Int32  # that of the first copy's request; NO_LEVEL where the row is no copy
+    chase_slot: Int64  # see TimerBatch
     chase_flags: Int32
 
     def where(self, rows: Bool, others: Copies) -> Copies:
@@ -296,12 +269,8 @@ class Copies:
 
 
 def copies(fields: Mapping[Request, Field], offset: Int64, accepted: Bool) -> Copies:
-    """The copy headers of every row.
-
-    Args:
-        fields: the requests.
-        offset: the records' own.
-        accepted: rows whose ORIGIN, NOT_BEFORE and RETRIES, if present, passed the rules.
+    """The copy headers of every row. `accepted` rows have passed the rules for ORIGIN, NOT_BEFORE
+    and RETRIES.
     """
     count = len(offset)
     result = Copies(

@@ -35,13 +35,9 @@ _UNLIMITED = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class RowSettings:
-    """The settings of some partitions' topics, for the rows of a batch.
+    """The settings of some partitions' topics, for the rows of a batch."""
 
-    Attributes:
-        contracts: of each partition: that of its topic.
-        partition: row → index in `contracts`.
-    """
-
+    # The settings of each partition's topic, indexed by `partition`
     contracts: Sequence[TopicContract]
     partition: Int32
 
@@ -61,18 +57,14 @@ class RowSettings:
         return self._of_rows([place.get(target, -1) for target in given], np.int32), named
 
     def closed_targets(self, target: pa.DictionaryArray[Any, Any]) -> Bool:
-        """Rows whose topic is not open for their target.
-
-        Args:
-            target: of each row; null where a row has none, which is a defect of its own.
-        """
+        """Rows whose topic is not open for their target. A null target is a defect of its own."""
         opened = [each.listed_targets for each in self.contracts]
         lists = {regex: place for place, regex in enumerate(dict.fromkeys(opened))}
         if lists.keys() <= {None}:
             return np.zeros(len(self.partition), np.bool_)
         names = target.dictionary
-        # One verdict for each list and name: a batch has few of both. The last is that of no name.
-        # The own targets are no part of the lists: of 1,000 mapped topics each would have its own.
+        # One verdict for each list and name: a batch has few of both. The last one is for no name.
+        # A topic's own target is no part of its list: 1,000 mapped topics would have 1,000 lists.
         is_open = np.ones((len(lists), len(names) + 1), np.bool_)
         for regex, place in lists.items():
             if regex is not None:
@@ -86,10 +78,8 @@ class RowSettings:
         return verdicts
 
     def delay_ms(self, excepted: Bool) -> Int64 | None:
-        """The delay of rows without a requested time, or NO_DELAY; None if no topic has one.
-
-        Args:
-            excepted: copies and pure cancels.
+        """The delay of rows without a requested time, or NO_DELAY; None if no topic has one. Copies
+        and pure cancels are `excepted`.
         """
         given = [each.delay_ms for each in self.contracts]
         if all(delay is None for delay in given):

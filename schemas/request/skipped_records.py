@@ -1,8 +1,8 @@
 """Records that the operator has skipped: dead letters that the parser does not see.
 
 Their headers are neither parsed nor kept: the bytes that stop ingest may be there. Key and value
-stay, and the dead letter names the record's offset. Of a compressed or damaged batch that begins
-with such a record, nothing is read at all (wire/batch_reader.py).
+stay, and the dead letter names the record's offset. A compressed or damaged batch that begins with
+such a record is not read at all (wire/batch_reader.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.unread_batches import SKIPPED_CODE
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 
-# Every row fails it, whatever its columns hold.
+# Every row fails it.
 SKIPPED = Rule(
     SKIPPED_CODE,
     "the operator has skipped this record: duewheel reconfigure --skip",
@@ -34,13 +34,8 @@ def parse_but_skipped(
     skipped: Mapping[TopicPartition, Sequence[int]],
     dead_letter_topic: str,
 ) -> TimerBatch:
-    """The rows of `parser`, with dead letters in the place of the skipped records.
-
-    Args:
-        records: in offset order within a partition.
-        parser: of the others.
-        skipped: offsets, by partition.
-        dead_letter_topic: where the skipped ones go.
+    """The rows of `parser`, with dead letters for the skipped records. `records` are in offset
+    order within a partition; `skipped` has offsets.
     """
     rows = _rows(records, skipped)
     if not len(rows):

@@ -4,7 +4,7 @@
                 delay service: "etf1", "karafka", "eifinger"
     id          where a timer's id is: "header" (UNIQ_KEY), or "key": without that header the
                 record's key is the id, and a timer replaces the earlier ones of the same id
-    null_value  what a record with a key and without a value is: a "message", or "cancel": it
+    null_value  the meaning of a record with a key and without a value: "message", or "cancel": it
                 cancels the timers whose id is its key
     target      the target of messages that name none
     targets     patterns of the targets that messages may name beside it; none: all of them are
@@ -94,11 +94,7 @@ class TopicContract:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> TopicContract:
-        """The inverse of `to_json`.
-
-        Raises:
-            ConfigError, TypeError: the values are not of that form.
-        """
+        """The inverse of `to_json`; raises ConfigError or TypeError for values of another form."""
         if "targets" in values:
             values = {**values, "targets": tuple(values["targets"])}
         return cls(**values)

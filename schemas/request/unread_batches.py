@@ -1,7 +1,7 @@
 """The dead letters of record batches that are not read: one for each batch, at its first offset.
 
-It has neither key nor value, which nobody could read. Its reason names the batch's offsets, so that
-they can be looked at where they are.
+It has neither key nor value, because the batch cannot be read. Its reason names the batch's
+offsets, so that an operator can examine them in the topic.
 """
 
 from __future__ import annotations
@@ -38,12 +38,7 @@ def codes_of(unread: Unread) -> Int32:
 
 
 def error_headers(unread: Unread, offset: Int64) -> Column:
-    """The two headers of each dead letter, encoded.
-
-    Args:
-        unread: the batches.
-        offset: the first of each.
-    """
+    """The two headers of each dead letter, encoded. `offset` is the first of each batch."""
     texts = binary(_REASONS.get(defect, "").encode() for defect in Defect)
     reason = join(
         *(constant(b"the record batch of offsets "), decimals(offset)),

@@ -32,7 +32,7 @@ _BASE_AND_LENGTH = struct.Struct(">qi")
 _LENGTH_MIN = HEADER_BYTES - LENGTH_END  # of a batch without records
 # Bits of a batch's attributes.
 _CODEC, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 7, 1 << 3, 1 << 4, 1 << 5
-# The key of a transaction marker, the one record of a control batch, behind five fields of one byte
+# The key of a transaction marker, the one record of a control batch, after five fields of one byte
 # each: version and type, two bytes each. A commit has type 1.
 _MARKER_KEY, _ABORT = slice(5, 9), b"\0\0\0\0"
 # Of one batch. Without the bound a small compressed batch of empty records would take all memory.
@@ -54,11 +54,7 @@ class CorruptBatch(Exception):
 
 
 class Undecodable(Exception):
-    """The records of a batch cannot be decompressed.
-
-    Attributes:
-        defect: why.
-    """
+    """The records of a batch cannot be decompressed; `defect` says why."""
 
     def __init__(self, defect: Defect) -> None:
         super().__init__(defect.name)
@@ -67,35 +63,25 @@ class Undecodable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BatchBody:
-    """The records of one batch, not compressed.
+    """The records of one batch, not compressed."""
 
-    Attributes:
-        octets: a buffer with their bytes, and perhaps others.
-        first, end: their range of bytes in the buffer.
-        count: of records.
-        base_offset, base_ms: what the deltas of records count from.
-        last_offset: of the batch.
-        crc: its checksum.
-        append_ms: timestamp of all its records, if the broker stamps them (LogAppendTime); else -1.
-        partition: as the caller of `committed_batches` numbers it.
-        defect: of a batch without content: it has one empty record in the place of its own.
-    """
-
-    octets: memoryview
-    first: int
+    octets: memoryview  # a buffer with their bytes, and perhaps others
+    first: int  # the first of their bytes in the buffer; `end` is after the last one
     end: int
     count: int
-    base_offset: int
-    base_ms: int
+    base_offset: int  # the deltas of records count from it
+    base_ms: int  # likewise
+    # Timestamp of all its records, if the broker stamps them (LogAppendTime); else -1
     append_ms: int
-    partition: int
+    partition: int  # as the caller of `committed_batches` numbers it
     last_offset: int
     crc: int = 0
+    # Of a batch without content: it has one empty record instead of its own
     defect: Defect = Defect.NONE
 
     @property
     def id(self) -> BatchId:
-        """Tells the batch from others of its partition."""
+        """Distinguishes the batch from others of its partition."""
         return self.base_offset, self.crc
 
     def without_content(self, defect: Defect) -> BatchBody:
@@ -117,11 +103,10 @@ def committed_batches(
     """The batches in a broker's answer for one partition, without aborted and control batches.
 
     Args:
-        octets: the batches.
         aborted: the answer's list of aborted transactions: producer id, first offset.
-        decompress: gives the records of a compressed batch; may raise Undecodable.
-        partition: a number of the caller's, passed on in each `BatchBody`.
-        until: an offset; the first batch that begins there or behind it ends the reading.
+        decompress: returns the records of a compressed batch; may raise Undecodable.
+        partition: passed on in each `BatchBody`.
+        until: an offset; the first batch that begins there or later ends the reading.
         skipped: first offsets of batches that are not read if they are compressed or damaged.
         plain_of: the decompressed records of some batches.
 
@@ -167,7 +152,7 @@ class _Transactions:
     """The aborted transactions of one answer. It sees all batches of the answer, in their order."""
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
-        # First offset and producer id of those that lie ahead.
+        # First offset and producer id of those that follow.
         self._pending = sorted((first, producer_id) for producer_id, first in aborted)
         # Producers between the first batch of an aborted transaction and its marker. Without the
         # marker, a producer's next transaction would be dropped with the aborted one.
@@ -176,7 +161,7 @@ class _Transactions:
     def drop_next(
         self, attributes: int, producer_id: int, last_offset: int, records: memoryview
     ) -> bool:
-        """Take note of the next batch; returns whether it is dropped: aborted, or a marker."""
+        """Notes the next batch; returns whether it is dropped: aborted, or a marker."""
         if not attributes & (_TRANSACTIONAL | _CONTROL):
             return False
         while self._pending and self._pending[0][0] <= last_offset:
@@ -201,8 +186,8 @@ def _plain(
 
 
 def _require_header(octets: memoryview, at: int) -> None:
-    """Refuses a batch that has no header as it should be, so that the next one cannot be found. The
-    formats before Kafka 0.11 have their number at the same place, in shorter headers.
+    """Refuses a batch with a wrong header: the next batch could not be found. The formats before
+    Kafka 0.11 have their number at the same place, in shorter headers.
     """
     base, length = _BASE_AND_LENGTH.unpack_from(octets, at)
     if octets[at + _FORMAT] != MAGIC:

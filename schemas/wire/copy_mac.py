@@ -45,18 +45,14 @@ HEADER_BYTES_MAX = 2 + len(_NAME) + _MAC_BYTES + 2
 
 def _mac(key: bytes, place: TopicPartition, key_value: bytes, headers: bytes) -> bytes:
     topic, number = place
-    # No name has a zero byte, and key, value and headers stand behind their lengths.
+    # Unambiguous: no name has a zero byte, and key, value and headers come after their lengths.
     text = b"".join((f"{topic}-{number}".encode(), b"\0", key_value, headers))
     return hashlib.blake2b(text, digest_size=_MAC_BYTES, key=key).digest()
 
 
 def signed(deliveries: Deliveries, key: bytes, only: Bool | None = None) -> Deliveries:
-    """The deliveries, with a MAC behind the headers of each copy; a loop over the copies.
-
-    Args:
-        deliveries: the rows.
-        key: of the shard; empty: there is none, and no MAC.
-        only: rows to sign, if they are copies; None: all.
+    """The deliveries, with a MAC after the headers of each copy (of `only` these rows); a loop over
+    the copies. Without a key there is no MAC.
     """
     copies = deliveries.is_copy if only is None else deliveries.is_copy & only
     rows = np.flatnonzero(copies)
@@ -87,13 +83,7 @@ def mac_header(
     value: bytes | None,
     headers: Sequence[Header],
 ) -> list[Header]:
-    """The last header of a single copy; empty: there is no key, and no MAC.
-
-    Args:
-        key: of the shard.
-        place: the timer partition of the copy.
-        record_key, value, headers: what it has.
-    """
+    """The last header of a single copy for the timer partition `place`; empty without a key."""
     if not key:
         return []
     encoded = b"".join(single_record.header(*each) for each in headers)
@@ -102,12 +92,7 @@ def mac_header(
 
 
 def own_copies(records: KafkaRecords, keys: Sequence[bytes]) -> Bool:
-    """The records that are copies of duewheel's: they end with a valid MAC.
-
-    Args:
-        records: of timer topics.
-        keys: of the shard.
-    """
+    """The records that are copies of duewheel's: they end with a valid MAC by one of the keys."""
     rows = _with_mac(records.headers)
     own = np.zeros(len(records), np.bool_)
     if len(rows):
@@ -133,7 +118,7 @@ def _with_mac(headers: RawHeaders) -> Int64:
 def _signed_parts(
     records: KafkaRecords, rows: Int64
 ) -> Iterator[tuple[bytes, tuple[TopicPartition, bytes, bytes]]]:
-    """For each row its MAC, and what that should be of."""
+    """For each row its MAC, and the parts that it must sign."""
     headers, first = records.headers, records.headers.firsts[rows]
     last = headers.firsts[rows + 1] - 1
     others = last - first

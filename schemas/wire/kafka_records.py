@@ -17,17 +17,11 @@ from duewheel.schemas.wire.spans import RawHeaders, Spans
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """The record batches that are not read: each is one row, at its first offset, without content.
+    """The record batches that are not read: each is a row without content, at its first offset."""
 
-    Attributes:
-        row: rising.
-        last_offset: of each batch.
-        defect: a Defect.
-    """
-
-    row: Int64
-    last_offset: Int64
-    defect: Int64
+    row: Int64  # rising
+    last_offset: Int64  # of each batch
+    defect: Int64  # a Defect
 
     def take(self, rows: Int64) -> Unread | None:
         """Those among the given rows of the records; None: no row stands for a batch."""
@@ -39,33 +33,22 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class KafkaRecords:
-    """Records, one row for each.
+    """Records, one row for each."""
 
-    Attributes:
-        partitions: that `partition` indexes.
-        partition: row → index in `partitions`.
-        offset, timestamp_ms: of each record.
-        key, value: with nulls.
-        key_value: both as they stand in the record, each behind its length.
-        headers: of all records.
-        unread: the rows that stand for batches that are not read; None: there are none.
-    """
-
-    partitions: list[TopicPartition]
+    partitions: list[TopicPartition]  # indexed by `partition`
     partition: Int32
     offset: Int64
     timestamp_ms: Int64
-    key: Spans
+    key: Spans  # with nulls, like `value`
     value: Spans
-    key_value: Spans
-    headers: RawHeaders
-    unread: Unread | None = None
+    key_value: Spans  # both, encoded as in the record: each after its length
+    headers: RawHeaders  # of all records
+    unread: Unread | None = None  # the rows of batches that are not read; None: there are none
 
     def __len__(self) -> int:
         return len(self.offset)
 
     def take(self, rows: Int64) -> KafkaRecords:
-        """The given rows, in the given order."""
         return KafkaRecords(
             partitions=self.partitions,
             partition=self.partition[rows],
@@ -79,6 +62,5 @@ class KafkaRecords:
         )
 
     def without_headers(self) -> KafkaRecords:
-        """The same records with no headers."""
         none = self.headers.take(np.empty(0, np.int64))
         return replace(self, headers=replace(none, firsts=np.zeros(len(self) + 1, np.int64)))

@@ -34,19 +34,12 @@ _TRANSACTIONAL = 1 << 4
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The records of one batch.
-
-    Attributes:
-        body: their bytes.
-        count: their number.
-        codec: how they are compressed.
-        compressed_from: their size before that, 0 if they are not compressed.
-    """
+    """The records of one batch."""
 
     body: memoryview
-    count: int
+    count: int  # number of records
     codec: Codec = "none"
-    compressed_from: int = 0
+    compressed_from: int = 0  # their size before compression, 0 if they are not compressed
 
     @property
     def plain_bytes(self) -> int:
@@ -62,12 +55,7 @@ def bytes_alone(deliveries: Deliveries) -> Int64:
 def split(
     deliveries: Deliveries, ends: Sequence[int], bytes_max: Sequence[int]
 ) -> list[list[Batch]]:
-    """The batches of each topic-partition, as `split_records`.
-
-    Args:
-        deliveries: the rows, those of a topic-partition side by side.
-        ends, bytes_max: as there.
-    """
+    """The batches of each topic-partition, as `split_records`."""
     return split_records(Records.of(deliveries), ends, bytes_max)
 
 
@@ -80,8 +68,8 @@ def split_records(
     for one and for a hundred: a slot often has a row or two for each of many partitions.
 
     Args:
-        records: those of a topic-partition side by side.
-        ends: one behind the last record of each topic-partition, rising.
+        records: those of a topic-partition are neighbours.
+        ends: the end of each topic-partition's records, rising.
         bytes_max: the largest batch of each, header included. A record that is too large even alone
             gets a larger batch of its own: see `bytes_alone`.
     """
@@ -104,10 +92,9 @@ def split_records(
 
 
 def _cuts(sizes: Int64, first: Int64, end: Int64, bytes_max: Int64) -> Int64:
-    """First row of each batch, then the number of rows.
-
-    The sizes are those with each row's place in its group as offset delta. Inside a batch the
-    delta, and so the size, is never larger: rows that fit by these sizes fit.
+    """First row of each batch, then the number of rows. The sizes count each row's place in its
+    group as offset delta. Inside a batch the delta, and so the size, is never larger: rows that fit
+    by these sizes fit.
     """
     total = bounds_of(sizes)
     cuts = end.tolist()

@@ -2,7 +2,7 @@
 
 A record in a batch is
 
-    varint  length of what follows
+    varint  length of the rest
     int8    attributes: 0
     varint  timestamp delta: 0, all records of a batch have the same timestamp
     varint  offset delta: place in the batch
@@ -11,7 +11,7 @@ A record in a batch is
     varint  header count
     { varint name length, name, varint value length, value } * count
 
-with length -1 for null. The disk holds `key_value`, `headers` and the header count. Publishing adds
+with length -1 for null. The files have `key_value`, `headers` and the header count. Publishing adds
 the offset delta and further headers, because they depend on the batch.
 """
 
@@ -50,12 +50,12 @@ def framed_bytes(value: bytes) -> bytes:
 
 
 def key_values(key: Column, value: Column) -> Column:
-    """Keys and values as they stand in records; both may hold nulls."""
+    """Keys and values, encoded as in records; both may have nulls."""
     return join(*framed(key), *framed(value))
 
 
 def header_name(name: str) -> pa.LargeBinaryScalar:
-    """A header's name as it stands before its framed value."""
+    """A header's name, encoded; its framed value follows."""
     return constant(framed_bytes(name.encode()))
 
 
@@ -93,16 +93,9 @@ def copy_headers(
     origin_offset: Int64,
     level: Int32,
 ) -> tuple[Column, Int32]:
-    """The request headers of copies, encoded, and their number in each row.
-
-    Args:
-        target: name of the real topic.
-        target_partition: the requested one, or NO_PARTITION.
-        due_ms: absolute, epoch ms.
-        timer_id: empty where the id is the default one, which the origin gives.
-        roll_times: this roll included.
-        origin_offset: of the timer's first copy; NO_ORIGIN where there is none.
-        level: the level that requested the due time, or NO_LEVEL.
+    """The request headers of copies, encoded, and their number in each row. `target_partition` may
+    be NO_PARTITION, `level` NO_LEVEL, `origin_offset` NO_ORIGIN; `timer_id` is empty for the
+    default id, which the origin gives; `roll_times` includes this roll.
     """
     has_partition = target_partition != NO_PARTITION
     partition = join(
@@ -149,13 +142,11 @@ LETTER_END = (Request.ORIGIN, Request.NOT_BEFORE, Request.RETRIES, Request.LETTE
 
 
 class Records:
-    """Records that lack only their offset deltas."""
+    """Records that lack only their offset deltas, from the parts between the key and the last
+    header.
+    """
 
     def __init__(self, *body: Column) -> None:
-        """
-        Args:
-            body: the parts of each record, from the key to the last header.
-        """
         self._body = body
         self._body_bytes: Int64 = np.sum([lengths(part) for part in self._body], axis=0) + 2
 

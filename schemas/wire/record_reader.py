@@ -1,6 +1,6 @@
 """Reads the records of Kafka's record batches as columns.
 
-Records stand end to end in a batch:
+A batch has records end to end:
 
     record   length | attributes, one byte | timestamp delta | offset delta
              | key length | key | value length | value | number of headers | headers
@@ -52,12 +52,7 @@ _NOWHERE = 1 << 48  # a position that no record reaches: of a number without an 
 def read_batches(
     batches: Sequence[BatchBody], partitions: Sequence[TopicPartition]
 ) -> KafkaRecords:
-    """The records of the batches, in their order.
-
-    Args:
-        batches: of any partitions.
-        partitions: that `BatchBody.partition` indexes.
-    """
+    """The records of the batches, in their order; `BatchBody.partition` indexes `partitions`."""
     found = _read(batches, list(partitions))
     if not isinstance(found, KafkaRecords):
         batches = [
@@ -142,11 +137,8 @@ def _unread(batches: Sequence[BatchBody], counts: Int64) -> Unread | None:
 
 
 def _rise(delta: Int64, firsts: Int64) -> Bool:
-    """Which records have a larger offset delta than the one before in their batch.
-
-    Args:
-        delta: of all records.
-        firsts: the first record of each batch.
+    """Which records have a larger offset delta than the one before in their batch. `firsts` are the
+    first records of batches.
     """
     before = np.empty_like(delta)
     before[1:] = delta[:-1]
@@ -156,18 +148,12 @@ def _rise(delta: Int64, firsts: Int64) -> Bool:
 
 
 class _Fields:
-    """Reads records side by side: each call reads the next field of all of them.
-
-    Attributes:
-        octets: the records.
-        at: position of each record's next field.
-        is_odd: whether a length of a string is not in its shortest form.
-    """
+    """Reads records side by side: each call reads the next field of all of them."""
 
     def __init__(self, octets: Bytes, at: Int64) -> None:
         self.octets = octets
-        self.at = at
-        self.is_odd = False
+        self.at = at  # position of each record's next field
+        self.is_odd = False  # whether a length of a string is not in its shortest form
 
     def number(self) -> Int64:
         """The varint of each record, 32 bits."""
@@ -180,11 +166,10 @@ class _Fields:
         return value
 
     def skip_byte(self) -> None:
-        """A field of one byte, unread."""
         self.at = self.at + 1
 
     def string(self) -> Spans:
-        """The byte string of each record, behind its length."""
+        """The byte string of each record, after its length."""
         length, self.at, is_odd = _varints(self.octets, self.at)
         if int(length.min(initial=0)) < -1:
             length, is_odd = np.maximum(length, -1), True
@@ -210,13 +195,8 @@ def _headers(
     octets: Bytes, at: Int64, limits: Int64, counts: Int64
 ) -> tuple[RawHeaders, Int64, bool]:
     """The headers of all records; where those of each record end, _NOWHERE if one has no name; and
-    whether a length is not in its shortest form.
-
-    Args:
-        octets: the records.
-        at: where the first header of each record begins.
-        limits: where each record ends.
-        counts: of each record's headers.
+    whether a length is not in its shortest form. The first header of each record begins `at`, and
+    the record ends at `limits`.
     """
     bounds = bounds_of(counts)
     names, values, both = (Spans.of_count(octets, int(bounds[-1])) for _ in range(3))
@@ -262,11 +242,8 @@ def _headers(
 
 
 def _header_starts(raw: bytes, count: int) -> tuple[list[int], int]:
-    """Where headers start that stand end to end, and where the last one ends.
-
-    Args:
-        raw: begins with the first, and ends with the record.
-        count: of headers.
+    """The starts of `count` headers in `raw`, which begins with the first and ends with the record;
+    and the end of the last one.
     """
     starts, at, hops = [0] * count, 0, raw.translate(_HOPS)
     try:
@@ -282,20 +259,14 @@ def _header_starts(raw: bytes, count: int) -> tuple[list[int], int]:
 
 
 def _after_string(raw: bytes, at: int) -> int:
-    """The position behind a string whose length has several bytes.
-
-    Raises:
-        IndexError: as `_long_length`.
-    """
+    """The position after a string whose length has several bytes. IndexError as `_long_length`."""
     length, at = _long_length(raw, raw[at], at + 1)
     return at if length & 1 else at + (length >> 1)
 
 
 def _long_length(raw: bytes, low: int, at: int) -> tuple[int, int]:
-    """A length of several bytes, still in zigzag, and the position behind it.
-
-    Raises:
-        IndexError: it has more than five bytes, or ends beyond `raw`.
+    """A length of several bytes, still in zigzag, and the position after it. Raises IndexError if
+    it has more than five bytes, or ends beyond `raw`.
     """
     length, shift = low & 127, 7
     while True:
@@ -309,7 +280,7 @@ def _long_length(raw: bytes, low: int, at: int) -> tuple[int, int]:
 
 
 def _varints(octets: Bytes, at: Int64, *, long: bool = False) -> tuple[Int64, Int64, bool]:
-    """The zigzag varints at these positions, the positions behind them, and whether one of them is
+    """The zigzag varints at these positions, the positions after them, and whether one of them is
     not in its shortest form.
     """
     low = octets.take(at, mode="clip")
@@ -337,12 +308,7 @@ def _varints(octets: Bytes, at: Int64, *, long: bool = False) -> tuple[Int64, In
 
 def _starts(octets: Bytes, firsts: Int64, ends: Int64, counts: Int64) -> tuple[Int64, Int64]:
     """Where each record starts, those of a batch after those of the batch before; and where the
-    last record of each batch ends.
-
-    Args:
-        octets: the records of all batches.
-        firsts, ends: where the records of each batch start and end.
-        counts: of each batch's records.
+    last record of each batch ends. `firsts` and `ends` are the bounds of each batch's records.
     """
     starts = np.empty(int(counts.sum()), np.int64)
     # Batches with the most records first: those that have an n-th record are a prefix.

@@ -1,8 +1,8 @@
 """Reads the records of a batch one by one, in plain Python: for the client, which has no numpy, and
 for readers of a few records. record_reader.py reads the same format (described there) as columns.
 
-A producer may write any bytes as a record. What Kafka's own clients refuse is CorruptBatch here;
-the name of a header is the exception: one that is no UTF-8 has surrogates for its bytes, and
+A producer may write any bytes as a record. Records that Kafka's own clients refuse are CorruptBatch
+here, except for a header's name that is no UTF-8: it has surrogates for its bytes, and
 single_record.py writes the same bytes again.
 """
 
@@ -21,12 +21,8 @@ def rows_of(
     records: memoryview, count: int, base_offset: int = 0, base_ms: int = 0
 ) -> Iterator[Row]:
     """The records of a batch, not compressed. One whose offset does not rise is left out: a
-    consumer that stores its position could not tell it from the one before.
-
-    Args:
-        records: end to end.
-        count: of the records.
-        base_offset, base_ms: what their deltas count from.
+    consumer that stores its position could not distinguish it from the one before. Deltas count
+    from `base_offset` and `base_ms`.
 
     Raises:
         CorruptBatch: at the first record that cannot be read.
@@ -48,7 +44,7 @@ def _record(data: bytes, at: int) -> tuple[int, int, bytes | None, bytes | None,
     end = at + length
     if length < 0 or end > len(data):
         raise CorruptBatch("a record ends beyond its batch")
-    delta_ms, at = _number(data, at + 1, 10)  # behind the attributes
+    delta_ms, at = _number(data, at + 1, 10)  # after the attributes
     delta, at = _number(data, at, 5)
     key, at = _string(data, at)
     value, at = _string(data, at)
@@ -81,8 +77,8 @@ def _string(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def _number(data: bytes, at: int, bytes_max: int) -> tuple[int, int]:
-    """The zigzag varint at `at`, and the position behind it. As in Java, a number of five bytes
-    has 32 bits, one of ten has 64, and what a producer writes above them does not count.
+    """The zigzag varint at `at`, and the position after it. As in Java, a number of five bytes has
+    32 bits, one of ten has 64; a producer's further bits do not count.
     """
     value = data[at]
     if value < 128:  # nearly every one

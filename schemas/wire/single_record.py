@@ -19,7 +19,7 @@ def framed(value: bytes | None) -> bytes:
 
 
 def header(name: str, content: bytes | None) -> bytes:
-    """A header as it stands in a record. A name that is no UTF-8 has surrogates for its bytes."""
+    """A header, encoded. A name that is no UTF-8 has surrogates for its bytes."""
     return framed(name.encode(errors="surrogateescape")) + framed(content)
 
 

@@ -16,23 +16,16 @@ _pa: Any = pa
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """A column of byte strings as positions: nothing is copied before `column`.
+    """A column of byte strings as positions: nothing is copied before `column`."""
 
-    Attributes:
-        octets: the buffer that has the strings, with other bytes between them.
-        start: position of each string's first byte in the buffer.
-        length: of each in bytes; -1 for null.
-    """
-
-    octets: Bytes
-    start: Int64
-    length: Int64
+    octets: Bytes  # the buffer that has the strings, with other bytes between them
+    start: Int64  # position of each string's first byte in the buffer
+    length: Int64  # in bytes; -1 for null
 
     def __len__(self) -> int:
         return len(self.start)
 
     def take(self, rows: Any) -> Spans:
-        """The given rows, in the given order."""
         return Spans(self.octets, self.start[rows], self.length[rows])
 
     @classmethod
@@ -56,15 +49,15 @@ class Spans:
         return null
 
     def column(self) -> Column:
-        """The strings, copied out. They must not overlap, and lie in the buffer in their order."""
+        """The strings, copied out. They must not overlap, and be in the buffer in their order."""
         count = len(self.start)
         if not count:
             return from_parts(np.zeros(1, np.int64), b"")
         bounds = np.empty(2 * count, np.int64)
         bounds[0::2] = self.start
         bounds[1::2] = self.start + np.maximum(self.length, 0)
-        # A column of twice the rows over the same bytes: even ones are the strings, odd ones what
-        # lies between two strings. Arrow's `take` then copies the even ones in one call.
+        # A column of twice the rows over the same bytes: even ones are the strings, odd ones the
+        # bytes between two strings. Arrow's `take` then copies the even ones in one call.
         with_gaps = from_parts(bounds, self.octets)
         rows = np.arange(0, 2 * count, 2)
         if (null := self.is_null).any():
@@ -75,22 +68,14 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class RawHeaders:
-    """The headers of many records, in one column: record i has headers firsts[i] … firsts[i+1]-1.
-
-    Attributes:
-        firsts: record → index of its first header; one more entry at the end.
-        names: without nulls.
-        values: a null is a header without a value.
-        both: name and value as they stand in the record, each behind its length.
-    """
+    """The headers of many records, in one column: record i has firsts[i] … firsts[i+1]-1."""
 
     firsts: Int64
-    names: Spans
-    values: Spans
-    both: Spans
+    names: Spans  # without nulls
+    values: Spans  # a null is a header without a value
+    both: Spans  # name and value, encoded as in the record: each after its length
 
     def take(self, rows: Int64) -> RawHeaders:
-        """The headers of the given records, in the given order."""
         counts = self.firsts[rows + 1] - self.firsts[rows]
         index = ranges(self.firsts[rows], counts)
         spans = (each.take(index) for each in (self.names, self.values, self.both))

@@ -49,9 +49,8 @@ def _table() -> Column:
 
 
 def varints(n: Int64) -> Column:
-    """The varints of a column of numbers ≥ −1.
-
-    Small numbers come from a table; the larger ones are encoded by width and appended to it.
+    """The varints of a column of numbers ≥ −1. Small numbers come from a table; the larger ones are
+    encoded by width and appended to it.
     """
     assert int(n.min(initial=0)) >= -1, "lengths and counts are never below -1"
     large = np.flatnonzero(n >= _SMALL)
