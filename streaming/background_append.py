@@ -3,7 +3,7 @@
 `put` waits for the batch before, and returns while its own is appended: there are never more than
 two batches in memory. Spark takes a batch as finished when `put` returns, so a kill leaves Spark's
 checkpoint ahead of the engine's marks; the next start then reads from the marks
-(spark_checkpoint.py). An error stays: it is raised by every later `put`, because the batches behind
+(spark_checkpoint.py). An error stays: it is raised by every later `put`, because the batches after
 the failed one must not be appended.
 """
 
@@ -20,14 +20,10 @@ class StoppedWaitingError(Exception):
 
 
 class BackgroundAppend:
-    """Runs one job at a time, in the order of `put`. One thread puts; any may end or ask.
-
-    Attributes:
-        error: of the last job, if it failed.
-    """
+    """Runs one job at a time, in the order of `put`. One thread puts; any may end or ask."""
 
     def __init__(self) -> None:
-        self.error: BaseException | None = None
+        self.error: BaseException | None = None  # of the last job, if it failed
         self._worker: Worker | None = None
         self._job: Callable[[], None] | None = None
         self._lock = threading.Lock()
@@ -35,11 +31,10 @@ class BackgroundAppend:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job runs."""
         return self._worker is not None and self._worker.is_alive()
 
     def put(self, job: Callable[[], None]) -> None:
-        """Start the job behind the one before.
+        """Starts the job after the one before.
 
         Raises:
             StoppedWaitingError: `end` was called meanwhile; this one does not run.
@@ -57,13 +52,13 @@ class BackgroundAppend:
             self._worker = worker
 
     def end(self) -> None:
-        """Wait for the job; no other one starts: see `error`."""
+        """Waits for the job, and prevents further ones; then see `error`."""
         with self._lock:
             self._has_ended = True
         self._join()
 
     def reset(self) -> None:
-        """Forget the error and the end; no job runs."""
+        """Clears the error and the end, while no job runs."""
         assert not self.is_busy, "its batch would be appended beside the next"
         self.error = None
         self._has_ended = False

@@ -3,7 +3,7 @@ query, so that the next start can shrink batches.
 
 Spark replays a planned batch unchanged. A batch that is too large for the memory would therefore
 fail for ever. Each start of the query, and each new limit, writes the file `batch-limit` (JSON
-behind its CRC-32): the engine's marks and the rows that a batch may have; the end of the query adds
+after its CRC-32): the engine's marks and the rows that a batch may have; the end of the query adds
 the reason. The next start halves the rows if
 
 - the last query ran out of memory, or
@@ -40,20 +40,13 @@ class End(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A start of the query, or a new limit of a running one.
+    """A start of the query, or a new limit of a running one."""
 
-    Attributes:
-        marks: the engine's then.
-        rows: of one batch, at most.
-        end: the exit reason.
-    """
-
-    marks: Marks
-    rows: int
+    marks: Marks  # the engine's then
+    rows: int  # the most of one batch
     end: End = End.RUNS
 
     def write(self, directory: Path) -> None:
-        """Replace the file, durably."""
         fields = {"marks": marks_to(self.marks), "rows": self.rows, "end": self.end.value}
         write_json(directory / FILE_NAME, fields, HOST_FS)
 
@@ -68,11 +61,8 @@ class Attempt:
             return None
 
     def has_failed(self, marks: Marks, *, unfinished: bool) -> bool:
-        """Whether its batches were too large.
-
-        Args:
-            marks: the engine's now.
-            unfinished: whether Spark has planned a batch that the engine has not got.
+        """Whether its batches were too large, by the engine's present marks. `unfinished`: Spark
+        has planned a batch that the engine has not got.
         """
         taken = sum(mark - self.marks.get(partition, 0) for partition, mark in marks.items())
         # Spark rounds up in each partition.
@@ -85,14 +75,11 @@ class Attempt:
 
 
 class RowsOfBatch:
-    """The limit as the planning process reads it. Not thread-safe."""
+    """The limit as the planning process reads it: `rows` until the file can be read. Not
+    thread-safe.
+    """
 
     def __init__(self, directory: Path, rows: int) -> None:
-        """
-        Args:
-            directory: of the file.
-            rows: until the file can be read.
-        """
         self._directory = directory
         self._rows = rows
         self._version: tuple[int, int] | None = None  # of the file that was read

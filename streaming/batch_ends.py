@@ -15,19 +15,15 @@ Offsets: TypeAlias = "dict[TopicPartition, int]"
 
 
 def batch_ends(firsts: Offsets, log_ends: Offsets, rows_max: int) -> Offsets:
-    """Where the next batch ends in each partition: after all that waits there, or after the same
-    number of rows as others, of its topic's share, which is that of other topics.
+    """Where the next batch ends in each partition: at its log's end, or after its part of
+    `rows_max`. Topics get equal parts, and the partitions of a topic equal parts of that; unused
+    rows are shared again. With more partitions than rows each gets one row.
 
-    In proportion to what waits, the backlog of one topic would delay new messages of all others; by
-    equal shares of the partitions alone, that of a topic with many.
+    A proportional split would let one topic's backlog starve the others; equal parts of all
+    partitions, a topic with many.
 
-    A log that has lost its end lies below its first offset. The batch ends there, so that the sink
-    sees an end that falls, and refuses it; as an idle log it would hide the loss.
-
-    Args:
-        firsts: next offset of each partition.
-        log_ends: last stable offset of the same partitions.
-        rows_max: of the batch; with more partitions than rows a row of each.
+    A log that has lost its end is shorter than its first offset. The batch ends there, so that the
+    sink sees an end that falls, and refuses it; as an idle log it would hide the loss.
     """
     waiting: dict[str, Offsets] = {}
     for partition, end in log_ends.items():
@@ -42,7 +38,8 @@ def batch_ends(firsts: Offsets, log_ends: Offsets, rows_max: int) -> Offsets:
 
 
 def rows_of_each(waiting: Iterable[int], rows_max: int) -> int:
-    """The most rows of one topic or partition, at least 1. What some leave, the others have.
+    """The most rows of one topic or partition, at least 1. Rows that some do not use, the others
+    get.
 
     >>> rows_of_each([5, 1_000, 70], 100), rows_of_each([5, 10], 100), rows_of_each([9, 9], 1)
     (47, 100, 1)

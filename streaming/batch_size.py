@@ -47,7 +47,7 @@ _log = structlog.get_logger(__name__)
 
 
 class FailedBatch(Protocol):
-    """The sink, as the limit needs it; see sink.py."""
+    """The part of the sink (sink.py) that the limit needs."""
 
     @property
     def failure(self) -> BaseException | None:
@@ -56,30 +56,20 @@ class FailedBatch(Protocol):
 
 
 class RowLimit:
-    """The limit of one ingest process, from one query to the next.
-
-    Attributes:
-        rows: of the next batch.
+    """The limit of one ingest process, from one query to the next; `rows_max` is the configured
+    one.
     """
 
     def __init__(self, directory: Path, rows_max: int) -> None:
-        """
-        Args:
-            directory: of its file.
-            rows_max: the configured limit.
-        """
         self._directory = directory
         self._rows_max = rows_max
         self._marks: Marks = {}
         self._first_batch = 0
-        self.rows = rows_max
+        self.rows = rows_max  # of the next batch
 
     def settle(self, checkpoint: Path, marks: Marks) -> None:
-        """Set the limit of the first query of a process.
-
-        Args:
-            checkpoint: Spark's; set aside if its last batch was too large.
-            marks: the engine's.
+        """Sets the limit of the first query of a process, by the engine's marks; sets Spark's
+        checkpoint aside if its last batch was too large.
         """
         last = Attempt.read(self._directory)
         if last is None:
@@ -96,7 +86,7 @@ class RowLimit:
             )
 
     def begun(self, marks: Marks, batches: int) -> None:
-        """Write the limit: batches of so many rows begin at the marks, after this process has
+        """Writes the limit: batches of so many rows begin at the marks, after this process has
         finished `batches`.
         """
         self._marks, self._first_batch = marks, batches
@@ -104,15 +94,11 @@ class RowLimit:
 
     @contextmanager
     def noting_the_end(self, is_stopping: Callable[[], bool], sink: FailedBatch) -> Iterator[None]:
-        """Around the queries: note why they have ended, so that the next start can shrink batches.
+        """Around the queries: notes why they have ended, so that the next start can shrink batches.
 
-        An error of no known kind, such as a dead JVM, leaves no reason: like after a kill, the
-        batch may have been too large. During a stop such an error counts as orderly, because the
-        stop may have ended the JVM; only BatchTooLarge still shrinks the next batch.
-
-        Args:
-            is_stopping: whether a stop was requested.
-            sink: of the queries.
+        An error of no known kind, such as a dead JVM, leaves no reason: as after a kill, the batch
+        may have been too large. During a stop such an error counts as orderly, because the stop may
+        have ended the JVM; only BatchTooLarge still shrinks the next batch.
         """
         try:
             yield
@@ -131,23 +117,18 @@ class RowLimit:
             self.ended(End.OUT_OF_MEMORY if too_large else End.ORDERLY)
 
     def ended(self, end: End) -> None:
-        """The query has ended."""
         self._note(end)
 
     def _note(self, end: End) -> None:
-        """Write the file for the next start. It is a hint: a full disk must not end the query."""
+        """Writes the file for the next start. It is a hint: a full disk must not end the query."""
         try:
             Attempt(self._marks, self.rows, end).write(self._directory)
         except OSError as error:
             _log.warning("cannot write the limit of rows per batch", reason=str(error))
 
     def grow(self, marks: Marks, batches: int, behind: int) -> None:
-        """Write a larger limit if batches have succeeded with this one.
-
-        Args:
-            marks: the engine's.
-            batches: that this process has finished.
-            behind: offsets that wait to be read; with 0 the limit does not grow.
+        """Writes a larger limit if enough batches have succeeded with this one (`batches`: finished
+        by this process), and offsets wait to be read.
         """
         if self.rows < self._rows_max and behind and batches - self._first_batch >= GROWTH_BATCHES:
             before, self.rows = self.rows, min(2 * self.rows, self._rows_max)

@@ -5,7 +5,7 @@
     3. the engine takes the rest. While ingest is paused all rows wait here; on a full disk those
        without room; in a standby those that its owner has not taken yet
 
-Before, `cut` leaves out what leads too far ahead (wheel/append/far_hours.py).
+Before, `cut` leaves out rows that lead too far ahead (wheel/append/far_hours.py).
 
 Invariant: only the engine's marks decide which rows are new.
 """
@@ -41,53 +41,38 @@ _log = structlog.get_logger(__name__)
 
 
 class TimerEngine(Protocol):
-    """The engine, as far as it is needed here; see wheel/append/engine.py."""
+    """The part of the engine (wheel/append/engine.py) that the taker needs."""
 
     @property
-    def marks(self) -> Marks:
-        """Next offset to take, per partition."""
-        ...
+    def marks(self) -> Marks: ...
 
     def ends_before_far_hours(self, batch: TimerBatch) -> Marks:
-        """Where partitions must end that lead too far ahead."""
+        """Returns where partitions must end that lead too far ahead."""
         ...
 
     def append(self, batch: TimerBatch, marks: Marks) -> Appended:
-        """Take the batch, or the part allowed now, and move the marks."""
+        """Takes the batch, or the part allowed now, and moves the marks."""
         ...
 
     def close_expired_files(self) -> None:
-        """Close the files of unlinked hours: an open file keeps its disk space."""
+        """Closes the files of unlinked hours: an open file keeps its disk space."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TakerStatistics:
-    """Counts since the taker was created.
+    """Counts since the taker was created."""
 
-    Attributes:
-        batches: finished ones, empty ones included.
-        rows: timers that the engine took, rejected ones included.
-        rejected: how many of them, by reason.
-        forged: how many had headers of copies that duewheel did not write.
-        rows_replayed: rows that were dropped because the engine had them.
-        rows_paused: rows that wait because ingest is paused.
-        rows_without_room: rows that wait because the disk would be too full with them.
-        rows_ahead: rows that wait because a standby must stay behind its owner.
-        rows_lost: rows that were deleted before they were read, as GapWatch counts them.
-        newest_ms: greatest timestamp of a row taken, 0 before the first.
-    """
-
-    batches: int = 0
-    rows: int = 0
-    rejected: Mapping[str, int] = field(default_factory=dict)
-    forged: int = 0
-    rows_replayed: int = 0
-    rows_paused: int = 0
-    rows_without_room: int = 0
-    rows_ahead: int = 0
-    rows_lost: int = 0
-    newest_ms: int = 0
+    batches: int = 0  # finished ones, empty ones included
+    rows: int = 0  # timers that the engine took, rejected ones included
+    rejected: Mapping[str, int] = field(default_factory=dict)  # how many of them, by reason
+    forged: int = 0  # how many had headers of copies that duewheel did not write
+    rows_replayed: int = 0  # rows that were dropped because the engine had them
+    rows_paused: int = 0  # rows that wait because ingest is paused
+    rows_without_room: int = 0  # rows that wait because the disk would be too full with them
+    rows_ahead: int = 0  # rows that wait because a standby must not be ahead of its owner
+    rows_lost: int = 0  # rows that were deleted before they were read, as GapWatch counts them
+    newest_ms: int = 0  # greatest timestamp of a row taken, 0 before the first
 
 
 class BatchTaker:
@@ -104,14 +89,6 @@ class BatchTaker:
         paused: Callable[[], bool],
         guard: DiskGuard,
     ) -> None:
-        """
-        Args:
-            engine: takes the timers.
-            gaps: collects skipped offsets.
-            clock: of the waits.
-            paused: whether ingest is paused.
-            guard: of the disk.
-        """
         self._engine = engine
         self._gaps = gaps
         self._clock = clock
@@ -124,20 +101,19 @@ class BatchTaker:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether `stop` was called behind the last `resume`."""
+        """Whether `stop` was called since the last `resume`."""
         return self._stopping.is_set()
 
     @property
     def marks(self) -> Marks:
-        """The engine's."""
         return self._engine.marks
 
     def stop(self) -> None:
-        """End a wait soon."""
+        """Ends a wait soon."""
         self._stopping.set()
 
     def resume(self) -> None:
-        """Take further batches."""
+        """Permits further batches after a `stop`."""
         self._stopping.clear()
         # A condition that stopped a wait may be gone when Spark delivers the batch again.
         self._statistics = replace(
@@ -146,13 +122,11 @@ class BatchTaker:
 
     @property
     def statistics(self) -> TakerStatistics:
-        """A snapshot."""
         return replace(self._statistics, rows_lost=self._gaps.rows_lost)
 
     def cut(self, batch: TimerBatch) -> tuple[TimerBatch, Marks]:
-        """Leave out partitions from their first row that leads too far ahead; also where these end.
-
-        For the thread that reads batches, while another one is taken.
+        """Drops the rows of partitions from their first one that leads too far ahead; also returns
+        where these end. For the thread that reads batches, while another one is taken.
         """
         ends = self._engine.ends_before_far_hours(batch)
         if not ends:
@@ -168,14 +142,11 @@ class BatchTaker:
         return batch.take(np.flatnonzero(batch.offset < until[batch.partition])), ends
 
     def take(self, batch: TimerBatch, ends: Marks) -> None:
-        """Take a batch; returns once the engine has all of it.
-
-        Args:
-            batch: the timers.
-            ends: the batch's end offsets, of every partition that it covers.
+        """Takes a batch; returns once the engine has all of it. `ends` are the batch's end offsets,
+        of every partition that it covers.
 
         Raises:
-            RecoveryRefused: an end lies below that of an earlier batch.
+            RecoveryRefused: an end is below that of an earlier batch.
             StoppedWaitingError: `stop` was called before a wait; rows taken until then stay taken.
         """
         self._require_forward(ends)
@@ -196,11 +167,7 @@ class BatchTaker:
         self._gaps.settle()
 
     def _require_forward(self, ends: Marks) -> None:
-        """Refuse a log that has lost its end. Step 1 would drop its new messages as replayed ones.
-
-        Raises:
-            RecoveryRefused: naming the partition and both offsets.
-        """
+        """Refuses a log that has lost its end: step 1 would drop its new messages as replayed."""
         for (topic, number), end in ends.items():
             reached = self._reached.get((topic, number), end)
             if end < reached:
@@ -227,7 +194,7 @@ class BatchTaker:
         _log.warning("ingest resumes")
 
     def _append_as_room_permits(self, batch: TimerBatch, marks: Marks) -> None:
-        """Append the batch in parts, as the disk has room and with few enough cancels: these are
+        """Appends the batch in parts, as the disk has room and with few enough cancels: these are
         resolved under engine.lock, which dequeue must get in between. A part that is taken stays
         taken.
         """
@@ -271,7 +238,7 @@ class BatchTaker:
         return rows
 
     def _append(self, batch: TimerBatch, marks: Marks) -> None:
-        """Append until the engine has taken everything."""
+        """Appends until the engine has taken everything."""
         while self._engine.append(batch, marks).ahead:
             left = _rows_from(batch, self._engine.marks)
             if len(left) < len(batch):
@@ -284,7 +251,7 @@ class BatchTaker:
         self._count(batch)
 
     def _count(self, taken: TimerBatch) -> None:
-        """Count rows that the engine has. At once: the rest of their batch may never be taken."""
+        """Counts rows that the engine has. At once: the rest of their batch may never be taken."""
         done, rejected = self._statistics, Counter(taken.rejections())
         if unread := rejected[UNREADABLE_CODE]:
             row = int(np.argmax(taken.code == taken.codes.index(UNREADABLE_CODE)))

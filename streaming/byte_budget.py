@@ -1,16 +1,17 @@
 """Ends a task's reading where its share of a batch's bytes is used.
 
-A batch is planned by offsets, behind which may be any number of bytes: a record batch of 4 kB may
-hold 16 MiB, a record a megabyte. So a task reads its ranges in rounds. In a round each topic that
-has unread offsets gets an equal part of the bytes that are left, and each of its partitions an
-equal part of that; what some leave unused is shared in the next round. So a topic of large records
-costs the other topics nothing, and a partition with a backlog costs the other partitions nothing.
+A batch is planned by offsets, which do not show how many bytes the records have: a record batch of
+4 kB may have 16 MiB, a record a megabyte. So a task reads its ranges in rounds. In a round each
+topic that has unread offsets gets an equal part of the bytes that are left, and each of its
+partitions an equal part of that; unused bytes are shared in the next round. So a topic of large
+records costs the other topics nothing, and a partition with a backlog costs the other partitions
+nothing.
 
 The bytes are counted when a record batch has been decompressed. A cancel counts as CANCEL_BYTES:
 its bytes are few, but 300,000 of one producer take the wheel 3 s, and the next batch would wait. A
 topic may exceed its part by one record batch; its other partitions are then read no further in this
 round. The order of the partitions differs from round to round, so no partition always loses by
-this, or always comes last in what a broker answers.
+this, or always comes last in a broker's answer.
 """
 
 from __future__ import annotations
@@ -27,14 +28,9 @@ CANCEL_BYTES = 1 << 10
 
 
 class ByteBudget:
-    """The bytes of one task."""
+    """The bytes of one task for its planned ranges: `bytes_max` of all records, decompressed."""
 
     def __init__(self, ranges: OffsetRanges, bytes_max: int) -> None:
-        """
-        Args:
-            ranges: planned ones of the task.
-            bytes_max: of all records, decompressed.
-        """
         self._ends = {partition: until for partition, (_, until) in ranges.items()}
         self._reached = {partition: first for partition, (first, _) in ranges.items()}
         self._left = bytes_max
@@ -58,12 +54,8 @@ class ByteBudget:
                 self._reached[each] = max(self._reached[each], until)
 
     def took(self, partition: TopicPartition, octets: int, reached: int) -> None:
-        """Counts a record batch that was read.
-
-        Args:
-            partition: of the record batch.
-            octets: of its records; 0 where offsets hold no committed record.
-            reached: the offset after its last one.
+        """Counts a record batch that was read: the bytes of its records (0 where offsets have no
+        committed record), and the offset after its last one.
         """
         self._reached[partition] = reached
         self._count(partition, octets)
@@ -88,7 +80,7 @@ class ByteBudget:
 
     @property
     def early_ends(self) -> dict[TopicPartition, int]:
-        """Where partitions were read no further, below the ends of their planned ranges."""
+        """Where the reading of partitions ended, below the ends of their planned ranges."""
         return {each: self._reached[each] for each in self._unread()}
 
     def _unread(self) -> list[TopicPartition]:

@@ -35,7 +35,9 @@ class Room:
 
 
 class DiskGuard:
-    """Checks the space before each batch. Thread-safe: it changes nothing."""
+    """Checks the space before each batch. `min_free_bytes` returns how much of the space must stay
+    free; `must_take`, whether delivery waits for ingest. Thread-safe: it changes nothing.
+    """
 
     def __init__(
         self,
@@ -43,22 +45,13 @@ class DiskGuard:
         min_free_bytes: Callable[[Space], int],
         must_take: Callable[[], bool],
     ) -> None:
-        """
-        Args:
-            space: of the data directory's file system.
-            min_free_bytes: how much of that must stay free.
-            must_take: whether delivery waits for ingest.
-        """
         self._space = space
         self._min_free_bytes = min_free_bytes
         self._must_take = must_take
 
     def rows(self, row_bytes: Int64, *, waited: bool) -> int:
-        """How many rows of a batch, from its first on, may be taken now.
-
-        Args:
-            row_bytes: the bytes that each row writes.
-            waited: whether the last check has allowed no row.
+        """Returns how many rows of a batch, from its first on, may be taken now. `row_bytes` are
+        the bytes that each row writes; `waited`: the last check has allowed no row.
         """
         room = self.room()
         wanted = room.min_free_bytes + waited * room.min_free_bytes // _MORE
@@ -66,7 +59,6 @@ class DiskGuard:
         return len(row_bytes) if fit < len(row_bytes) and self._must_take() else fit
 
     def room(self) -> Room:
-        """The space now."""
         space = self._space()
         return Room(space.free_bytes, self._min_free_bytes(space))
 

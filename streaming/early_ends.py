@@ -4,7 +4,7 @@ next record leads too far ahead (wheel/append/far_hours.py).
 Spark plans a batch by offsets, and only its tasks learn how large the records are. They end early
 in some partitions, the sink takes the batch as ended there, and the next batch begins there:
 
-    sink       writes the file `early-ends` (JSON behind its CRC-32) before Spark plans again
+    sink       writes the file `early-ends` (JSON after its CRC-32) before Spark plans again
     planner    reads it; the planned offsets have the begins beside the ends (`offsets_to`), because
                Spark would repeat the planned end of the batch before, and starts no batch if the
                planned offsets equal the previous ones
@@ -31,46 +31,31 @@ _BEGINS, _WAITING = "/begins", "/waiting"  # no topic has such a name
 
 
 def offsets_to(ends: Marks, begins: Marks) -> dict[str, Any]:
-    """A planned batch, as Spark keeps it.
-
-    Args:
-        ends: of all partitions.
-        begins: of those in which it does not begin at the end of the batch before.
+    """A planned batch, as Spark keeps it: the ends of all partitions, and the begins of those in
+    which it does not begin at the end of the batch before.
     """
     return marks_to(ends) | ({_BEGINS: marks_to(begins)} if begins else {})
 
 
 def offsets_from(planned: Mapping[str, Any]) -> tuple[Marks, Marks]:
-    """Ends and begins, as given to `offsets_to`.
-
-    Raises:
-        MISSHAPEN: the value has another shape.
-    """
+    """The inverse of `offsets_to`; raises MISSHAPEN for another shape."""
     ends = {topic: of_topic for topic, of_topic in planned.items() if topic != _BEGINS}
     return marks_from(ends), marks_from(planned.get(_BEGINS, {}))
 
 
 class EarlyEnds:
-    """The early ends of a query's newest batch, in a file. Not thread-safe.
-
-    Attributes:
-        ends: as last written or read; a reader may be in another thread.
-        waiting: the partitions among them that are not to be planned for a while: their next
-            record leads too far ahead (wheel/append/far_hours.py).
-    """
+    """The early ends of a query's newest batch, in a file of this folder. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:
-        """
-        Args:
-            folder: of the file.
-        """
         self._path = folder / _FILE_NAME
         self._version: tuple[int, int] | None = None  # of the file that was read
-        self.ends: Marks = {}
+        self.ends: Marks = {}  # as last written or read; a reader may be in another thread
+        # Partitions of `ends` that are not planned for a while: their next record leads too far
+        # ahead (wheel/append/far_hours.py).
         self.waiting: frozenset[TopicPartition] = frozenset()
 
     def clear(self) -> None:
-        """A query starts."""
+        """Removes the file, at the start of a query."""
         self._path.unlink(missing_ok=True)
         self.ends, self.waiting = {}, frozenset()
 
@@ -81,16 +66,10 @@ class EarlyEnds:
         marks: Marks,
         waiting: Collection[TopicPartition] = (),
     ) -> Marks:
-        """A batch has been read; returns its ends.
+        """Notes that a batch has been read, and returns its ends: those planned, or the early ones.
 
-        A batch that is read again may end earlier than before. What the engine has taken of it is
+        A batch that is read again may end earlier than before. Rows that the engine has taken are
         not read a third time, and no end is below an earlier one: that would be a log's lost end.
-
-        Args:
-            planned: its ends.
-            early: where tasks have ended before them.
-            marks: the engine's.
-            waiting: see `waiting`.
         """
         ends = {p: max(end, marks.get(p, 0)) for p, end in early.items()}
         ends = {p: end for p, end in ends.items() if end < planned[p]}
@@ -102,7 +81,7 @@ class EarlyEnds:
         return {**planned, **ends}
 
     def read(self) -> Marks:
-        """Those of the newest batch. Costs a `stat`, unless the file was replaced.
+        """Reads those of the newest batch. Costs a `stat`, unless the file was replaced.
 
         Raises:
             OSError, ValueError: the file cannot be read. Without it the next batch would leave

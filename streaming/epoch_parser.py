@@ -35,12 +35,8 @@ Records = TypeVar("Records", bound=Rows)
 def parse_by_epoch(
     records: Records, parsers: Sequence[Callable[[Records], TimerBatch]], epochs: Epochs
 ) -> TimerBatch:
-    """The timers in `records`, each under its epoch; in offset order within a partition.
-
-    Args:
-        records: of any epochs.
-        parsers: one for each of `epochs`.
-        epochs: oldest first.
+    """The timers in `records`, each under its epoch, by the parser of that epoch; in offset order
+    within a partition.
     """
     batch = parsers[-1](records)
     index = epochs.of_rows(batch.partitions, batch.partition, batch.offset)

@@ -1,4 +1,4 @@
-"""The Python of a cluster's executors: gives them this duewheel, and examines what they have.
+"""The Python of a cluster's executors: gives them this duewheel, and checks their packages.
 
 Tasks run under the path of one Python on every host, the driver's too. That Python, of the driver's
 minor version, has duewheel's dependencies; duewheel itself comes from the driver with each start,
@@ -27,12 +27,8 @@ Examined = tuple[str, str, list[str]]
 
 
 def require_python(session: SparkSession, packages: Sequence[str], scratch: Path) -> None:
-    """Give the executors of a cluster this duewheel, and import on them what tasks will import.
-
-    Args:
-        session: of an application on a cluster, with an executor.
-        packages: to import; or modules.
-        scratch: a folder for the code as it is sent, as long as the session lives.
+    """Gives the executors of a cluster this duewheel, and imports `packages` (or modules) on them.
+    `scratch` is a folder for the code as it is sent, as long as the session lives.
 
     Raises:
         ConfigError: an executor has no Python, another version, or not all packages.
@@ -52,7 +48,7 @@ def require_python(session: SparkSession, packages: Sequence[str], scratch: Path
 
 
 def archive(folder: Path) -> Path:
-    """The zip file of the package, with the folders that an editable installation links."""
+    """Makes the zip file of the package, with the folders that an editable installation links."""
     top, archive = Path(duewheel.__file__).parent, folder / "duewheel.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as into:
         for name, _, files in os.walk(top, followlinks=True):
@@ -81,7 +77,7 @@ def examination(packages: Sequence[str]) -> Callable[[Iterable[Any]], Iterator[E
 
 
 def lacking(examined: Iterable[Examined]) -> str:
-    """Describe what is missing, with one entry for each host."""
+    """Describes the missing packages, with one entry for each host."""
     hosts = {host: (python, missing) for host, python, missing in examined if missing}
     return "; ".join(
         f"{host}, {python}: {', '.join(missing)}" for host, (python, missing) in hosts.items()

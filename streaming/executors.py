@@ -36,13 +36,9 @@ def is_local(master: str) -> bool:
 
 
 def require_master(master: str) -> str:
-    """Connect to the cluster's master: Spark itself takes a minute to give up.
-
-    Args:
-        master: spark://host:port, with further hosts behind commas, or k8s://https://host:port.
-
-    Returns:
-        This host's address on the way to it, without a port.
+    """Connects to the cluster's master, because Spark itself takes a minute to give up; returns
+    this host's address on the way to it, without a port. `master` is spark://host:port, with
+    further hosts after commas, or k8s://https://host:port.
 
     Raises:
         SparkUnavailable: none of its addresses takes a connection.
@@ -73,12 +69,9 @@ def _addresses(master: str) -> Iterator[tuple[str, int]]:
 def on_each_core(
     session: SparkSession, task: Callable[[Iterable[Any]], Iterator[_Row]]
 ) -> list[_Row]:
-    """Run a task once for each core of the executors; returns what the tasks yield.
-
-    Args:
-        session: of an application on a cluster, with an executor.
-        task: ignores its argument. An executor may lack this package: a nested function is sent
-            whole, as long as it needs nothing from around it.
+    """Runs a task once for each core of the executors of a cluster; returns the values that they
+    yield. An executor may lack this package: a nested function is sent whole, as long as it needs
+    nothing from around it.
 
     Raises:
         Py4JError, PySparkException: a task has failed, or the executors did not answer.
@@ -94,27 +87,18 @@ def on_each_core(
 
 
 class Executors:
-    """The executors of one application. Not thread-safe.
-
-    Attributes:
-        are_local: whether tasks run on this host, below the driver's JVM.
-    """
+    """The executors of one application. Not thread-safe."""
 
     def __init__(self, session: SparkSession, clock: Clock) -> None:
-        """
-        Args:
-            session: the application's.
-            clock: of the waits.
-        """
         self._session, self._clock = session, clock
         master = session.sparkContext.master
         assert master is not None, "the session was started with one"
-        self.are_local = is_local(master)
+        self.are_local = is_local(master)  # whether tasks run on this host, below the driver's JVM
         self._count = 0
         self._last_ms = clock.boottime_ms()  # when there was one
 
     def poll(self) -> bool:
-        """Whether there is one; logs a change of their number. Takes a millisecond.
+        """Returns whether there is one; logs a change of their number. Takes a millisecond.
 
         Raises:
             SparkUnavailable: there is none for too long, or the master has removed the application.

@@ -1,4 +1,4 @@
-"""Finds duewheel's error behind a failure of Spark, which passes on the text of an error at most.
+"""Finds duewheel's error in a failure of Spark, which passes on the text of an error at most.
 
 The exit code of ingest and the size of its next batch depend on the class of the error. Where it is
 raised decides where it comes out:
@@ -46,11 +46,8 @@ _NO_MEMORY = re.compile(
 
 
 def cause(sink_error: BaseException | None, text: str = "") -> BaseException:
-    """The original error, or the closest one that the text allows.
-
-    Args:
-        sink_error: the sink's error, if the sink failed.
-        text: of the error that ended the query, if Spark raised one.
+    """The original error, or the closest one that the text allows. `text` is that of the error that
+    ended the query, if Spark raised one.
     """
     if isinstance(sink_error, MemoryError):
         return BatchTooLarge(f"a batch did not fit the memory: {sink_error}")

@@ -1,5 +1,5 @@
-"""Takes the place of `python` where Spark starts one: asks the fork server (fork_server.py) for a
-process, and lives as long as that process.
+"""Spark starts this instead of `python`: it requests a process of the fork server (fork_server.py),
+and lives as long as that process.
 
 Run as `python -I -S fork_request.py PYTHON SERVER -m MODULE ...`: it imports no package, so it
 takes milliseconds of processor time. Spark gives a process 10 s to connect back, and one that

@@ -55,14 +55,9 @@ _IMPORTED = (
 
 @contextmanager
 def forking_python(folder: Path) -> Iterator[str]:
-    """Run a fork server for the length of a with block.
-
-    Args:
-        folder: for the program that Spark is to run.
-
-    Returns:
-        The path that Spark is to run as Python: the plain Python where the folder's file system
-        executes no programs.
+    """Runs a fork server for the length of a with block. Yields the path that Spark must run as
+    Python: a program in `folder`, or the plain Python if the folder's file system executes no
+    programs.
     """
     name = f"duewheel-{uuid.uuid4()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -90,7 +85,7 @@ def forking_python(folder: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    """Fork until stdin ends. Called in a process of its own, with the listener's descriptor."""
+    """Forks until stdin ends. Called in a process of its own, with the listener's descriptor."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for ingest, which ends this process
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # leaves no zombies
     do_without_pandas()
@@ -109,7 +104,7 @@ def main() -> None:
 
 
 def _become(connection: socket.socket) -> None:
-    """Be the process that is requested, to its end."""
+    """Becomes the requested process, to its end."""
     try:
         arguments = _take_over(connection)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -125,7 +120,7 @@ def _become(connection: socket.socket) -> None:
 
 
 def _take_over(connection: socket.socket) -> list[str]:
-    """Take the environment and the descriptors of a request; returns its arguments."""
+    """Takes the environment and the descriptors of a request; returns its arguments."""
     head, descriptors, _, _ = socket.recv_fds(connection, 4, 3)
     with connection.makefile("rb") as file:
         length = int.from_bytes(head + file.read(4 - len(head)), "big")
@@ -139,7 +134,7 @@ def _take_over(connection: socket.socket) -> list[str]:
 
 
 def _end_with(connection: socket.socket) -> None:
-    """Let the kernel send SIGTERM when the other end of the connection closes."""
+    """Makes the kernel send SIGTERM when the other end of the connection closes."""
     fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(connection, fcntl.F_SETSIG, signal.SIGTERM)
     fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) | os.O_ASYNC)
@@ -148,7 +143,7 @@ def _end_with(connection: socket.socket) -> None:
 
 
 def _run(arguments: list[str]) -> None:
-    """Do what `python -m MODULE` does, for the modules that Spark starts."""
+    """Runs a module like `python -m MODULE`, for the modules that Spark starts."""
     _, name, *_ = arguments
     sys.argv = arguments[1:]
     module = importlib.import_module(name)

@@ -25,12 +25,8 @@ Written = tuple[str, str, str]
 
 
 def shared_folder(session: SparkSession, shared: Path, owner: str) -> Path:
-    """Empty the folder of a data directory, and let each executor write a file there.
-
-    Args:
-        session: of an application on a cluster, with an executor.
-        shared: the folder of all data directories.
-        owner: the uuid of the data directory.
+    """Empties the folder of a data directory (`owner`: its uuid) in that of all data directories,
+    and makes each executor of the cluster write a file there.
 
     Raises:
         ConfigError: this host or an executor cannot write there, or they do not share it.
@@ -70,7 +66,7 @@ def trial(folder: str) -> Callable[[Iterable[Any]], Iterator[Written]]:
 
 
 def lacking(written: Iterable[Written]) -> str:
-    """Describe what keeps executors from handing over files here; removes those of the trial."""
+    """Describes why executors cannot hand over files here; removes the files of the trial."""
     reasons = {}
     for host, path, reason in dict.fromkeys(written):  # once for each core of a host
         if reason:

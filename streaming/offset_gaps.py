@@ -28,11 +28,8 @@ LogStarts = Callable[[Sequence[str]], Mapping[TopicPartition, int]]
 
 class GapWatch:
     """Collects gaps and classifies them. One thread notes them, the sink's; any may settle.
-
-    Args:
-        log_starts: topics → the lowest offset that each of their partitions still holds; none of a
-            deleted one. May raise KafkaUnavailable: a later call then retries the gaps.
-        clock: of the interval.
+    `log_starts` returns the lowest offset of each partition of some topics, and may raise
+    KafkaUnavailable: a later call then retries the gaps.
     """
 
     def __init__(self, log_starts: LogStarts, clock: Clock) -> None:
@@ -49,9 +46,8 @@ class GapWatch:
         return self._rows_lost
 
     def note(self, partition: TopicPartition, mark: int, first: int) -> None:
-        """Spark has delivered no rows for the offsets mark … first − 1.
-
-        There may be none, and they may be noted already: a batch that was not taken is read again.
+        """Notes that Spark has delivered no rows for the offsets mark … first − 1. There may be
+        none, and they may be noted already: a batch that was not taken is read again.
         """
         mark = max(mark, self._noted.get(partition, 0))
         if first > mark:
@@ -59,7 +55,7 @@ class GapWatch:
             self._noted[partition] = first
 
     def settle(self) -> None:
-        """Classify the gaps noted so far, if the interval is over and no other thread does it."""
+        """Classifies the gaps noted so far, if the interval is over and no other thread does it."""
         if not self._asking.acquire(blocking=False):
             return
         try:

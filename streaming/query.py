@@ -38,17 +38,11 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class QueryOptions:
-    """How the query runs.
-
-    Attributes:
-        name: of the query.
-        checkpoint: Spark's checkpoint directory.
-        trigger_ms: a batch begins at most this often; 0: as soon as the last one has ended.
-    """
+    """The name of the query, Spark's checkpoint directory, and the rhythm."""
 
     name: str
     checkpoint: Path
-    trigger_ms: int
+    trigger_ms: int  # a batch begins at most this often; 0: as soon as the last one has ended
 
 
 def run_query(
@@ -58,19 +52,13 @@ def run_query(
     stop: threading.Event,
     tick: Callable[[QueryProgress], bool],
 ) -> bool:
-    """Start the query and wait for its end.
+    """Starts the query and waits for its end; returns whether the caller must start another one.
 
     Args:
-        stream: gives that of the timer topics.
-        sink: takes the batches.
-        options: how.
         stop: another thread sets it to end the query. The running batch finishes first, unless it
             has to wait.
         tick: called about twice a second while the query runs, with its progress; returns whether
-            another query is to replace this one after the running batch.
-
-    Returns:
-        Whether another one is to be started.
+            another query must replace this one after the running batch.
 
     Raises:
         DiskFull: Spark's files found no room.
@@ -78,7 +66,7 @@ def run_query(
         KafkaUnavailable: the brokers did not answer for minutes.
         PlannerUnavailable: the planning process did not start, or has ended.
         DuewheelError: Spark ended the query.
-        BaseException: what the sink raised, unchanged.
+        BaseException: the sink's error, unchanged.
     """
     sink.resume()
     query = _start(stream, sink, options)
@@ -141,7 +129,7 @@ def _progress(query: StreamingQuery, sink: TimerSink) -> QueryProgress:
 
 
 def _await_batch(query: StreamingQuery, sink: TimerSink) -> None:
-    """Let the running batch finish: otherwise the next query repeats it."""
+    """Waits until the running batch is finished: otherwise the next query repeats it."""
     end_s = time.monotonic() + _LAST_BATCH_S
     while sink.is_busy and time.monotonic() < end_s:
         if _has_ended(query, _POLL_S):
@@ -149,7 +137,7 @@ def _await_batch(query: StreamingQuery, sink: TimerSink) -> None:
 
 
 def _stop(query: StreamingQuery, sink: TimerSink) -> None:
-    """End the query. Spark waits for a running sink; what that cannot append is read again."""
+    """Ends the query. Spark waits for a running sink; rows that it cannot append are read again."""
     sink.stop()
     with suppress(Py4JError, OSError):  # the JVM has ended already
         query.stop()

@@ -19,35 +19,24 @@ from duewheel.streaming.early_ends import offsets_from
 
 @dataclass(frozen=True, slots=True)
 class QueryProgress:
-    """The newest batch that the query has finished.
+    """The newest batch that the query has finished."""
 
-    Attributes:
-        batch_id: in Spark's count; -1 before the first.
-        rows: offsets in it: of records, replayed ones included, and of transaction markers.
-        end_offsets: behind its last rows, per partition.
-        behind: offsets between it and the logs' ends, of all partitions together.
-        behind_min, behind_max: the same of the best and of the worst partition.
-        durations_ms: of its phases, by Spark's names (triggerExecution is the whole).
-        input_rows_per_s, processed_rows_per_s: the rates of arrival and of processing.
-    """
-
-    batch_id: int = -1
-    rows: int = 0
+    batch_id: int = -1  # in Spark's count; -1 before the first
+    rows: int = 0  # offsets in it: of records, replayed ones included, and of transaction markers
+    # After its last rows, per partition
     end_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
-    behind: int = 0
-    behind_min: int = 0
+    behind: int = 0  # offsets from there to the logs' ends, of all partitions together
+    behind_min: int = 0  # the same of the best partition, and `behind_max` of the worst
     behind_max: int = 0
+    # Of its phases, by Spark's names (triggerExecution is the whole)
     durations_ms: Mapping[str, int] = field(default_factory=dict)
-    input_rows_per_s: float = 0.0
+    input_rows_per_s: float = 0.0  # the rates of arrival and of processing
     processed_rows_per_s: float = 0.0
 
 
 def read_progress(reported: StreamingQueryProgress | None, early_ends: Marks) -> QueryProgress:
-    """Spark's report as a snapshot.
-
-    Args:
-        reported: None is what Spark gives before the first batch.
-        early_ends: of the newest batch (early_ends.py).
+    """Spark's report as a snapshot; Spark reports None before the first batch. `early_ends` are
+    those of the newest batch (early_ends.py).
     """
     if reported is None:
         return QueryProgress()

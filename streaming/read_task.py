@@ -57,15 +57,7 @@ def rows_of(
     skipped: Mapping[TopicPartition, Sequence[int]],
     folder: str,
 ) -> Iterator[Any]:
-    """See `read_share`.
-
-    Args:
-        share: of the task.
-        reader: of the timer topics.
-        parse: records → timers.
-        skipped: by partition, the offsets that the operator has skipped.
-        folder: as in TaskSettings.
-    """
+    """See `read_share`. `skipped` are the offsets that the operator has skipped."""
     budget = ByteBudget(share.ranges, share.bytes_max)
     for ranges in budget.rounds():
         for part in reader.read(ranges, _PART_BYTES):
@@ -87,11 +79,7 @@ class ProcessReader:
         self._reader: LogReader | None = None
 
     def of(self, settings: TaskSettings) -> LogReader:
-        """The reader for these settings; one for other settings or topics is closed.
-
-        Raises:
-            KafkaUnavailable, ConfigError: as `LogReader`.
-        """
+        """The reader for these settings; one for other settings or topics is closed."""
         key = (settings.kafka, settings.topics)
         if self._reader is None or self._key != key:
             if self._reader is not None:
@@ -114,7 +102,7 @@ def reader_of(settings: TaskSettings) -> LogReader:
 
 @functools.lru_cache(maxsize=1)
 def _parser(epochs: str, dead_letter_topic: str) -> tuple[Any, Any]:
-    """The parser of a query, made once in a process, and what the operator has skipped."""
+    """The parser of a query, made once in a process, and the skipped offsets."""
     of_epochs = Epochs.from_json(json.loads(epochs))
     parse = parser(of_epochs, dead_letter_topic)
     # Spark's worker collects garbage after each task, and to visit all objects that live as long as

@@ -1,6 +1,7 @@
 """A start of Spark for its own sake: a query like ingest's, without Kafka, and a JVM that ends.
 
-Ingest's JVM is killed with its process. A JVM that is to write something at its end needs an end.
+Ingest's JVM is killed with its process. A JVM that must write a file at its end needs an orderly
+end.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class RehearsalReader(DataSourceStreamReader):
 
 
 def rehearse(options: SessionOptions) -> None:
-    """Start the session, run some batches and end the JVM in order.
+    """Starts the session, runs some batches and ends the JVM in order.
 
     Raises:
         DuewheelError: Spark does not start, or ends the query, or the batches do not come.
@@ -100,7 +101,7 @@ def _run(options: SessionOptions) -> None:
 
 
 def await_batch(query: StreamingQuery, taken: threading.Semaphore) -> None:
-    """Wait for the next batch.
+    """Waits for the next batch.
 
     Raises:
         DuewheelError: the query has ended, or none comes.

@@ -1,13 +1,13 @@
 """Starts a Spark session: one JVM on this host, with settings chosen by measurement.
 
 - Classic Spark only: with Spark Connect the sink would run in another process, away from its files.
-- Spark writes below one work directory only, and leaves nothing in the current one.
+- Spark writes below one work directory only, not in the current one.
 - All settings pass through a file that only this user can read, deleted once the JVM has started.
   Options on the command line, secrets included, would be visible to every user of the host.
 - The JVM logs in the same form as this process, to the same stderr; whatever else it prints becomes
   log lines (log_relay.py).
-- The JVM ends with this process, also while it starts. By itself it would see the end only behind
-  its start, and never if the folder is gone by then to which it reports its port.
+- The JVM ends with this process, also while it starts. By itself it would see the end only after
+  its start, and never if the folder that it reports its port to is removed by then.
 
 The two checkpoint settings spare Spark several forked processes per batch (about 50 ms). They fit a
 local directory only, such as the data directory.
@@ -98,33 +98,23 @@ _QUIET_LOGGERS = (
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """The parameters of a session.
+    """The parameters of a session."""
 
-    Attributes:
-        app_name: shown by cluster managers.
-        work_dir: of all files that Spark writes, except its checkpoint.
-        java_home: Spark's JAVA_HOME.
-        master: where tasks run.
-        python: the program that Spark runs as Python, unless `conf` has another one.
-        driver_memory: heap of the JVM, such as "512m".
-        log_pattern: log4j2 pattern of a line.
-        java_options: further options of the JVM, below those in `conf`.
-        conf: further Spark settings, above the defaults.
-    """
-
-    app_name: str
-    work_dir: Path
-    java_home: Path
-    master: str = "local[*]"
+    app_name: str  # shown by cluster managers
+    work_dir: Path  # for all files that Spark writes, except its checkpoint
+    java_home: Path  # Spark's JAVA_HOME
+    master: str = "local[*]"  # where tasks run
+    # The program that Spark runs as Python, unless `conf` has another one
     python: str = sys.executable
-    driver_memory: str = "512m"
-    log_pattern: str = "%d %p %c{1} %m%n"
-    java_options: Sequence[str] = ()
+    driver_memory: str = "512m"  # heap of the JVM
+    log_pattern: str = "%d %p %c{1} %m%n"  # log4j2 pattern of a line
+    java_options: Sequence[str] = ()  # further options of the JVM; those in `conf` take precedence
+    # Further Spark settings, which take precedence over the defaults
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
 def scratch_folder(work_dir: Path) -> Path:
-    """Of files that nobody needs after a start of the session: it empties the folder."""
+    """Folder for temporary files; start_session() empties it."""
     return work_dir.absolute() / "scratch"
 
 
@@ -133,9 +123,8 @@ _log = structlog.get_logger(__name__)
 
 class _JvmStart:
     """Makes the kernel kill the JVM when this process ends, as Child does with other programs, and
-    gives it the output of a LogRelay.
-
-    pyspark starts the JVM by a fork of its own. What is set in the child stays set behind `exec`.
+    gives it the output of a LogRelay. pyspark starts the JVM by a fork of its own: settings made in
+    the child survive `exec`.
     """
 
     def __init__(self) -> None:
@@ -158,7 +147,7 @@ Session = SparkSession  # for modules that pass one on and must not import pyspa
 
 
 def start_session(options: SessionOptions) -> Session:
-    """Start the JVM and the session, on the main thread only. Sets this process's environment.
+    """Starts the JVM and the session, on the main thread only. Sets this process's environment.
 
     Raises:
         ConfigError: the environment asks for Spark Connect.
@@ -207,7 +196,7 @@ def start_session(options: SessionOptions) -> Session:
 
 
 def stop_session(session: Session) -> None:
-    """End the JVM, if it has not ended by itself."""
+    """Ends the JVM, if it has not ended by itself."""
     try:
         session.stop()
     except (Py4JError, OSError) as error:
@@ -268,7 +257,7 @@ def _not_started(master: str, error: Py4JError) -> DuewheelError:
 
 
 def _set_environment(options: SessionOptions, properties: Path, scratch: Path) -> None:
-    """Set the variables that pyspark reads only from the environment."""
+    """Sets the variables that pyspark reads only from the environment."""
     os.environ["JAVA_HOME"] = str(options.java_home)
     # Without it Spark's workers run the `python3` of the PATH.
     os.environ["PYSPARK_PYTHON"] = options.conf.get("spark.pyspark.python", options.python)
@@ -283,7 +272,7 @@ def _set_environment(options: SessionOptions, properties: Path, scratch: Path) -
 
 
 def _listen_on_loopback(master: str, conf: dict[str, str], address: str) -> None:
-    """Keep Spark's web interface, which has no login, off the network.
+    """Keeps Spark's web interface, which has no login, off the network.
 
     Only SPARK_LOCAL_IP decides where it listens; by default on all interfaces. The driver would
     advertise the same address, so on a cluster it gets one of its own: `address`, on the way to the

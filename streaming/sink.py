@@ -2,7 +2,7 @@
 
     1. one Arrow transfer runs the tasks and fetches their timers (read_task.py)
     2. a partition that leads to too many hours far ahead ends early (wheel/append/far_hours.py)
-    3. Spark's offset log gives the batch's end offsets, the new marks: rows do not give them, since
+    3. Spark's offset log gives the batch's end offsets, the new marks: rows do not show them, since
        transaction markers leave gaps and a batch may be empty. Where tasks have ended early, that
        is the end, and the next batch begins there (early_ends.py)
     4. a thread gives both to the engine (batch_taker.py), while Spark's tasks read the next batch
@@ -35,19 +35,13 @@ Timers = Callable[[pa.Table], tuple[TimerBatch, Marks]]
 class TimerSink:
     """The function object given to foreachBatch. Called by one thread at a time.
 
-    `stop`, `is_busy`, the errors and `statistics` may be used from other threads.
+    `timers` converts the query's rows to timers, and the early ends of its tasks. `stop`,
+    `is_busy`, the errors and `statistics` may be used from other threads.
     """
 
     def __init__(
         self, taker: BatchTaker, timers: Timers, checkpoint: Path, early_ends: EarlyEnds
     ) -> None:
-        """
-        Args:
-            taker: takes the timers.
-            timers: the query's rows → timers, and where its tasks have ended early.
-            checkpoint: of the query that calls.
-            early_ends: tells the planning process.
-        """
         self._taker = taker
         self._timers = timers
         self._checkpoint = checkpoint
@@ -57,9 +51,8 @@ class TimerSink:
         self._appending = BackgroundAppend()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Fetch one batch, wait until the engine has the one before, and start to append this one.
-
-        Spark takes the batch as finished when this returns (background_append.py).
+        """Fetches one batch, waits until the engine has the one before, and starts to append this
+        one. Spark takes the batch as finished when this returns (background_append.py).
 
         Raises:
             StoppedWaitingError: `stop` was called before, or during a wait.
@@ -107,22 +100,21 @@ class TimerSink:
 
     @property
     def early_ends(self) -> Marks:
-        """Of the newest batch."""
+        """Those of the newest batch."""
         return self._early_ends.ends
 
     def stop(self) -> None:
-        """End a waiting call soon."""
+        """Ends a waiting call soon."""
         self._taker.stop()
 
     def drain(self) -> None:
-        """Wait until the engine has the last batch, or that has failed: see `error`.
-
-        No other one begins: a sink whose JVM has died must not append while the files are closed.
+        """Waits until the engine has the last batch, or that has failed: see `error`. No other one
+        begins: a sink whose JVM has died must not append while the files are closed.
         """
         self._appending.end()
 
     def resume(self) -> None:
-        """Take the batches of the next query; the last one of the query before is drained."""
+        """Prepares for the next query's batches; the last one of the query before is drained."""
         self._early_ends.clear()
         self._taker.resume()
         self._appending.reset()
@@ -130,5 +122,4 @@ class TimerSink:
 
     @property
     def statistics(self) -> TakerStatistics:
-        """A snapshot."""
         return self._taker.statistics

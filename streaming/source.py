@@ -55,32 +55,24 @@ _ROWS_OF_ONE_TASK = 2_000  # one task reads fewer rows faster than several: each
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a query reads.
+    """The topics and limits of a query."""
 
-    Attributes:
-        task: the settings of its tasks.
-        starting_offsets: next offset of each partition; EARLIEST: the log's start. Spark ignores
-            them where a checkpoint exists.
-        folder: has the limit of rows of a batch (batch_attempt.RowsOfBatch), and early ends.
-        rows_max: most rows of a batch.
-        bytes_max: of their records; with a lower limit of rows as much lower.
-        only: whether to read the partitions of `starting_offsets` only, as a shard with a share of
-            the partitions does. Otherwise all partitions are read, also those added later.
-        poll_ms: between two looks at the logs, while there is nothing to read; 0: one look for each
-            call of Spark's.
-        quotas: messages per second of the topics that have a quota.
-        data_dir: of the shard; only quotas need it.
-    """
-
-    task: TaskSettings
+    task: TaskSettings  # the settings of its tasks
+    # Next offset of each partition; EARLIEST: the log's start. Spark ignores them where a
+    # checkpoint exists.
     starting_offsets: Marks
-    folder: str
-    rows_max: int
-    bytes_max: int
+    folder: str  # has the limit of rows of a batch (batch_attempt.RowsOfBatch), and early ends
+    rows_max: int  # most rows of a batch
+    bytes_max: int  # of their records; a lower limit of rows lowers it in proportion
+    # Whether to read the partitions of `starting_offsets` only, as a shard with a share of the
+    # partitions does. Otherwise all partitions are read, also those added later.
     only: bool = False
+    # Between two reads of the logs' ends, while there is nothing to read; 0: one read for each call
+    # of Spark's.
     poll_ms: int = 0
+    # Messages per second of the topics that have a quota
     quotas: Mapping[str, int] = field(default_factory=dict)
-    data_dir: str = ""
+    data_dir: str = ""  # of the shard; only quotas need it
 
     @property
     def text(self) -> str:
@@ -89,7 +81,6 @@ class SourceOptions:
 
     @classmethod
     def from_text(cls, text: str) -> SourceOptions:
-        """The options of `text`."""
         fields = json.loads(text)
         task, starts = TaskSettings(**fields["task"]), marks_from(fields["starting_offsets"])
         return cls(**(fields | {"task": task, "starting_offsets": starts}))
@@ -124,17 +115,11 @@ class TimerSource(DataSource):
 
 
 class TimerReader(DataSourceStreamReader):
-    """Plans batches in one process and reads them in the tasks: each has a copy of its own.
-
-    Offsets are as in Spark's checkpoint (early_ends.offsets_to).
+    """Plans batches in one process and reads them in at most `tasks` tasks: each has a copy of its
+    own. Offsets are as in Spark's checkpoint (early_ends.offsets_to).
     """
 
     def __init__(self, options: SourceOptions, tasks: int) -> None:
-        """
-        Args:
-            options: of the query.
-            tasks: at most so many read a batch.
-        """
         self._options = options
         self._tasks = tasks
         self._rows = RowsOfBatch(Path(options.folder), options.rows_max)
@@ -159,7 +144,8 @@ class TimerReader(DataSourceStreamReader):
             self._quotas.unread({p: planned[p] - end for p, end in early.items()})
         self._hold(self._early_ends.waiting)
         ends, give_up_s = self._ends_after(before), time.monotonic() + _QUIET_S
-        # Each call costs the JVM and this process several times what a look at the logs costs.
+        # Each call costs the JVM and this process several times as much as a read of the logs'
+        # ends.
         while poll_s and ends == before and time.monotonic() + poll_s < give_up_s:
             time.sleep(poll_s)
             ends = self._ends_after(before)
@@ -231,11 +217,7 @@ class TimerReader(DataSourceStreamReader):
         self, partitions: Collection[TopicPartition], before: Marks, *, missing_ok: bool = False
     ) -> Offsets:
         """The next offset of each partition: as in `before`, or the log's start of a new one.
-
-        Args:
-            partitions: which.
-            before: offsets of those that are not new.
-            missing_ok: leave out a new one that Kafka does not know.
+        `missing_ok` drops a new one that Kafka lacks.
         """
         new = [p for p in partitions if before.get(p, EARLIEST) == EARLIEST]
         starts = self._kafka.offsets(new, EARLIEST, missing_ok=missing_ok) if new else {}

@@ -6,7 +6,7 @@
 A line of offsets is {"topic": {"partition": next offset, …}, …}, and where batches end early also
 where it begins (early_ends.py). There is one source, the timer topics.
 
-The query continues behind the newest planned batch if that is committed. Otherwise it repeats that
+The query continues after the newest planned batch if that is committed. Otherwise it repeats that
 batch from the end of the batch before; batch 0 from where the new query begins, because Spark 4.2
 calls the source's `initialOffset` again. A partition that is missing there is new, and is read from
 its beginning.
@@ -42,22 +42,18 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """The next batch of a query on this checkpoint.
+    """The next batch of a query on this checkpoint."""
 
-    Attributes:
-        batch_id: Spark's count. On another checkpoint the same number means other rows.
-        offsets: next offset to read, per partition; missing partitions are read in full. Of batch
-            0 they are not known: it begins where its query begins.
-        until: where that batch ends, if it was planned before.
-    """
-
-    batch_id: int
+    batch_id: int  # Spark's count; on another checkpoint the same number means other rows
+    # Next offset to read, per partition; missing partitions are read in full. Empty for batch 0,
+    # which begins where its query begins.
     offsets: Mapping[TopicPartition, int]
+    # Where that batch ends, if it was planned before
     until: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 def end_offsets(checkpoint: Path, batch_id: int) -> Marks:
-    """The offsets behind the last ones of a batch, for every partition of the query.
+    """The offsets after the last ones of a batch, for every partition of the query.
 
     Raises:
         CorruptFile: the batch was not planned in this checkpoint, or its file cannot be read.
@@ -106,10 +102,8 @@ def is_ahead(checkpoint: Path, marks: Marks) -> bool:
 
 
 def set_aside(checkpoint: Path, fs: FileSystem = HOST_FS) -> Path | None:
-    """Rename a checkpoint out of the way, and drop all but the newest few set aside before.
-
-    Returns:
-        Its new place, or None if there was none.
+    """Renames a checkpoint, if it exists, and drops all but the newest few set aside before;
+    returns its new place.
     """
     numbers = sorted(
         int(match[1])
@@ -133,14 +127,9 @@ def settle_checkpoint(
     ends: Marks,
     fs: FileSystem = HOST_FS,
 ) -> None:
-    """Sets Spark's checkpoint aside if a query on it could skip messages.
-
-    Args:
-        checkpoint: its directory; need not exist.
-        marks: the engine's next offset per partition.
-        partitions: the existing partitions of the timer topics.
-        ends: last stable offset of each partition.
-        fs: that has the checkpoint.
+    """Sets Spark's checkpoint, if it exists, aside if a query on it could skip messages. `marks`
+    are the engine's, `partitions` the existing ones of the timer topics, `ends` their last stable
+    offsets.
     """
     try:
         resume = resume_point(checkpoint)
@@ -206,7 +195,7 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def _object(path: Path, before: bytes, line: bytes) -> dict[str, object]:
-    """The JSON object of `line`, which stands behind the line `before`."""
+    """The JSON object of `line`, which comes after the line `before`."""
     position = len(before) + 1
     try:
         value = json.loads(line)

@@ -29,12 +29,7 @@ SCHEMA = _pa.schema([(TIMERS, _pa.binary()), (EARLY_ENDS, _pa.string())])
 
 
 def row_of(timers: TimerBatch, folder: str) -> Any:
-    """An Arrow record batch of one row.
-
-    Args:
-        timers: of a task, or a part of them.
-        folder: as in TaskSettings.
-    """
+    """An Arrow record batch of one row with timers of a task. `folder` as in TaskSettings."""
     cell = to_bytes(timers)
     if folder:
         cell = _write_file(cell, folder)
@@ -45,13 +40,13 @@ def row_of(timers: TimerBatch, folder: str) -> Any:
 
 
 def row_of_early_ends(ends: Marks) -> Any:
-    """The same, with where the task has ended in partitions that it has not read to the end."""
+    """An Arrow record batch of one row with the task's early ends."""
     columns = [_pa.nulls(1, _pa.binary()), _pa.array([json.dumps(marks_to(ends))])]
     return _pa.record_batch(columns, schema=SCHEMA)
 
 
 def _write_file(timers: pa.Buffer, folder: str) -> pa.Buffer:
-    """Write the timers to a new file; returns its path."""
+    """Writes the timers to a new file; returns its path."""
     path = Path(folder) / uuid.uuid4().hex
     path.write_bytes(memoryview(timers))
     buffer: pa.Buffer = _pa.py_buffer(os.fsencode(path))
@@ -59,12 +54,8 @@ def _write_file(timers: pa.Buffer, folder: str) -> pa.Buffer:
 
 
 def take_timers(table: pa.Table, folder: str) -> tuple[TimerBatch, Marks]:
-    """The timers of a batch of the query, and its early ends; removes the files that the timers
-    come in.
-
-    Args:
-        table: the rows of all tasks.
-        folder: as in TaskSettings.
+    """The timers of a batch of the query, from the rows of all tasks, and its early ends; removes
+    the files that the timers come in. `folder` as in TaskSettings.
     """
     early: Marks = {}
     for text in table.column(EARLY_ENDS).drop_null():

@@ -1,4 +1,4 @@
-"""What a task of the query is given. Spark's planning processes import this and no library."""
+"""The input of a task of the query. Spark's planning processes import this and no library."""
 
 from __future__ import annotations
 
@@ -17,32 +17,19 @@ TIMERS, EARLY_ENDS = "timers", "early_ends"
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """The settings that all tasks of a query share.
+    """The settings that all tasks of a query share."""
 
-    Attributes:
-        kafka: options of kafka-python's clients, with the servers.
-        topics: the timer topics.
-        epochs: the settings epochs, as `Epochs.text`.
-        dead_letter_topic: of rejected records.
-        folder: through which tasks hand timers to the driver (handover_folder.py). Empty: they go
-            through Spark.
-    """
-
-    kafka: Mapping[str, Any]
-    topics: Sequence[str]
-    epochs: str
+    kafka: Mapping[str, Any]  # options of kafka-python's clients, with the servers
+    topics: Sequence[str]  # the timer topics
+    epochs: str  # the settings epochs, as `Epochs.text`
     dead_letter_topic: str
+    # Through it tasks hand timers to the driver (handover_folder.py). Empty: they go through Spark.
     folder: str
 
 
 @dataclass
 class TaskShare(InputPartition):
-    """The part of a batch that one task reads.
+    """The part of a batch that one task reads."""
 
-    Attributes:
-        ranges: first offset, and the one behind the last, of each partition.
-        bytes_max: of the records in them, decompressed; it reads no further (byte_budget.py).
-    """
-
-    ranges: OffsetRanges
-    bytes_max: int
+    ranges: OffsetRanges  # first offset, and the end, of each partition
+    bytes_max: int  # of the records in them, decompressed; it reads no further (byte_budget.py)

@@ -1,14 +1,14 @@
-"""The quotas of timer topics: how far a batch may read a topic of which only so many messages are
-taken per second.
+"""The quotas of timer topics: how far a batch may read a topic, if only so many of its messages may
+be taken per second.
 
 Further messages stay in Kafka: the end of a batch does not move on in their partitions. Nothing is
 refused, so the outcome of a message follows from its record and the settings alone, whenever it is
 read.
 
-A quota is a bucket of messages. It fills with the rate from one look at the logs to the next, and
-keeps what a second fills when nobody takes it. It begins empty, so that restarts permit no more.
-The partitions of a topic share what is in it as those of a batch do (batch_ends.py): a row of each
-one that has some, at least, for which the next ones wait the longer.
+A quota is a bucket of messages. It fills with the rate from one read of the logs' ends to the next,
+and keeps at most the messages of one second. It begins empty, so that restarts permit no more. The
+partitions of a topic share its bucket as those of a batch share rows (batch_ends.py): each one that
+has messages gets at least one, for which the next ones wait the longer.
 
 Offsets below the close page's marks are free. They were taken before: in a recovery, delivery waits
 for them; in a standby, its owner has taken them. So are those that retention has deleted.
@@ -38,15 +38,11 @@ _UPKEEP_MS = 1_000  # between two reads of the free offsets, and two writes of t
 
 
 class TopicQuotas:
-    """The buckets of one planning process. Not thread-safe."""
+    """The buckets of one planning process. `per_second` has the messages of each topic with a
+    quota; `data_dir` the close page, and the file for `status`. Not thread-safe.
+    """
 
     def __init__(self, per_second: Mapping[str, int], data_dir: Path, clock: Clock) -> None:
-        """
-        Args:
-            per_second: messages, of each topic with a quota.
-            data_dir: with the close page, and the file for `status`.
-            clock: of the rates.
-        """
         self._per_second = per_second
         self._data_dir = data_dir
         self._clock = clock
@@ -64,13 +60,9 @@ class TopicQuotas:
         log_ends: Offsets,
         log_starts: Callable[[list[TopicPartition]], Offsets],
     ) -> Offsets:
-        """How far the next batch may read each partition: to its log's end, or as far as the quota
-        of its topic permits.
-
-        Args:
-            firsts: next offset of each partition.
-            log_ends: last stable offset of the same partitions.
-            log_starts: first offsets of the logs of some partitions.
+        """How far the next batch may read each partition from `firsts` on: to its log's end (the
+        last stable offset), or as far as the quota of its topic permits. `log_starts` returns the
+        first offsets of the logs of some partitions.
         """
         self._fill()
         limited = [p for p, end in log_ends.items() if p[0] in self._bucket and firsts[p] < end]
@@ -88,11 +80,7 @@ class TopicQuotas:
         return ends
 
     def planned(self, ends: Offsets) -> None:
-        """Takes the messages of a batch from the buckets.
-
-        Args:
-            ends: where it ends, as `permitted` or before.
-        """
+        """Takes the messages of a batch from the buckets. It ends as `permitted`, or before."""
         for partition, first in self._counted_from.items():
             self._bucket[partition[0]] -= max(ends[partition] - first, 0)
 
@@ -128,8 +116,8 @@ class TopicQuotas:
         partitions: list[TopicPartition],
         log_starts: Callable[[list[TopicPartition]], Offsets],
     ) -> None:
-        """Reads below which offsets messages do not count. Marks and logs' starts only rise, and a
-        partition that is new has nothing that was taken.
+        """Reads the offsets below which messages do not count. Marks and logs' starts only rise,
+        and a new partition has no messages that were taken.
         """
         if not self._free_is_due.is_over():
             return
