@@ -20,7 +20,7 @@ from duewheel.serve import changes, dead_letters, page, probes, reads, receipts,
 from duewheel.serve.access import Access, may_change, may_read
 from duewheel.serve.gate import Gate, names_of
 from duewheel.serve.metrics import Measured, RequestStatistics, ServeMetrics
-from duewheel.serve.models import ProblemDetails
+from duewheel.serve.models import problem
 from duewheel.serve.problems import MEDIA_TYPE, handle
 from duewheel.serve.service import Service
 from duewheel.threads import Worker
@@ -30,17 +30,18 @@ log = structlog.get_logger(__name__)
 _DESCRIPTION = (
     "What is pending in one shard of duewheel. Errors are problem details (RFC 9457) with a `code`."
 )
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ProblemDetails, "description": "the request cannot be parsed"},
-    401: {"model": ProblemDetails, "description": "no valid token"},
-    422: {"model": ProblemDetails, "description": "a parameter is invalid"},
-    503: {"model": ProblemDetails, "description": "no files yet, a recovery, or no Kafka"},
-}
-_CHANGE_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    403: {"model": ProblemDetails, "description": "changes are off"},
-    413: {"model": ProblemDetails, "description": "the body is too large"},
-    504: {"model": ProblemDetails, "description": "what was asked may or may not be written"},
-}
+_PROBLEMS = (
+    problem(400, "the request cannot be parsed")
+    | problem(401, "no valid token")
+    | problem(422, "a parameter is invalid")
+    | problem(503, "no files yet, a recovery, or no Kafka")
+)
+_CHANGE_PROBLEMS = (
+    _PROBLEMS
+    | problem(403, "changes are off")
+    | problem(413, "the body is too large")
+    | problem(504, "what was asked may or may not be written")
+)
 
 
 def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
@@ -68,13 +69,12 @@ def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
     app.state.service = Service(settings, clock, view, producers, metrics)
     app.include_router(page.router)
     app.include_router(probes.router)
+    to_change = [Depends(may_change)]
     to_read = [] if access.read is None else [Depends(may_read)]
     for router in (reads.router, receipts.router, dead_letters.reading, schedules.reading):
         app.include_router(router, dependencies=to_read, responses=_PROBLEMS)
     for router in (changes.router, dead_letters.changing, schedules.changing):
-        app.include_router(
-            router, dependencies=[Depends(may_change)], responses=_PROBLEMS | _CHANGE_PROBLEMS
-        )
+        app.include_router(router, dependencies=to_change, responses=_CHANGE_PROBLEMS)
     handle(app)
     app.add_middleware(Gate, names=names_of(settings.serve), body_max=settings.serve.body_max)
     app.add_middleware(Measured, statistics=statistics)  # the outermost

@@ -13,7 +13,7 @@ from duewheel.api.dead_letters import DeadLetterList, DeadLetterWithMessage, Rep
 from duewheel.api.limits import Limit
 from duewheel.ops import dlq_list, dlq_replay
 from duewheel.serve.changes import logged
-from duewheel.serve.models import ProblemDetails
+from duewheel.serve.models import problem
 from duewheel.serve.problems import Refused
 from duewheel.serve.service import Shared
 
@@ -52,7 +52,7 @@ async def list_dead_letters(
 @reading.get(
     "/{partition}/{offset}",
     operation_id="show_dead_letter",
-    responses={404: {"model": ProblemDetails, "description": "no such dead letter"}},
+    responses=problem(404, "no such dead letter"),
 )
 async def show_dead_letter(
     service: Shared,

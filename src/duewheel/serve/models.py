@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict
+
+Responses = dict[int | str, dict[str, Any]]
 
 
 class ProblemDetails(BaseModel):
@@ -15,3 +19,8 @@ class ProblemDetails(BaseModel):
     status: int
     code: str
     detail: str
+
+
+def problem(status: int, description: str) -> Responses:
+    """Describes the response of an error."""
+    return {status: {"model": ProblemDetails, "description": description}}

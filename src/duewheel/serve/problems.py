@@ -7,7 +7,7 @@ of a surrogate pair, which JSON can write and UTF-8 cannot.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -53,15 +53,7 @@ class Problem(JSONResponse):
 
 
 class Refused(Exception):
-    """A request that is answered with a problem.
-
-    Attributes:
-        status: of the response.
-        code: of the problem.
-        detail: for people.
-        headers: of the response.
-        others: further members of the problem.
-    """
+    """A request that is answered with a problem; `others` are further members of it."""
 
     def __init__(
         self,
@@ -113,51 +105,48 @@ def refused_by(error: DuewheelError) -> Refused:
             counts = error.counts if isinstance(error, Unacknowledged) else {}
             return Refused(status, code, str(error), retry, **counts)
     log.error("a request has failed", exc_info=error)
-    status, code, detail = HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", "see the log"
     if isinstance(error, CorruptFile):
-        code, detail = "corrupt_file", "a file is damaged: `duewheel check` lists it"
-    return Refused(status, code, detail)
+        return _failed("corrupt_file", "a file is damaged: `duewheel check` lists it")
+    return _failed()
 
 
 def handle(app: FastAPI) -> None:
     """Makes the app answer each error with a problem."""
-    app.add_exception_handler(Refused, _refused)
-    app.add_exception_handler(DuewheelError, _failed)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, _unexpected)
+    problems: tuple[tuple[type[Exception], Callable[[Any], Refused]], ...] = (
+        (Refused, lambda refused: refused),
+        (DuewheelError, refused_by),
+        (RequestValidationError, _invalid),
+        (HTTPException, _of_router),
+        (Exception, lambda _: _failed()),  # the server logs the error itself
+    )
+    for kind, problem_of in problems:
+        app.add_exception_handler(kind, _answering(problem_of))
 
 
-async def _refused(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, Refused)
-    return error.response()
+def _answering(
+    problem_of: Callable[[Any], Refused],
+) -> Callable[[Request, Exception], Awaitable[Problem]]:
+    async def answer(_: Request, error: Exception) -> Problem:  # a plain one would need a thread
+        return problem_of(error).response()
+
+    return answer
 
 
-async def _failed(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, DuewheelError)
-    return refused_by(error).response()
+def _failed(code: str = "internal_error", detail: str = "see the log") -> Refused:
+    return Refused(HTTPStatus.INTERNAL_SERVER_ERROR, code, detail)
 
 
-async def _invalid(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
+def _invalid(error: RequestValidationError) -> Refused:
     errors = [
         {"in": ".".join(str(part) for part in each["loc"]), "detail": each["msg"]}
         for each in error.errors()[:_ERRORS_MAX]
     ]
     detail = "; ".join(f"{each['in']}: {each['detail']}" for each in errors)
     status = HTTPStatus.UNPROCESSABLE_ENTITY
-    return Refused(status, "invalid_request", detail, errors=errors).response()
+    return Refused(status, "invalid_request", detail, errors=errors)
 
 
-async def _http(_: Request, error: Exception) -> JSONResponse:
-    """Of the router: no such path, or no such method of it."""
-    assert isinstance(error, HTTPException)
+def _of_router(error: HTTPException) -> Refused:
+    """No such path, or no such method of it."""
     status = HTTPStatus(error.status_code)
-    code = status.name.lower()
-    return Refused(status, code, str(error.detail), error.headers).response()
-
-
-async def _unexpected(_: Request, _error: Exception) -> JSONResponse:
-    """The server logs the error itself."""
-    status = HTTPStatus.INTERNAL_SERVER_ERROR
-    return Refused(status, "internal_error", "see the log").response()
+    return Refused(status, status.name.lower(), str(error.detail), error.headers)

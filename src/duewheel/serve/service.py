@@ -36,15 +36,7 @@ KAFKA_READS_MAX = 4
 
 @dataclass(frozen=True)
 class Service:
-    """See the module's head.
-
-    Attributes:
-        settings: of the shard.
-        clock: this host's.
-        view: counts of what is pending.
-        producers: of the changes.
-        metrics: writes those of this process and of the shard.
-    """
+    """See the module's head. `metrics` writes those of this process and of the shard."""
 
     settings: Settings
     clock: Clock
