@@ -9,6 +9,7 @@ Needs Debian's packages chromium and chromium-driver.
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import sys
@@ -128,6 +129,7 @@ def served(folder: Path) -> Iterator[str]:
                 "schedules_topic": f"{NAME}.schedules",
                 "receipts_topic": f"{NAME}.receipts",
             },
+            storage={"data_dir": "duewheel-data"},  # relative: no picture has a path of this host
             metrics={"dequeue_port": METRICS_PORT},
             serve={"port": 0, "token_file": str(token), "show_bodies": True},
             log={"format": "json"},
@@ -187,13 +189,17 @@ def take(browser: Browser, address: str) -> None:
     browser.wait_text("dialog.ask", "cannot be undone")
     save(browser, "page-cancel")
     browser.run("document.querySelectorAll('dialog').forEach((dialog) => dialog.close())")
+    browser.resize(1400, 480, "light")
     view(browser, "schedules", "daily-digest", "page-schedules")
-    view(browser, "receipts?target=payments.expire", "payments.expire", "page-receipts")
+    since_ms = SystemClock().now_ms() - 30_000
+    view(browser, f"receipts?from={since_ms}", "orders.reminders", "page-receipts")
     browser.resize(1400, 900, "dark")
     view(browser, "dead-letters", "target_not_allowed", "page-dead-letters")
     view(browser, "shard", "orders.reminders", "page-shard")
     browser.resize(360, 780, "dark", scale=2)
-    view(browser, "pending?range=day", "timers of", "page-narrow")
+    view(browser, "pending?range=day", "timers of")
+    browser.run("document.querySelector('#view-pending .check input').click()")  # logarithmic
+    save(browser, "page-narrow")
 
 
 def view(browser: Browser, place: str, text: str, picture: str = "") -> None:
@@ -222,6 +228,7 @@ def main() -> int:
     IMAGES.mkdir(exist_ok=True)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="duewheel-page-"))
+        os.chdir(folder)
         address = stack.enter_context(served(Path(folder)))
         take(stack.enter_context(chromium(paths)), address)
     return 0

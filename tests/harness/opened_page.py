@@ -19,7 +19,7 @@ VIEWS = {
     "pending": "Timers",
     "dead-letters": "Dead letters",
     "receipts": "Receipts",
-    "shard": "Hot slots",
+    "shard": "Largest slot",
 }
 FIRST_TIMER = "#view-pending tbody tr:first-child button"
 READ, NEW = "Read it again", "Show the new timer"

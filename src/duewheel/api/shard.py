@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, computed_field
 
+from duewheel.api.conditions import Condition, condition, counted, of_reasons, ranked
 from duewheel.api.model import Result
 from duewheel.api.process_state import ALIVE, ProcessState
+from duewheel.config.durations import about
 
 
 class ProcessView(Result):
@@ -49,13 +52,21 @@ class IngestView(ProcessView):
     )
     high_water: dict[str, int] = Field(description="next offset to take, by topic-partition")
 
+    def conditions(self) -> Iterator[Condition]:
+        """What is unusual."""
+        if self.state == "paused":
+            text = "Ingest is paused: new timers and cancels wait in Kafka for a resume."
+            yield condition("warn", "ingest_paused", text)
+
 
 class DequeueView(ProcessView):
     """Dequeue; most fields are null while it does not run."""
 
     floor_ms: int | None = Field(description="no timer that was due before is pending; then closed")
     floor_ahead_ms: int | None = Field(description="how far that is ahead of this host's clock")
-    behind_ms: int | None = Field(description="age of the oldest slot that is not delivered")
+    behind_ms: int | None = Field(
+        description="age of the oldest slot that is not delivered; 0 below a second"
+    )
     clock_skew_ms: int | None = Field(description="this host's clock minus Kafka's")
     closing_blocked: bool | None = Field(description="no slot is closed: the clock is ahead")
     delivered: int | None = Field(description="since its start")
@@ -64,6 +75,26 @@ class DequeueView(ProcessView):
     copies_held: int | None = Field(description="copies that wait for their timer partition")
     targets_closed: dict[str, str] | None = Field(description="reason by topic, parked for now")
     transaction_blocked: str | None = Field(description="why no transaction can begin, or empty")
+
+    def conditions(self) -> Iterator[Condition]:
+        """What is wrong or unusual."""
+        if self.closing_blocked:
+            ahead = about(self.clock_skew_ms or 0)
+            text = f"The clock of this host is {ahead} ahead of the brokers': nothing is delivered."
+            yield condition("bad", "closing_blocked", text)
+        if self.state == "paused":
+            text = "Dequeue is paused: due timers wait for a resume."
+            yield condition("warn", "dequeue_paused", text)
+        if self.dead_letters_wait:
+            text = "The dead-letter topic takes no writes: dead letters wait."
+            yield condition("warn", "dead_letters_wait", text)
+        for topic, reason in (self.targets_closed or {}).items():
+            text = f"{topic} takes no writes: its timers wait."
+            yield condition("warn", f"target_{topic}", text, reason)
+        if self.copies_held:
+            waiting = counted(self.copies_held, "copy waits", "copies wait")
+            text = f"A timer partition takes no writes: {waiting}."
+            yield condition("warn", "copies_held", text)
 
 
 class TimerTopicsView(Result):
@@ -134,6 +165,24 @@ class ShardView(Result):
     recovering: RecoveringView | None
     pending: int = Field(description="cancelled timers included")
     delivered: int
+
+    @computed_field(description="what is wrong, in sentences: the gravest first, causes first")  # type: ignore[prop-decorator]
+    @property
+    def conditions(self) -> list[Condition]:
+        """What is wrong or unusual."""
+        found = [*of_reasons(self.not_ready), *self.dequeue.conditions(), *self.ingest.conditions()]
+        if self.disk.rows_without_room and "disk_full" not in self.not_ready:
+            waiting = counted(self.disk.rows_without_room, "message waits", "messages wait")
+            found.append(condition("bad", "disk", f"The disk is too full: {waiting} for room."))
+        for topic, quota in self.quotas.items():
+            if quota.waiting:
+                waiting = counted(quota.waiting, "message waits", "messages wait")
+                reached = f"{topic} has reached its quota of {quota.per_second} per second"
+                found.append(condition("warn", f"quota_{topic}", f"{reached}: {waiting} in Kafka."))
+        if self.role == "standby":
+            text = "This is a standby: it delivers nothing while its owner does."
+            found.append(condition("plain", "standby", text))
+        return ranked(found)
 
 
 class Paused(Result):

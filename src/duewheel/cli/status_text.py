@@ -20,7 +20,6 @@ from duewheel.config.durations import about
 Line = tuple[str, str]
 
 WITH_CANCELLED = "cancelled ones included"  # in a count of pending timers
-_BEHIND_MS = 1_000  # less is a transaction under way
 
 
 def status_lines(shard: ShardView, now_ms: int, unreachable: str = "") -> Iterator[str]:
@@ -92,8 +91,8 @@ def _dequeue(process: DequeueView, now_ms: int) -> Iterator[str]:
     yield from _process(process)
     if not process.is_alive:
         return
-    if (behind_ms := process.behind_ms or 0) >= _BEHIND_MS:
-        yield f"{about(behind_ms)} behind"
+    if process.behind_ms:
+        yield f"{about(process.behind_ms)} behind"
     letters = process.dead_letters
     yield f"since its start {process.delivered} delivered, {letters} dead letters"
     if process.dead_letters_wait:

@@ -38,6 +38,8 @@ from duewheel.runtime.readiness import ReadyBounds, behind_now_ms, not_ready, pr
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.storage.data_directory import DataDirectory
 
+_REPORTED_MS = 1_000  # dequeue reports twice a second
+
 
 def status(settings: Settings) -> ShardView:
     """Reads the state of a shard.
@@ -135,7 +137,7 @@ def _dequeue(state: State, settings: Settings, now_ms: int) -> DequeueView:
         state=how,
         floor_ms=floor_ms,
         floor_ahead_ms=None if floor_ms is None else max(0, floor_ms - now_ms),
-        behind_ms=behind_now_ms(state, now_ms) if alive and not state.standby else None,
+        behind_ms=_behind_ms(state, now_ms) if alive and not state.standby else None,
         clock_skew_ms=skew_ms if alive else None,
         closing_blocked=blocks_closing if alive else None,
         delivered=delivered if alive else None,
@@ -145,6 +147,12 @@ def _dequeue(state: State, settings: Settings, now_ms: int) -> DequeueView:
         targets_closed=dict(obstacles.targets) if alive else None,
         transaction_blocked=obstacles.transaction if alive else None,
     )
+
+
+def _behind_ms(state: State, now_ms: int) -> int:
+    """Reports how far delivery is behind; 0 while that may be the age of dequeue's report alone."""
+    behind_ms = behind_now_ms(state, now_ms)
+    return behind_ms if behind_ms >= _REPORTED_MS else 0
 
 
 def _copies_held(state: State) -> int:

@@ -12,9 +12,10 @@ from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from duewheel.api.conditions import of_reasons
 from duewheel.api.shard import Readiness
 from duewheel.ops.readyz import not_ready_reasons
-from duewheel.serve.models import ProblemDetails
+from duewheel.serve.models import problem
 from duewheel.serve.problems import Refused
 from duewheel.serve.service import Shared
 
@@ -30,15 +31,16 @@ async def livez() -> str:
 @router.get(
     "/readyz",
     operation_id="readyz",
-    responses={503: {"model": ProblemDetails, "description": "`reasons` has why"}},
+    responses=problem(503, "`reasons` has why, `conditions` in sentences"),
 )
 async def readyz(service: Shared) -> Readiness:
     """Whether the shard does its work: recovered, both processes run, lag below its bounds."""
     reasons = not_ready_reasons(service.settings, service.clock.now_ms())
     if reasons:
-        detail = "; ".join(reasons.values())
-        status = HTTPStatus.SERVICE_UNAVAILABLE
-        raise Refused(status, "not_ready", detail, ready=False, reasons=reasons)
+        status, detail = HTTPStatus.SERVICE_UNAVAILABLE, "; ".join(reasons.values())
+        conditions = [each.model_dump() for each in of_reasons(reasons)]
+        found = {"ready": False, "reasons": reasons, "conditions": conditions}
+        raise Refused(status, "not_ready", detail, None, **found)
     return Readiness(ready=True)
 
 

@@ -46,9 +46,7 @@ export function forgetToken() {
 
 /** Reads; `parameters` that are null or empty are left out. */
 export async function read(path, parameters = {}, options = {}) {
-  const given = Object.entries(parameters).filter(
-    ([, value]) => value !== null && value !== undefined && value !== "",
-  );
+  const given = Object.entries(parameters).filter(([, value]) => (value ?? "") !== "");
   const query = new URLSearchParams(given).toString();
   return request("GET", query ? `${path}?${query}` : path, { limitMs: READ_MS, ...options });
 }
@@ -85,13 +83,11 @@ function reasonFor(method, refused) {
 }
 
 async function attempt(method, path, { limitMs, body = null }) {
-  const headers = { Accept: "application/json" };
-  if (token !== null) {
-    headers.Authorization = `Bearer ${token}`;
-  }
-  if (body !== null) {
-    headers["Content-Type"] = "application/json";
-  }
+  const headers = {
+    Accept: "application/json",
+    ...(token === null ? {} : { Authorization: `Bearer ${token}` }),
+    ...(body === null ? {} : { "Content-Type": "application/json" }),
+  };
   try {
     return await fetch(path, {
       method,
@@ -108,18 +104,10 @@ async function attempt(method, path, { limitMs, body = null }) {
 }
 
 async function parsed(response) {
-  const text = await response.text();
-  let body = {};
-  try {
-    body = JSON.parse(text);
-  } catch {
-    body = { detail: `status ${response.status}, and no JSON` };
-    if (response.ok) {
-      throw new Problem(response.status, { code: "no_json", ...body });
-    }
+  const body = await response.json().catch(() => null);
+  if (response.ok && body !== null) {
+    return body;
   }
-  if (!response.ok) {
-    throw new Problem(response.status, body);
-  }
-  return body;
+  const { status } = response;
+  throw new Problem(status, body ?? { code: "no_json", detail: `status ${status}, and no JSON` });
 }

@@ -22,15 +22,14 @@ export class Bars {
     this.bars = [];
     this.choose = choose;
     this.current = 0;
-    this.plot = el("div", {
-      class: "plot",
+    this.plot = el("div.plot", {
       role: "group",
       "aria-label": name,
       onkeydown: (event) => this.#key(event),
     });
-    this.ticks = el("div", { class: "ticks", "aria-hidden": "true" });
-    this.scale = el("div", { class: "scale", "aria-hidden": "true" }, el("span"), el("span"));
-    this.element = el("div", { class: "bars" }, this.scale, this.plot, this.ticks);
+    this.ticks = el("div.ticks", { "aria-hidden": "true" });
+    this.scale = el("div.scale", { "aria-hidden": "true" }, el("span"), el("span"));
+    this.element = el("div.bars", this.scale, this.plot, this.ticks);
   }
 
   /**
@@ -63,9 +62,7 @@ export class Bars {
         this.current = i;
         this.choose(this.bars[i], event.shiftKey);
       };
-      this.plot.append(
-        el("button", { type: "button", class: "bar", onclick }, el("span", { class: "fill" })),
-      );
+      this.plot.append(el("button.bar", { type: "button", onclick }, el("span.fill")));
     }
   }
 

@@ -1,50 +1,70 @@
-// The parts of a timer or a dead letter that several views show.
+// Values that several views show: texts of producers, instants, the parts of a timer.
 
 import { el } from "./dom.js";
+import { bytes, full, instant, iso, now, relative } from "./format.js";
+
+export const muted = (text) => el("span.muted", text);
+export const tag = (text, kind = "", title = null) =>
+  el("span", { class: `tag ${kind}`, title }, text);
 
 /** Text that a producer wrote, or a name of Kafka's. */
-export const code = (text) =>
-  text === "" ? el("span", { class: "muted" }, "empty") : el("span", { class: "code" }, text);
+export const code = (text) => (text === "" ? muted("empty") : el("span.code", text));
 
 /** The key of a timer or dead letter. */
 export function keyOf({ key, key_base64: encoded }) {
-  if (encoded !== null && encoded !== undefined) {
-    return el("span", {}, code(encoded), " ", el("span", { class: "muted" }, "base64"));
+  if (encoded != null) {
+    return el("span", code(encoded), " ", muted("base64"));
   }
-  return key === null || key === undefined ? el("span", { class: "muted" }, "none") : code(key);
+  return key == null ? muted("none") : code(key);
 }
 
+/** The size of the value of a timer or dead letter. */
+export const sizeOf = ({ value_bytes: size }) => (size === null ? "null" : bytes(size));
+
 /** What is special about a timer. */
-export function stateOf(timer) {
-  const words = [];
-  if (timer.cancelled) {
-    words.push(el("span", { class: "tag bad" }, "cancelled"));
-  }
-  if (timer.due_ms === null) {
-    words.push(el("span", { class: "tag warn" }, "dead letter"));
-  } else if (timer.rolled) {
-    words.push(
-      el(
-        "span",
-        {
-          class: "tag",
-          title: "Beyond the roll window: it is written to its timer topic again before",
-        },
-        "rolls",
-      ),
-    );
-  }
-  if (timer.level !== null && timer.level !== undefined) {
-    words.push(el("span", { class: "tag" }, `level ${timer.level}`));
-  }
-  return el("span", {}, words.length ? words.flatMap((word) => [word, " "]) : "pending");
+export function stateOf({ cancelled, due_ms: due, rolled, level }) {
+  const rolls = "Due after the roll window: it is written to its timer topic again before";
+  const tags = [
+    cancelled ? tag("cancelled", "bad") : null,
+    due === null ? tag("dead letter", "warn") : rolled ? tag("rolls", "", rolls) : null,
+    level == null ? null : tag(`level ${level}`),
+  ].filter(Boolean);
+  return el("span", tags.length ? tags.flatMap((each) => [each, " "]) : "pending");
 }
 
 /** A list of names and values. */
 export function list(rows) {
   return el(
-    "dl",
-    { class: "fields" },
-    rows.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]),
+    "dl.fields",
+    rows.flatMap(([name, value]) => [el("dt", name), el("dd", value)]),
   );
+}
+
+/** A list of texts. */
+export const bullets = (lines) =>
+  el(
+    "ul.sample",
+    lines.map((line) => el("li", line)),
+  );
+
+/** An instant alone. */
+export const clock = (ms) => el("time", { datetime: iso(ms), title: full(ms) }, instant(ms));
+
+/** An instant and how far it is, which stays true while it is shown. */
+export function moment(ms) {
+  const distance = el("span.muted.relative", { "data-ms": ms }, relative(ms));
+  return el("span.moment", clock(ms), " ", distance);
+}
+
+/** Writes all distances again. Near ones change each second, others seldom: only then is the page
+ * touched. */
+export function refreshTimes() {
+  for (const element of document.querySelectorAll(".relative[data-ms]")) {
+    const ms = Number(element.dataset.ms);
+    const text = relative(ms);
+    if (element.textContent !== text) {
+      element.textContent = text;
+    }
+    element.classList.toggle("past", ms < now());
+  }
 }

@@ -1,161 +1,93 @@
 // Dead letters, and their replay.
 
-import { code, keyOf, list } from "./cells.js";
-import { ask, open } from "./dialogs.js";
-import { announce, button, el, field, note } from "./dom.js";
-import { bytes, count, counted } from "./format.js";
+import { bullets, code, keyOf, list, moment, sizeOf, tag } from "./cells.js";
+import { ask, fill, open } from "./dialogs.js";
+import { button, el, field, input } from "./dom.js";
+import { count, counted } from "./format.js";
+import { ListView, pages } from "./list_view.js";
+import { messageOf } from "./message.js";
 import { deadLetter, deadLetters, replay } from "./operations.js";
-import { PagedList } from "./paged_list.js";
-import { change, route } from "./route.js";
-import { messageOf } from "./timer.js";
-import { moment } from "./times.js";
 
 const REPLAY_MAX = 10_000; // by the API
-const HEADS = ["Written", "Code", "Reason", "Key", "#Size", "Place", "Replay"];
+const CODE = { name: "code", label: "Code", hint: "TIMER_ERROR_CODE; empty: all", maxlength: 100 };
 
-/** See the module's head. */
-export class DeadLetters {
-  constructor(section) {
-    this.code = null;
-    this.input = el("input", {
-      type: "text",
-      autocomplete: "off",
-      spellcheck: "false",
-      maxlength: 100,
-    });
-    this.list = new PagedList("Dead letters", "dead letter", HEADS, {
-      read: (page) => this.#read(page),
-      cells: cellsOf,
-      empty: () =>
-        this.code ? "No dead letter has this code." : "There are no dead letters.",
-    });
-    const submit = (event) => {
-      event.preventDefault();
-      change({ code: this.input.value.trim() });
-      this.list.load();
-    };
-    section.append(
-      el(
-        "div",
-        { class: "head" },
-        el("h1", {}, "Dead letters"),
-        el(
-          "div",
-          { class: "row" },
-          button("Refresh", () => this.list.load()),
-          button("Replay", () => this.#replay()),
-        ),
-      ),
-      el(
-        "form",
-        { class: "search", role: "search", "aria-label": "Dead letters", onsubmit: submit },
-        field("Code", this.input, "TIMER_ERROR_CODE; empty: all"),
-        el("div", { class: "row" }, el("button", { type: "submit", class: "main" }, "Search")),
-      ),
-      ...this.list.elements,
-    );
-  }
-
-  /** The view is shown, or its address has changed. */
-  routed() {
-    const { code = "" } = route().parameters;
-    if (code !== this.code) {
-      this.code = code;
-      this.input.value = code;
-      this.list.load();
-    }
-  }
-
-  async #read(page) {
-    const { letters: rows, next } = await deadLetters(this.code, page);
-    return { rows, next };
-  }
-
-  async #replay() {
-    const result = await replayLetters(this.code).catch((error) => `${error.message}.`);
-    if (result !== null) {
-      await this.list.load();
-      this.list.status.textContent = result;
-      announce(result);
-    }
-  }
+/** The view. */
+export function deadLettersView(section) {
+  const view = new ListView(section, {
+    title: "Dead letters",
+    one: "dead letter",
+    order: ", oldest first in each partition",
+    heads: ["Written", "Code", "Reason", "Key", "#Size", "Partition, offset", "Replay"],
+    fields: [CODE],
+    tools: [button("Replay", () => replayLetters(view))],
+    begin: ({ code: wanted }) => pages("letters", (page) => deadLetters(wanted, page)),
+    cells: (letter) => [
+      moment(Date.parse(letter.time)),
+      whole(code(letter.code ?? "none")),
+      el("span.words", letter.error ?? ""),
+      whole(keyOf(letter)),
+      sizeOf(letter),
+      whole(code(placeOf(letter))),
+      replayOf(letter),
+    ],
+    key: placeOf,
+    open: openLetter,
+    empty: () =>
+      view.form.values.code ? "No dead letter has this code." : "There are no dead letters.",
+  });
+  return view;
 }
 
-function cellsOf(letter) {
-  const opener = button(moment(Date.parse(letter.time)), () => show(letter), { class: "link" });
-  const size = letter.value_bytes === null ? "null" : bytes(letter.value_bytes);
-  return [
-    opener,
-    whole(code(letter.code ?? "none")),
-    el("span", { class: "words" }, letter.error ?? ""),
-    whole(keyOf(letter)),
-    size,
-    whole(code(`${letter.partition}@${letter.offset}`)),
-    el(
-      "span",
-      { class: letter.replayed ? "tag" : "tag warn" },
-      letter.replayed ? "replayed" : "waiting",
-    ),
-  ];
-}
+const whole = (value) => el("span.whole", value);
+const placeOf = ({ partition, offset }) => `${partition}, ${offset}`;
+const replayOf = ({ replayed }) => (replayed ? tag("replayed") : tag("not replayed", "warn"));
 
-const whole = (value) => el("span", { class: "whole" }, value);
-
-async function show(letter) {
-  const dialog = open("Dead letter", "side");
-  dialog.body.append(note("Reading from Kafka"));
-  try {
-    const found = await deadLetter(letter.partition, letter.offset);
-    dialog.body.replaceChildren(
+function openLetter({ partition, offset }) {
+  const { body } = open("Dead letter", "side");
+  fill(
+    body,
+    () => deadLetter(partition, offset),
+    (found) => [
       list([
         ["Written", moment(Date.parse(found.time))],
         ["Code", code(found.code ?? "none")],
         ["Reason", found.error ?? ""],
         ["Record", code(found.source ?? "unknown")],
         ["Key", keyOf(found)],
-        ["Place", code(`partition ${found.partition}, offset ${found.offset}`)],
-        ["Replay", found.replayed ? "replayed" : "waiting"],
+        ["Stored in", code(`partition ${found.partition}, offset ${found.offset}`)],
+        ["Replay", replayOf(found)],
       ]),
-      el("h3", {}, "Message"),
       ...messageOf(found),
-    );
-  } catch (error) {
-    dialog.body.replaceChildren(note(`It cannot be read: ${error.message}.`, "bad"));
-  }
+    ],
+  );
 }
 
-async function replayLetters(present) {
-  const wanted = await wantedOf(present);
+async function replayLetters(view) {
+  const wanted = await wantedOf(view.form.values.code);
   if (wanted === null) {
-    return null;
+    return;
   }
-  const found = await replay(wanted, true);
-  if (found.replayed === 0) {
-    return "No dead letter waits for a replay.";
-  }
-  const agreed = await ask({
-    title: `Replay ${counted(found.replayed, "dead letter")}?`,
-    says: [
-      "Their messages are written again, each once: a rejected one to its timer topic, an undeliverable one to its target. This cannot be undone. What Kafka or the rules refuse again becomes a dead letter again.",
-      el(
-        "ul",
-        { class: "sample" },
-        lines(found.topics).map((line) => el("li", {}, line)),
-      ),
-    ],
-    action: `Replay ${counted(found.replayed, "dead letter")}`,
-    grave: true,
-  });
-  return agreed ? outcome(await replay(wanted, false)) : null;
+  await view.changeAll(
+    () => replay(wanted, true),
+    ({ replayed: n }) => (n ? null : "No dead letter waits for a replay."),
+    ({ replayed: n, topics }) => ({
+      title: `Replay ${counted(n, "dead letter")}?`,
+      says: [
+        "Their messages are written again, each once: a rejected one to its timer topic, an undeliverable one to its target. This cannot be undone. What Kafka or the rules refuse again becomes a dead letter again.",
+        bullets(lines(topics)),
+      ],
+      action: `Replay ${counted(n, "dead letter")}`,
+      grave: true,
+    }),
+    () => replayed(wanted),
+  );
 }
 
 /** Asks which dead letters. */
 async function wantedOf(present) {
-  const input = (value, attributes) =>
-    el("input", { type: "text", autocomplete: "off", spellcheck: "false", value, ...attributes });
-  const chosen = input(present, { maxlength: 100 });
-  const topic = input("", { maxlength: 249 });
-  const limit = el("input", { type: "number", min: 1, max: REPLAY_MAX, value: 1000 });
+  const chosen = input({ value: present, maxlength: 100 });
+  const topic = input({ maxlength: 249 });
+  const limit = input({ type: "number", min: 1, max: REPLAY_MAX, value: 1000 });
   const agreed = await ask({
     title: "Replay dead letters",
     says: ["First they are counted; nothing is written before you have seen how many."],
@@ -165,9 +97,7 @@ async function wantedOf(present) {
       field("At most", limit),
     ],
     check: () =>
-      Number(limit.value) >= 1 && Number(limit.value) <= REPLAY_MAX
-        ? null
-        : `Give a number from 1 to ${count(REPLAY_MAX)}.`,
+      limit.validity.valid && limit.value ? null : `Give a number from 1 to ${count(REPLAY_MAX)}.`,
     action: "Count",
     decline: "Close",
   });
@@ -180,9 +110,10 @@ async function wantedOf(present) {
     : null;
 }
 
-function outcome({ replayed, refused }) {
-  const again = lines(refused);
-  return `${counted(replayed, "dead letter was", "dead letters were")} replayed.${again.length ? ` Dead letters again: ${again.join(", ")}.` : ""}`;
+async function replayed(wanted) {
+  const { replayed: n, refused } = await replay(wanted, false);
+  const again = lines(refused).join(", ");
+  return `${counted(n, "dead letter was", "dead letters were")} replayed.${again ? ` Dead letters again: ${again}.` : ""}`;
 }
 
 const lines = (counts) => Object.entries(counts).map(([name, n]) => `${name}: ${count(n)}`);

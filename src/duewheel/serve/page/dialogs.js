@@ -1,7 +1,7 @@
 // Dialogs: a question with its consequences, and the question for the token. <dialog> keeps the
 // focus inside, closes with Escape, and gives the focus back.
 
-import { button, el, field } from "./dom.js";
+import { button, el, field, input, note } from "./dom.js";
 
 let dialogs = 0;
 
@@ -13,13 +13,12 @@ let dialogs = 0;
  */
 export function open(title, kind) {
   const id = `dialog-${(dialogs += 1)}`;
-  const body = el("div", { class: "dialog-body" });
+  const body = el("div.dialog-body");
   const dialog = el(
     "dialog",
     { class: kind, "aria-labelledby": id },
     el(
       "header",
-      {},
       el("h2", { id }, title),
       button("Close", () => dialog.close(), { class: "quiet" }),
     ),
@@ -51,15 +50,15 @@ export function ask({
   decline = "Do nothing",
   grave = false,
   fields = [],
-  check = () => null,
+  check,
 }) {
   return new Promise((resolve) => {
     const dialog = open(title, "ask");
-    const wrong = el("p", { class: "note bad", role: "alert" });
+    const wrong = el("p.note.bad", { role: "alert" });
     let agreed = false;
     function submit(event) {
       event.preventDefault();
-      wrong.textContent = check() ?? "";
+      wrong.textContent = check?.() ?? "";
       if (wrong.textContent === "") {
         agreed = true;
         dialog.close();
@@ -70,12 +69,11 @@ export function ask({
       el(
         "form",
         { onsubmit: submit, novalidate: true },
-        says.map((each) => (typeof each === "string" ? el("p", {}, each) : each)),
+        says.map((each) => (typeof each === "string" ? el("p", each) : each)),
         fields,
         wrong,
         el(
-          "div",
-          { class: "row end" },
+          "div.row.end",
           declining,
           el("button", { type: "submit", class: grave ? "grave" : "main" }, action),
         ),
@@ -90,6 +88,46 @@ export function ask({
   });
 }
 
+/**
+ * Makes a change, and says in an element with the role "status" what has come of it.
+ * @param {HTMLElement} result
+ * @param {?object} question as of `ask`; null: it needs none
+ * @param {function(): Promise<string>} call makes the change, and returns what has happened
+ * @returns {Promise<boolean>} whether the person agreed
+ */
+export async function carryOut(result, question, call) {
+  if (question !== null && !(await ask(question))) {
+    return false;
+  }
+  try {
+    result.textContent = await call();
+  } catch (error) {
+    const { status, message } = error; // 504: the message says what may be written
+    result.textContent = `${status === 504 ? "" : "Nothing is known to have changed: "}${message}.`;
+  }
+  return true;
+}
+
+/**
+ * Fills a part of a dialog with what is read.
+ * @param {function(): Promise} read
+ * @param {function(*): Node[]} show
+ * @param {function(Error): string} failed what to say in its place
+ */
+export async function fill(
+  part,
+  read,
+  show,
+  failed = ({ message }) => `It cannot be read: ${message}.`,
+) {
+  part.replaceChildren(note("Reading"));
+  try {
+    part.replaceChildren(...show(await read()));
+  } catch (error) {
+    part.replaceChildren(note(failed(error), "bad"));
+  }
+}
+
 let asking = null;
 
 /** Asks for a token, once for all that wait for it. Returns null if there is none. */
@@ -101,22 +139,17 @@ export function askForToken(reason) {
 }
 
 async function askOnce(reason) {
-  const input = el("input", {
-    type: "password",
-    autocomplete: "off",
-    spellcheck: "false",
-    class: "wide",
-  });
+  const token = input({ type: "password" });
   const agreed = await ask({
     title: "Token",
     says: [
       reason,
       "The page keeps it in memory only: a reload, or Forget the token, forgets it. It is sent to this API and nowhere else.",
     ],
-    fields: [field("Token", input, "the content of serve.token_file")],
-    check: () => (input.value.trim() ? null : "Give a token."),
+    fields: [field("Token", token, "the content of serve.token_file")],
+    check: () => (token.value.trim() ? null : "Give a token."),
     action: "Use the token",
     decline: "Go on without",
   });
-  return agreed ? input.value.trim() : null;
+  return agreed ? token.value.trim() : null;
 }

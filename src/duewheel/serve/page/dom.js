@@ -2,16 +2,18 @@
 // policy of the page (Trusted Types) refuses everything else.
 
 /**
- * Makes an element.
- * @param {string} name of the element
- * @param {object} attributes `on…` are listeners, `style` sets custom properties and sizes; true
- *   sets an attribute without a value; false, null and undefined set none
- * @param {...(Node|string|number|null)} children null is left out
+ * Makes an element: el("p.note.bad", { id: "x" }, "text", another).
+ * @param {string} kind its name, and its classes behind points
+ * @param {...(object|Node|string|number|null)} children null is left out. An object in the first place
+ *   has attributes: `on…` are listeners, `style` sets custom properties and sizes; true sets an
+ *   attribute without a value; false, null and undefined set none
  */
-export function el(name, attributes = {}, ...children) {
+export function el(kind, ...children) {
+  const [name, ...classes] = kind.split(".");
   const element = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    set(element, key, value);
+  element.classList.add(...classes);
+  if (children[0]?.constructor === Object) {
+    Object.entries(children.shift()).forEach(([key, value]) => set(element, key, value));
   }
   element.append(...children.flat().filter((child) => child !== null && child !== undefined));
   return element;
@@ -39,17 +41,33 @@ export function button(label, onclick, attributes = {}) {
   return el("button", { type: "button", onclick, ...attributes }, label);
 }
 
+/** An input for text, unless `type` says otherwise. */
+export const input = (attributes) =>
+  el("input", { type: "text", autocomplete: "off", spellcheck: "false", ...attributes });
+
+/** The head of a view or a part of it, with its buttons. */
+export const head = (level, title, ...tools) =>
+  el("div.head", el(level, {}, title), el("div.row", tools));
+
 let controls = 0;
 
-/** A label and its control, which gets an id; `hint` explains it. */
-export function field(label, control, hint = null) {
+/** The label of a control, which gets an id. */
+export function labelOf(control, text) {
   control.id ||= `control-${(controls += 1)}`;
-  const explained =
-    hint === null ? null : el("span", { class: "hint", id: `${control.id}-hint` }, hint);
-  if (explained) {
-    control.setAttribute("aria-describedby", explained.id);
+  return el("label", { for: control.id }, text);
+}
+
+/** A box to tick, and its label. */
+export const check = (label, box) => el("span.check", box, labelOf(box, label));
+
+/** A label and its control; `hint` explains it. */
+export function field(label, control, hint = null) {
+  const made = el("div.field", labelOf(control, label), control);
+  if (hint !== null) {
+    made.append(el("span.hint", { id: `${control.id}-hint` }, hint));
+    control.setAttribute("aria-describedby", `${control.id}-hint`);
   }
-  return el("div", { class: "field" }, el("label", { for: control.id }, label), control, explained);
+  return made;
 }
 
 /**
@@ -60,49 +78,37 @@ export function field(label, control, hint = null) {
  * @param {Array<Array<Node|string>>} rows
  */
 export function table(caption, heads, rows) {
-  const names = heads.map((head) => head.replace(/^#/, ""));
-  const numeric = heads.map((head) => (head.startsWith("#") ? "number" : null));
+  const names = heads.map((name) => name.replace(/^#/, ""));
+  const kinds = heads.map((name) => (name.startsWith("#") ? "number" : null));
+  const line = (name, cells) =>
+    el(
+      "tr",
+      { role: "row" },
+      cells.map((cell, i) => {
+        const role = name === "th" ? "columnheader" : "cell";
+        const scope = name === "th" ? "col" : null;
+        const label = name === "td" ? names[i] : null;
+        return el(name, { role, scope, class: kinds[i], "data-label": label }, cell);
+      }),
+    );
   return el(
     "table",
     { role: "table" },
-    el("caption", { class: "unseen" }, caption),
-    el(
-      "thead",
-      { role: "rowgroup" },
-      el(
-        "tr",
-        { role: "row" },
-        names.map((name, i) =>
-          el("th", { role: "columnheader", scope: "col", class: numeric[i] }, name),
-        ),
-      ),
-    ),
+    el("caption.unseen", caption),
+    el("thead", { role: "rowgroup" }, line("th", names)),
     el(
       "tbody",
       { role: "rowgroup" },
-      rows.map((row) =>
-        el(
-          "tr",
-          { role: "row" },
-          row.map((cell, i) =>
-            el("td", { role: "cell", "data-label": names[i], class: numeric[i] }, cell),
-          ),
-        ),
-      ),
+      rows.map((row) => line("td", row)),
     ),
   );
 }
 
 /** Says something to screen readers; the same text twice is said twice. */
 export function announce(text) {
-  const region = byId("announced");
-  region.textContent = "";
-  setTimeout(() => {
-    region.textContent = text;
-  }, 50);
+  byId("announced").textContent = "";
+  setTimeout(() => byId("announced").append(text), 50);
 }
 
-/** Shows a `note`: a line about what is missing, or has failed. */
-export function note(text, kind = "plain", ...more) {
-  return el("p", { class: `note ${kind}` }, text, ...more);
-}
+/** A line about what is missing, or has failed. */
+export const note = (text, kind = "plain") => el(`p.note.${kind}`, text);

@@ -1,11 +1,14 @@
-// Numbers, instants and durations as text. Instants are in the zone of the browser; times of the
-// shard are compared with the clock of the shard.
+// Numbers, instants and durations as text. Instants are in the zone of the browser, and all of them
+// in one format, which inputs take, too; they are compared with the clock of the shard.
+
+export const SECOND = 1000;
+export const MINUTE = 60 * SECOND;
+export const HOUR = 60 * MINUTE;
+export const DAY = 24 * HOUR;
 
 const NUMBER = new Intl.NumberFormat("en");
-const SECOND = 1000;
-const MINUTE = 60 * SECOND;
-const HOUR = 60 * MINUTE;
-const DAY = 24 * HOUR;
+const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
+const UNITS = { d: DAY, h: HOUR, min: MINUTE, s: SECOND };
 
 let clockErrorMs = 0;
 
@@ -23,9 +26,8 @@ export const count = (n) => NUMBER.format(n);
 export const counted = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
 
 /** A rate, with a digit behind the point below 10. */
-export function rate(perSecond) {
-  return perSecond > 0 && perSecond < 10 ? perSecond.toFixed(1) : count(Math.round(perSecond));
-}
+export const rate = (perSecond) =>
+  perSecond > 0 && perSecond < 10 ? perSecond.toFixed(1) : count(Math.round(perSecond));
 
 export function bytes(n) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -45,35 +47,22 @@ export function duration(ms) {
   if (ms < 10 * SECOND) {
     return `${Number((ms / SECOND).toFixed(1))} s`;
   }
-  // rounded first: 119.9 s are 2 min, not 1 min 60 s
-  const unit = ms < HOUR ? SECOND : ms < DAY ? MINUTE : HOUR;
-  return inUnits(Math.round(ms / unit) * unit);
+  // Rounded first: 119.9 s are 2 min, not 1 min 60 s.
+  const finest = ms < HOUR ? SECOND : ms < DAY ? MINUTE : HOUR;
+  let left = Math.round(ms / finest) * finest;
+  const parts = Object.entries(UNITS).map(([name, size]) => {
+    const n = Math.floor(left / size);
+    left -= n * size;
+    return n ? `${count(n)} ${name}` : "";
+  });
+  return parts.filter(Boolean).join(" ");
 }
 
-function inUnits(ms) {
-  const units = [
-    [DAY, "d"],
-    [HOUR, "h"],
-    [MINUTE, "min"],
-    [SECOND, "s"],
-  ];
-  const first = Math.max(
-    0,
-    units.findIndex(([size]) => ms >= size),
-  );
-  const parts = [];
-  for (const [size, name] of units.slice(first, first + 2)) {
-    const number = Math.floor(ms / size);
-    ms -= number * size;
-    if (number > 0) {
-      parts.push(`${count(number)} ${name}`);
-    }
-  }
-  return parts.join(" ");
-}
+/** A value as text, or a word in the place of null. */
+export const or = (value, show, none = "unknown") => (value === null ? none : show(value));
 
-/** How far deliveries are behind. Dequeue reports it twice a second, so less than one is none. */
-export const behind = (ms) => (ms < SECOND ? "none" : duration(ms));
+/** A delay: none at 0. */
+export const delay = (ms) => (ms ? duration(ms) : "none");
 
 /** How far an instant is: "in 3 min", "2 h ago". */
 export function relative(ms) {
@@ -84,79 +73,72 @@ export function relative(ms) {
   return away > 0 ? `in ${duration(away)}` : `${duration(-away)} ago`;
 }
 
-const two = (n) => String(n).padStart(2, "0");
-const WEEKDAYS = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
-const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+// ---- instants: 2026-11-24 07:26:09.123 ----------------------------------------------------------
 
-/** The time of a day; with seconds or milliseconds if it has some, or `finest` wants them. */
-export function timeOfDay(ms, finest = SECOND) {
-  const date = new Date(ms);
-  const text = `${two(date.getHours())}:${two(date.getMinutes())}`;
-  if (finest >= MINUTE) {
-    return text;
-  }
-  const seconds = `${text}:${two(date.getSeconds())}`;
-  return finest >= SECOND
-    ? seconds
-    : `${seconds}.${String(date.getMilliseconds()).padStart(3, "0")}`;
-}
+// A producer may ask for a time that no calendar has: it is due at once then, and shown as a number.
+const LAST = 8_640_000_000_000_000 - DAY;
+const isInCalendar = (ms) => Math.abs(ms) <= LAST;
 
-/** The day, without the year if that is the present one. */
-export function day(ms) {
-  const date = new Date(ms);
-  const text = `${WEEKDAYS[date.getDay()]} ${date.getDate()} ${MONTHS[date.getMonth()]}`;
-  return date.getFullYear() === new Date(now()).getFullYear()
-    ? text
-    : `${text} ${date.getFullYear()}`;
-}
-
-/** An instant: the time alone if it is today. */
-export function instant(ms, finest = SECOND) {
-  if (Math.abs(ms) > LAST) {
-    return iso(ms);
-  }
-  const isToday = new Date(ms).toDateString() === new Date(now()).toDateString();
-  return isToday ? timeOfDay(ms, finest) : `${day(ms)} ${timeOfDay(ms, finest)}`;
-}
+/** For programs, in UTC. */
+export const iso = (ms) => (isInCalendar(ms) ? new Date(ms).toISOString() : `${ms} ms`);
 
 /** The offset of this zone from UTC at an instant, in ms; positive in the east. */
 export const offsetMs = (ms) => -new Date(ms).getTimezoneOffset() * MINUTE;
 
-/** The zone of the browser, with its offset at an instant. */
-export function zone(ms = now()) {
-  const name = Intl.DateTimeFormat().resolvedOptions().timeZone;
-  const minutes = offsetMs(ms) / MINUTE;
-  const away = Math.abs(minutes);
-  const offset = `UTC${minutes < 0 ? "−" : "+"}${two(Math.floor(away / 60))}:${two(away % 60)}`;
-  return name === "UTC" ? "UTC" : `${name}, ${offset}`;
+const plain = (ms) => iso(ms).replace("T", " ").slice(0, -1);
+const local = (ms) => plain(ms + offsetMs(ms));
+const cut = (text, finest) =>
+  text.slice(0, finest >= MINUTE ? -7 : finest >= SECOND ? -4 : undefined);
+
+/** The day. */
+export const day = (ms) => local(ms).split(" ")[0];
+
+/** The time of a day: to the minute, second or ms. */
+export const timeOfDay = (ms, finest = SECOND) => cut(local(ms).split(" ")[1], finest);
+
+/** An instant: the time alone if it is today. */
+export function instant(ms, finest = SECOND) {
+  if (!isInCalendar(ms)) {
+    return iso(ms);
+  }
+  return day(ms) === day(now()) ? timeOfDay(ms, finest) : cut(local(ms), finest);
+}
+
+/** An instant with milliseconds and zone, and in UTC. */
+export function full(ms) {
+  if (!isInCalendar(ms)) {
+    return iso(ms);
+  }
+  return offsetMs(ms) ? `${local(ms)} ${ZONE}; ${plain(ms)} UTC` : `${plain(ms)} UTC`;
+}
+
+/** The zone of the browser, with its present offset. */
+export function zone() {
+  const minutes = Math.abs(offsetMs(now()) / MINUTE);
+  const parts = [Math.floor(minutes / 60), minutes % 60].map((n) => String(n).padStart(2, "0"));
+  const sign = offsetMs(now()) < 0 ? "−" : "+";
+  return ZONE === "UTC" ? "UTC" : `${ZONE}, UTC${sign}${parts.join(":")}`;
 }
 
 /** An instant as clocks show it in a zone; "" if the browser does not have the zone. */
 export function wallTime(ms, zoneName) {
   try {
-    const options = { dateStyle: "medium", timeStyle: "medium", timeZone: zoneName };
-    return `${new Date(ms).toLocaleString("en-GB", options)} in ${zoneName}`;
+    const options = { dateStyle: "short", timeStyle: "medium", timeZone: zoneName };
+    return `${new Date(ms).toLocaleString("sv", options)} in ${zoneName}`; // Swedish is ISO-8601
   } catch {
     return "";
   }
 }
 
-// A producer may ask for a time that no calendar has: it is due at once then, and shown as a number.
-const LAST = 8_640_000_000_000_000;
-export const iso = (ms) => (Math.abs(ms) <= LAST ? new Date(ms).toISOString() : `${ms} ms`);
+/** The text of an instant in an input; "" if no input can have it. */
+export const forInput = (ms) => (isInCalendar(ms) ? local(ms).replace(/\.000$/, "") : "");
 
-/** An instant in full, for titles: with year, milliseconds and zone, and in UTC. */
-export function full(ms) {
-  return `${day(ms)} ${timeOfDay(ms, 1)} (${zone(ms)}); ${iso(ms)}`;
-}
-
-/** For <input type="datetime-local">. */
-export function forInput(ms) {
-  return Math.abs(ms) < LAST ? iso(ms + offsetMs(ms)).slice(0, 19) : "";
-}
-
-/** The instant of an <input type="datetime-local">, null if it is empty. */
+/** The instant of an input: null if it is empty, NaN if it has another text. */
 export function fromInput(text) {
-  const ms = text ? new Date(text).getTime() : NaN;
-  return Number.isNaN(ms) ? null : ms;
+  if (text.trim() === "") {
+    return null;
+  }
+  const [, date, time = "00:00"] =
+    /^(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d(?::\d\d(?:\.\d{1,3})?)?))?$/.exec(text.trim()) ?? [];
+  return new Date(`${date}T${time}`).getTime();
 }

@@ -1,7 +1,7 @@
 // The future: everything pending by due time. A bar selects its timers, which the list below shows.
 
 import { Bars } from "./bars.js";
-import { announce, button, el, note, table } from "./dom.js";
+import { announce, button, check, el, head, labelOf, note, table } from "./dom.js";
 import { count, counted, instant, noteClock } from "./format.js";
 import { histogram } from "./operations.js";
 import { barsOf, between, NAMED, named, span } from "./ranges.js";
@@ -20,53 +20,43 @@ export class Future {
       "Pending timers by due time; arrow keys move, Return selects",
       (bar, more) => this.#choose(bar, more),
     );
-    this.caption = el("p", { class: "caption" }, "Loading");
+    this.caption = el("p.caption", "Loading");
     this.problem = el("div", { "aria-live": "polite" });
     this.zoomIn = button("Zoom in", () => this.#zoom());
     this.zoomOut = button("Zoom out", () => change({ zoom: null }));
     this.clear = button("Clear the selection", () => change({ from: null, to: null }));
-    this.log = el("input", { type: "checkbox", id: "log-scale", onchange: () => this.#draw() });
+    this.log = el("input", { type: "checkbox", onchange: () => this.#draw() });
     this.table = el(
       "details",
       { ontoggle: () => this.#drawTable() },
-      el("summary", {}, "As a table"),
+      el("summary", "As a table"),
       el("div"),
     );
+    this.radios = NAMED.map(({ name }) => {
+      const choose = () => change({ range: name, zoom: null });
+      return el("input", { type: "radio", name: "range", value: name, onchange: choose });
+    });
+    const ranges = NAMED.flatMap(({ label }, i) => [
+      this.radios[i],
+      labelOf(this.radios[i], label),
+    ]);
     section.append(
-      el("div", { class: "head" }, el("h1", {}, "Pending by due time"), this.#ranges()),
+      head(
+        "h1",
+        "Pending by due time",
+        el("fieldset.segments", el("legend.unseen", "Range"), ranges),
+      ),
       this.caption,
       this.problem,
       this.bars.element,
       el(
-        "div",
-        { class: "row" },
+        "div.row",
         this.zoomIn,
         this.zoomOut,
         this.clear,
-        el("span", { class: "check" }, this.log, el("label", { for: "log-scale" }, "Logarithmic")),
+        check("Logarithmic", this.log),
         this.table,
       ),
-    );
-  }
-
-  #ranges() {
-    this.radios = NAMED.map(({ name, label }) =>
-      el("input", {
-        type: "radio",
-        name: "range",
-        id: `range-${name}`,
-        value: name,
-        onchange: () => change({ range: name, zoom: null }),
-      }),
-    );
-    return el(
-      "fieldset",
-      { class: "segments" },
-      el("legend", { class: "unseen" }, "Range"),
-      NAMED.flatMap(({ name, label }, i) => [
-        this.radios[i],
-        el("label", { for: `range-${name}` }, label),
-      ]),
     );
   }
 
@@ -76,7 +66,7 @@ export class Future {
     const [from, to] = (zoom ?? "").split("-").map(Number);
     const wanted =
       to > from ? between(from, to, this.precisionMs) : named(range ?? "hour", this.longestDelay());
-    // One ms earlier: a timer that is due at 9:00:00 counts behind 9:00 (search.js has why).
+    // One ms earlier: a timer that is due at 9:00:00 counts behind 9:00 (timer_search.js has why).
     const begin = wanted.from - 1;
     return {
       wanted,
@@ -193,8 +183,11 @@ export class Future {
   }
 }
 
+const END = Date.UTC(2200); // of a range without an end
+
 /** The selected range of due times, null without one. */
 export function selection() {
   const { from, to } = route().parameters;
-  return from && to && Number(to) > Number(from) ? { from: Number(from), to: Number(to) } : null;
+  const range = { from: Number(from ?? 1), to: Number(to ?? END) };
+  return (from || to) && range.to > range.from ? range : null;
 }

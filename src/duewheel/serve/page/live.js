@@ -1,31 +1,54 @@
 // The strip of numbers on top: what is pending, how fast it comes and leaves, how late it is.
 
 import { el } from "./dom.js";
-import { behind, bytes, count, counted, duration, rate } from "./format.js";
-import { HistogramSamples, Samples } from "./samples.js";
+import { bytes, count, counted, delay, duration, or, rate } from "./format.js";
+import { quantiles, Samples } from "./samples.js";
 
 const RATE_MS = 10_000;
 const LATENESS_MS = 60_000;
 const SVG = "http://www.w3.org/2000/svg";
 
+// In the order in which they are shown: name, and what explains it.
+const TILES = {
+  pending: [
+    "Pending",
+    "Timers in the wheel. A cancelled one counts until it would have left: it is dropped then",
+  ],
+  accepted: ["Accepted", "Timers that ingest has taken into the wheel, over 10 s"],
+  delivered: [
+    "Delivered",
+    "Timers that have left the wheel, over 10 s; the line: five minutes at most",
+  ],
+  late: [
+    "Lateness",
+    "Acknowledgement minus due time, upper bounds of half and of 99 % of the last minute's timers",
+  ],
+  behind: [
+    "Behind",
+    "Now minus the end of the last slot that is delivered in full. Dequeue reports it twice a second: less than a second is the age of its report, and no delay",
+  ],
+  lag: [
+    "Ingest lag",
+    "Messages in the timer topics that are not in the wheel, and the age of the oldest",
+  ],
+  letters: [
+    "New dead letters",
+    "Written since dequeue began; the view has all, and which of them are not replayed",
+  ],
+  disk: ["Disk", "Free bytes of the file system of the data directory"],
+};
+
 /** A number with its name, and what explains it. */
 class Tile {
-  constructor(tiles, name, explained) {
-    this.value = el("dd", { class: "value" }, "–");
-    this.detail = el("dd", { class: "muted" }, "");
-    this.element = el(
-      "dl",
-      { class: "tile", title: explained },
-      el("dt", {}, name),
-      this.value,
-      this.detail,
-    );
+  constructor(name, explained) {
+    this.value = el("dd.value", "–");
+    this.detail = el("dd.muted");
+    this.element = el("dl.tile", { title: explained }, el("dt", name), this.value, this.detail);
     this.line = null;
-    tiles.append(this.element);
   }
 
   show(value, detail = "", kind = "") {
-    this.value.textContent = value;
+    this.value.textContent = value ?? "–";
     this.detail.textContent = detail;
     this.value.className = `value ${kind}`;
   }
@@ -56,110 +79,73 @@ class Tile {
 /** See the module's head. */
 export class Live {
   constructor(strip) {
-    const tiles = el("div", { class: "tiles" });
-    const tile = (name, explained) => new Tile(tiles, name, explained);
-    strip.append(tiles);
-    this.pending = tile(
-      "Pending",
-      "Timers in the wheel. A cancelled one counts until it would have left: it is dropped then",
+    const made = Object.entries(TILES).map(([name, texts]) => [name, new Tile(...texts)]);
+    this.tiles = Object.fromEntries(made);
+    strip.append(
+      el(
+        "div.tiles",
+        made.map(([, tile]) => tile.element),
+      ),
     );
-    this.accepted = tile("Accepted", "Timers that ingest has taken into the wheel, over 10 s");
-    this.delivered = tile(
-      "Delivered",
-      "Timers that have left the wheel, over 10 s; the line: five minutes at most",
-    );
-    this.late = tile(
-      "Lateness",
-      "Acknowledgement minus due time, upper bounds of half and of 99 % of the last minute's timers",
-    );
-    this.behind = tile(
-      "Behind",
-      "Now minus the end of the last slot that is delivered in full. Dequeue reports it twice a second: less than a second is the age of its report, and no delay",
-    );
-    this.lag = tile(
-      "Ingest lag",
-      "Messages in the timer topics that are not in the wheel, and the age of the oldest",
-    );
-    this.letters = tile(
-      "New dead letters",
-      "Written since dequeue began; the view has all, and which of them wait for a replay",
-    );
-    this.disk = tile("Disk", "Free bytes of the file system of the data directory");
     this.placed = new Samples();
     this.out = new Samples();
-    this.lateness = new HistogramSamples();
+    this.lateness = new Samples();
   }
 
-  showStatus(status, at) {
-    this.placed.add(at, status.pending + status.delivered);
-    this.out.add(at, status.delivered);
-    const counts = status.role === "standby" ? "of the owner" : "cancelled ones included";
-    this.pending.show(count(status.pending), counts);
-    this.#rate(this.accepted, this.placed);
-    this.#rate(this.delivered, this.out);
-    this.#showDelays(status);
-    const { dead_letters: letters, dead_letters_wait: wait } = status.dequeue;
-    this.letters.show(
-      letters === null ? "–" : count(letters),
-      wait ? "wait for their topic" : "since dequeue began",
-      letters ? "warn" : "",
+  showStatus({ role, pending, delivered, dequeue, ingest, disk, not_ready: reasons }, at) {
+    const { tiles } = this;
+    const counts = role === "standby" ? "of the owner" : "cancelled ones included";
+    tiles.pending.show(count(pending), counts);
+    this.placed.add(at, pending + delivered);
+    this.out.add(at, delivered);
+    showRate(tiles.accepted, this.placed);
+    showRate(tiles.delivered, this.out);
+    const { behind_ms: behind, dead_letters: letters, dead_letters_wait: wait } = dequeue;
+    tiles.behind.show(
+      or(behind, delay, null),
+      or(behind, () => "", `dequeue is ${dequeue.state}`),
+      "dequeue_behind" in reasons ? "bad" : "",
     );
-    const { free_bytes: free, min_free_bytes: least } = status.disk;
-    this.disk.show(
-      bytes(free),
-      `free; ingest stops at ${bytes(least)}`,
-      free < 2 * least ? "bad" : "",
+    const { lag, lag_ms: age } = ingest;
+    const waiting = (n) => (n ? `oldest ${duration(age)}` : "nothing waits");
+    tiles.lag.show(
+      or(lag, count, null),
+      or(lag, waiting, "Kafka was not asked yet"),
+      "ingest_lag" in reasons ? "bad" : "",
     );
-  }
-
-  #rate(tile, samples) {
-    const perSecond = samples.rate(RATE_MS);
-    tile.show(perSecond === null ? "–" : rate(perSecond), "per second");
-    tile.draw(samples.rates());
-  }
-
-  #showDelays({ dequeue, ingest, bounds }) {
-    const behindMs = dequeue.behind_ms;
-    const isBehind = behindMs > bounds.ready_behind_ms.value;
-    this.behind.show(
-      behindMs === null ? "–" : behind(behindMs),
-      behindMs === null ? `dequeue is ${dequeue.state}` : "",
-      isBehind ? "bad" : "",
-    );
-    if (ingest.lag === null) {
-      this.lag.show("–", "Kafka was not asked yet");
-    } else {
-      const isLate = ingest.lag_ms > bounds.ready_lag_ms.value;
-      this.lag.show(
-        count(ingest.lag),
-        ingest.lag ? `oldest ${duration(ingest.lag_ms)}` : "nothing waits",
-        isLate ? "bad" : "",
-      );
-    }
+    const since = wait ? "wait for their topic" : "since dequeue began";
+    tiles.letters.show(or(letters, count, null), since, letters ? "warn" : "");
+    const { free_bytes: free, min_free_bytes: least } = disk;
+    const isLow = free < 2 * least;
+    tiles.disk.show(bytes(free), `free; ingest stops at ${bytes(least)}`, isLow ? "bad" : "");
   }
 
   /** @param {object} found of /v1/lateness */
-  showLateness(found, at) {
-    if (!found.available) {
-      this.late.show("–", found.reason);
+  showLateness({ available, reason, bounds_s: bounds, counts }, at) {
+    const { late } = this.tiles;
+    if (!available) {
+      late.show(null, reason);
       return;
     }
-    this.lateness.add(at, found.bounds_s, found.counts);
-    const {
-      values: [half, most],
-      total,
-    } = this.lateness.quantiles(LATENESS_MS, [0.5, 0.99]);
+    this.lateness.add(at, counts.at(-1), counts);
+    const span = this.lateness.over(LATENESS_MS);
+    const total = span[1].total - span[0].total;
     if (total === 0) {
-      this.late.show("–", "no delivery in the last minute");
+      late.show(null, "no delivery in the last minute");
       return;
     }
-    const bound = (s) =>
-      s === null ? `> ${duration(found.bounds_s.at(-1) * 1000)}` : `≤ ${duration(s * 1000)}`;
-    this.late.show(bound(most), `p99; p50 ${bound(half)}; ${counted(total, "timer")}`);
+    const [half, most] = quantiles(span, bounds, [0.5, 0.99]).map((s) =>
+      s === null ? `> ${duration(bounds.at(-1) * 1000)}` : `≤ ${duration(s * 1000)}`,
+    );
+    late.show(most, `p99; p50 ${half}; ${counted(total, "timer")}`);
   }
 
-  /** Nothing can be read: the numbers stay, and are marked as old. */
-  latenessUnknown(error) {
-    this.late.show("–", error.message);
+  failLateness({ message }) {
+    this.tiles.late.show(null, message);
   }
+}
+
+function showRate(tile, samples) {
+  tile.show(or(samples.rate(RATE_MS), rate, null), "per second");
+  tile.draw(samples.rates());
 }

@@ -1,29 +1,27 @@
 // Puts the page together: the views, what is read how often, and what is said of it.
 
 import { connectToken, forgetToken } from "./api.js";
-import { DeadLetters } from "./dead_letters.js";
+import { refreshTimes } from "./cells.js";
+import { deadLettersView } from "./dead_letters.js";
 import { askForToken } from "./dialogs.js";
 import { announce, byId } from "./dom.js";
 import { zone } from "./format.js";
 import { Future } from "./future.js";
-import { Conditions, conditionsOf, conditionsWithout, summary } from "./health.js";
+import { Conditions, conditionsWithout, summary } from "./health.js";
 import { Live } from "./live.js";
-import { lateness, readiness, stats, status, unlock } from "./operations.js";
+import { lateness, stats, status, unlock } from "./operations.js";
 import { poll } from "./polling.js";
-import { Receipts } from "./receipts.js";
+import { receiptsView } from "./receipts.js";
 import { onRoute, route } from "./route.js";
-import { Schedules } from "./schedules.js";
+import { schedulesView } from "./schedules.js";
 import { Shard } from "./shard.js";
 import { connectTheme } from "./theme.js";
-import { refreshTimes } from "./times.js";
 import { Timers } from "./timers.js";
 
 const OFTEN_MS = 2_000;
 const SELDOM_MS = 5_000;
 const METRICS_MS = 10_000; // a scrape of dequeue, which has better things to do
 const LONGEST_DELAY_MS = 40 * 86_400_000; // until the status has said it
-
-const isShown = (view) => route().view === view;
 
 let lastStatus = null;
 let lastStatusAt = null;
@@ -35,10 +33,15 @@ const future = new Future(
   () => lastStatus?.bounds.longest_delay_ms.value ?? LONGEST_DELAY_MS,
 );
 const timers = new Timers(byId("view-pending"), future);
-const letters = new DeadLetters(byId("view-dead-letters"));
-const recurring = new Schedules(byId("view-schedules"));
-const receipts = new Receipts(byId("view-receipts"));
 const shard = new Shard(byId("view-shard"), () => polls.status());
+// By the names in the navigation; `routed` is called when a view is shown, or its address changes.
+const views = {
+  pending: { routed: showPending },
+  "dead-letters": deadLettersView(byId("view-dead-letters")),
+  schedules: schedulesView(byId("view-schedules")),
+  receipts: receiptsView(byId("view-receipts")),
+  shard,
+};
 
 // ---- reads --------------------------------------------------------------------------------------
 
@@ -47,7 +50,7 @@ function showStatus(found) {
   lastStatusAt = Date.now();
   live.showStatus(found, lastStatusAt);
   shard.showStatus(found);
-  conditions.show(conditionsOf(found));
+  conditions.show(found.conditions);
   showState(summary(found, null));
   byId("shard-name").textContent = `shard ${found.shard}`;
   document.body.classList.remove("stale");
@@ -56,19 +59,7 @@ function showStatus(found) {
 async function failStatus(error) {
   document.body.classList.toggle("stale", lastStatus !== null);
   showState(summary(null, error));
-  conditions.show(
-    conditionsWithout(error, lastStatusAt, error.status === 503 ? await reasons() : {}),
-  );
-}
-
-/** Why the shard is not ready, by a probe that answers without its files. */
-async function reasons() {
-  try {
-    await readiness();
-    return {};
-  } catch (problem) {
-    return problem.body?.reasons ?? {};
-  }
+  conditions.show(await conditionsWithout(error, lastStatusAt));
 }
 
 function showState([text, kind]) {
@@ -82,34 +73,30 @@ function showStats(found) {
   timers.offer(Object.keys(found.by_topic));
 }
 
+const isPending = () => route().view === "pending";
 const polls = {
-  status: poll({ everyMs: OFTEN_MS, call: status, show: showStatus, fail: failStatus }),
-  future: poll({
-    everyMs: OFTEN_MS,
-    call: () => future.read(),
-    show: (found) => future.show(found),
-    fail: (error) => future.fail(error),
-    wanted: () => isShown("pending"),
-  }),
-  timers: poll({
-    everyMs: SELDOM_MS,
-    call: () => timers.search(true),
-    show: () => {},
-    fail: () => {},
-    wanted: () => isShown("pending") && timers.isLive,
-  }),
-  stats: poll({
-    everyMs: SELDOM_MS,
-    call: stats,
-    show: showStats,
-    fail: (error) => shard.failStats(error),
-  }),
-  lateness: poll({
-    everyMs: METRICS_MS,
-    call: lateness,
-    show: (found) => live.showLateness(found, Date.now()),
-    fail: (error) => live.latenessUnknown(error),
-  }),
+  status: poll(OFTEN_MS, status, showStatus, failStatus),
+  future: poll(
+    OFTEN_MS,
+    () => future.read(),
+    (found) => future.show(found),
+    (error) => future.fail(error),
+    isPending,
+  ),
+  timers: poll(
+    SELDOM_MS,
+    () => timers.readAgain(),
+    () => {},
+    () => {},
+    () => isPending() && timers.isLive,
+  ),
+  stats: poll(SELDOM_MS, stats, showStats, (error) => shard.showStats(error)),
+  lateness: poll(
+    METRICS_MS,
+    lateness,
+    (found) => live.showLateness(found, Date.now()),
+    (error) => live.failLateness(error),
+  ),
 };
 
 function refreshAll() {
@@ -118,29 +105,23 @@ function refreshAll() {
 
 // ---- views --------------------------------------------------------------------------------------
 
-function showView({ view, parameters }) {
+function showView({ view }) {
   for (const link of document.querySelectorAll("nav [data-view]")) {
     const isCurrent = link.dataset.view === view;
     byId(`view-${link.dataset.view}`).hidden = !isCurrent;
-    link.toggleAttribute("aria-current", isCurrent);
     if (isCurrent) {
       link.setAttribute("aria-current", "page");
+    } else {
+      link.removeAttribute("aria-current");
     }
   }
-  if (view === "pending") {
-    showPending(parameters);
-  } else if (view === "dead-letters") {
-    letters.routed();
-  } else if (view === "schedules") {
-    recurring.routed();
-  } else if (view === "receipts") {
-    receipts.routed();
-  }
+  views[view].routed();
 }
 
 let shownRange = null;
 
-function showPending({ range = "", zoom = "" }) {
+function showPending() {
+  const { range = "", zoom = "" } = route().parameters;
   future.routed();
   timers.routed();
   if (shownRange !== range + zoom) {

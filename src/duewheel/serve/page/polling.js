@@ -9,15 +9,14 @@ const SHARE = 9;
 const RETRY_MAX_MS = 15_000;
 
 /**
- * @param {object} options
- * @param {number} options.everyMs the shortest time between two reads
- * @param {function(): Promise} options.call the read
- * @param {function(*): void} options.show gets the result
- * @param {function(Error): void} options.fail gets the error
- * @param {function(): boolean} [options.wanted] whether anybody sees the result
+ * @param {number} everyMs the shortest time between two reads
+ * @param {function(): Promise} call the read
+ * @param {function(*): void} show gets the result
+ * @param {function(Error): void} fail gets the error
+ * @param {function(): boolean} wanted whether anybody sees the result
  * @returns {function(): void} reads at once
  */
-export function poll({ everyMs, call, show, fail, wanted = () => true }) {
+export function poll(everyMs, call, show, fail, wanted = () => true) {
   let timer = null;
   let busy = false;
   let again = false;

@@ -1,12 +1,8 @@
 // Ranges of the histogram: where they begin, and how wide a bar is. Bars begin at whole seconds,
 // minutes, hours or days of this zone: a bar that moves with every read cannot be clicked.
 
-import { day, instant, offsetMs, now, timeOfDay } from "./format.js";
+import { DAY, day, HOUR, instant, MINUTE, now, offsetMs, SECOND, timeOfDay } from "./format.js";
 
-const SECOND = 1000;
-const MINUTE = 60 * SECOND;
-const HOUR = 60 * MINUTE;
-const DAY = 24 * HOUR;
 const BARS_MAX = 60;
 const HORIZON_BARS_MAX = 370; // the API has 400
 
@@ -18,15 +14,7 @@ export const NAMED = [
 ];
 
 const WIDTHS = [
-  1,
-  2,
-  5,
-  10,
-  20,
-  50,
-  100,
-  200,
-  500,
+  ...[1, 2, 5, 10, 20, 50, 100, 200, 500],
   ...[1, 2, 5, 10, 15, 30].map((n) => n * SECOND),
   ...[1, 2, 5, 10, 15, 30].map((n) => n * MINUTE),
   ...[1, 2, 3, 6, 12].map((n) => n * HOUR),
@@ -68,45 +56,28 @@ export function between(from, to, precisionMs) {
 
 /** The bars of a range, with labels. The last one has no tick: its text would be cut. */
 export function barsOf(range, counts) {
-  const every = tickEvery(range);
+  // Ticks stand at round times. Narrow pages show every second one (parts.css).
+  const every = WIDTHS.find((each) => each >= (range.width * range.bars) / 9) ?? range.width;
   return counts.map((n, i) => {
     const from = range.from + i * range.width;
     const to = from + range.width;
-    const isTick = i < counts.length - 1 && from === floorTo(from, every * range.width);
-    return {
-      from,
-      to,
-      count: n,
-      label: span(from, to),
-      tick: isTick ? tickOf(from, range.width) : null,
-    };
+    const isTick = i < counts.length - 1 && from === floorTo(from, every);
+    const tick = isTick ? tickOf(from, range.width) : null;
+    return { from, to, count: n, label: span(from, to), tick };
   });
 }
 
 /** A span of time in words: the day is said once. */
 export function span(from, to) {
   const width = to - from;
-  const finest =
-    width % SECOND ? 1 : width % MINUTE || new Date(from).getSeconds() ? SECOND : MINUTE;
+  const finest = finestOf(from, width);
   if (width % DAY === 0 && new Date(from).getHours() === 0) {
     return width === DAY ? day(from) : `${day(from)} to ${day(to - 1)}`;
   }
-  const end =
-    new Date(from).toDateString() === new Date(to - 1).toDateString()
-      ? timeOfDay(to, finest)
-      : instant(to, finest);
+  const end = day(from) === day(to - 1) ? timeOfDay(to, finest) : instant(to, finest);
   return `${instant(from, finest)} to ${end}`;
 }
 
-// Ticks stand at round times. Narrow pages show every second one (parts.css).
-function tickEvery(range) {
-  const wished = Math.max(1, Math.round(range.bars / 8));
-  return [1, 2, 3, 5, 6, 10, 15, 20, 30, 60].find((each) => each >= wished) ?? wished;
-}
-
-function tickOf(from, width) {
-  if (width >= DAY) {
-    return day(from).replace(/^\w+ /, "");
-  }
-  return timeOfDay(from, width % SECOND ? 1 : width % MINUTE ? SECOND : MINUTE);
-}
+const tickOf = (from, width) => (width >= DAY ? day(from) : timeOfDay(from, finestOf(from, width)));
+const finestOf = (from, width) =>
+  width % SECOND ? 1 : width % MINUTE || from % MINUTE ? SECOND : MINUTE;

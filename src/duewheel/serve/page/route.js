@@ -1,7 +1,7 @@
 // What is shown, in the part of the address behind `#`: it can be linked to, the back button works,
 // and unlike a query it is never sent, so that no log has ids and keys.
 
-const VIEWS = ["pending", "dead-letters", "receipts", "schedules", "shard"];
+const VIEWS = [...document.querySelectorAll("nav [data-view]")].map(({ dataset }) => dataset.view);
 const listeners = [];
 
 /** The view, and its parameters. */
@@ -14,7 +14,7 @@ export function route() {
 }
 
 /** Changes parameters of the view; null takes one out. */
-export function change(parameters, { view = route().view, replace = false } = {}) {
+export function change(parameters, { view = route().view } = {}) {
   const before = view === route().view ? route().parameters : {};
   const merged = Object.entries({ ...before, ...parameters });
   const query = new URLSearchParams(merged.filter(([, value]) => value !== null && value !== ""));
@@ -22,7 +22,7 @@ export function change(parameters, { view = route().view, replace = false } = {}
   if (hash === location.hash) {
     return;
   }
-  history[replace ? "replaceState" : "pushState"](null, "", hash);
+  history.pushState(null, "", hash);
   tell();
 }
 

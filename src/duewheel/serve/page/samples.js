@@ -2,69 +2,45 @@
 
 const KEPT_MS = 5 * 60_000;
 
-/** Counters over time. */
+/** Values over time, and a count in each that rises. */
 export class Samples {
   constructor() {
-    this.samples = []; // {at, value} with rising `at`
+    this.samples = []; // {at, total, value} with rising `at`
   }
 
-  /** Adds a value; a counter that falls begins again, for its process has. */
-  add(at, value) {
+  /** Adds a value; if its total falls, the history begins again, for its process has. */
+  add(at, total, value = null) {
+    const isNew = total < (this.samples.at(-1)?.total ?? 0);
+    const kept = isNew ? [] : this.samples.filter((sample) => sample.at >= at - KEPT_MS);
+    this.samples = [...kept, { at, total, value }];
+  }
+
+  /** The first sample of the last so many ms, and the last one. */
+  over(ms) {
     const last = this.samples.at(-1);
-    if (last && value < last.value) {
-      this.samples = [];
-    }
-    this.samples.push({ at, value });
-    while (this.samples[0].at < at - KEPT_MS) {
-      this.samples.shift();
-    }
+    return [this.samples.find((sample) => sample.at >= last.at - ms), last];
   }
 
   /** The rate over the last so many ms, per second; null without two samples. */
-  rate(overMs) {
-    const last = this.samples.at(-1);
-    const first = this.samples.find((sample) => sample.at >= last.at - overMs);
-    return first && first.at < last.at
-      ? ((last.value - first.value) * 1000) / (last.at - first.at)
-      : null;
+  rate(ms) {
+    const [first, last] = this.over(ms);
+    return first.at < last.at ? rateOf(first, last) : null;
   }
 
   /** Rates between neighbouring samples, oldest first. */
   rates() {
-    return this.samples.slice(1).map((sample, i) => {
-      const before = this.samples[i];
-      return ((sample.value - before.value) * 1000) / Math.max(1, sample.at - before.at);
-    });
+    return this.samples.slice(1).map((sample, i) => rateOf(this.samples[i], sample));
   }
 }
 
-/** Histograms over time: the counts of each are cumulative, and rise. */
-export class HistogramSamples {
-  constructor() {
-    this.samples = [];
-  }
+const rateOf = (first, last) =>
+  ((last.total - first.total) * 1000) / Math.max(1, last.at - first.at);
 
-  add(at, bounds, counts) {
-    const last = this.samples.at(-1);
-    if (last && counts.at(-1) < last.counts.at(-1)) {
-      this.samples = [];
-    }
-    this.samples.push({ at, bounds, counts });
-    while (this.samples[0].at < at - KEPT_MS) {
-      this.samples.shift();
-    }
-  }
-
-  /**
-   * Quantiles over the last so many ms, as upper bounds: a value lies somewhere in its bucket.
-   * @returns {{values: Array<?number>, total: number}} null: above the last bound
-   */
-  quantiles(overMs, wanted) {
-    const last = this.samples.at(-1);
-    const first = this.samples.find((sample) => sample.at >= last.at - overMs);
-    const counts = last.counts.map((n, i) => n - first.counts[i]);
-    const total = counts.at(-1);
-    const values = wanted.map((q) => last.bounds[counts.findIndex((n) => n >= q * total)] ?? null);
-    return { values, total };
-  }
+/**
+ * Quantiles between two samples of cumulative counts, as upper bounds: a value lies somewhere in its
+ * bucket. Null: above the last bound.
+ */
+export function quantiles([first, last], bounds, wanted) {
+  const counts = last.value.map((n, i) => n - first.value[i]);
+  return wanted.map((q) => bounds[counts.findIndex((n) => n >= q * counts.at(-1))] ?? null);
 }

@@ -1,125 +1,106 @@
 // The shard: its processes with pause and resume, where pending timers gather, its topics and files.
 
-import { code, list } from "./cells.js";
-import { ask } from "./dialogs.js";
-import { announce, button, el, note, table } from "./dom.js";
-import { behind, bytes, count, counted, duration, relative } from "./format.js";
+import { clock, code, list, moment, tag } from "./cells.js";
+import { carryOut } from "./dialogs.js";
+import { button, el, head, note, table } from "./dom.js";
+import { bytes, count, counted, delay, duration, or } from "./format.js";
 import { pause, resume } from "./operations.js";
 import { change } from "./route.js";
-import { clock, moment } from "./times.js";
 
-const TOPICS_SHOWN = 12;
+const TARGETS_SHOWN = 12;
 const PAUSES = {
-  dequeue:
-    "No timer is delivered until it is resumed, over restarts, too. What becomes due meanwhile is late; nothing is lost.",
   ingest:
     "New timers and cancels wait in Kafka until it is resumed, over restarts, too. A timer that becomes due meanwhile is late; a cancel may come too late.",
+  dequeue:
+    "No timer is delivered until it is resumed, over restarts, too. What becomes due meanwhile is late; nothing is lost.",
 };
+// The panels in their order: what each shows of /v1/status and /v1/stats. A new fact is a new row.
+const PANELS = [
+  { title: "Ingest", process: "ingest", show: ({ status }) => [list(ingestRows(status))] },
+  { title: "Dequeue", process: "dequeue", show: ({ status }) => [list(dequeueRows(status))] },
+  { title: "When timers are due", show: ofCounts(crowdOf) },
+  { title: "Pending by target", show: ofCounts(targetsOf) },
+  { title: "Timer topics", show: ({ status }) => topicsOf(status) },
+  { title: "Files", show: ({ status }) => [list(fileRows(status))] },
+];
+
+/** What a panel shows of the counts, once they are read. */
+function ofCounts(show) {
+  return ({ status, stats }) => {
+    if (stats === null || stats instanceof Error) {
+      return [
+        note(stats === null ? "Not counted yet" : `They cannot be counted: ${stats.message}.`),
+      ];
+    }
+    return show(stats, status);
+  };
+}
 
 /** See the module's head. */
 export class Shard {
   /** @param {function(): void} refresh reads the status again */
   constructor(section, refresh) {
-    this.refresh = refresh;
-    this.result = el("p", { class: "note", role: "status" });
-    this.processes = el("div", { class: "panels" });
-    this.crowds = el("div", {});
-    this.topics = el("div", {});
-    this.sources = el("div", {});
-    this.files = el("div", {});
-    section.append(
-      el("div", { class: "head" }, el("h1", {}, "Shard")),
-      this.result,
-      this.processes,
-      el(
-        "div",
-        { class: "panels" },
-        el("section", { class: "panel" }, el("h2", {}, "Hot slots"), this.crowds),
-        el("section", { class: "panel" }, el("h2", {}, "Pending by target"), this.topics),
-      ),
-      el(
-        "div",
-        { class: "panels" },
-        el("section", { class: "panel" }, el("h2", {}, "Timer topics"), this.sources),
-        el("section", { class: "panel" }, el("h2", {}, "Files"), this.files),
-      ),
+    Object.assign(this, { refresh, status: null, stats: null });
+    this.result = el("p.note", { role: "status" });
+    this.panels = PANELS.map(({ title, process, show }) => {
+      const body = el("div");
+      const toggle = process ? button("Pause", () => this.#toggle(process)) : null;
+      const element = el("section.panel", { "aria-label": title }, head("h2", title, toggle), body);
+      return { process, show, body, toggle, element };
+    });
+    const panels = el(
+      "div.panels",
+      this.panels.map(({ element }) => element),
     );
-    this.cards = { ingest: this.#card("ingest"), dequeue: this.#card("dequeue") };
-    this.processes.append(this.cards.ingest.element, this.cards.dequeue.element);
+    section.append(head("h1", "Shard"), this.result, panels);
   }
 
-  #card(process) {
-    const toggle = button("Pause", () => this.#toggle(process));
-    const body = el("div", {});
-    const title = process === "ingest" ? "Ingest" : "Dequeue";
-    const head = el("div", { class: "head" }, el("h2", {}, title), toggle);
-    return {
-      toggle,
-      body,
-      element: el("section", { class: "panel", "aria-label": title }, head, body),
-    };
-  }
+  /** The view is shown: it is read anyway. */
+  routed() {}
 
   /** @param {object} status of /v1/status */
   showStatus(status) {
     this.status = status;
-    for (const name of ["ingest", "dequeue"]) {
-      const { toggle, body } = this.cards[name];
-      const isPaused = status[name].state === "paused";
-      toggle.textContent = isPaused ? "Resume" : "Pause";
-      toggle.setAttribute("aria-label", `${isPaused ? "Resume" : "Pause"} ${name}`);
-      body.replaceChildren(list(name === "ingest" ? ingestRows(status) : dequeueRows(status)));
-    }
-    this.sources.replaceChildren(...sourcesOf(status));
-    this.files.replaceChildren(list(fileRows(status)));
+    this.#show();
   }
 
-  /** @param {object} stats of /v1/stats */
+  /** @param {object} stats of /v1/stats; or the error in their place */
   showStats(stats) {
-    this.crowds.replaceChildren(list(crowdRows(stats, this.status)));
-    const topics = Object.entries(stats.by_topic).sort(([, a], [, b]) => b - a);
-    if (this.topics.contains(document.activeElement)) {
-      return; // a link that is replaced loses the focus
-    }
-    const rows = topics
-      .slice(0, TOPICS_SHOWN)
-      .map(([topic, n]) => [topicLink(topic), count(n), share(n, stats.pending)]);
-    this.topics.replaceChildren(
-      rows.length
-        ? table("Pending timers by target", ["Target", "#Timers", "Share"], rows)
-        : note("No timer is pending."),
-      ...(topics.length > TOPICS_SHOWN
-        ? [note(`And ${counted(topics.length - TOPICS_SHOWN, "target")} more: duewheel stats.`)]
-        : []),
-    );
+    this.stats = stats;
+    this.#show();
   }
 
-  /** The counts cannot be read. */
-  failStats(error) {
-    this.crowds.replaceChildren(note(`They cannot be counted: ${error.message}.`, "bad"));
+  #show() {
+    if (this.status === null) {
+      return;
+    }
+    for (const { process, show, body, toggle } of this.panels) {
+      if (process) {
+        const word = this.status[process].state === "paused" ? "Resume" : "Pause";
+        toggle.textContent = word;
+        toggle.setAttribute("aria-label", `${word} ${process}`);
+      }
+      if (!body.contains(document.activeElement)) {
+        body.replaceChildren(...show(this)); // a link that is replaced loses the focus
+      }
+    }
   }
 
   async #toggle(process) {
     const isPaused = this.status?.[process].state === "paused";
-    const agreed =
-      isPaused ||
-      (await ask({
-        title: `Pause ${process}?`,
-        says: [PAUSES[process]],
-        action: `Pause ${process}`,
-        grave: true,
-      }));
-    if (!agreed) {
-      return;
-    }
-    try {
+    const question = {
+      title: `Pause ${process}?`,
+      says: [PAUSES[process]],
+      action: `Pause ${process}`,
+      grave: true,
+    };
+    const agreed = await carryOut(this.result, isPaused ? null : question, async () => {
       await (isPaused ? resume : pause)(process);
-      this.result.textContent = isPaused ? `${process} is resumed.` : `${process} is paused.`;
-    } catch (error) {
-      this.result.textContent = `${error.message}.`;
+      return `${process} is ${isPaused ? "resumed" : "paused"}.`;
+    });
+    if (agreed) {
+      this.refresh();
     }
-    announce(this.result.textContent);
-    this.refresh();
   }
 }
 
@@ -127,14 +108,12 @@ function processRows(status, name) {
   const { state, pid } = status[name];
   const run = status.run?.[name];
   const rows = [
-    ["State", el("span", { class: state === "running" ? "tag good" : "tag warn" }, state)],
-    ["Process", pid === null ? "none" : String(pid)],
+    ["State", tag(state, state === "running" ? "good" : "warn")],
+    ["Process", or(pid, String, "none")],
   ];
   if (run?.restarts) {
-    rows.push(
-      ["Restarts", count(run.restarts)],
-      ["Last end", `exit code ${run.last_exit_code}: ${run.last_reason ?? "unknown"}`],
-    );
+    rows.push(["Restarts", count(run.restarts)]);
+    rows.push(["Last end", `exit code ${run.last_exit_code}: ${run.last_reason || "unknown"}`]);
   }
   if (run?.next_try_ms) {
     rows.push(["Next start", moment(run.next_try_ms)]);
@@ -143,84 +122,94 @@ function processRows(status, name) {
 }
 
 function ingestRows(status) {
-  const { ingest } = status;
-  const lag =
-    ingest.lag === null
-      ? "Kafka was not asked yet"
-      : ingest.lag
-        ? `${counted(ingest.lag, "message")}, the oldest for ${duration(ingest.lag_ms)}`
-        : "none";
+  const { lag, lag_ms: age, batch_age_ms: batch, lag_asked_ms: asked } = status.ingest;
+  const waiting = (n) => (n ? `${counted(n, "message")}, the oldest for ${duration(age)}` : "none");
   return [
     ...processRows(status, "ingest"),
-    ["Lag", lag],
-    ["Batch", ingest.batch_age_ms ? `for ${duration(ingest.batch_age_ms)}` : "nothing waits"],
-    ["Kafka asked", ingest.lag_asked_ms ? relative(ingest.lag_asked_ms) : "not yet"],
+    ["Lag", or(lag, waiting)],
+    ["Present batch", batch ? `begun ${duration(batch)} ago` : "nothing to read"],
+    ["Lag measured", or(asked, moment, "not yet")],
   ];
 }
 
 function dequeueRows(status) {
-  const { dequeue } = status;
+  const { floor_ms: floor, behind_ms: behind, clock_skew_ms: skew, ...counts } = status.dequeue;
+  const clockText = (ms) => `${duration(Math.abs(ms))} ${ms < 0 ? "behind" : "ahead of"} Kafka's`;
+  const sinceStart = (n) => `${count(n)} delivered, ${counted(counts.dead_letters, "dead letter")}`;
   return [
     ...processRows(status, "dequeue"),
-    ["Delivered up to", dequeue.floor_ms === null ? "nothing yet" : clock(dequeue.floor_ms)],
-    ["Behind", dequeue.behind_ms === null ? "unknown" : behind(dequeue.behind_ms)],
-    [
-      "Clock",
-      dequeue.clock_skew_ms === null
-        ? "unknown"
-        : `${Math.abs(dequeue.clock_skew_ms)} ms ${dequeue.clock_skew_ms < 0 ? "behind" : "ahead of"} the brokers`,
-    ],
-    [
-      "Since its start",
-      dequeue.delivered === null
-        ? "unknown"
-        : `${count(dequeue.delivered)} delivered, ${counted(dequeue.dead_letters, "dead letter")}`,
-    ],
+    ["Delivered up to", or(floor, clock, "nothing yet")],
+    ["Behind", or(behind, delay)],
+    ["This host's clock", or(skew, clockText)],
+    ["Since its start", or(counts.delivered, sinceStart)],
   ];
 }
 
-function crowdRows(stats, status) {
-  const limit = status?.bounds.hot_slot_rows.value ?? null;
-  const isHot = limit !== null && stats.slot_max > limit;
-  const rule = limit === null ? "no limit: dequeue.hot_slot is none" : `limit ${count(limit)}`;
+function crowdOf(
+  { oldest_ms: next, within_s: within, slot_max: largest, rolls, ...stats },
+  status,
+) {
+  const limit = status.bounds.hot_slot_rows.value;
+  const isHot = limit !== null && largest > limit;
+  const rule = or(limit, (n) => `the limit is ${count(n)}`, "no limit (dequeue.hot_slot is none)");
+  const slot = el("span", `${counted(largest, "timer")}; `, isHot ? tag(rule, "warn") : rule);
+  const rolling = `${counted(rolls.pending, "timer")}, written to Kafka again before`;
   return [
-    [
-      "Largest slot",
-      el(
-        "span",
-        {},
-        counted(stats.slot_max, "timer"),
-        " ",
-        el("span", { class: isHot ? "tag warn" : "muted" }, isHot ? `above the ${rule}` : rule),
-      ),
-    ],
-    [
-      "Due within 1 s, 1 min",
-      `${count(stats.within_s["1"] ?? 0)}, ${count(stats.within_s["60"] ?? 0)}`,
-    ],
-    ["First", stats.oldest_ms === null ? "none" : moment(stats.oldest_ms)],
-    ["Beyond the ring", count(stats.beyond_ring)],
-    [
-      "Roll",
-      `${count(stats.rolls.pending)}; ${count(stats.rolls.next_hour)} within an hour, at most ${count(Math.round(stats.rolls.per_second_max))} a second`,
-    ],
+    list([
+      ["Next", or(next, moment, "none")],
+      ["Within a second", counted(within["1"] ?? 0, "timer")],
+      ["Within a minute", counted(within["60"] ?? 0, "timer")],
+      ["Largest slot", slot],
+      ["After the roll window", `${rolling}; ${count(rolls.next_hour)} of them in the next hour`],
+      ["After the wheel's reach", `${counted(stats.beyond_ring, "timer")}, in files until then`],
+    ]),
   ];
 }
 
-function sourcesOf(status) {
-  const topics = status.timer_topics;
-  const partitions = Object.entries(status.ingest.high_water);
+function targetsOf({ by_topic: counts, pending }) {
+  const targets = Object.entries(counts).sort(([, a], [, b]) => b - a);
+  const more = targets.length - TARGETS_SHOWN;
+  const rows = targets
+    .slice(0, TARGETS_SHOWN)
+    .map(([topic, n]) => [targetLink(topic), count(n), share(n, pending)]);
+  return [
+    rows.length
+      ? table("Pending timers by target", ["Target", "#Timers", "Share"], rows)
+      : note("No timer is pending."),
+    ...(more > 0 ? [note(`And ${counted(more, "target")} more: duewheel stats.`)] : []),
+  ];
+}
+
+function targetLink(topic) {
+  const onclick = (event) => {
+    event.preventDefault();
+    change({ topic }, { view: "pending" });
+  };
+  return el(
+    "a",
+    { href: `#pending?${new URLSearchParams({ topic })}`, class: "code", onclick },
+    topic,
+  );
+}
+
+function share(n, total) {
+  const percent = total ? (n / total) * 100 : 0;
+  const bar = el("span.share-fill", { style: { width: `${Math.max(percent, 0.5)}%` } });
+  return el(
+    "span.share",
+    el("span.share-bar", { "aria-hidden": "true" }, bar),
+    el("span.share-text", `${percent < 1 ? "< 1" : Math.round(percent)} %`),
+  );
+}
+
+function topicsOf({ timer_topics: topics, ingest }) {
+  const partitions = Object.entries(ingest.high_water);
   const problems = Object.entries({ ...topics?.left_out, ...topics?.faulty });
+  const read = [["Read", topics?.read.join(", ") || "none"]];
   return [
     topics === null
       ? note("Ingest has not listed them yet.")
-      : list([
-          ["Read", topics.read.join(", ") || "none"],
-          ...problems.map(([topic, reason]) => [
-            topic,
-            el("span", { class: "tag warn" }, String(reason)),
-          ]),
-        ]),
+      : list([...read, ...problems.map(([topic, why]) => [topic, tag(why, "warn")])]),
     partitions.length
       ? table(
           "Next offset of each timer partition",
@@ -231,35 +220,10 @@ function sourcesOf(status) {
   ];
 }
 
-function fileRows({ data_dir: folder, disk, delivered, bounds }) {
-  return [
-    ["Data directory", code(folder)],
-    ["Free", `${bytes(disk.free_bytes)}; ingest stops below ${bytes(disk.min_free_bytes)}`],
-    ["Waiting for room", counted(disk.rows_without_room, "message")],
-    ["Delivered in all", count(delivered)],
-    ["Longest delay", duration(bounds.longest_delay_ms.value)],
-  ];
-}
-
-function topicLink(topic) {
-  const show = (event) => {
-    event.preventDefault();
-    change({ topic }, { view: "pending" });
-  };
-  return el(
-    "a",
-    { href: `#pending?${new URLSearchParams({ topic })}`, class: "code", onclick: show },
-    topic,
-  );
-}
-
-function share(n, total) {
-  const percent = total ? (n / total) * 100 : 0;
-  const bar = el("span", { class: "share-fill", style: { width: `${Math.max(percent, 0.5)}%` } });
-  return el(
-    "span",
-    { class: "share" },
-    el("span", { class: "share-bar", "aria-hidden": "true" }, bar),
-    el("span", { class: "share-text" }, `${percent < 1 ? "< 1" : Math.round(percent)} %`),
-  );
-}
+const fileRows = ({ data_dir: folder, disk, delivered, bounds }) => [
+  ["Data directory", code(folder)],
+  ["Free", `${bytes(disk.free_bytes)}; ingest stops below ${bytes(disk.min_free_bytes)}`],
+  ["Waiting for room", counted(disk.rows_without_room, "message")],
+  ["Delivered in all", count(delivered)],
+  ["Longest delay", duration(bounds.longest_delay_ms.value)],
+];

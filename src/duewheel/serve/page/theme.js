@@ -5,37 +5,27 @@ const NAME = "duewheel-theme";
 
 /** Applies a theme: "light", "dark", or "" for the system's. */
 function apply(theme) {
-  if (theme) {
-    document.documentElement.dataset.theme = theme;
-  } else {
-    delete document.documentElement.dataset.theme;
-  }
+  document.documentElement.dataset.theme = theme;
 }
 
-/** Returns the theme that was chosen earlier. Storage may be refused: then there is none. */
-function stored() {
+/** Uses the storage of the browser, which may be refused: then a theme holds until the page is closed. */
+function stored(use) {
   try {
-    return localStorage.getItem(NAME) ?? "";
+    return use(localStorage) ?? "";
   } catch {
     return "";
   }
 }
 
-function store(theme) {
-  try {
-    localStorage.setItem(NAME, theme);
-  } catch {
-    // it holds until the page is closed
-  }
-}
+const chosen = () => stored((storage) => storage.getItem(NAME));
 
 /** Connects the switch. */
 export function connectTheme(select) {
-  select.value = stored();
+  select.value = chosen();
   select.addEventListener("change", () => {
     apply(select.value);
-    store(select.value);
+    stored((storage) => storage.setItem(NAME, select.value));
   });
 }
 
-apply(stored());
+apply(chosen());

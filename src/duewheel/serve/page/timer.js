@@ -1,165 +1,210 @@
-// One timer: its fields, its message if the API shows bodies, and what can be done with it.
+// One timer: its fields, its message if the API shows bodies, and what can be done with it. Each
+// change says first what will happen, and then what the reply says.
 
-import { code, keyOf, list, stateOf } from "./cells.js";
-import { cancelTimer, fireTimer, postponeTimer } from "./changes.js";
-import { announce, button, el, note } from "./dom.js";
-import { bytes, full } from "./format.js";
-import { open } from "./dialogs.js";
-import { oneTimer } from "./operations.js";
-import { clock, moment } from "./times.js";
+import { clock, code, keyOf, list, moment, muted, stateOf, tag } from "./cells.js";
+import { carryOut, fill, open } from "./dialogs.js";
+import { button, el, field, note } from "./dom.js";
+import { DAY, full, HOUR, instant, MINUTE, fromInput, now, or, relative, zone } from "./format.js";
+import { messageOf } from "./message.js";
+import { cancel, fire, oneTimer, reschedule } from "./operations.js";
+import { timeInput } from "./search_form.js";
 
 /**
  * Opens a timer.
  * @param {string} handle
  * @param {function(): void} changed called after a change
  */
-export async function openTimer(handle, changed) {
-  await load(open("Timer", "side"), handle, changed);
+export function openTimer(handle, changed) {
+  load(open("Timer", "side"), handle, changed);
 }
 
 async function load(dialog, handle, changed) {
-  dialog.body.replaceChildren(note("Loading"));
-  try {
-    show(dialog, await oneTimer(handle), changed);
-  } catch (error) {
-    dialog.body.replaceChildren(
-      note(
-        error.code === "not_pending" ? NOT_PENDING : `It cannot be read: ${error.message}.`,
-        "bad",
-      ),
-    );
-    focusFirst(dialog);
-  }
+  await fill(
+    dialog.body,
+    () => oneTimer(handle),
+    (timer) => show(dialog, timer, changed),
+    ({ code: problem, message }) =>
+      problem === "not_pending"
+        ? "It is not pending: it was delivered or cancelled, or ingest has not taken it yet, or, if it rolls, its copy."
+        : `It cannot be read: ${message}.`,
+  );
+  focusFirst(dialog);
 }
-
-const NOT_PENDING =
-  "It is not pending: it was delivered or cancelled, or ingest has not taken it yet, or, if it rolls, its copy.";
 
 function show(dialog, timer, changed) {
-  const result = el("p", { class: "note", role: "status" });
-  const state = el("span", {}, stateOf(timer));
-  const actions = el("div", { class: "row" });
-  const another = (label, handle) => button(label, () => load(dialog, handle, changed));
-  const run = async (pressed, action) => {
-    disable(actions, true); // one change at a time
-    const outcome = await action(timer).catch(failed);
-    disable(actions, false);
-    if (outcome === null) {
-      pressed.focus();
-      return;
-    }
-    result.textContent = outcome.text;
-    if (outcome.state !== undefined) {
-      state.replaceChildren(stateAfter(outcome));
-      actions.replaceChildren(
-        ...(outcome.state === null ? [another("Read it again", timer.handle)] : []),
-        ...(outcome.next === null ? [] : [another("Show the new timer", outcome.next)]),
-      );
-    }
-    focusFirst(dialog, actions);
-    announce(outcome.text);
-    changed();
-  };
-  const offer = (label, action, attributes) =>
-    button(label, ({ currentTarget }) => run(currentTarget, action), attributes);
+  const result = el("p.note", { role: "status" });
+  const state = el("span", stateOf(timer));
+  const actions = el("div.row");
+  const parts = { dialog, timer, changed, result, state, actions };
   actions.append(
-    offer("Postpone", postponeTimer),
-    offer("Fire now", fireTimer),
-    offer("Cancel the timer", cancelTimer, { class: "grave" }),
+    button("Postpone", ({ target }) => act(parts, target, postponed(timer))),
+    button("Fire now", ({ target }) => act(parts, target, fired(timer))),
+    button("Cancel the timer", ({ target }) => act(parts, target, cancelled(timer)), {
+      class: "grave",
+    }),
   );
-  dialog.body.replaceChildren(
+  return [
     timer.cancelled ? note("It is cancelled: the message will not be delivered.", "warn") : actions,
     result,
-    fields(timer, state),
-    el("h3", {}, "Message"),
+    list(rowsOf(timer, state)),
     ...messageOf(timer),
-  );
-  focusFirst(dialog, actions);
+  ];
 }
 
-function disable(actions, isDisabled) {
-  for (const each of actions.children) {
-    each.disabled = isDisabled;
-  }
-}
-
-function focusFirst(dialog, actions = null) {
-  const first = dialog.contains(actions) ? actions.querySelector("button") : null;
-  (first ?? dialog.querySelector("button")).focus();
-}
-
-// One that is not pending can be read again at most; after another failure all is as before.
-function failed({ code: problem, message }) {
-  const text = `Nothing is known to have changed: ${message}.`;
-  return problem === "not_pending" ? { text, state: null, next: null } : { text };
-}
-
-/** The state of a timer by the reply to its change. */
-function stateAfter({ state }) {
-  return state === null
-    ? el("span", { class: "muted" }, "unknown until it is read again")
-    : el("span", { class: state === "cancelled" ? "tag bad" : "tag" }, state);
-}
-
-function fields(timer, state) {
-  const rows = [
-    ["Due", timer.due_ms === null ? "at once" : moment(timer.due_ms)],
-    ["Exactly", timer.due_ms === null ? "" : full(timer.due_ms)],
-    [
-      "Leaves the wheel",
-      timer.rolled ? el("span", {}, moment(timer.leaves_ms), " to roll") : clock(timer.leaves_ms),
-    ],
-    [
-      "Target",
-      code(timer.topic + (timer.partition === null ? "" : `, partition ${timer.partition}`)),
-    ],
+function rowsOf(timer, state) {
+  const { due_ms: due, leaves_ms: leaves, partition } = timer;
+  return [
+    ["Due", or(due, moment, "at once")],
+    ["Exactly", or(due, full, "")],
+    ["Leaves the wheel", timer.rolled ? el("span", moment(leaves), " to roll") : clock(leaves)],
+    ["Target", code(timer.topic + (partition === null ? "" : `, partition ${partition}`))],
     ["Key", keyOf(timer)],
     ["Id", code(timer.id)],
     ["Record", code(timer.source)],
     ["Handle", code(timer.handle ?? "none")],
     ["State", state],
   ];
-  return list(rows);
 }
 
-/** The message of a timer or dead letter: value and headers, or why they are not shown. */
-export function messageOf(timer) {
-  const size =
-    timer.value_bytes === null ? "no value (null)" : `value of ${bytes(timer.value_bytes)}`;
-  if (timer.headers === null || timer.headers === undefined) {
-    const names = timer.header_names?.length
-      ? `headers ${timer.header_names.join(", ")}`
-      : "no headers";
-    return [note(`${size}; ${names}. Bodies are hidden: serve.show_bodies shows them.`)];
-  }
-  const headers = timer.headers.map((header) => [
-    code(header.name),
-    bytesShown(header.value, header.value_base64),
-  ]);
-  return [
-    el("p", { class: "muted" }, size),
-    bytesShown(timer.value, timer.value_base64, true),
-    el("h3", {}, "Headers"),
-    headers.length ? list(headers) : note("None"),
-  ];
+function focusFirst(dialog) {
+  (dialog.body.querySelector(".row button") ?? dialog.querySelector("button")).focus();
 }
 
-function bytesShown(text, encoded, isBlock = false) {
-  if (encoded !== null && encoded !== undefined) {
-    return el(
-      "div",
-      {},
-      el("span", { class: "muted" }, "base64 "),
-      isBlock ? block(encoded) : code(encoded),
+// ---- changes ------------------------------------------------------------------------------------
+
+// A change has a question as of `ask`, its call, what is `done` by the result of the call, and by the
+// answer a text (`null`: there is none) and the state of the timer (none: it is unknown); `stays`: the
+// timer in its place stays pending.
+
+/** Makes a change; leaves the buttons that make sense after it. */
+async function act({ dialog, timer, changed, result, state, actions }, pressed, change) {
+  const again = (label, handle) => button(label, () => load(dialog, handle, changed));
+  const after = (known, next) => {
+    const unknown = muted("unknown until it is read again");
+    state.replaceChildren(known ? tag(known, known === "cancelled" ? "bad" : "") : unknown);
+    actions.replaceChildren(
+      ...(known ? [] : [again("Read it again", timer.handle)]),
+      ...(next ? [again("Show the new timer", next)] : []),
     );
+  };
+  actions.inert = true; // one change at a time
+  const agreed = await carryOut(result, change.question, async () => {
+    try {
+      const found = await change.call();
+      after(change.states[found.answer], change.stays ? found.handle : null);
+      return change.done(found) + (change.texts[found.answer] ?? change.texts.null);
+    } catch (error) {
+      if (error.code === "not_pending") {
+        after(null, null); // after any other failure all is as before
+      }
+      throw error;
+    }
+  });
+  actions.inert = false;
+  if (!agreed) {
+    pressed.focus();
+    return;
   }
-  return text === null || text === undefined
-    ? el("span", { class: "muted" }, "null")
-    : isBlock
-      ? block(text)
-      : code(text);
+  focusFirst(dialog);
+  changed();
 }
 
-function block(text) {
-  return el("pre", { tabindex: 0, role: "region", "aria-label": "Value" }, text);
+const named = ({ topic, id, due_ms: due }) =>
+  `The message for ${topic}, id ${id}, due ${instant(due)} (${relative(due)})`;
+
+const cancelled = (timer) => ({
+  question: {
+    title: "Cancel this timer?",
+    says: [
+      `${named(timer)}, will not be delivered, and this cannot be undone.`,
+      "A cancel is written to the timer topic. If the timer leaves before ingest has taken it, the message is delivered: the reply says which.",
+    ],
+    action: "Cancel the timer",
+    grave: true,
+  },
+  call: () => cancel(timer.handle),
+  done: () => "",
+  texts: {
+    cancelled: "Cancelled: the message will not be delivered.",
+    already_delivered: "Too late: the message was delivered before.",
+    unknown: "The reply is `unknown`: no such timer was found, or its log is no longer on disk.",
+    null: "The cancel is written. There is no reply yet, or no reply topic: read the timer again.",
+  },
+  states: { cancelled: "cancelled", already_delivered: "delivered" },
+});
+
+const REPLACED = {
+  texts: {
+    cancelled: " The timer before it will not be delivered.",
+    already_delivered: " But the timer before it had left already: the message is delivered twice.",
+    unknown:
+      " Whether the timer before it was stopped is unknown: the message may be delivered twice.",
+    null: " Whether the timer before it was stopped is not known yet: there is no reply yet, or no reply topic.",
+  },
+  states: { cancelled: "replaced", already_delivered: "delivered" },
+};
+
+const fired = (timer) => ({
+  ...REPLACED,
+  question: {
+    title: "Fire this timer now?",
+    says: [
+      `${named(timer)}, is delivered to ${timer.topic} at once, usually within a second, and not again at its due time.`,
+      "A delivery cannot be undone. A new timer replaces this one, with the same message; should this one leave meanwhile, the message is delivered twice, and the reply says so.",
+    ],
+    action: "Fire now",
+    grave: true,
+  },
+  call: () => fire(timer.handle),
+  done: () => "It is due now.",
+});
+
+const LATER = [
+  [MINUTE, "by 1 minute"],
+  [5 * MINUTE, "by 5 minutes"],
+  [15 * MINUTE, "by 15 minutes"],
+  [HOUR, "by 1 hour"],
+  [DAY, "by 1 day"],
+  [0, "to a time"],
+];
+
+function postponed(timer) {
+  const choice = el(
+    "select",
+    { oninput: update },
+    LATER.map(([ms, label]) => el("option", { value: ms }, label)),
+  );
+  const at = timeInput(timer.due_ms);
+  const atField = field(`New due time (${zone()})`, at);
+  const preview = el("p", { role: "status" });
+  const due = () =>
+    Number(choice.value) ? timer.due_ms + Number(choice.value) : fromInput(at.value);
+  at.addEventListener("input", update);
+  update();
+  return {
+    ...REPLACED,
+    question: {
+      title: "Postpone this timer?",
+      says: [
+        `${named(timer)}, gets another due time: a new timer with the same message replaces it.`,
+        "Should this one leave meanwhile, the message is delivered twice, and the reply says so.",
+      ],
+      fields: [field("Postpone", choice), atField, preview],
+      check: () =>
+        due()
+          ? due() > now()
+            ? null
+            : "This time is past: Fire now delivers at once."
+          : "Give a time.",
+      action: "Postpone",
+    },
+    call: () => reschedule(timer.handle, { deliver_at: due() }),
+    done: () => `It is due ${instant(due())}.`,
+    stays: true,
+  };
+
+  function update() {
+    atField.hidden = Number(choice.value) !== 0;
+    preview.textContent = due() ? `New: ${instant(due())}, ${relative(due())}.` : "";
+  }
 }

@@ -1,0 +1,162 @@
+// A view of a list: its head with buttons, a form to search it, what was read when, a table that is
+// read a page at a time, and a button for more.
+
+import { carryOut } from "./dialogs.js";
+import { button, el, head, note, table } from "./dom.js";
+import { counted, now, timeOfDay } from "./format.js";
+import { SearchForm } from "./search_form.js";
+
+/** A search whose pages follow each other: `read` gets one, with its rows under a name. */
+export function pages(name, read) {
+  const search = {
+    page: null,
+    isOpen: true,
+    more: async () => {
+      const found = await read(search.page);
+      search.page = found.next ?? null;
+      search.isOpen = search.page !== null;
+      return found[name];
+    },
+  };
+  return search;
+}
+
+/** See the module's head. */
+export class ListView {
+  #number = 0; // of the read begun last: only that one has an effect
+
+  /**
+   * @param {object} what `title`, `one`: what a row is, `heads` as of `table`, `fields` as of
+   *   SearchForm, if there is a form; `tools`: buttons; elements `above` the list; `order` of the rows
+   * @param {function(object, boolean): object} what.begin begins a search for the values of the
+   *   form, by the page itself if true: `more()` returns the next rows; `isOpen` says that there may
+   *   be others, `says` and `moreLabel`, if any, how it goes on
+   * @param {function(object): Array} what.cells of a row; the first one opens it
+   * @param {function(object): ?string} [what.key] names a row that can be opened; null: it cannot
+   * @param {function(object): void} [what.open] opens it
+   * @param {function(): string} what.empty in place of a table
+   */
+  constructor(section, what) {
+    this.what = { key: () => null, level: "h1", tools: [], above: [], order: "", ...what };
+    this.search = null;
+    this.rows = [];
+    this.status = el("p.caption", { role: "status" });
+    this.table = el("div.list");
+    this.moreButton = button("More", () => this.#more(), { hidden: true });
+    const { level, title, fields, tools, above } = this.what;
+    this.form = fields ? new SearchForm(title, fields, () => this.load()) : null;
+    section.append(
+      head(
+        level,
+        title,
+        button("Refresh", () => this.load()),
+        ...tools,
+      ),
+      ...(this.form ? [this.form.element] : []),
+      ...above,
+      this.status,
+      this.table,
+      this.moreButton,
+    );
+  }
+
+  /** The view is shown, or its address has changed. */
+  routed() {
+    if (this.form) {
+      this.form.routed();
+    } else {
+      this.load();
+    }
+  }
+
+  /** Reads it anew. `quiet`: what is shown stays until there is something else. */
+  async load(quiet = false) {
+    this.search = this.what.begin(this.form?.values ?? {}, quiet);
+    if (!quiet) {
+      this.rows = [];
+      this.table.setAttribute("aria-busy", "true");
+      this.status.textContent = "Reading";
+    }
+    await this.#read(true);
+  }
+
+  async #more() {
+    const before = this.rows.length;
+    this.status.textContent = "Reading";
+    await this.#read(false);
+    this.table.querySelectorAll("tbody button")[before]?.focus();
+  }
+
+  async #read(isFirst) {
+    this.#number += 1;
+    const number = this.#number;
+    try {
+      const found = await this.search.more();
+      if (number === this.#number) {
+        this.rows = isFirst ? found : [...this.rows, ...found];
+        this.#show();
+      }
+    } catch (error) {
+      if (number === this.#number) {
+        this.table.removeAttribute("aria-busy");
+        const older = this.rows.length ? " What stands below is older." : "";
+        this.status.textContent = `${this.what.title} cannot be read: ${error.message}.${older}`;
+      }
+    }
+  }
+
+  /**
+   * Changes many rows: counts them, asks, changes them, and says what has come of it.
+   * @param {function(): Promise<object>} countRows
+   * @param {function(object): ?string} none what to say if the count permits no change
+   * @param {function(object): object} questionOf as of `ask`
+   * @param {function(object): Promise<string>} call
+   */
+  async changeAll(countRows, none, questionOf, call) {
+    const result = el("p");
+    let found = null;
+    await carryOut(result, null, async () => {
+      found = await countRows();
+      return none(found) ?? "";
+    });
+    if (found !== null && none(found) === null) {
+      if (!(await carryOut(result, questionOf(found), () => call(found)))) {
+        return;
+      }
+    }
+    await this.load();
+    this.status.textContent = result.textContent;
+  }
+
+  #show() {
+    const { title, one, heads, order, empty } = this.what;
+    const { isOpen, says = "", moreLabel = "More" } = this.search;
+    const focused = document.activeElement?.dataset.row;
+    this.table.removeAttribute("aria-busy");
+    this.moreButton.hidden = !isOpen;
+    this.moreButton.textContent = moreLabel;
+    this.status.textContent = `${isOpen && this.rows.length ? "The first " : ""}${counted(this.rows.length, one)}${order}; read at ${timeOfDay(now())}.${says}`;
+    this.table.replaceChildren(
+      this.rows.length
+        ? table(
+            title,
+            heads,
+            this.rows.map((row) => this.#cells(row)),
+          )
+        : note(isOpen ? "None so far." : empty()),
+    );
+    if (focused !== undefined) {
+      this.table.querySelector(`[data-row="${CSS.escape(focused)}"]`)?.focus();
+    }
+  }
+
+  #cells(row) {
+    const [first, ...others] = this.what.cells(row);
+    const key = this.what.key(row);
+    const open = () => this.what.open(row);
+    return [
+      key === null ? first : button(first, open, { class: "link", "data-row": key }),
+      ...others,
+    ];
+  }
+}
