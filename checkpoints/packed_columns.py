@@ -19,8 +19,8 @@ NULL = int(np.iinfo(np.int64).min)
 
 
 def packed(head: str, columns: Mapping[str, Int64]) -> bytes:
-    """Encodes a JSON object, to which `columns` is added, and columns of one length; not deflated
-    yet.
+    """Encodes columns of one length, and a JSON object that gets their names as `columns`; not
+    deflated yet.
     """
     names = json.dumps([*columns], separators=(",", ":"))
     body = b"".join(column.astype("<i8").tobytes() for column in columns.values())

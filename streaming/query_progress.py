@@ -48,7 +48,7 @@ def read_progress(reported: StreamingQueryProgress | None, early_ends: Marks) ->
     )
     starts, ends = {**starts, **begins}, {**ends, **early_ends}
     rows = sum(end - starts.get(partition, end) for partition, end in ends.items())
-    # Spark counts what the tasks hand over, each a part with many timers.
+    # Spark counts the tasks' rows, each a part with many timers.
     rows_of_each = rows / max(raw["numInputRows"], 1)
     behind = {partition: offset - ends.get(partition, 0) for partition, offset in latest.items()}
     return QueryProgress(

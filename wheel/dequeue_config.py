@@ -20,7 +20,7 @@ SPAN_RECORDS = 1 << 20
 TOPICS_MAX = 1_000
 
 # Ingest reads committed records only: a long transaction with copies would keep it from all records
-# behind them. So transactions with many rolled or spread timers are short.
+# after them. So transactions with many rolled or spread timers are short.
 ROLLS_MAX = 2_000
 
 REPLIES_MAX = 1_000  # replies and chases of one transaction
@@ -28,47 +28,30 @@ REPLIES_MAX = 1_000  # replies and chases of one transaction
 
 @dataclass(frozen=True, slots=True)
 class DequeueConfig:
-    """The configuration of the loop.
+    """The configuration of the loop."""
 
-    Attributes:
-        shard, shards: this shard's index, and the number of shards.
-        slot_config: the settings that decide a row's slot beside the wheel's geometry
-            (schemas/request/parser.py).
-        chunk_records: the most rows of a transaction.
-        chunk_bytes: the most stored bytes of a transaction (one message may be larger).
-        progress_interval_ms: the progress is committed this often even when nothing is due.
-        take_over_after_ms: the silence of an owner after which an empty directory takes over, by
-            the broker's clock.
-        clock_skew_max_ms: while this host's clock is ahead of the brokers' by more, no slot is
-            closed.
-        hot_slots: the policy for slots with many rows.
-        reply_topic: the topic of the replies to cancels; None: no replies.
-        lateness_p99_ms: of each timer topic with an objective, by how much 99 of 100 deliveries may
-            be late.
-        chunk_topics: the most target topics of a transaction.
-        chunk_rolls: the most rolled and spread timers of a transaction.
-        chunk_replies: the most replies and chases of a transaction.
-        span_records: the most records in a span of the scan, unless one slot has more
-            (slot_scan.py).
-        collect_interval_ms: the time between two garbage collections.
-    """
-
-    shard: int
+    shard: int  # this shard's index
     shards: int
+    # The settings that decide a row's slot beside the wheel's geometry (schemas/request/parser.py)
     slot_config: Mapping[str, Any]
-    chunk_records: int = 20_000
-    chunk_bytes: int = 6 << 20
+    chunk_records: int = 20_000  # the most rows of a transaction
+    chunk_bytes: int = 6 << 20  # the most stored bytes of a transaction; one message may be larger
+    # The progress is committed this often even when nothing is due
     progress_interval_ms: int = 2_000
+    # The silence of an owner, by the brokers' clock, after which an empty directory takes over
     take_over_after_ms: int = 10_000
+    # While this host's clock is ahead of the brokers' by more, no slot is closed
     clock_skew_max_ms: int = 1_000
     hot_slots: HotSlots = field(default_factory=HotSlots)
-    reply_topic: str | None = None
+    reply_topic: str | None = None  # of the replies to cancels; None: no replies
+    # By how much 99 of 100 deliveries may be late, for each timer topic with an objective
     lateness_p99_ms: Mapping[str, int] = field(default_factory=dict)
-    chunk_topics: int = TOPICS_MAX
-    chunk_rolls: int = ROLLS_MAX
-    chunk_replies: int = REPLIES_MAX
+    chunk_topics: int = TOPICS_MAX  # the most target topics of a transaction
+    chunk_rolls: int = ROLLS_MAX  # the most rolled and spread timers of a transaction
+    chunk_replies: int = REPLIES_MAX  # the most replies and chases of a transaction
+    # The most records in a span of the scan, unless one slot has more (slot_scan.py)
     span_records: int = SPAN_RECORDS
-    collect_interval_ms: int = 60_000
+    collect_interval_ms: int = 60_000  # between two garbage collections
 
     def slot_values(self, wheel: WheelConfig) -> dict[str, Any]:
         """Returns all settings that decide a row's slot, in the form of the progress."""

@@ -45,7 +45,7 @@ class Target:
     refusal: Reason = Reason.NONE  # why it takes no record, else NONE
     unavailable: frozenset[int] = frozenset()  # partitions that take no writes for now
     topic_id: str = ""  # Kafka's id of the topic that has this name now; empty if it has none
-    # The setting because of which no partition takes writes; empty if there is none
+    # The setting that closes all partitions to writes; empty if there is none
     closed_by: str = ""
     is_unknown: bool = False  # its metadata has not come yet, so the other values mean nothing
     batch_bytes: int = 0  # the size of its batches before compression

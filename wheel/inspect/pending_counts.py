@@ -1,7 +1,7 @@
 """Counts pending timers by topic, by delay level and by time, from the timer log.
 
-A count reads in each hour's log only what was committed since the count before, and subtracts what
-was delivered. It is exact, also the first one after a restart; snapshot.py defines its moment.
+A count reads in each hour's log only the records committed since the count before, and subtracts
+delivered ones. It is exact, also the first one after a restart; snapshot.py defines its moment.
 
 - A timer counts under its target, a rejected one under the dead-letter topic.
 - It counts at the slot that it is in: the slot of its due time, or the earliest open one if the

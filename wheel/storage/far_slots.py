@@ -123,7 +123,7 @@ class _SlotRange:
         self._num = np.zeros(count, np.int64)
         first, last = (hour_of(slot, self._precision_ms) for slot in (after + 1, end))
         self._span = range(first, last + 1)  # hours
-        self._hours: dict[int, int] = {}  # up to which position of its log each was read
+        self._hours: dict[int, int] = {}  # log bytes read so far, by hour
         self._reading = self._read(commit)
 
     def read_on(self) -> bool:

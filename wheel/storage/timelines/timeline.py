@@ -81,7 +81,7 @@ class DirectoryFiles:
 class Timeline(ABC):
     """One data directory's runs by slot; see the module's head.
 
-    An interval of slots after < s ≤ until lies in one hour, and is not longer than `config.ring`,
+    An interval of slots after < s ≤ until is within one hour, and not longer than `config.ring`,
     unless a method says otherwise.
     """
 
