@@ -146,6 +146,7 @@ class FileSystem:
         """
         with self._successor(path, str(os.getpid())) as fd:
             self.write_at(fd, data, 0)
+            # Before the rename: after a loss of power the new name could have an empty file.
             self.fsync(fd)
         self.sync_directory(path.parent)
 

@@ -174,14 +174,15 @@ def count_bytes(column: Column, wanted: Bool) -> Int64:
 
 NOT_ASCII = "\ufffd"
 _NOT_ASCII = constant(NOT_ASCII.encode())
-_ASCII = np.arange(256) < 128
+ASCII = np.arange(256) < 128
+"""Which bytes are ASCII, for `count_bytes`."""
 
 
 def ascii_text(column: Column) -> pa.LargeStringArray:
     """The column as text. A value with a byte beyond ASCII becomes NOT_ASCII, which no caller
     accepts. Without that, Arrow's cast would raise on bytes that are not UTF-8.
     """
-    foreign = count_bytes(column, _ASCII) < np.diff(offsets(column))
+    foreign = count_bytes(column, ASCII) < np.diff(offsets(column))
     if foreign.any():
         column = choose(foreign, _NOT_ASCII, column)
     text: pa.LargeStringArray = _pc.cast(column, pa.large_string())

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 
 from duewheel.errors import ConfigError
 
-ANY = "^"
-"""Matches every name."""
 NONE = ".^"
 """Matches no name."""
 

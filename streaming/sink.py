@@ -66,6 +66,8 @@ class TimerSink:
             batch, waiting = self._taker.cut(batch)
             planned = end_offsets(self._checkpoint, batch_id)
             early = {**early, **waiting}
+            # Before Spark plans again: the next batch would begin at the planned end, and skip
+            # rows.
             ends = self._early_ends.note(planned, early, self._taker.marks, waiting)
             self._appending.put(partial(self._taker.take, batch, ends))
         except BaseException as error:

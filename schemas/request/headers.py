@@ -21,6 +21,7 @@ import pyarrow.compute
 
 from duewheel.schemas.arrays import Bool, Int32, Int64, bounds_of
 from duewheel.schemas.columns import (
+    ASCII,
     Column,
     binary,
     concat,
@@ -121,7 +122,6 @@ _NAME_SET = constants([name.encode() for name in _NAMES])
 _ORIGIN = _NAMES.index(ORIGIN)
 
 
-_ASCII = np.arange(256) < 128
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 # Arrow searches in a column of bytes byte by byte.
 _UTF8 = (
@@ -186,7 +186,7 @@ def read_headers(raw: RawHeaders, mode: Int8 | None = None, own: Bool | None = N
 def _no_utf8(names: Column) -> Bool | None:
     """Which names are no UTF-8; None: all are."""
     sizes = np.diff(offsets(names))
-    beyond_ascii = np.flatnonzero(count_bytes(names, _ASCII) < sizes)
+    beyond_ascii = np.flatnonzero(count_bytes(names, ASCII) < sizes)
     if not len(beyond_ascii):
         return None
     good = _pc.match_substring_regex(take(names, beyond_ascii), _UTF8)
@@ -200,7 +200,7 @@ def _escaped(raw: RawHeaders, rows: Int64) -> RawHeaders:
     names = raw.names.take(rows).column()
     bounds = offsets(names)
     octets = data(names)[bounds[0] : bounds[-1]]
-    beyond_ascii = ~_ASCII[octets]
+    beyond_ascii = ~ASCII[octets]
     starts = bounds_of(1 + 3 * beyond_ascii.astype(np.int64))
     text = np.repeat(octets, np.diff(starts))
     at, strange = starts[:-1][beyond_ascii], octets[beyond_ascii]

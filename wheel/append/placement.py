@@ -141,4 +141,6 @@ def place_replayed(
     delivered = [progress.delivered_slot if part is None else part.delivered_slot for part in parts]
     r = np.maximum(np.array(delivered, np.int64), close.lower)[batch.partition]
     done = again & progress.done(batch.partitions, batch.partition, batch.offset, slot)
+    # A replayed row may get a closed slot above R: dequeue waits for it. A new row must not:
+    # dequeue has scanned that slot, and would never deliver it.
     return ~done, np.maximum(slot, np.where(again, r, close.floor) + 1)

@@ -137,6 +137,8 @@ class StagedBatch:
         for hour, first, end, log_position in written.extents:
             if first < count:
                 left = written.records[first : min(end, count)].copy()
+                # No chain leads there, but a rebuild reads every record: it would deliver the row
+                # twice.
                 left["magic"] = MAGIC_ABANDONED
                 self._directory.log.files.write(hour, left.tobytes(), log_position)
 

@@ -71,6 +71,8 @@ def apply_recovery(
     r = max(progress.delivered_slot, close.lower)
     directory.topics.cut_damaged()
     kept = _kept(directory, record.keep)
+    # Before the rebuild, which links up to there: slots above would have entries that no reader
+    # expects.
     state.set_linked(directory.timeline.reach(close.lower))
     records = _rebuild(directory, kept, r) if kept else None
     if kept is None or records is None:

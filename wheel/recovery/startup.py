@@ -186,6 +186,8 @@ def publish_decision(
         generation = state.recovered
         if not decision.is_whole:
             generation = max(generation, state.generation) + 1
+            # Before record and pages: an ingest of the former generation must not read those with
+            # its files.
             state.set_generation(generation)
         RecoveryRecord(
             decision.case, decision.keep, generation, state.boot_id, state.dequeue_starts
@@ -196,6 +198,7 @@ def publish_decision(
         # Under the same lock as the decision: ingest must not see one without the other.
         if follows and not state.standby:
             state.set_standby(on=True)
+        # Last: ingest has waited for it, and compares the epochs of the mirror above with its own.
         state.claim(*claimed)
         state.live.want_settings(0)
     return decision

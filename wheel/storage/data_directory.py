@@ -272,6 +272,7 @@ class DataDirectory:
         self.append_runs(Runs.joined(batch), commit.batch)
         for hour, lengths in commit.hours.items():
             self.mark_cancelled(hour, lengths, lengths.cancelled_from)
+        # Last: a kill before it repeats all of this, which changes nothing a second time.
         self.state.mark_applied()
 
     def append_runs(self, runs: Runs, batch: int) -> None:

@@ -254,6 +254,7 @@ class TimerLog:
                 if first < 0:
                     raise CorruptFile(self.files.path(hour), first, _OUTSIDE)
                 previous, _ = link_at(octets, first)
+            # A damaged chain that leads ahead could be a ring: the walk would not end.
             if previous >= first:
                 raise CorruptFile(self.files.path(hour), first, _FORWARD)
             firsts.append(first)
@@ -264,6 +265,7 @@ class TimerLog:
         return np.array(firsts, np.int64), np.array(counts, np.int64)
 
     def _require_inside(self, hour: int, view: Records, positions: Int64) -> None:
+        # numpy would read a negative position from the end of the log.
         bad = (positions < 0) | (positions >= view.nbytes) | (positions % RECORD_BYTES != 0)
         if np.any(bad):
             at = int(positions[bad][0])
