@@ -43,7 +43,9 @@ def is_retired(topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TimerBatch:
-    """Timers of one ingest batch, in Kafka order within each source partition."""
+    """Timers of one ingest batch, in Kafka order within each source partition. Every fact about a
+    row is a column, so there are many.
+    """
 
     partitions: list[TopicPartition]  # indexed by `partition`
     partition: Int32
@@ -155,8 +157,8 @@ def _renamed(
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """Messages ready to be published, in the order of their delivery. Columns as in TimerBatch,
-    except:
+    """Messages ready to be published, in the order of their delivery. Every fact that routing and
+    encoding need is a column, as in TimerBatch, except:
     """
 
     targets: list[str]

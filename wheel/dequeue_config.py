@@ -28,7 +28,9 @@ REPLIES_MAX = 1_000  # replies and chases of one transaction
 
 @dataclass(frozen=True, slots=True)
 class DequeueConfig:
-    """The configuration of the loop."""
+    """The configuration of the loop: flat, because each field is one setting or one bound that
+    tests lower.
+    """
 
     shard: int  # this shard's index
     shards: int

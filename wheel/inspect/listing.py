@@ -56,7 +56,7 @@ _Place = tuple[int, int]  # slot, and position in the log of its hour
 
 @dataclass(frozen=True, slots=True)
 class PendingTimer:
-    """One pending timer of the list."""
+    """One pending timer of the list: flat, because it is a row of text, JSON and the page."""
 
     id: bytes  # the given id, or the default, which is `source`
     source: str  # "topic-partition@offset" of its first copy

@@ -53,7 +53,8 @@ _LIFE_LOCK_DEADLINE_S = 0.2
 
 
 class DataDirectory:
-    """The opened files. Not thread-safe: one thread of one process owns an instance.
+    """The opened files: an attribute for each file and lock. Not thread-safe: one thread of one
+    process owns an instance.
 
     A simulation's subclass has other classes for the mapped files, to count their stores.
     """
