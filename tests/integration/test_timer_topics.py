@@ -36,7 +36,7 @@ from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.log.ends import EARLIEST
-from duewheel.kafka.topic_discovery import TakenTopics, discover, timer_topics
+from duewheel.kafka.topic_discovery import TakenTopics, discover, first_starts
 from duewheel.runtime.topic_watch import TopicWatch
 from duewheel.testing import ManualClock
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -172,7 +172,7 @@ def test_without_any_topic_there_is_nothing_to_begin_with(cluster: PatternTopics
     timer = TimerSection(topics_pattern=cluster.name("none.*"))
     settings = cluster.settings.model_copy(update={"timer": timer})
     with pytest.raises(ConfigError, match=r"no readable topic matches timer\.topics_pattern"):
-        timer_topics(settings, cluster.admin)
+        first_starts(settings, cluster.admin)
 
 
 @pytest.fixture

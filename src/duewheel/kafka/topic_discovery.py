@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.partition_limit import ROOM_BYTES, beyond_room
 from duewheel.checkpoints.recovery_decision import Local
 from duewheel.checkpoints.state_file import State
@@ -31,7 +32,7 @@ from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, CorruptFile
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.shard_settings import own_counts
+from duewheel.kafka.shard_settings import own, own_counts
 from duewheel.kafka.topic_requirements import TopicFinding, described, remedy_command
 from duewheel.schemas.batches import is_retired
 
@@ -172,11 +173,15 @@ def require_some(settings: Settings, topic_set: TopicSet) -> Sequence[str]:
     return topic_set.topics
 
 
-def timer_topics(settings: Settings, admin: KafkaAdmin) -> Sequence[str]:
-    """The timer topics of a shard that has taken nothing yet.
+def first_starts(settings: Settings, admin: KafkaAdmin) -> tuple[Marks, bool]:
+    """The log starts of the timer partitions of a shard that has taken nothing yet, and whether
+    none of them has ever had a record.
 
     Raises:
         ConfigError: no timer topic exists.
         KafkaUnavailable: no answer in time.
     """
-    return require_some(settings, discover(settings, admin))
+    topics = require_some(settings, discover(settings, admin))
+    starts = own(settings, admin.log_start_offsets(topics))
+    ends = own(settings, admin.end_offsets(topics))
+    return starts, ends == starts and not any(starts.values())

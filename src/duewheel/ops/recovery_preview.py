@@ -30,12 +30,11 @@ from duewheel.checkpoints.recovery_decision import Decision, Keep, Local, decide
 from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings
 from duewheel.errors import RecoveryRefused
-from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.reader import LogReader
-from duewheel.kafka.topic_discovery import timer_topics
+from duewheel.kafka.topic_discovery import first_starts
 from duewheel.osutil.signals import stop_signals
 from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.request.parser import parse
@@ -118,11 +117,8 @@ def _reached(progress: Progress) -> tuple[int, int]:
 
 def _new(settings: Settings, admin: KafkaAdmin, local: Local) -> Marks:
     """Returns the start offsets of a shard without progress."""
-    topics = timer_topics(settings, admin)
-    starts = shard_settings.own(settings, admin.log_start_offsets(topics))
-    ends = shard_settings.own(settings, admin.end_offsets(topics))
-    empty = not any(starts.values()) and ends == starts
-    if not (empty and local.is_fresh):
+    starts, are_empty = first_starts(settings, admin)
+    if not (are_empty and local.is_fresh):
         raise RecoveryRefused(NO_PROGRESS)
     return starts
 

@@ -27,11 +27,10 @@ from duewheel.clock import Clock
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, Fenced, KafkaUnavailable, OwnerAlive, RecoveryPending
-from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.all_shards_progress import all_shards, require_as_many
 from duewheel.kafka.publisher import KafkaPublisher
-from duewheel.kafka.topic_discovery import timer_topics
+from duewheel.kafka.topic_discovery import first_starts
 from duewheel.osutil.host_share import do_without_pandas, share_one_heap
 from duewheel.osutil.signals import ignore_kafka_errors_after_stop, stop_signals
 from duewheel.runtime import wanted_settings
@@ -287,11 +286,9 @@ def _first_if_new(
         return None
     topics.require()
     with _admin(settings, clock) as admin:
-        names = timer_topics(settings, admin)
-        starts = shard_settings.own(settings, admin.log_start_offsets(names))
-        ends = shard_settings.own(settings, admin.end_offsets(names))
-        if any(starts.values()) or ends != starts:
-            return None
+        starts, are_empty = first_starts(settings, admin)
+    if not are_empty:
+        return None
     return _first_progress(settings, directory, starts, clock, publisher)
 
 
@@ -337,8 +334,7 @@ def init_progress(settings: Settings) -> bool:
             if found is not None or directory.state.mirror() is not None:
                 return False
             with _admin(settings, clock) as admin:
-                topics = timer_topics(settings, admin)
-                starts = shard_settings.own(settings, admin.log_start_offsets(topics))
+                starts, _ = first_starts(settings, admin)
             publisher.publish(None, _first_progress(settings, directory, starts, clock, publisher))
             return True
         finally:
