@@ -70,7 +70,7 @@ class ProxiedShard(KafkaShard):
 
     def _topic_ids(self) -> dict[str, str]:
         with KafkaAdmin({"bootstrap_servers": self._servers}) as admin:
-            return {t: str(i) for t, i in admin.topic_ids([self.topics.timers]).items()}
+            return admin.topic_ids([self.topics.timers])
 
     def make_timers_anew(self) -> None:
         """Delete the timer topic, and create another one of that name."""

@@ -72,7 +72,7 @@ class SparklessShard:
         assert record is not None
         apply_recovery(self._directories[1], record, lambda _: {})
         with self.admin() as admin:
-            ids = {topic: str(i) for topic, i in admin.topic_ids([self.timers]).items()}
+            ids = admin.topic_ids([self.timers])
         self._engine = Engine(self._directories[1], self._clock, ids)
 
     def admin(self) -> KafkaAdmin:

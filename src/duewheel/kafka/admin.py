@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self, TypeVar
@@ -110,11 +109,9 @@ class KafkaAdmin:
         """Number of partitions by topic; a topic that does not exist is left out."""
         return {name: len(row["partitions"]) for name, row in self._describe(topics).items()}
 
-    def topic_ids(self, topics: Sequence[str]) -> dict[str, uuid.UUID]:
+    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
         """The id that Kafka gave each topic when it was created; missing topics are left out."""
-        return {
-            name: uuid.UUID(str(row["topic_id"])) for name, row in self._describe(topics).items()
-        }
+        return {name: str(row["topic_id"]) for name, row in self._describe(topics).items()}
 
     def log_start_offsets(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
         """Returns the log start of each partition of existing topics."""

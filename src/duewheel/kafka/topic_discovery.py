@@ -96,7 +96,7 @@ def discover(
     left_out = dict.fromkeys(before - existing, _DELETED)
     if taken.only:
         existing &= before
-    recreated = {n for n in existing & taken.ids.keys() if str(ids[n]) != taken.ids[n]}
+    recreated = {n for n in existing & taken.ids.keys() if ids[n] != taken.ids[n]}
     left_out |= dict.fromkeys(recreated, _RECREATED)
     faulty = _faulty(settings, admin, sorted(existing - recreated))
     for topic in [n for n, why in faulty.items() if n not in before and why != _UNREADABLE]:

@@ -236,7 +236,7 @@ def _ends(admin: KafkaAdmin, partitions: Iterable[TopicPartition]) -> Marks:
 
 def _topics(admin: KafkaAdmin, names: Iterable[str]) -> KafkaTopics:
     topics = sorted(names)
-    ids = {topic: str(topic_id) for topic, topic_id in admin.topic_ids(topics).items()}
+    ids = admin.topic_ids(topics)
     return KafkaTopics(ids, admin.log_start_offsets(topics), admin.end_offsets(topics))
 
 

@@ -80,7 +80,7 @@ class TopicWatch:
             topics = require_some(self._settings, self.topic_set)
         except ConfigError as error:
             raise RecoveryPending(f"no timer topic yet: {error}") from error
-        self._ids = _ids(admin, topics)
+        self._ids = admin.topic_ids(topics)
         missing = set(self._settings.timer.topics) - self._ids.keys()
         if missing:
             names = ", ".join(sorted(missing))
@@ -118,7 +118,7 @@ class TopicWatch:
         with suppress(KafkaUnavailable), self._admin() as admin:
             if self._has_changed(admin):
                 return True
-            require_same_topics(self._ids, _ids(admin, self.topic_set.topics))
+            require_same_topics(self._ids, admin.topic_ids(self.topic_set.topics))
             marks = self._marks()  # before the ends, or new messages look like a lost end
             ends = shard_settings.own(self._settings, admin.end_offsets(self.topic_set.topics))
             require_not_below(marks, ends)
@@ -134,7 +134,7 @@ class TopicWatch:
         with suppress(KafkaUnavailable), self._admin() as admin:
             if self._has_changed(admin):
                 return True
-            require_same_topics(self._ids, _ids(admin, self.topic_set.topics))
+            require_same_topics(self._ids, admin.topic_ids(self.topic_set.topics))
         return False
 
     def _has_changed(self, admin: KafkaAdmin) -> bool:
@@ -174,10 +174,6 @@ class TopicWatch:
             if self._errors[topic].is_over(problem):
                 _log.error(problem[0], topic=topic, reason=problem[1])
         self._logged = topic_set
-
-
-def _ids(admin: KafkaAdmin, topics: Iterable[str]) -> dict[str, str]:
-    return {topic: str(topic_id) for topic, topic_id in admin.topic_ids(list(topics)).items()}
 
 
 def require_not_below(marks: Marks, ends: Marks) -> None:
