@@ -256,7 +256,7 @@ class Epochs:
         """The JSON form in the progress record; computed once, because every commit needs it.
 
         Rules, which seldom change, and lists of targets, which many topics share, would be most of
-        it: each of them is in it once, and where it belongs stands its index.
+        it: each of them is in it once, and an epoch has its index.
         """
         suites: list[Any] = []
         lists: dict[tuple[str, ...], int] = {}

@@ -1,4 +1,4 @@
-"""Small columnar tools over Arrow's LargeBinaryArray, which holds all keys, values and headers.
+"""Small columnar tools over Arrow's LargeBinaryArray, the form of all keys, values and headers.
 
 A LargeBinaryArray is two buffers: the values' bytes end to end, and n + 1 int64 offsets into them.
 Most of this module follows from two facts:
@@ -9,7 +9,7 @@ Most of this module follows from two facts:
 - A count over bytes ("how many digits?") runs once over all bytes; a running sum then gives the
   count per value (`count_bytes`).
 
-The data buffer of a null value is undefined. Columns therefore hold no nulls (`filled`), except
+The data buffer of a null value is undefined. Columns therefore have no nulls (`filled`), except
 where a function says otherwise.
 """
 

@@ -10,7 +10,7 @@
                 lateness is this minus due_ms; a receipt has no other instant, so none can differ
     headers     none
 
-- The id is the key only: it may be any bytes, which JSON cannot hold. Names of topics need no
+- The id is the key only: it may be any bytes, which JSON cannot have. Names of topics need no
   escapes, so that values are joined from columns.
 - A receipt follows from the row of its delivery; there is no other state.
 """

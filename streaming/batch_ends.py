@@ -22,6 +22,10 @@ def batch_ends(firsts: Offsets, log_ends: Offsets, rows_max: int) -> Offsets:
     A proportional split would let one topic's backlog starve the others; equal parts of all
     partitions, a topic with many.
 
+    >>> firsts = {("big", 0): 0, ("big", 1): 0, ("small", 0): 7}
+    >>> batch_ends(firsts, {("big", 0): 900, ("big", 1): 900, ("small", 0): 10}, 103)
+    {('big', 0): 50, ('big', 1): 50, ('small', 0): 10}
+
     A log that has lost its end is shorter than its first offset. The batch ends there, so that the
     sink sees an end that falls, and refuses it; as an idle log it would hide the loss.
     """

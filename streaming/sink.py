@@ -1,4 +1,4 @@
-"""The sink of Spark's query: fetches the timers of each batch, and has them taken in a thread.
+"""The sink of Spark's query: fetches the timers of each batch, which a thread then appends.
 
     1. one Arrow transfer runs the tasks and fetches their timers (read_task.py)
     2. a partition that leads to too many hours far ahead ends early (wheel/append/far_hours.py)

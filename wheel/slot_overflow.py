@@ -9,7 +9,7 @@ A hash u of its key, or of its id without a key, decides: the row is in excess i
 probability. That rises with i, so once a row of a key is in excess, the key's later rows in the
 slot are, too; and a transaction that is tried again selects the same rows.
 
-    spread       the row goes back to its timer topic (requeue.py) and does not leave before the
+    spread       the row goes back to its timer topic (requeue.py), not to be delivered before the
                  end of the slot, one more slot, and a part of the window by another hash of the
                  same key: rows of a key that are in excess keep together, and in order
     dead-letter  it becomes a dead letter, with the code `hot_slot`

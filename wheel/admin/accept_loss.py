@@ -17,8 +17,8 @@ and none that a cancel from beyond the cut has cancelled: its reply may have bee
     2. the old topic gets its other name; cancels from beyond a cut get no replies
     3. one transaction: the progress; then its mirror
     4. the close page
-    5. the durable checkpoint goes, then the commit page is written: marks and topic ids. Only now
-       is ingest let in
+    5. the durable checkpoint is removed, then the commit page is written: marks and topic ids. Only
+       now is ingest let in
 
 A kill before 5 leaves ingest refused: run the command again. Every step may be done twice, and
 dequeue may run in between.

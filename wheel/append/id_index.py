@@ -292,7 +292,11 @@ class _Selected:
 
 
 def _within(count: Int64, most: int) -> Int64:
-    """Distributes `most` rows: the smallest counts get theirs first."""
+    """Distributes `most` rows: the smallest counts get theirs first.
+
+    >>> _within(np.array([50, 3, 10]), 20).tolist()
+    [7, 3, 10]
+    """
     order = np.argsort(count, kind="stable")
     before = np.cumsum(count[order]) - count[order]
     taken = np.empty_like(count)

@@ -105,9 +105,11 @@ Policy = Owner | CatchUp | Standby
 
 
 def slot_order(slots: Int64) -> Int64:
-    """Returns the rows' indexes sorted by slot; rows of one slot keep their order.
+    """Returns the rows' indexes sorted by slot; rows of one slot keep their order. Slot and row in
+    one number, sorted by value: ten times as fast as a stable argsort.
 
-    Slot and row in one number, sorted by value: ten times as fast as a stable argsort.
+    >>> slot_order(np.array([7, 3, 7, 3])).tolist()
+    [1, 3, 0, 2]
     """
     count = len(slots)
     if count == 0:
