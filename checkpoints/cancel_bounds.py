@@ -19,10 +19,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
-from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks_to
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.fs import FileSystem
-from duewheel.checkpoints.json_fields import MISSHAPEN, integer, read_json, write_json
+from duewheel.checkpoints.json_fields import StateFile
 from duewheel.schemas.batches import TopicPartition
 
 FILE_NAME = "cancel_bounds"
@@ -31,10 +32,12 @@ _NO_SLOT = -(2**62)
 
 
 @dataclass(frozen=True, slots=True)
-class CancelBounds:
+class CancelBounds(StateFile):
     """The file's content; see the module's head. A partition without an entry has blind 0: it was
     added after the file was written, and no log with originals of its copies was unlinked since.
     """
+
+    file_name: ClassVar[str] = FILE_NAME
 
     since: int = _NO_SLOT
     blind: Marks = field(default_factory=dict)
@@ -49,11 +52,6 @@ class CancelBounds:
         """Makes the bounds before any log end of these partitions is loaded."""
         return cls(since, dict.fromkeys(partitions, EVERY_OFFSET))
 
-    def write(self, directory: Path, fs: FileSystem) -> None:
-        """Replaces the file, durably."""
-        content = {"since": self.since, "blind": marks_to(self.blind)}
-        write_json(directory / FILE_NAME, content, fs)
-
     def write_or_remove(self, directory: Path, fs: FileSystem) -> None:
         """Replaces the file; removes it on a full disk. Without the file each cancel is chased; an
         old file would let cancels be decided without the logs that are about to be unlinked.
@@ -62,12 +60,3 @@ class CancelBounds:
             self.write(directory, fs)
         except OSError:
             fs.discard(directory / FILE_NAME)
-
-    @classmethod
-    def read(cls, directory: Path) -> CancelBounds | None:
-        """Reads the file; None if it is missing or damaged."""
-        try:
-            raw = read_json(directory / FILE_NAME)
-            return cls(integer(raw["since"]), marks_from(raw["blind"]))
-        except (FileNotFoundError, *MISSHAPEN):
-            return None

@@ -14,7 +14,7 @@ import json
 from dataclasses import dataclass
 from hashlib import sha256
 
-from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name
+from duewheel.checkpoints.json_fields import MISSHAPEN, from_json, to_json
 from duewheel.errors import RecoveryRefused
 
 _NOTHING = sha256().hexdigest()
@@ -33,9 +33,12 @@ class ImportPosition:
     sha256: str = _NOTHING
     written: int = 0
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.written <= self.lines:
+            raise ValueError(f"{self.written} of {self.lines} lines are written")
+
     def encode(self) -> bytes:
-        value = {"lines": self.lines, "sha256": self.sha256, "written": self.written}
-        return json.dumps(value).encode()
+        return json.dumps(to_json(self)).encode()
 
     @classmethod
     def decode(cls, value: bytes | None, import_name: str) -> ImportPosition:
@@ -47,11 +50,8 @@ class ImportPosition:
         if value is None:
             return cls()
         try:
-            found = json.loads(value)
-            lines, written = integer(found["lines"]), integer(found["written"])
-            if not 0 <= written <= lines:
-                raise ValueError(f"{written} of {lines} lines are written")
-            return cls(lines, name(found["sha256"]), written)
+            position: ImportPosition = from_json(cls, json.loads(value))
+            return position
         except MISSHAPEN as error:
             raise RecoveryRefused(
                 f"the position of the import {import_name!r} cannot be read: {error!r}; another "

@@ -1,4 +1,8 @@
-"""Reads JSON files, and checks the type of each value.
+"""Records in JSON: one declaration of the fields, and a check of the type of each value read.
+
+A record is a dataclass or a NamedTuple. Its annotations are the declaration: whole numbers, text,
+truth values, enums, records, optional values of these, tuples, and mappings by text or partition.
+A StateFile is a record in a file of its own.
 
 A checksum proves that the bytes are unchanged, not that this version wrote them. Records in Kafka
 and Spark's files have no checksum at all. Without these checks a value of another type would raise
@@ -7,18 +11,136 @@ an unrelated error later, or be written back.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import reprlib
+from collections.abc import Callable, Mapping
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
 
-from duewheel.checkpoints.fs import FileSystem, checked_line, checked_text
+from duewheel.checkpoints.fs import HOST_FS, FileSystem, checked_line, checked_text
+
+T = TypeVar("T")
 
 # The errors of reading a value of another shape: a missing key, another type.
 MISSHAPEN = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 _PARTITION = re.compile(r"[0-9]{1,10}")
+
+
+class StateFile:
+    """A record in a file of the data directory, as JSON behind its CRC-32. Subclasses are frozen
+    dataclasses; a `__post_init__` may refuse values with a ValueError.
+
+    Attributes:
+        file_name: in the data directory.
+        durable: whether a loss of power must leave the file as written.
+    """
+
+    __slots__ = ()
+
+    file_name: ClassVar[str]
+    durable: ClassVar[bool] = True
+
+    def write(self, directory: Path, fs: FileSystem = HOST_FS) -> None:
+        """Replaces the file.
+
+        Raises:
+            OSError: the disk is full, or fails; the old file stays.
+        """
+        replace = write_json if self.durable else swap_json
+        replace(directory / self.file_name, to_json(self), fs)
+
+    @classmethod
+    def read(cls, directory: Path) -> Self | None:
+        """Reads the file; None if it is missing, damaged or misshapen."""
+        return read_record(cls, directory / cls.file_name)
+
+
+def read_record(kind: type[T], path: Path) -> T | None:
+    """Reads a record from a file of `write_json`; None if it is missing, damaged or misshapen."""
+    try:
+        record: T = from_json(kind, read_json(path))
+    except (FileNotFoundError, *MISSHAPEN):
+        return None
+    return record
+
+
+def to_json(value: Any) -> Any:
+    """Converts a record, or a mapping of records, for `json.dumps`."""
+    if isinstance(value, Mapping):
+        topics: dict[Any, Any] = {}
+        for key, each in value.items():
+            if isinstance(key, tuple):  # a partition
+                topics.setdefault(key[0], {})[key[1]] = to_json(each)
+            else:
+                topics[key] = to_json(each)
+        return topics
+    if names := _field_names(value):
+        return {each: to_json(getattr(value, each)) for each in names}
+    return value.value if isinstance(value, Enum) else value
+
+
+def from_json(kind: Any, raw: object) -> Any:
+    """Makes a value of this type of what `json.loads` gives. Unknown fields are left out.
+
+    Raises:
+        MISSHAPEN: a field is missing, or a value has another type.
+    """
+    return _reader(kind)(raw)
+
+
+@functools.cache
+def _reader(kind: Any) -> Callable[[Any], Any]:
+    if kind in _SIMPLE:
+        return _SIMPLE[kind]
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is None:
+        return _class_reader(kind)
+    if origin is UnionType:
+        (only,) = (_reader(each) for each in args if each is not NoneType)
+        return lambda raw: None if raw is None else only(raw)
+    if origin is tuple:
+        return _tuple_reader(args)
+    assert origin is Mapping, kind
+    value = _reader(args[1])
+    if args[0] is str:
+        return lambda raw: {name(each): value(of) for each, of in raw.items()}
+    return lambda raw: {
+        (name(topic), partition_number(number)): value(of)
+        for topic, numbers in raw.items()
+        for number, of in numbers.items()
+    }
+
+
+def _class_reader(kind: Any) -> Callable[[Any], Any]:
+    if issubclass(kind, Enum):
+        simple = integer if issubclass(kind, int) else name
+        return lambda raw: kind(simple(raw))
+    hints = get_type_hints(kind)
+    readers = {each: _reader(hints[each]) for each in _field_names(kind)}
+    return lambda raw: kind(**{each: read(raw[each]) for each, read in readers.items()})
+
+
+def _field_names(record: Any) -> tuple[str, ...]:
+    """The fields of a NamedTuple or dataclass; `dataclasses` takes `health` too long to import."""
+    names: tuple[str, ...] = getattr(record, "__match_args__", ())
+    return names
+
+
+def _tuple_reader(kinds: tuple[Any, ...]) -> Callable[[Any], Any]:
+    readers = [_reader(kind) for kind in kinds if kind is not ...]
+
+    def read(raw: object) -> tuple[Any, ...]:
+        if type(raw) is not list:
+            raise ValueError(f"{reprlib.repr(raw)} is no list")
+        several = readers * len(raw) if ... in kinds else readers
+        return tuple(one(each) for one, each in zip(several, raw, strict=True))
+
+    return read
 
 
 def write_json(path: Path, value: object, fs: FileSystem) -> None:
@@ -66,6 +188,15 @@ def partition_number(text: str) -> int:
     if not _PARTITION.fullmatch(text) or int(text) >= 2**31:
         raise ValueError(f"{reprlib.repr(text)} is no partition")
     return int(text)
+
+
+def _truth(value: object) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"{reprlib.repr(value)} is no truth value")
+    return value
+
+
+_SIMPLE: Mapping[Any, Callable[[Any], Any]] = {int: integer, str: name, bool: _truth}
 
 
 def _text(value: object) -> bytes:

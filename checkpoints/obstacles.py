@@ -1,7 +1,6 @@
 """The file `obstacles`: why deliveries are blocked, as far as dequeue knows.
 
-JSON after its CRC-32: {"targets": {topic: text}, "transaction": text}. Dequeue replaces it at its
-start and when a text changes; `status` reads it. It is a hint, never synced.
+Dequeue replaces it at its start and when a text changes; `status` reads it. It is a hint.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from duewheel.checkpoints.fs import HOST_FS
-from duewheel.checkpoints.json_fields import MISSHAPEN, name, read_json, swap_json
+from duewheel.checkpoints.json_fields import read_record, swap_json, to_json
 
 FILE_NAME = "obstacles"
 
@@ -30,15 +29,9 @@ class Obstacles(NamedTuple):
         Raises:
             OSError: the disk is full, or fails; the old file stays.
         """
-        value = {"targets": dict(self.targets), "transaction": self.transaction}
-        swap_json(directory / FILE_NAME, value, HOST_FS)
+        swap_json(directory / FILE_NAME, to_json(self), HOST_FS)
 
     @classmethod
     def read(cls, directory: Path) -> Obstacles:
         """Reads the file; without obstacles if it is missing or damaged."""
-        try:
-            raw = read_json(directory / FILE_NAME)
-            targets = {name(topic): name(text) for topic, text in raw["targets"].items()}
-            return cls(targets, name(raw["transaction"]))
-        except (FileNotFoundError, *MISSHAPEN):
-            return cls()
+        return read_record(cls, directory / FILE_NAME) or cls()

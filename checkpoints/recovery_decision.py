@@ -35,15 +35,15 @@ ownership.py decides which directory may *own* the shard.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
+from typing import ClassVar
 
 from duewheel.checkpoints.commit_and_close_pages import NO_COMMIT, Close, Commit, Marks
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.file_lock import lock_is_held
-from duewheel.checkpoints.fs import FileSystem
-from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name, read_json, write_json
+from duewheel.checkpoints.json_fields import StateFile
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
@@ -62,33 +62,16 @@ class Keep(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryRecord:
+class RecoveryRecord(StateFile):
     """Dequeue's decision for a starting ingest."""
+
+    file_name: ClassVar[str] = FILE_NAME
 
     case: str  # as in the module's head
     keep: Keep
     generation: int  # number of this recovery; files of this generation need no further step
     boot_id: str  # of the host, at the decision
     dequeue_start: int  # number of the dequeue start that decided it
-
-    def write(self, directory: Path, fs: FileSystem) -> None:
-        """Writes the record, durably."""
-        write_json(directory / FILE_NAME, asdict(self), fs)
-
-    @classmethod
-    def read(cls, directory: Path) -> RecoveryRecord | None:
-        """Reads the record; None if it is missing or damaged."""
-        try:
-            raw = read_json(directory / FILE_NAME)
-            return cls(
-                name(raw["case"]),
-                Keep(raw["keep"]),
-                integer(raw["generation"]),
-                name(raw["boot_id"]),
-                integer(raw["dequeue_start"]),
-            )
-        except (FileNotFoundError, *MISSHAPEN):
-            return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import ClassVar
 
-from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks_to
-from duewheel.checkpoints.fs import HOST_FS
-from duewheel.checkpoints.json_fields import MISSHAPEN, integer, read_json, write_json
+from duewheel.checkpoints.commit_and_close_pages import Marks
+from duewheel.checkpoints.json_fields import StateFile
 
 SPARK_DIR = "spark"  # in the data directory: all files of Spark
 FILE_NAME = "batch-limit"
@@ -39,26 +39,18 @@ class End(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(StateFile):
     """A start of the query, or a new limit of a running one."""
+
+    file_name: ClassVar[str] = FILE_NAME
 
     marks: Marks  # the engine's then
     rows: int  # the most of one batch
     end: End = End.RUNS
 
-    def write(self, directory: Path) -> None:
-        fields = {"marks": marks_to(self.marks), "rows": self.rows, "end": self.end.value}
-        write_json(directory / FILE_NAME, fields, HOST_FS)
-
-    @classmethod
-    def read(cls, directory: Path) -> Attempt | None:
-        """The last one; None without a file, or with a damaged one: it is only a hint."""
-        try:
-            raw = read_json(directory / FILE_NAME)
-            rows = max(ROWS_MIN, integer(raw["rows"]))
-            return cls(marks_from(raw["marks"]), rows, End(raw["end"]))
-        except (FileNotFoundError, *MISSHAPEN):
-            return None
+    def __post_init__(self) -> None:
+        if self.rows < ROWS_MIN:
+            raise ValueError(f"{self.rows} rows are no batch")
 
     def has_failed(self, marks: Marks, *, unfinished: bool) -> bool:
         """Whether its batches were too large, by the engine's present marks. `unfinished`: Spark

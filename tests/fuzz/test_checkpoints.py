@@ -289,8 +289,8 @@ def test_other_messages_that_wait(
     line = path.read_bytes()
     text = line.partition(b" ")[2]
     path.write_bytes(checked_line(alter(data, text)) if checked else damage(data, line))
-    found = QuotaWaiting.read(folder, NOW_MS)
-    assert set(found.by_topic) <= {topic for topic, _ in found.ranges}
+    found = QuotaWaiting.read_valid(folder, NOW_MS)
+    assert set(found.by_topic) <= {topic for topic, _ in found.waiting}
     assert all(count >= 0 for count in found.by_topic.values())
     below = found.below(MARKS)
     assert below.keys() == MARKS.keys() and all(below[p] <= MARKS[p] for p in MARKS)

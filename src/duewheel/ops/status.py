@@ -117,7 +117,7 @@ def _timer_topics(settings: Settings) -> TimerTopicsView | None:
 
 def _quotas(settings: Settings, now_ms: int) -> dict[str, QuotaView]:
     """Reports the quota of each topic that has one, and its messages that wait because of it."""
-    waiting = QuotaWaiting.read(settings.storage.data_dir, now_ms).by_topic
+    waiting = QuotaWaiting.read_valid(settings.storage.data_dir, now_ms).by_topic
     return {
         topic: QuotaView(per_second=quota, waiting=waiting[topic])
         for topic, quota in settings.timer.quotas.items()

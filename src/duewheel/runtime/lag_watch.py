@@ -148,7 +148,7 @@ class LagWatch:
             committed = {**(close.marks if close else {}), **commit.marks}
             marks = self._marks(admin, committed, stable, topics)
             now_ms, wall_ms = self._clock.boottime_ms(), self._clock.now_ms()
-            due = QuotaWaiting.read(settings.storage.data_dir, wall_ms).below(stable)
+            due = QuotaWaiting.read_valid(settings.storage.data_dir, wall_ms).below(stable)
             count, age_ms, stuck_ms = self._notes.measure(now_ms, commit.batch, marks, due)
             held = sum(max(0, ends.get(p, end) - end) for p, end in stable.items())
             # As instants: a reader of `state` sees the ages grow even if this thread has died.

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.file_lock import lock_is_held
-from duewheel.checkpoints.json_fields import MISSHAPEN
+from duewheel.checkpoints.json_fields import MISSHAPEN, from_json, to_json
 
 FILE_NAME, LOCK_NAME = "run", "run.lock"
 _PAGE_BYTES = 8192
@@ -55,8 +55,7 @@ def write(fd: int, processes: Mapping[str, Supervised]) -> None:
         fd: of the file.
         processes: by name of the process.
     """
-    encoded = {name: each._asdict() for name, each in processes.items()}
-    line = fs.checked_line(json.dumps(encoded).encode())
+    line = fs.checked_line(json.dumps(to_json(processes)).encode())
     fs.HOST_FS.write_at(fd, line.ljust(_PAGE_BYTES, b"\0")[:_PAGE_BYTES], 0)
 
 
@@ -68,7 +67,10 @@ def read(data_dir: Path) -> dict[str, Supervised] | None:
         try:
             text = fs.checked_text((data_dir / FILE_NAME).read_bytes().partition(b"\n")[0])
             if text is not None:
-                return {name: Supervised(**each) for name, each in json.loads(text).items()}
+                processes: dict[str, Supervised] = from_json(
+                    Mapping[str, Supervised], json.loads(text)
+                )
+                return processes
         except (FileNotFoundError, *MISSHAPEN):
             continue
     return None

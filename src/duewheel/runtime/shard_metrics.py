@@ -42,7 +42,7 @@ class ShardMetrics:
 
     def _waiting(self) -> Iterator[Metric]:
         quotas, data_dir = self._settings.timer.quotas, self._settings.storage.data_dir
-        waiting = QuotaWaiting.read(data_dir, self._clock.now_ms()).by_topic
+        waiting = QuotaWaiting.read_valid(data_dir, self._clock.now_ms()).by_topic
         counts = {topic: waiting[topic] for topic in quotas}
         yield gauges(
             "quota_waiting",

@@ -14,17 +14,17 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    assert QuotaWaiting.read(tmp_path, 5) == QuotaWaiting()
+    assert QuotaWaiting.read_valid(tmp_path, 5) == QuotaWaiting()
     noted = QuotaWaiting(5, {("a", 0): (7, 9), ("a", 12): (0, 50), ("b", 0): (1, 2)})
     noted.write(tmp_path)
-    assert QuotaWaiting.read(tmp_path, 5) == noted
+    assert QuotaWaiting.read_valid(tmp_path, 5) == noted
     assert noted.by_topic == {"a": 52, "b": 1}
 
 
 def test_offsets_that_no_partition_has_are_not_read(tmp_path: Path) -> None:
     for first, end in ((9, 7), (-1, 7)):
         QuotaWaiting(5, {("a", 0): (first, end)}).write(tmp_path)
-        assert QuotaWaiting.read(tmp_path, 5) == QuotaWaiting()
+        assert QuotaWaiting.read_valid(tmp_path, 5) == QuotaWaiting()
 
 
 def test_status_and_metrics_have_each_topic_with_a_quota(tmp_path: Path) -> None:

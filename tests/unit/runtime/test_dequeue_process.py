@@ -96,7 +96,7 @@ def test_without_room_no_obstacle_of_the_past_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     note_obstacles(tmp_path, Obstacles(transaction="blocked"))
-    assert Obstacles.read(tmp_path).transaction == "blocked"
+    assert Obstacles.read(tmp_path) == Obstacles(transaction="blocked")
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

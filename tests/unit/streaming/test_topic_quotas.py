@@ -52,7 +52,7 @@ class Planner:
 
     @property
     def waiting(self) -> dict[str, int]:
-        return QuotaWaiting.read(self.path, self.clock.now_ms()).by_topic
+        return QuotaWaiting.read_valid(self.path, self.clock.now_ms()).by_topic
 
 
 @pytest.fixture
@@ -135,11 +135,11 @@ def test_what_waits_is_noted_until_nothing_does(planner: Planner) -> None:
 def test_a_note_ends_the_lag_and_its_age_ends_the_note(planner: Planner) -> None:
     planner.plan({A: 100, B: 5, FREE: 9}, 1_000)
     now_ms = planner.clock.now_ms()
-    noted = QuotaWaiting.read(planner.path, now_ms)
+    noted = QuotaWaiting.read_valid(planner.path, now_ms)
     assert noted.below({A: 120, B: 5, FREE: 9}) == {A: 5, B: 5, FREE: 9}
     assert noted.below({A: 3}) == {A: 3}
-    assert QuotaWaiting.read(planner.path, now_ms + VALID_MS) == noted
-    assert QuotaWaiting.read(planner.path, now_ms + VALID_MS + 1).below({A: 120}) == {A: 120}
+    assert QuotaWaiting.read_valid(planner.path, now_ms + VALID_MS) == noted
+    assert QuotaWaiting.read_valid(planner.path, now_ms + VALID_MS + 1).below({A: 120}) == {A: 120}
 
 
 @pytest.mark.parametrize("text", [b"", b"00000000 {}\n", b"\xff"])
