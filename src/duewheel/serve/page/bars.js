@@ -1,7 +1,7 @@
 // A histogram of buttons. One of them is in the tab order; arrows, Home and End move between them.
 
 import { el } from "./dom.js";
-import { count } from "./format.js";
+import { count, counted } from "./format.js";
 
 /**
  * @typedef {object} Bar
@@ -68,10 +68,8 @@ export class Bars {
 
   #update(element, bar, i, share, chosen) {
     const isChosen = chosen !== null && bar.from < chosen.to && bar.to > chosen.from;
-    const name = `${bar.label}: ${bar.count === 1 ? "1 timer" : `${count(bar.count)} timers`}`;
-    element.setAttribute("aria-label", name);
-    element.setAttribute("title", name);
-    element.setAttribute("aria-pressed", String(isChosen));
+    element.title = element.ariaLabel = `${bar.label}: ${counted(bar.count, "timer")}`;
+    element.ariaPressed = String(isChosen);
     element.tabIndex = i === this.current ? 0 : -1;
     element.firstChild.style.setProperty("height", `${share * 100}%`);
     element.classList.toggle("empty", bar.count === 0);
@@ -91,10 +89,11 @@ export class Bars {
       return;
     }
     event.preventDefault();
-    this.plot.children[this.current].tabIndex = -1;
+    const { children } = this.plot;
+    children[this.current].tabIndex = -1;
     this.current = Math.max(0, Math.min(last, to));
-    this.plot.children[this.current].tabIndex = 0;
-    this.plot.children[this.current].focus();
+    children[this.current].tabIndex = 0;
+    children[this.current].focus();
   }
 }
 

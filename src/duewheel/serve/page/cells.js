@@ -1,7 +1,7 @@
 // Values that several views show: texts of producers, instants, the parts of a timer.
 
 import { el } from "./dom.js";
-import { bytes, full, instant, iso, now, relative } from "./format.js";
+import { bytes, full, instant, iso, relative } from "./format.js";
 
 export const muted = (text) => el("span.muted", text);
 export const tag = (text, kind = "", title = null) =>
@@ -65,6 +65,5 @@ export function refreshTimes() {
     if (element.textContent !== text) {
       element.textContent = text;
     }
-    element.classList.toggle("past", ms < now());
   }
 }

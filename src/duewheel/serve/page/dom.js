@@ -47,7 +47,7 @@ export const input = (attributes) =>
 
 /** The head of a view or a part of it, with its buttons. */
 export const head = (level, title, ...tools) =>
-  el("div.head", el(level, {}, title), el("div.row", tools));
+  el("div.head", el(level, title), el("div.row", tools));
 
 let controls = 0;
 

@@ -60,6 +60,11 @@ export class Future {
     );
   }
 
+  /** Whether anybody sees it. */
+  get isWanted() {
+    return route().view === "pending";
+  }
+
   /** Reads the counts of the range that the address names. */
   async read() {
     const { zoom, range } = route().parameters;
@@ -101,6 +106,11 @@ export class Future {
   /** How many of all pending timers roll, as last read. */
   get rolls() {
     return this.last?.found.rolls ?? 0;
+  }
+
+  /** The address has changed: marks the selection at once, before the next read. */
+  routed() {
+    this.#draw();
   }
 
   #draw() {
@@ -175,11 +185,6 @@ export class Future {
     change({ zoom: `${chosen.from}-${chosen.to}` });
     this.zoomOut.hidden = false;
     this.zoomOut.focus();
-  }
-
-  /** The address has changed: marks the selection at once, before the next read. */
-  routed() {
-    this.#draw();
   }
 }
 

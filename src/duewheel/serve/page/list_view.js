@@ -74,7 +74,7 @@ export class ListView {
     this.search = this.what.begin(this.form?.values ?? {}, quiet);
     if (!quiet) {
       this.rows = [];
-      this.table.setAttribute("aria-busy", "true");
+      this.table.ariaBusy = "true";
       this.status.textContent = "Reading";
     }
     await this.#read(true);
@@ -98,7 +98,7 @@ export class ListView {
       }
     } catch (error) {
       if (number === this.#number) {
-        this.table.removeAttribute("aria-busy");
+        this.table.ariaBusy = null;
         const older = this.rows.length ? " What stands below is older." : "";
         this.status.textContent = `${this.what.title} cannot be read: ${error.message}.${older}`;
       }
@@ -132,7 +132,7 @@ export class ListView {
     const { title, one, heads, order, empty } = this.what;
     const { isOpen, says = "", moreLabel = "More" } = this.search;
     const focused = document.activeElement?.dataset.row;
-    this.table.removeAttribute("aria-busy");
+    this.table.ariaBusy = null;
     this.moreButton.hidden = !isOpen;
     this.moreButton.textContent = moreLabel;
     this.status.textContent = `${isOpen && this.rows.length ? "The first " : ""}${counted(this.rows.length, one)}${order}; read at ${timeOfDay(now())}.${says}`;

@@ -40,11 +40,12 @@ const TILES = {
 
 /** A number with its name, and what explains it. */
 class Tile {
-  constructor(name, explained) {
+  constructor(tiles, name, explained) {
     this.value = el("dd.value", "–");
     this.detail = el("dd.muted");
     this.element = el("dl.tile", { title: explained }, el("dt", name), this.value, this.detail);
     this.line = null;
+    tiles.append(this.element);
   }
 
   show(value, detail = "", kind = "") {
@@ -66,27 +67,24 @@ class Tile {
 
   #addLine() {
     const svg = document.createElementNS(SVG, "svg");
-    const line = document.createElementNS(SVG, "polyline");
-    svg.setAttribute("viewBox", "0 0 100 20");
-    svg.setAttribute("preserveAspectRatio", "none");
-    svg.setAttribute("aria-hidden", "true");
-    svg.append(line);
+    const attributes = {
+      viewBox: "0 0 100 20",
+      preserveAspectRatio: "none",
+      "aria-hidden": "true",
+    };
+    Object.entries(attributes).forEach(([name, value]) => svg.setAttribute(name, value));
     this.element.append(svg);
-    return line;
+    return svg.appendChild(document.createElementNS(SVG, "polyline"));
   }
 }
 
 /** See the module's head. */
 export class Live {
   constructor(strip) {
-    const made = Object.entries(TILES).map(([name, texts]) => [name, new Tile(...texts)]);
+    const shown = el("div.tiles");
+    const made = Object.entries(TILES).map(([name, texts]) => [name, new Tile(shown, ...texts)]);
     this.tiles = Object.fromEntries(made);
-    strip.append(
-      el(
-        "div.tiles",
-        made.map(([, tile]) => tile.element),
-      ),
-    );
+    strip.append(shown);
     this.placed = new Samples();
     this.out = new Samples();
     this.lateness = new Samples();

@@ -73,30 +73,16 @@ function showStats(found) {
   timers.offer(Object.keys(found.by_topic));
 }
 
-const isPending = () => route().view === "pending";
 const polls = {
-  status: poll(OFTEN_MS, status, showStatus, failStatus),
-  future: poll(
-    OFTEN_MS,
-    () => future.read(),
-    (found) => future.show(found),
-    (error) => future.fail(error),
-    isPending,
-  ),
-  timers: poll(
-    SELDOM_MS,
-    () => timers.readAgain(),
-    () => {},
-    () => {},
-    () => isPending() && timers.isLive,
-  ),
-  stats: poll(SELDOM_MS, stats, showStats, (error) => shard.showStats(error)),
-  lateness: poll(
-    METRICS_MS,
-    lateness,
-    (found) => live.showLateness(found, Date.now()),
-    (error) => live.failLateness(error),
-  ),
+  status: poll(OFTEN_MS, { read: status, show: showStatus, fail: failStatus }),
+  future: poll(OFTEN_MS, future),
+  timers: poll(SELDOM_MS, timers),
+  stats: poll(SELDOM_MS, { read: stats, show: showStats, fail: (error) => shard.showStats(error) }),
+  lateness: poll(METRICS_MS, {
+    read: lateness,
+    show: (found) => live.showLateness(found, Date.now()),
+    fail: (error) => live.failLateness(error),
+  }),
 };
 
 function refreshAll() {
@@ -109,11 +95,7 @@ function showView({ view }) {
   for (const link of document.querySelectorAll("nav [data-view]")) {
     const isCurrent = link.dataset.view === view;
     byId(`view-${link.dataset.view}`).hidden = !isCurrent;
-    if (isCurrent) {
-      link.setAttribute("aria-current", "page");
-    } else {
-      link.removeAttribute("aria-current");
-    }
+    link.ariaCurrent = isCurrent ? "page" : null;
   }
   views[view].routed();
 }

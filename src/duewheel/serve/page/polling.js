@@ -10,13 +10,11 @@ const RETRY_MAX_MS = 15_000;
 
 /**
  * @param {number} everyMs the shortest time between two reads
- * @param {function(): Promise} call the read
- * @param {function(*): void} show gets the result
- * @param {function(Error): void} fail gets the error
- * @param {function(): boolean} wanted whether anybody sees the result
+ * @param {object} what `read` returns a promise, `show` gets its result, or `fail` its error; `isWanted`:
+ *   whether anybody sees the result
  * @returns {function(): void} reads at once
  */
-export function poll(everyMs, call, show, fail, wanted = () => true) {
+export function poll(everyMs, what) {
   let timer = null;
   let busy = false;
   let again = false;
@@ -31,21 +29,21 @@ export function poll(everyMs, call, show, fail, wanted = () => true) {
     if (document.hidden) {
       return; // a change of visibility calls
     }
-    if (!wanted()) {
+    if (what.isWanted === false) {
       timer = setTimeout(run, everyMs);
       return;
     }
     busy = true;
     const beginMs = performance.now();
     try {
-      show(await call());
+      what.show(await what.read());
       failures = 0;
     } catch (error) {
       failures += 1;
       if (!(error instanceof Problem)) {
         console.error(error); // a fault of the page
       }
-      fail(error);
+      what.fail(error);
     }
     busy = false;
     const pauseMs = Math.max(

@@ -76,9 +76,8 @@ export class Shard {
     }
     for (const { process, show, body, toggle } of this.panels) {
       if (process) {
-        const word = this.status[process].state === "paused" ? "Resume" : "Pause";
-        toggle.textContent = word;
-        toggle.setAttribute("aria-label", `${word} ${process}`);
+        toggle.textContent = this.status[process].state === "paused" ? "Resume" : "Pause";
+        toggle.ariaLabel = `${toggle.textContent} ${process}`;
       }
       if (!body.contains(document.activeElement)) {
         body.replaceChildren(...show(this)); // a link that is replaced loses the focus

@@ -6,6 +6,7 @@ import { count, counted, duration, instant } from "./format.js";
 import { selection } from "./future.js";
 import { ListView } from "./list_view.js";
 import { cancelAll } from "./operations.js";
+import { route } from "./route.js";
 import { openTimer } from "./timer.js";
 import { leavingIn, TimerSearch } from "./timer_search.js";
 
@@ -41,7 +42,7 @@ export class Timers {
         stateOf(timer),
       ],
       key: ({ handle }) => handle,
-      open: ({ handle }) => openTimer(handle, () => this.readAgain()),
+      open: ({ handle }) => openTimer(handle, () => this.read()),
       empty: () =>
         this.#isFiltered
           ? "No pending timer matches. A timer that was written a moment ago is listed once ingest has taken it."
@@ -75,17 +76,22 @@ export class Timers {
   }
 
   /** Whether the list may be read again by itself: the first timers of all, which nobody works in. */
-  get isLive() {
+  get isWanted() {
     const { table, rows, search } = this.view;
     const isUsed = table.contains(document.activeElement) || table.matches(":hover");
     const isAsked = search !== null && !this.#isFiltered && rows.length <= 100;
-    return isAsked && !isUsed && document.querySelector("dialog") === null;
+    const isAlone = route().view === "pending" && document.querySelector("dialog") === null;
+    return isAsked && !isUsed && isAlone;
   }
 
-  /** Reads the list again; what is shown stays until there is something else. */
-  readAgain() {
+  /** Reads the list again, and shows it; what is shown stays until there is something else. */
+  read() {
     return this.view.load(true);
   }
+
+  show() {}
+
+  fail() {}
 
   #cancelAll() {
     const filter = leavingIn(this.#filter, selection(), this.wheel.precisionMs);
