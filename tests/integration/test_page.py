@@ -103,6 +103,25 @@ def test_a_bar_selects_its_timers(page: Browser, settings: Settings) -> None:
         page.driver.get("about:blank")
 
 
+def test_a_time_is_taken_in_the_format_in_which_it_is_shown(
+    page: Browser, settings: Settings
+) -> None:
+    begin = "document.querySelector('#view-pending [placeholder^=YYYY]')"
+    with listening(app_of(settings)) as address:
+        page.driver.get(f"{address}#pending?from={NOW_MS + 10_000}&to={NOW_MS + 20_000}")
+        page.wait(lambda: rows(page) == 20, "the timers of ten seconds")
+        shown = page.run(f"return {begin}.value")
+        assert shown.endswith("00:10")
+        page.run(f"{begin}.select()")
+        page.keys("yesterday", Keys.ENTER)
+        assert "Give a time" in page.run(f"return {begin}.validationMessage")
+        assert f"from={NOW_MS + 10_000}&" in page.driver.current_url
+        page.run(f"{begin}.select()")
+        page.keys(f"{shown[:-2]}15", Keys.ENTER)
+        page.wait(lambda: rows(page) == 10, "the timers of five seconds")
+        page.driver.get("about:blank")
+
+
 LEFT_MS = """
 return (async (name, longest) => {
   const [ranges, format] = await Promise.all([

@@ -28,7 +28,7 @@ export function deadLettersView(section) {
       whole(keyOf(letter)),
       sizeOf(letter),
       whole(code(placeOf(letter))),
-      replayOf(letter),
+      whole(replayOf(letter)),
     ],
     key: placeOf,
     open: openLetter,

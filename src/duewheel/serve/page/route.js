@@ -2,7 +2,7 @@
 // and unlike a query it is never sent, so that no log has ids and keys.
 
 const VIEWS = [...document.querySelectorAll("nav [data-view]")].map(({ dataset }) => dataset.view);
-const listeners = [];
+let listener = () => {};
 
 /** The view, and its parameters. */
 export function route() {
@@ -14,28 +14,24 @@ export function route() {
 }
 
 /** Changes parameters of the view; null takes one out. */
-export function change(parameters, { view = route().view } = {}) {
-  const before = view === route().view ? route().parameters : {};
+export function change(parameters) {
+  const { view, parameters: before } = route();
   const merged = Object.entries({ ...before, ...parameters });
   const query = new URLSearchParams(merged.filter(([, value]) => value !== null && value !== ""));
   const hash = `#${view}${query.size ? `?${query}` : ""}`;
-  if (hash === location.hash) {
-    return;
+  if (hash !== location.hash) {
+    history.pushState(null, "", hash);
+    tell();
   }
-  history.pushState(null, "", hash);
+}
+
+/** Calls one function now and after each change. */
+export function onRoute(called) {
+  listener = called;
   tell();
 }
 
-/** Calls `listener` now and after each change. */
-export function onRoute(listener) {
-  listeners.push(listener);
-  listener(route());
-}
-
-function tell() {
-  const present = route();
-  listeners.forEach((listener) => listener(present));
-}
+const tell = () => listener(route());
 
 // Of links and of the back button.
 addEventListener("popstate", tell);

@@ -5,7 +5,6 @@ import { carryOut } from "./dialogs.js";
 import { button, el, head, note, table } from "./dom.js";
 import { bytes, count, counted, delay, duration, or } from "./format.js";
 import { pause, resume } from "./operations.js";
-import { change } from "./route.js";
 
 const TARGETS_SHOWN = 12;
 const PAUSES = {
@@ -144,22 +143,20 @@ function dequeueRows(status) {
   ];
 }
 
-function crowdOf(
-  { oldest_ms: next, within_s: within, slot_max: largest, rolls, ...stats },
-  status,
-) {
-  const limit = status.bounds.hot_slot_rows.value;
+function crowdOf({ oldest_ms: next, within_s: within, slot_max: largest, ...stats }, { bounds }) {
+  const limit = bounds.hot_slot_rows.value;
   const isHot = limit !== null && largest > limit;
   const rule = or(limit, (n) => `the limit is ${count(n)}`, "no limit (dequeue.hot_slot is none)");
   const slot = el("span", `${counted(largest, "timer")}; `, isHot ? tag(rule, "warn") : rule);
-  const rolling = `${counted(rolls.pending, "timer")}, written to Kafka again before`;
+  const { pending, next_hour: soon, per_second_max: most } = stats.rolls;
   return [
     list([
       ["Next", or(next, moment, "none")],
       ["Within a second", counted(within["1"] ?? 0, "timer")],
       ["Within a minute", counted(within["60"] ?? 0, "timer")],
       ["Largest slot", slot],
-      ["After the roll window", `${rolling}; ${count(rolls.next_hour)} of them in the next hour`],
+      ["After the roll window", `${counted(pending, "timer")}, written to Kafka again before`],
+      ["In the next hour", `${count(soon)} of these, at most ${count(Math.round(most))} a second`],
       ["After the wheel's reach", `${counted(stats.beyond_ring, "timer")}, in files until then`],
     ]),
   ];
@@ -168,27 +165,16 @@ function crowdOf(
 function targetsOf({ by_topic: counts, pending }) {
   const targets = Object.entries(counts).sort(([, a], [, b]) => b - a);
   const more = targets.length - TARGETS_SHOWN;
-  const rows = targets
-    .slice(0, TARGETS_SHOWN)
-    .map(([topic, n]) => [targetLink(topic), count(n), share(n, pending)]);
+  const rows = targets.slice(0, TARGETS_SHOWN).map(([topic, n]) => {
+    const href = `#pending?${new URLSearchParams({ topic })}`;
+    return [el("a.code", { href }, topic), count(n), share(n, pending)];
+  });
   return [
     rows.length
       ? table("Pending timers by target", ["Target", "#Timers", "Share"], rows)
       : note("No timer is pending."),
     ...(more > 0 ? [note(`And ${counted(more, "target")} more: duewheel stats.`)] : []),
   ];
-}
-
-function targetLink(topic) {
-  const onclick = (event) => {
-    event.preventDefault();
-    change({ topic }, { view: "pending" });
-  };
-  return el(
-    "a",
-    { href: `#pending?${new URLSearchParams({ topic })}`, class: "code", onclick },
-    topic,
-  );
 }
 
 function share(n, total) {
