@@ -90,17 +90,12 @@ export class Future {
   }
 
   /** Keeps the bars, and says that they are old. */
-  fail(error) {
-    this.bars.element.classList.toggle("stale", this.last !== null);
-    this.caption.textContent = this.last === null ? "" : this.caption.textContent;
-    this.problem.replaceChildren(
-      note(
-        this.last === null
-          ? `The histogram cannot be read: ${error.message}.`
-          : `These counts are of ${instant(this.last.found.now_ms)}: ${error.message}.`,
-        "bad",
-      ),
-    );
+  fail({ message }) {
+    const { last } = this;
+    const old = last && `These counts are of ${instant(last.found.now_ms)}: ${message}.`;
+    this.bars.element.classList.toggle("stale", last !== null);
+    this.caption.textContent = last === null ? "" : this.caption.textContent;
+    this.problem.replaceChildren(note(old ?? `The histogram cannot be read: ${message}.`, "bad"));
   }
 
   /** How many of all pending timers roll, as last read. */
@@ -152,20 +147,17 @@ export class Future {
       return;
     }
     const bars = this.bars.bars.filter((bar) => bar.count > 0);
-    const rows = bars.map((bar) => [
-      bar.label,
-      count(bar.count),
-      button("Select", () => this.#choose(bar, false), { "aria-label": `Select ${bar.label}` }),
-    ]);
+    const rows = bars.map((bar) => {
+      const select = () => this.#choose(bar, false);
+      const name = { "aria-label": `Select ${bar.label}` };
+      return [bar.label, count(bar.count), button("Select", select, name)];
+    });
     const holder = this.table.lastChild;
-    if (!holder.contains(document.activeElement)) {
-      // a button that is replaced loses the focus
-      holder.replaceChildren(
-        rows.length
-          ? table("Pending timers by due time", ["Due", "#Timers", "List"], rows)
-          : note("No timer is due in this range."),
-      );
+    if (holder.contains(document.activeElement)) {
+      return; // a button that is replaced loses the focus
     }
+    const shown = table("Pending timers by due time", ["Due", "#Timers", "List"], rows);
+    holder.replaceChildren(rows.length ? shown : note("No timer is due in this range."));
   }
 
   #choose(bar, more) {
