@@ -198,16 +198,16 @@ PLANTED = {
     "doubt": Planted(
         "3",
         "a transaction in doubt is always tried again",
-        "wheel/dequeue/committer.py",
-        "if found.encode() == attempted.encode():",
+        "wheel/ledger.py",
+        "if _value(found) == attempted.encode():",
         "if False:",
     ),
     "doubt-committed": Planted(
         "2",
         "a transaction in doubt is always taken for committed",
-        "wheel/dequeue/committer.py",
-        "                if self._happened(self._with_held(progress)):\n",
-        "                if self._happened(self._with_held(progress)) or True:\n",
+        "wheel/ledger.py",
+        "            if _value(found) == attempted.encode():\n                outcome",
+        "            if True:\n                outcome",
     ),
     "half-slot": Planted(
         "3",
@@ -420,8 +420,8 @@ PLANTED = {
         "2",
         "an owner takes its transactional id back at once from the one that takes over",
         "wheel/dequeue/committer.py",
-        "                    self._await_claim()\n",
-        "                    pass\n",
+        "            self._await_claim()\n",
+        "            pass\n",
         test="unit/wheel/dequeue/test_take_over.py::"
         "test_an_owner_waits_for_the_claim_of_the_instance_that_takes_over",
     ),

@@ -48,8 +48,8 @@ HELD = {
         "refused",
         "in doubt it is not known what the publisher has written",
         "wheel/dequeue/committer.py",
-        "self._happened(self._with_held(progress))",
-        "self._happened(progress)",
+        "self.committed, self._with_held)",
+        "self.committed)",
         test="unit/kafka/test_held_queue.py::test_dequeue_carries_what_its_publisher_holds_over_a_doubt_and_a_start",
     ),
     "held-end-asked": Planted(

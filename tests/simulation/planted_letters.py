@@ -49,7 +49,7 @@ LETTERS = {
         "6",
         "a transaction that fails is tried again at once",
         "wheel/dequeue/committer.py",
-        "                if not displaced:\n                    self._wait()\n",
+        "            if not isinstance(result.doubt, Displaced):\n                self._wait()\n",
         "",
         test="unit/wheel/dequeue/test_loop.py::test_each_attempt_waits_longer_than_the_one_before",
     ),

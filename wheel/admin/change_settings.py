@@ -20,24 +20,21 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import structlog
-
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.config_epochs import PRECISION
 from duewheel.checkpoints.ownership import require_same_shard
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress, shard_of
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import Local, decide, is_own
-from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryRefused
+from duewheel.errors import ConfigError, Fenced, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition, is_retired
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.ledger import CommitOutcome, Ledger
 from duewheel.wheel.publisher_protocol import Publisher
 from duewheel.wheel.recovery.rebuild import OffsetsAt, first_marks
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.cross_file_damage import survey_files
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
-
-log = structlog.get_logger(__name__)
 
 SKIPPED_MAX = 100  # each is in every commit of the progress
 
@@ -267,17 +264,10 @@ def commit(
         Fenced: another instance has committed a progress in between.
         KafkaUnavailable: no answer in time.
     """
-    while True:
-        try:
-            publisher.publish(None, wanted)
-            break
-        except PublishDoubt as doubt:
-            log.warning("transaction in doubt", reason=str(doubt))
-            seen = publisher.start()
-            if seen is not None and seen.encode() == wanted.encode():
-                break
-            if seen is None or seen.encode() != committed.encode():
-                raise Fenced("another instance has written the progress meanwhile") from doubt
+    ledger = Ledger(lambda _: publisher.start(), publisher.publish, committed)
+    while (result := ledger.commit(None, wanted)).outcome is not CommitOutcome.COMMITTED:
+        if result.outcome is CommitOutcome.ANOTHERS:
+            raise Fenced("another instance has written the progress meanwhile") from result.doubt
     state = directory.state
     with directory.engine_lock.held(LOCK_DEADLINE_S):
         mirror = state.mirror()

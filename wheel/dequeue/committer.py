@@ -1,10 +1,8 @@
 """Commits each transaction exactly once: 3. and 4. of loop.py.
 
-    3. publishes the messages and the progress, atomically. In doubt (time-out, lost broker) a new
-       producer ends the transaction, and the progress in Kafka decides:
-           the attempted one           it was committed
-           the last committed one      it was aborted: tries again after a wait
-           another one                 the shard belongs to another instance
+    3. publishes the messages and the progress, atomically. In doubt a new producer ends the
+       transaction, and the progress in Kafka decides (wheel/ledger.py). An aborted one is tried
+       again after a wait; another one's progress means that the shard belongs to another instance.
        One whose transactional id was taken (Displaced) waits first, and publishes as soon as it has
        taken the id back. In the other order two instances take it from each other during their
        waits, and neither publishes. An owner waits longer: for the claim of the other instance
@@ -24,6 +22,7 @@ import random
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import NoReturn
 
 import structlog
 
@@ -43,6 +42,7 @@ from duewheel.errors import (
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.dequeue.clock_guard import ClockGuard
 from duewheel.wheel.dequeue.statistics import Totals
+from duewheel.wheel.ledger import CommitOutcome, Ledger
 from duewheel.wheel.publisher_protocol import Prepared, Publisher
 from duewheel.wheel.recovery.startup import Started
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -91,6 +91,7 @@ class Committer:
         self._claimed = started.progress  # the fields of each progress beside its partitions
         self._directory = directory
         self._publisher = publisher
+        self._ledger = Ledger(self._restart, self._write, self.committed, self._with_held)
         self._clock = clock
         self._guard = guard
         self._totals = totals
@@ -172,24 +173,29 @@ class Committer:
         """Runs 3. of the module's head."""
         while True:
             tried_ms = self._clock.boottime_ms()
-            try:
-                if prepared is not None:
-                    prepared = self._publisher.renew(prepared, progress)
-                self._guard.read(self._publisher.publish(prepared, progress), tried_ms)
-            except PublishDoubt as doubt:
-                log.warning("transaction in doubt", reason=str(doubt))
-                self._totals.now = self._totals.now.after_doubt()
-                displaced = isinstance(doubt, Displaced)
-                if displaced:
-                    self._await_claim()
-                if self._happened(self._with_held(progress)):
-                    return
-                if not displaced:
-                    self._wait()
-                if rows > 1 and isinstance(doubt, TransactionTooSlow):
-                    raise TooLarge from doubt
-            else:
+            result = self._ledger.commit(prepared, progress)
+            if result.outcome is CommitOutcome.COMMITTED:
+                self._guard.read(result.stamp_ms, tried_ms)
                 return
+            if result.outcome is CommitOutcome.ANOTHERS:
+                self._refuse(result.position)
+            if not isinstance(result.doubt, Displaced):
+                self._wait()
+            if rows > 1 and isinstance(result.doubt, TransactionTooSlow):
+                raise TooLarge from result.doubt
+
+    def _write(self, prepared: Prepared | None, progress: Progress) -> int | None:
+        """Publishes the rows, encoded as they must be now."""
+        if prepared is not None:
+            prepared = self._publisher.renew(prepared, progress)
+        return self._publisher.publish(prepared, progress)
+
+    def _restart(self, doubt: PublishDoubt | None) -> Progress | None:
+        """Takes the shard again after a doubt, and reads the progress."""
+        self._totals.now = self._totals.now.after_doubt()
+        if isinstance(doubt, Displaced):
+            self._await_claim()
+        return self._start_publisher()
 
     def _await_claim(self) -> None:
         """Waits a while for the claim of the instance that has taken the transactional id. It may
@@ -218,21 +224,16 @@ class Committer:
                 return
             self._clock.sleep(min(left_ms, _CLAIM_POLL_MS) / 1000)
 
-    def _happened(self, attempted: Progress) -> bool:
-        """Takes the shard again after a doubt, and reads whether the transaction was committed."""
-        found = self._start_publisher()
-        if found is None:
+    def _refuse(self, seen: Progress | None) -> NoReturn:
+        """Raises the error for a progress that is neither the attempted one nor the one before."""
+        if seen is None:
             raise RecoveryRefused("the progress of this shard has vanished from the state topic")
-        if found.encode() == attempted.encode():
-            return True
-        if found.encode() == self.committed.encode():
-            return False
-        if found.incarnation == self.committed.incarnation != self._claimed.incarnation:
+        if seen.incarnation == self.committed.incarnation != self._claimed.incarnation:
             # The last owner has taken the transactional id back and committed.
             raise Overtaken(
-                f"the last owner continues: epoch {found.epoch}, slot {found.delivered_slot}"
+                f"the last owner continues: epoch {seen.epoch}, slot {seen.delivered_slot}"
             )
-        self._require_own(found)
+        self._require_own(seen)
         raise RecoveryRefused("the progress in Kafka is neither the last one written nor the next")
 
     def _require_own(self, seen: Progress) -> None:
