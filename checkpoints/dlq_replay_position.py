@@ -21,7 +21,7 @@ from duewheel.errors import RecoveryRefused
 KEY = b"dead-letter-replay"
 
 
-@dataclass
+@dataclass(frozen=True)
 class ReplayPosition:
     """The position, which rises as letters are replayed."""
 
@@ -40,16 +40,17 @@ class ReplayPosition:
         of_code = 0 if code is None else self._codes.get(partition, {}).get(code, 0)
         return max(self._next.get(partition, 0), of_code)
 
-    def move(self, partition: int, end: int, code: str | None) -> None:
-        """Moves the position of `code` (None: of all codes) to `end`; one that is beyond `end`
-        stays.
+    def moved(self, partition: int, end: int, code: str | None) -> ReplayPosition:
+        """Returns it with the position of `code` (None: of all codes) at `end`; one that is beyond
+        `end` stays.
         """
-        codes = self._codes.setdefault(partition, {})
+        nexts, codes = dict(self._next), dict(self._codes.get(partition, {}))
         if code is not None:
             codes[code] = max(end, codes.get(code, 0))
-            return
-        end = self._next[partition] = max(end, self._next.get(partition, 0))
-        self._codes[partition] = {known: at for known, at in codes.items() if at > end}
+        else:
+            end = nexts[partition] = max(end, nexts.get(partition, 0))
+            codes = {known: at for known, at in codes.items() if at > end}
+        return ReplayPosition(self.topic_id, nexts, {**self._codes, partition: codes})
 
     def encode(self) -> bytes:
         numbers = sorted(self._next.keys() | self._codes.keys())

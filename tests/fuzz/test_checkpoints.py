@@ -373,15 +373,15 @@ def replayed_up_to(value: bytes) -> None:
     for partition in (0, 3):
         assert found.start(partition, "bad_header") in INT64
         assert found.is_behind(partition, 10, "bad_header") in {True, False}
-    found.move(0, 12, None)
+    found = found.moved(0, 12, None)
     again = ReplayPosition.decode(found.encode(), "an-id")
     assert again.encode() == found.encode()
 
 
 def replay_position() -> bytes:
     position = ReplayPosition("an-id")
-    position.move(0, 12, "bad_header")
-    position.move(3, 7, None)
+    position = position.moved(0, 12, "bad_header")
+    position = position.moved(3, 7, None)
     return position.encode()
 
 

@@ -19,7 +19,7 @@ from duewheel import factory
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings, load
-from duewheel.errors import RecoveryRefused
+from duewheel.errors import KafkaUnavailable, RecoveryRefused
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
@@ -192,6 +192,20 @@ def failing_third(*, committed: bool) -> Callable[..., Any]:
         raise KafkaError("the connection is gone")
 
     return fails_once
+
+
+def opened_once() -> Callable[..., Any]:
+    """An `open_producer` for which Kafka is away from the second call on."""
+    calls = 0
+
+    def opened(*given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise KafkaUnavailable("no answer")
+        return open_producer(*given)
+
+    return opened
 
 
 def until(shard: SparklessShard, reached: Callable[[], bool]) -> None:

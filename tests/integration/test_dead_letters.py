@@ -14,14 +14,14 @@ from kafka import KafkaProducer
 from kafka.errors import MessageSizeTooLargeError
 from tests.harness.launcher import objects, run, wait_until
 from tests.harness.reader import read_topic
-from tests.harness.sparkless_shard import Message, SparklessShard, failing_third, until
+from tests.harness.sparkless_shard import Message, SparklessShard, failing_third, opened_once, until
 from tests.harness.topics import alter
 
 from duewheel import factory
 from duewheel.clock import SystemClock
 from duewheel.config.bounds import Bound
 from duewheel.config.settings import load
-from duewheel.errors import ConfigError, PublishDoubt
+from duewheel.errors import ConfigError, Displaced, PublishDoubt
 from duewheel.kafka import transactional_producer
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.transactional_producer import transact
@@ -300,13 +300,53 @@ def test_a_replay_that_ends_in_the_middle_loses_and_doubles_nothing(
 ) -> None:
     numbered(shard, 45)
     monkeypatch.setattr(transactional_producer, "transact", failing_third(committed=committed))
+    monkeypatch.setattr(transactional_producer, "open_producer", opened_once())
     with pytest.raises(PublishDoubt, match="nothing is doubled"):
         shard.replay(to_topic=shard.target, chunk_records=10)
+    monkeypatch.undo()
     before = values(shard, shard.target)
     assert len(before) in range(3 if committed else 2, 31)
     assert shard.outcomes(to_topic=shard.target) == (45 - len(before), {})
     assert values(shard, shard.target) == list(range(45))
     assert shard.outcomes(to_topic=shard.target) == (0, {})
+
+
+@pytest.mark.parametrize("shard", [3], indirect=True)
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_replay_finds_out_what_became_of_a_transaction(
+    shard: SparklessShard, monkeypatch: pytest.MonkeyPatch, *, committed: bool
+) -> None:
+    numbered(shard, 45)
+    monkeypatch.setattr(transactional_producer, "transact", failing_third(committed=committed))
+    if committed:
+        assert shard.replay(to_topic=shard.target, chunk_records=10)["replayed"] == 45
+    else:
+        with pytest.raises(PublishDoubt, match="nothing is doubled"):
+            shard.replay(to_topic=shard.target, chunk_records=10)
+        left = 45 - len(values(shard, shard.target))
+        assert shard.outcomes(to_topic=shard.target) == (left, {})
+    assert values(shard, shard.target) == list(range(45))
+    assert shard.outcomes(to_topic=shard.target) == (0, {})
+
+
+def test_a_replay_that_is_fenced_ends_and_disturbs_the_other_no_more(
+    shard: SparklessShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would fence that one, if it took the transactional id back."""
+    numbered(shard, 30)
+    opened: list[Any] = []
+
+    def fenced(producer: Any, batches: Any, now_ms: int, deadline: Deadline, *_: Any) -> Any:
+        monkeypatch.setattr(transactional_producer, "transact", transact)
+        assert shard.outcomes(to_topic=shard.target, limit=7) == (7, {})
+        monkeypatch.setattr(transactional_producer, "open_producer", opened.append)
+        return transact(producer, batches, now_ms, deadline)
+
+    monkeypatch.setattr(transactional_producer, "transact", fenced)
+    with pytest.raises(Displaced, match="0 dead letters were replayed before"):
+        shard.replay(to_topic=shard.target)
+    assert opened == []
+    assert values(shard, shard.target) == list(range(7))
 
 
 def test_a_limit_and_what_the_target_does_not_take(shard: SparklessShard) -> None:
@@ -343,9 +383,9 @@ def refuses(servers: str, topic: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("selected", [[], ["--code", "no_due_time"]])
+@pytest.mark.parametrize("selection", [{}, {"code": "no_due_time"}])
 def test_a_replay_that_another_one_has_overtaken_doubles_nothing(
-    config: Path, shard: SparklessShard, monkeypatch: pytest.MonkeyPatch, selected: list[str]
+    shard: SparklessShard, monkeypatch: pytest.MonkeyPatch, selection: dict[str, Any]
 ) -> None:
     numbered(shard, 30)
     small = f"{shard.target}.small"
@@ -355,20 +395,19 @@ def test_a_replay_that_another_one_has_overtaken_doubles_nothing(
 
     def overtaken(producer: Any, batches: Any, now_ms: int, deadline: Deadline, *_: Any) -> Any:
         """The target shrinks, so the second chunk is refused; until its producer is opened again,
-        another process replays all that is left.
+        another run replays all that is left.
         """
-        if read_topic(shard.servers, small) and not taken:
+        if read_topic(shard.servers, small):
             alter(shard.servers, small, {"max.message.bytes": "90"})
             wait_until(lambda: refuses(shard.servers, small), "the setting has no effect")
             outcomes = transact(producer, batches, now_ms, deadline)
             assert any(outcome.error is not None for outcome in outcomes)
-            words = ["dlq", "replay", "--to-topic", shard.target, *selected]
-            taken.extend(objects(config, *words)[1])
+            monkeypatch.setattr(transactional_producer, "transact", transact)
+            taken.append(shard.replay(to_topic=shard.target, **selection))
             return outcomes
         return transact(producer, batches, now_ms, deadline)
 
     monkeypatch.setattr(transactional_producer, "transact", overtaken)
-    selection: dict[str, Any] = {"code": selected[-1]} if selected else {}
     own = shard.replay(to_topic=small, chunk_records=10, **selection)
     assert [each["replayed"] for each in taken] == [30 - own["replayed"]]
     assert 0 < own["replayed"] < 30

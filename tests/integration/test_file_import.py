@@ -20,7 +20,7 @@ from tests.harness.config_file import write_config
 from tests.harness.launcher import line, objects, run
 from tests.harness.reader import read_topic
 from tests.harness.shared_broker import SharedBroker
-from tests.harness.sparkless_shard import Message, SparklessShard, failing_third, until
+from tests.harness.sparkless_shard import Message, SparklessShard, failing_third, opened_once, until
 
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
@@ -176,11 +176,30 @@ def test_an_import_that_ends_in_the_middle_loses_and_doubles_nothing(
     later = now_ms() + HOUR_MS
     content = lines_of(*(timer(shard, str(n), later, partition=0) for n in range(9)))
     monkeypatch.setattr(transactional_producer, "transact", failing_third(committed=committed))
+    monkeypatch.setattr(transactional_producer, "open_producer", opened_once())
     with pytest.raises(PublishDoubt, match=r"4 timers were written before.*nothing is doubled"):
         imported(shard, content)
+    monkeypatch.undo()
     before = 6 if committed else 4
     rest = {"already_done": before, "read": 9 - before, "written": 9 - before}
     assert counts(imported(shard, content)) == rest
+    assert keys_taken(shard) == [b"%d" % n for n in range(9)]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_import_finds_out_what_became_of_a_transaction(
+    shard: SparklessShard, monkeypatch: pytest.MonkeyPatch, *, committed: bool
+) -> None:
+    later = now_ms() + HOUR_MS
+    content = lines_of(*(timer(shard, str(n), later, partition=0) for n in range(9)))
+    monkeypatch.setattr(transactional_producer, "transact", failing_third(committed=committed))
+    before = 0
+    if not committed:
+        with pytest.raises(PublishDoubt, match=r"4 timers were written before.*nothing is doubled"):
+            imported(shard, content)
+        before = 4
+    verdict = imported(shard, content)
+    assert (verdict["already_done"], verdict["written"]) == (before, 9 - before)
     assert keys_taken(shard) == [b"%d" % n for n in range(9)]
 
 

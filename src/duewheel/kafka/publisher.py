@@ -34,12 +34,13 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import structlog
 from kafka import KafkaAdminClient
-from kafka.errors import KafkaError, KafkaTimeoutError, RequestTimedOutError
+from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.obstacles import Obstacles
@@ -48,7 +49,6 @@ from duewheel.checkpoints.reshard_records import NOTICE_KEY, is_unfinished_notic
 from duewheel.clock import Clock
 from duewheel.errors import (
     ConfigError,
-    Displaced,
     DuewheelError,
     Fenced,
     KafkaUnavailable,
@@ -82,7 +82,7 @@ from duewheel.kafka.target_metadata import NO_VERDICT, SentBatch, TargetCatalog
 from duewheel.kafka.transactional_producer import (
     TransactionalProducer,
     blocked,
-    is_fenced,
+    doubt_of,
     preparation_deadline,
 )
 from duewheel.schemas.batches import Deliveries
@@ -102,7 +102,6 @@ _OFF_MAX_MS = 1_000
 # ignored: otherwise the shard could never start again.
 _NOTICE_AGE_MS = 60_000
 _ASK_S = 5.0  # for the reason why the transactional id cannot be taken
-_OUT_OF_TIME = (DeadlineExceeded, KafkaTimeoutError, RequestTimedOutError)
 _EXPECTED = (KafkaError, DeadlineExceeded, DuewheelError, internals.NoAnswer)
 
 log = structlog.get_logger(__name__)
@@ -415,9 +414,8 @@ class KafkaPublisher:
         """Steps 2 to 4 of the module's head; returns the brokers' clock, if it is in the reply."""
         batches = attempt.batches(self._state_partition, self._key)
         began_ms, now_ms = self._clock.boottime_ms(), self._now_ms(attempt.due_ms)
-        outcomes = self._producer.transact("publish", batches, now_ms, self._limits.quiet_s)
-        self._require_acknowledged(attempt.parts, outcomes)
-        stamp_ms = outcomes[-1].stamp_ms
+        note = partial(self._note_refusals, attempt.parts)
+        stamp_ms = self._producer.transact("publish", batches, now_ms, self._limits.quiet_s, note)
         if stamp_ms is not None:
             self._stamp = Stamp(stamp_ms, began_ms, self._clock.boottime_ms())
         return stamp_ms
@@ -434,13 +432,10 @@ class KafkaPublisher:
             reason=reason,
             exc_info=False if isinstance(error, _EXPECTED) else error,
         )
-        kind = PublishDoubt
-        if isinstance(error, _OUT_OF_TIME):
-            kind = TransactionTooSlow
+        doubt = doubt_of(error, f"transaction of {self._transactional_id!r}: {reason}")
+        if isinstance(doubt, TransactionTooSlow):
             self._moves_max = max(self._moves_max // 2, 1)
-        elif is_fenced(error):
-            kind = Displaced
-        return kind(f"transaction of {self._transactional_id!r}: {reason}")
+        return doubt
 
     def _now_ms(self, due_ms: int = 0) -> int:
         """The records' timestamp, near the brokers' clock once a commit has shown that: topics then
@@ -545,26 +540,19 @@ class KafkaPublisher:
         free = progress.held.keys() - closed
         return moved(self._log, self._state_partition, progress, free, bounds), closed
 
-    def _require_acknowledged(
-        self, parts: Sequence[Part], outcomes: list[internals.Outcome]
-    ) -> None:
-        """Raise the first error among the outcomes; the catalog notes every refusal before."""
-        errors = [outcome.error for outcome in outcomes if outcome.error is not None]
-        if not errors:
-            return
-        failed = [
-            (part, outcome.error)
-            for part, outcome in zip(parts, outcomes, strict=False)  # the state topic's come last
-            if outcome.failed_itself and outcome.error is not None
-        ]
+    def _note_refusals(self, parts: Sequence[Part], outcomes: Sequence[internals.Outcome]) -> None:
+        """Has the catalog note every batch that was refused."""
         progress = outcomes[-1]
-        for part, error in failed:
+        # The batches of the state topic come last.
+        for part, outcome in zip(parts, outcomes, strict=False):
+            error = outcome.error
+            if error is None or not outcome.failed_itself:
+                continue
             size = HEADER_BYTES + part.batch.plain_bytes
             sent = SentBatch(part.topic, part.partition, size, part.source, part.is_whole)
             was_aborted = not progress.failed_itself and not isinstance(error, NO_VERDICT)
             alone = progress.error is None or was_aborted
             self._catalog.note_refusal(sent, error, alone=alone)
-        raise failed[0][1] if failed else errors[0]
 
 
 def latest_due_ms(deliveries: Deliveries) -> int:

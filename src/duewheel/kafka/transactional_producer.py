@@ -2,27 +2,31 @@
 
 For all that is written exactly once: deliveries with their progress, replays with their position. A
 failed transaction stays open: the caller drops the producer, and the next `open` ends the
-transaction. The caller then reads whether it was committed; wheel/dequeue/committer.py does so
-for deliveries. One thread per producer.
+transaction. wheel/ledger.py then finds out whether it was committed. One thread per producer.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 import structlog
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import TransactionState
-from kafka.errors import InvalidProducerEpochError, ProducerFencedError
+from kafka.errors import (
+    InvalidProducerEpochError,
+    KafkaTimeoutError,
+    ProducerFencedError,
+    RequestTimedOutError,
+)
 from kafka.structs import TopicPartition
 
-from duewheel.errors import DuewheelError
+from duewheel.errors import Displaced, DuewheelError, PublishDoubt, TransactionTooSlow
 from duewheel.kafka import producer_internals as internals
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline, within
+from duewheel.kafka.deadline import Deadline, DeadlineExceeded, within
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.wire.record_batch import Batch
@@ -30,6 +34,8 @@ from duewheel.schemas.wire.record_batch import Batch
 _REQUEST_BYTES = 16 * 1024 * 1024  # of several partitions' batches; a larger batch goes alone
 _BYTES_PER_S = 1 << 20  # a partition that takes a batch slower than this counts as taking none
 _ENDING = (TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
+_OUT_OF_TIME = (DeadlineExceeded, KafkaTimeoutError, RequestTimedOutError)
+_FENCED = (InvalidProducerEpochError, ProducerFencedError)
 _NAMES_SHOWN = 10
 _TOPIC_S = 0.05  # per topic: some hundred times the usual time for its metadata
 
@@ -42,7 +48,7 @@ class TransactionalProducer:
     Example:
         producer = TransactionalProducer(settings, "app.reshard", limits)
         producer.open(["app.state"], deadline)
-        outcomes = producer.transact("reshard", batches, now_ms)
+        stamp_ms = producer.transact("reshard", batches, now_ms)
         producer.stop()
     """
 
@@ -103,17 +109,32 @@ class TransactionalProducer:
         batches: Iterable[tuple[Place, Batch]],
         now_ms: int,
         quiet_s: float = math.inf,
-    ) -> list[internals.Outcome]:
-        """As the function of that name, within the deadline of a transaction.
+        note: Callable[[Sequence[internals.Outcome]], None] = lambda _: None,
+    ) -> int | None:
+        """Runs the function of that name within the deadline of a transaction. Any error leaves a
+        doubt (`doubt_of`).
 
         Args:
             what: the purpose, for an error's text.
             batches, now_ms, quiet_s: as there.
+            note: gets the outcomes, in the order of the batches, if one is an error.
+
+        Returns:
+            The broker's time of the last batch; None if it is unknown.
         """
         producer = self._opened()
         queued = [(TopicPartition(*place), batch) for place, batch in batches]
         deadline = Deadline(self._limits.publish_deadline_s, self._stopping)
-        return within(deadline, what, lambda: transact(producer, queued, now_ms, deadline, quiet_s))
+        outcomes = within(
+            deadline, what, lambda: transact(producer, queued, now_ms, deadline, quiet_s)
+        )
+        # The cause first: the other batches were aborted with it.
+        causes_first = sorted(outcomes, key=lambda outcome: not outcome.failed_itself)
+        errors = [outcome.error for outcome in causes_first if outcome.error is not None]
+        if errors:
+            note(outcomes)
+            raise errors[0]
+        return outcomes[-1].stamp_ms
 
     def stop(self) -> None:
         """Drop the producer; an open transaction is left to the next `open` or its time-out."""
@@ -128,9 +149,11 @@ class TransactionalProducer:
         return self._producer
 
 
-def is_fenced(error: Exception) -> bool:
-    """Whether another producer has taken the transactional id."""
-    return isinstance(error, (InvalidProducerEpochError, ProducerFencedError))
+def doubt_of(error: Exception, text: str) -> PublishDoubt:
+    """The doubt that an error of a transaction leaves, with this text."""
+    if isinstance(error, _OUT_OF_TIME):
+        return TransactionTooSlow(text)
+    return Displaced(text) if isinstance(error, _FENCED) else PublishDoubt(text)
 
 
 def blocked(

@@ -2,9 +2,7 @@
 
 A replay reads the dead-letter topic up to its end at the start, one bounded chunk at a time. One
 Kafka transaction per chunk holds the messages and the position (dlq_replay_position.py), so a dead
-letter is replayed once, whatever is killed and however often the command runs
-(positioned_writes.py). Two concurrent replays share a transactional id, and a run opens its
-producer again after each refusal.
+letter is replayed once, whatever is killed and however often the command runs (kafka/ledger.py).
 
 The same transaction writes a letter that cannot be replayed now (no such topic, too large, a target
 that its timer topic is not open for …) to the end of the dead-letter topic again, with the present
@@ -17,7 +15,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -28,9 +26,10 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt
 from duewheel.kafka import shard_settings
+from duewheel.kafka.ledger import NewRecord, RecordLedger
+from duewheel.kafka.state_topic import place_of
 from duewheel.ops.acceptance import NOT_ALLOWED
 from duewheel.ops.dlq_list import CHUNK_RECORDS, DeadLetterReader, dead_letter_reader
-from duewheel.ops.positioned_writes import REFUSALS_MAX, PositionedWriter
 from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.batches import NO_KEY, NO_PARTITION
 from duewheel.schemas.columns import binary
@@ -38,7 +37,7 @@ from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_
 from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.request.preview import previews_of
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
-from duewheel.schemas.wire.single_record import Header, encode
+from duewheel.schemas.wire.single_record import Header
 from duewheel.wheel.dequeue.dead_letter_rows import reason_text
 from duewheel.wheel.encoded import Reason, Target
 
@@ -61,21 +60,10 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class _Record(NewRecord):
     """The record of one letter; one with a `refusal` goes to the dead-letter topic again."""
 
-    letter: DeadLetter
-    topic: str
-    partition: int
-    headers: Sequence[Header]
     refusal: Refusal | None = None
-
-    @property
-    def name(self) -> bytes:
-        return _name(self.letter)
-
-    def encode(self, place: int) -> bytes:
-        return encode(place, self.letter.key, self.letter.value, self.headers)
 
 
 def replay(
@@ -124,25 +112,28 @@ class _Replay:
         self._sticky = random.randrange(
             1 << 31
         )  # modulo their number: the partition without key and request
-        self._writer = PositionedWriter(
+        self._ledger = RecordLedger(
+            "replay",
             reader.client,
             f"{settings.app.id}.dlq-replay",
-            settings.state_topic,
+            place_of(settings.state_topic, 0),
+            KEY,
+            lambda value: ReplayPosition.decode(value, reader.topic_id),
             shard_settings.publisher_limits(settings),
             SystemClock(),
         )
-        self._position = ReplayPosition.decode(None, reader.topic_id)
+        self._position = ReplayPosition(reader.topic_id)
         self._left = selection.limit
         self._topics: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
 
     def close(self) -> None:
         """Closes the clients. The next run, or its time-out, aborts an open transaction."""
-        self._writer.close()
+        self._ledger.close()
 
     def run(self) -> Replayed:
         self._require_real_topic()
-        self._position = self._take_over()
+        self._position = self._ledger.open(dry_run=self._dry_run)
         try:
             self._run()
         except (PublishDoubt, KafkaUnavailable) as error:
@@ -165,7 +156,7 @@ class _Replay:
         refusal = self._why_no_target(None, topic)
         if refusal is not None:
             raise ConfigError(f"nothing can be replayed to {refusal.error}")
-        if self._writer.resolve([topic])[topic].refusal:
+        if self._ledger.resolve([topic])[topic].refusal:
             raise ConfigError(
                 f'nothing can be replayed to "{topic}": no such topic, or no right to write to it'
             )
@@ -178,12 +169,6 @@ class _Replay:
         if pair not in self._refusals:
             self._refusals[pair] = why_no_target(self._contract, timer_topic, topic)
         return self._refusals[pair]
-
-    def _take_over(self) -> ReplayPosition:
-        """Fences every other replay, then returns the position."""
-        if not self._dry_run:
-            self._writer.open()
-        return self._reader.position()
 
     def _run(self) -> None:
         bounds = {
@@ -212,21 +197,16 @@ class _Replay:
             partition: of the dead-letter topic; theirs.
             reached: the offset below which `partition` has no other dead letters.
         """
-        for _ in range(REFUSALS_MAX):
-            if not self._writer.is_open and not self._dry_run:
-                self._position = self._take_over()
+        while True:
             wanted, end = self._wanted(letters, reached)
-            self._position.move(partition, end, self._selection.code)
-            if not wanted:
-                return  # the next transaction commits the position
-            targets, records = self._plan(wanted)
-            if self._dry_run or self._writer.write(
-                "replay", records, targets, KEY, self._position.encode()
-            ):
+            moved = self._position.moved(partition, end, self._selection.code)
+            records = self._plan(wanted) if wanted else []
+            # Without records the next transaction commits the position.
+            is_written = bool(records) and not self._dry_run
+            self._position = self._ledger.write(records, moved) if is_written else moved
+            if self._position == moved:
                 self._count(records)
                 return
-            self._writer.stop()
-        raise PublishDoubt(f"Kafka keeps refusing records after {REFUSALS_MAX} attempts")
 
     def _wanted(self, letters: list[DeadLetter], reached: int) -> tuple[list[DeadLetter], int]:
         """Selects letters that are not replayed yet, and the offset below which none remains."""
@@ -242,7 +222,7 @@ class _Replay:
             reached = wanted[-1].offset + 1
         return wanted, reached
 
-    def _plan(self, letters: list[DeadLetter]) -> tuple[Mapping[str, Target], list[_Record]]:
+    def _plan(self, letters: list[DeadLetter]) -> list[_Record]:
         outgoing = [
             letter.replayed(
                 self._settings.timer_topics,
@@ -254,13 +234,12 @@ class _Replay:
         ]
         self._refuse_closed_targets(letters, outgoing)
         topics = {out.topic for out in outgoing if isinstance(out, Outgoing)}
-        targets = self._writer.resolve([self._settings.dead_letter_topic, *sorted(topics)])
+        targets = self._ledger.resolve([self._settings.dead_letter_topic, *sorted(topics)])
         hashes = key_hashes(binary(letter.key for letter in letters)).tolist()
-        records = [
+        return [
             self._record(letter, out, targets, key_hash)
             for letter, out, key_hash in zip(letters, outgoing, hashes, strict=True)
         ]
-        return targets, records
 
     def _refuse_closed_targets(
         self, letters: list[DeadLetter], outgoing: list[Outgoing | Refusal]
@@ -297,13 +276,12 @@ class _Replay:
         if partition == NO_PARTITION or partition >= target.partitions:
             chosen = self._sticky if key_hash == NO_KEY else key_hash
             partition = chosen % max(target.partitions, 1)
-        record = _Record(letter, out.topic, partition, out.headers)
+        record = _record(letter, out.topic, partition, out.headers)
         refusal = self._refusal(record, out, target)
         return record if refusal is None else self._again(letter, refusal, targets)
 
     def _refusal(self, record: _Record, out: Outgoing, target: Target) -> Refusal | None:
         """Returns why Kafka would refuse the record, from its metadata and earlier refusals."""
-        letter = record.letter
         reason = target.refusal
         if reason is Reason.NONE:
             if record.partition in target.unavailable:
@@ -312,11 +290,11 @@ class _Replay:
                 return Refusal(code, f"topic {out.topic!r} takes no writes for now: {why}")
             if out.partition_needed and out.partition >= target.partitions:
                 reason = Reason.BAD_TARGET_PARTITION
-            elif target.key_required and letter.key is None:
+            elif target.key_required and record.key is None:
                 reason = Reason.KEY_REQUIRED
             elif HEADER_BYTES + len(record.encode(0)) > target.batch_bytes_max:
                 reason = Reason.RECORD_TOO_LARGE
-            elif _name(letter) in self._writer.catalog.refused:
+            elif record.name in self._ledger.catalog.refused:
                 reason = Reason.RECORD_REFUSED
             else:
                 return None
@@ -328,9 +306,9 @@ class _Replay:
         """Encodes the same dead letter, with the present reason if the record has room for it."""
         topic = self._settings.dead_letter_topic
         target = targets[topic]
-        record = _Record(letter, topic, letter.partition, letter.again(refusal), refusal)
+        record = _record(letter, topic, letter.partition, letter.again(refusal), refusal)
         if HEADER_BYTES + len(record.encode(0)) > target.batch_bytes_max:
-            return _Record(letter, topic, letter.partition, letter.headers, refusal)
+            return replace(record, headers=letter.headers)
         return record
 
     def _count(self, records: list[_Record]) -> None:
@@ -340,5 +318,12 @@ class _Replay:
         self._refused.update(record.refusal.code for record in records if record.refusal)
 
 
-def _name(letter: DeadLetter) -> bytes:
-    return b"%d@%d" % (letter.partition, letter.offset)
+def _record(
+    letter: DeadLetter,
+    topic: str,
+    partition: int,
+    headers: Sequence[Header],
+    refusal: Refusal | None = None,
+) -> _Record:
+    name = b"%d@%d" % (letter.partition, letter.offset)
+    return _Record(name, topic, partition, letter.key, letter.value, headers, refusal)

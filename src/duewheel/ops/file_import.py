@@ -4,7 +4,7 @@ For each chunk of lines:
 
 1. Ingest's own rules are applied to the lines. One that ingest would reject ends the import before
    it, or is left out if the user says so. A dead letter is never made.
-2. One Kafka transaction writes the records and the position after them (positioned_writes.py).
+2. One Kafka transaction writes the records and the position after them (kafka/ledger.py).
 
 So a line is written once, whatever is killed and however often the command runs: a killed
 transaction has neither records nor position, and the next run reads its lines again. A position
@@ -29,9 +29,9 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt
 from duewheel.kafka import shard_settings
 from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.state_topic import newest_record, place_of
+from duewheel.kafka.ledger import NewRecord, RecordLedger
+from duewheel.kafka.state_topic import place_of
 from duewheel.ops.file_lines import FileLine, lines_of, next_chunk
-from duewheel.ops.positioned_writes import REFUSALS_MAX, PositionedWriter
 from duewheel.ops.timer_lines import TimerRecord, fields_of, record_of
 from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.columns import binary
@@ -111,22 +111,6 @@ class _Line:
     rejection: Rejection | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """A record to write: NewRecord of positioned_writes.py."""
-
-    name: bytes
-    record: TimerRecord
-    partition: int
-
-    @property
-    def topic(self) -> str:
-        return self.record.timer_topic
-
-    def encode(self, place: int) -> bytes:
-        return encode(place, self.record.key, self.record.value, self.record.headers)
-
-
 @dataclass
 class _Tally:
     """The counts of one run."""
@@ -182,13 +166,15 @@ class _Import:
         self._settings, self._defaults = settings, defaults
         self._choice, self._chunk_lines = choice, chunk_lines
         self._lines = lines_of(file)
-        self._client = ClientSettings(settings.kafka.client_options("consumer"))
         self._contract = factory.contract(settings)
         self._clock = SystemClock()
-        self._writer = PositionedWriter(
-            self._client,
+        self._ledger = RecordLedger(
+            "send",
+            ClientSettings(settings.kafka.client_options("consumer")),
             f"{settings.app.id}.import.{choice.name}",
-            settings.state_topic,
+            place_of(settings.state_topic, 0),
+            key_of(choice.name),
+            lambda value: ImportPosition.decode(value, choice.name),
             shard_settings.publisher_limits(settings),
             self._clock,
         )
@@ -198,12 +184,12 @@ class _Import:
 
     def close(self) -> None:
         """Closes the clients."""
-        self._writer.close()
+        self._ledger.close()
 
     def run(self) -> FileImported:
         """Sends up to the end of the file, or to the first line that is refused."""
         self._targets([self._settings.state_topic])
-        self._position = self._take_over()
+        self._position = self._ledger.open(dry_run=self._choice.dry_run)
         already_done = self._position.lines
         self._skip_sent(already_done)
         try:
@@ -215,7 +201,7 @@ class _Import:
             raise type(error)(f"{before}: {error}") from error
         tally = self._tally
         first, last = tally.due_ms or (None, None)
-        targets = self._writer.resolve(tally.targets)
+        targets = self._ledger.resolve(tally.targets)
         missing = (t for t, target in targets.items() if target.refusal is not Reason.NONE)
         return FileImported(
             name=self._choice.name,
@@ -233,15 +219,6 @@ class _Import:
             targets=dict(tally.targets.most_common()),
             missing_targets=sorted(missing),
         )
-
-    def _take_over(self) -> ImportPosition:
-        """Fences every other run of this import, then returns the position."""
-        if not self._choice.dry_run:
-            self._writer.open()
-        place, key = place_of(self._settings.state_topic, 0), key_of(self._choice.name)
-        # A killed run's open transaction may hide the position from a dry run until its time-out.
-        record = newest_record(self._client, place, key, self._writer.deadline())
-        return ImportPosition.decode(None if record is None else record.value, self._choice.name)
 
     def _skip_sent(self, lines: int) -> None:
         """Reads the lines that are sent.
@@ -274,23 +251,25 @@ class _Import:
 
     def _send_chunk(self, chunk: Sequence[_Line]) -> bool:
         """Writes a chunk up to the first line that ends the import; returns whether to go on."""
-        for _ in range(REFUSALS_MAX):
+        while True:
             now_ms = self._clock.now_ms()
             lines, ending = self._previewed(chunk, now_ms), None
             if not self._choice.skip_refused:
                 ending = next((line for line in lines if line.rejection is not None), None)
                 lines = [line for line in lines if ending is None or line.number < ending.number]
-            if not self._commit(lines):
-                self._reopen()
-                continue
-            self._tally.add(lines, now_ms)
-            if ending is not None and ending.rejection is not None:
-                self._tally.refuse(ending, ending.rejection)
-            return ending is None
-        raise PublishDoubt(f"Kafka keeps refusing records after {REFUSALS_MAX} attempts")
+            if self._commit(lines):
+                self._tally.add(lines, now_ms)
+                if ending is not None and ending.rejection is not None:
+                    self._tally.refuse(ending, ending.rejection)
+                return ending is None
 
     def _commit(self, lines: Sequence[_Line]) -> bool:
-        """Returns whether the lines and the position after them are committed."""
+        """Returns whether the lines and the position after them are committed; if not, the catalog
+        has noted which records Kafka refuses.
+
+        Raises:
+            PublishDoubt: another run has written meanwhile.
+        """
         digest = self._digest.copy()
         for line in lines:
             digest.update(line.read.digested)
@@ -301,25 +280,16 @@ class _Import:
         )
         if lines and not self._choice.dry_run:
             targets = self._targets({line.record.timer_topic for line in sent if line.record})
-            records = _partitioned(sent, targets)
-            key = key_of(self._choice.name)
-            if not self._writer.write("send", records, targets, key, moved.encode()):
+            found = self._ledger.write(_partitioned(sent, targets), moved)
+            if found not in (before, moved):
+                raise PublishDoubt("another run of this import is at work: run it again")
+            if found == before:
                 return False
         self._position, self._digest = moved, digest
         return True
 
-    def _reopen(self) -> None:
-        """Opens another producer after a refusal.
-
-        Raises:
-            PublishDoubt: another run has written meanwhile.
-        """
-        self._writer.stop()
-        if self._take_over() != self._position:
-            raise PublishDoubt("another run of this import is at work: run it again")
-
     def _targets(self, topics: Collection[str]) -> dict[str, Target]:
-        targets = self._writer.resolve(topics)
+        targets = self._ledger.resolve(topics)
         for topic, target in targets.items():
             if target.refusal is not Reason.NONE:
                 raise ConfigError(
@@ -366,7 +336,7 @@ class _Import:
         if size > target.batch_bytes_max:
             text = f"{size} bytes, the timer topic takes {target.batch_bytes_max}"
             return Rejection("record_too_large", text)
-        if _name(line) in self._writer.catalog.refused:
+        if _name(line) in self._ledger.catalog.refused:
             return Rejection("record_refused", "Kafka has refused the record")
         return None
 
@@ -375,12 +345,14 @@ def _name(line: _Line) -> bytes:
     return b"%d" % line.number
 
 
-def _partitioned(lines: Sequence[_Line], targets: Mapping[str, Target]) -> list[_Sent]:
+def _partitioned(lines: Sequence[_Line], targets: Mapping[str, Target]) -> list[NewRecord]:
     """Chooses the partition of each line's record."""
     records = [line.record for line in lines if line.record is not None]
     hashes = key_hashes(binary(record.route for record in records)).tolist()
     sent = []
     for line, record, route_hash in zip(lines, records, hashes, strict=True):
-        partitions = targets[record.timer_topic].partitions
-        sent.append(_Sent(_name(line), record, record.partition_of(partitions, route_hash)))
+        topic = record.timer_topic
+        partition = record.partition_of(targets[topic].partitions, route_hash)
+        content = record.key, record.value, record.headers
+        sent.append(NewRecord(_name(line), topic, partition, *content))
     return sent

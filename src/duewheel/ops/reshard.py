@@ -25,7 +25,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Protocol
 
 import structlog
@@ -46,6 +46,7 @@ from duewheel.checkpoints.reshard_records import (
 from duewheel.config.settings import Settings
 from duewheel.errors import (
     ConfigError,
+    Displaced,
     Fenced,
     KafkaUnavailable,
     PublishDoubt,
@@ -57,9 +58,10 @@ from duewheel.kafka.all_shards_progress import ShardRecord, all_shards
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.state_topic import place_of
-from duewheel.kafka.transactional_producer import TransactionalProducer, is_fenced
+from duewheel.kafka.transactional_producer import TransactionalProducer, doubt_of
 from duewheel.osutil.signals import stop_signals
 from duewheel.schemas.wire.single_record import single
+from duewheel.wheel.ledger import CommitOutcome, Ledger
 from duewheel.wheel.publisher_protocol import Publisher
 
 _ATTEMPTS = 20
@@ -219,28 +221,37 @@ class Reassignment:
             like: any record of an existing shard.
         """
         notices = {shard: {NOTICE_KEY: notice(count, self._to, done=False)}}
-        wanted: Progress | None = None
-        self._backoff.succeeded()
-        for _ in range(_ATTEMPTS):
-            publisher = self._cluster.publisher(shard)
-            try:
-                self._cluster.write(notices)
-                record = publisher.start()
-                at_ms = self._cluster.write(notices)
-                if record is None or wanted is None or record.encode() != wanted.encode():
-                    self._require_expected(shard, count, record)
-                    if record is None:
-                        wanted = nothing(like, shard, self._to, self._new_incarnation())
-                    else:
-                        wanted = sealed(record, self._to, self._new_incarnation())
-                    publisher.publish(None, wanted)
-                log.info("sealed", shard=shard, to_shards=self._to)
-                return ShardRecord(wanted, at_ms)
-            except PublishDoubt as doubt:
-                log.warning("sealing again", shard=shard, reason=str(doubt))
+        publisher: Publisher
+        at_ms = 0
+
+        def take(doubt: PublishDoubt | None) -> Progress | None:
+            """Takes the shard; by another publisher: the one before would yield to the notice."""
+            nonlocal publisher, at_ms
+            if doubt is not None:
                 self._backoff.wait(self._backoff.next_ms())
-            finally:
-                publisher.close()
+            publisher = stack.enter_context(closing(self._cluster.publisher(shard)))
+            self._cluster.write(notices)
+            found = publisher.start()
+            at_ms = self._cluster.write(notices)
+            return found
+
+        self._backoff.succeeded()
+        with ExitStack() as stack:
+            ledger: Ledger[None, Progress] = Ledger(
+                take, lambda _, wanted: publisher.publish(None, wanted)
+            )
+            record = ledger.open()
+            for _ in range(_ATTEMPTS):
+                self._require_expected(shard, count, record)
+                if record is None:
+                    wanted = nothing(like, shard, self._to, self._new_incarnation())
+                else:
+                    wanted = sealed(record, self._to, self._new_incarnation())
+                result = ledger.commit(None, wanted)
+                if result.outcome is CommitOutcome.COMMITTED:
+                    log.info("sealed", shard=shard, to_shards=self._to)
+                    return ShardRecord(wanted, at_ms)
+                record = result.position
         raise PublishDoubt(
             f"the owner of shard {shard} has taken it back {_ATTEMPTS} times: run it again"
         )
@@ -297,15 +308,12 @@ class _Kafka:
             for shard, records in values.items()
             for key, value in records.items()
         ]
+        now_ms = self._clock.now_ms()
         try:
-            outcomes = self._producer.transact("reshard", batches, self._clock.now_ms())
-            errors = [outcome.error for outcome in outcomes if outcome.error is not None]
-            if errors:
-                raise errors[0]
-            return outcomes[-1].stamp_ms or self._clock.now_ms()
+            return self._producer.transact("reshard", batches, now_ms) or self._clock.now_ms()
         except Exception as error:
             reason = self._client.explain(error)
-            if is_fenced(error):
+            if isinstance(doubt_of(error, reason), Displaced):
                 raise Fenced(f"another `duewheel reshard` has begun: {reason}") from error
             raise KafkaUnavailable(
                 f"{reason}: run it again, it continues where this run ended"

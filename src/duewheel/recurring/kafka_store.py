@@ -19,7 +19,7 @@ import structlog
 from duewheel.client import DelayProducer
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
-from duewheel.errors import ConfigError, Displaced, DuewheelError, PublishDoubt
+from duewheel.errors import ConfigError, DuewheelError, PublishDoubt
 from duewheel.factory import StoppableClock
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
@@ -27,7 +27,7 @@ from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.shard_settings import publisher_limits
 from duewheel.kafka.state_topic import broker_now_ms, newest_record, place_of
 from duewheel.kafka.topic_follower import TopicFollower
-from duewheel.kafka.transactional_producer import TransactionalProducer, is_fenced
+from duewheel.kafka.transactional_producer import TransactionalProducer, doubt_of
 from duewheel.recurring.firing_records import (
     Row,
     batches_of,
@@ -175,17 +175,12 @@ class KafkaStore:
                 raise PublishDoubt("the producer is not open")
             deadline = Deadline(self._limits.publish_deadline_s, self._clock.stopping)
             self._producer.warm_metadata(topics, deadline)
-            outcomes = self._producer.transact("recur", batches, self._clock.now_ms())
-            errors = [outcome.error for outcome in outcomes if outcome.error is not None]
-            if errors:
-                raise errors[0]
             # The last batch is the one of the schedules topic, which is stamped by its broker.
-            self._guard.read(outcomes[-1].stamp_ms, self._beat_ms)
+            stamp_ms = self._producer.transact("recur", batches, self._clock.now_ms())
+            self._guard.read(stamp_ms, self._beat_ms)
         except Exception as error:  # noqa: BLE001 - kafka-python raises what it likes
             self._producer.stop()
-            if is_fenced(error):
-                raise Displaced("another scheduler has taken over") from None
-            raise PublishDoubt(f"firings: {self._client.explain(error)}") from None
+            raise doubt_of(error, f"firings: {self._client.explain(error)}") from None
 
     def _cancelled(self, cancels: FiringCancels) -> frozenset[int]:
         """The instants whose reply is `cancelled`.

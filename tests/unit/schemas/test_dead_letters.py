@@ -262,26 +262,26 @@ def test_single_records_are_read_by_kafkas_own_decoder() -> None:
 
 def test_a_position_of_one_code_passes_over_the_others() -> None:
     position = ReplayPosition("topic 1")
-    position.move(0, 10, "a")
+    position = position.moved(0, 10, "a")
     assert position.is_behind(0, 9, "a")
     assert not position.is_behind(0, 9, "b")
     assert not position.is_behind(0, 10, "a")
     assert not position.is_behind(1, 9, "a")
     assert (position.start(0, "a"), position.start(0, "b"), position.start(0, None)) == (10, 0, 0)
 
-    position.move(0, 5, None)
-    position.move(1, 3, None)
+    position = position.moved(0, 5, None)
+    position = position.moved(1, 3, None)
     again = ReplayPosition.decode(position.encode(), "topic 1")
     assert again == position
     assert [again.is_behind(0, offset, "b") for offset in (4, 5)] == [True, False]
     assert again.is_behind(0, 9, "a")
-    again.move(0, 12, None)
+    again = again.moved(0, 12, None)
     assert again.is_behind(0, 11, "b")
     assert again.encode() == b'{"topic_id": "topic 1", "partitions": {"0": [12, {}], "1": [3, {}]}}'
 
 
 def test_a_position_in_a_topic_made_anew_is_its_beginning() -> None:
     position = ReplayPosition("topic 1")
-    position.move(0, 10, None)
+    position = position.moved(0, 10, None)
     assert ReplayPosition.decode(position.encode(), "topic 2") == ReplayPosition("topic 2")
     assert ReplayPosition.decode(None, "topic 1") == ReplayPosition("topic 1")
