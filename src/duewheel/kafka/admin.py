@@ -29,7 +29,6 @@ from duewheel.kafka.clients import ClientSettings, close
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.log.connection import LogConnection
 from duewheel.kafka.log.ends import EARLIEST, LATEST
-from duewheel.kafka.log.leader_requests import partition_name
 from duewheel.kafka.topic_requirements import (
     TopicFinding,
     TopicPlan,
@@ -455,13 +454,9 @@ class KafkaAdmin:
                 self._log.close()
             self._log, self._log_topics = LogConnection(self._settings, list(counts)), list(counts)
         self._log.deadline = Deadline(self._deadline_s, self._stopping)
-        found = self._log.present(wanted, time, committed=committed)
-        silent = ", ".join(partition_name(each) for each in wanted if each not in found)
-        if silent:
-            raise KafkaUnavailable(
-                f"Kafka at {self._settings.address}: ask for offsets: no leader of {silent} answers"
-            )
-        return found
+        answers = self._log.answers(wanted, time, committed=committed)
+        with self._settings.explained("ask for offsets"):
+            return {place: _offset(answer) for place, answer in answers.items()}
 
     def _call(self, what: str, call: Callable[[KafkaAdminClient], T]) -> T:
         deadline = Deadline(self._deadline_s, self._stopping)
@@ -474,3 +469,9 @@ class KafkaAdmin:
             # Without this a call that hangs in the old client would never end.
             self.close()
             raise
+
+
+def _offset(answer: int | Exception) -> int:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer

@@ -201,23 +201,30 @@ class LogConnection:
         lasts = until.offsets(ends, self.offsets_at) if until else ends
         return {place: (max(starts[place], firsts[place]), lasts[place]) for place in places}
 
-    def present(
+    def answers(
         self, partitions: Iterable[TopicPartition], time: int, *, committed: bool | None = None
-    ) -> dict[TopicPartition, int]:
-        """As `offsets`, without the partitions that do not answer now: those that are missing, have
-        no leader, or may not be described.
+    ) -> dict[TopicPartition, int | Exception]:
+        """As `offsets`, at once: with the error of each partition that does not answer now, such as
+        one that is missing or has no leader.
 
         Raises:
             KafkaUnavailable: no broker answers in time.
         """
-        offsets: dict[TopicPartition, int] = {}
+        answers: dict[TopicPartition, int | Exception] = {}
+        left = list(partitions)
         for attempt in range(2):
-            left = [each for each in partitions if each not in offsets]
             if left and attempt:  # a leader may have moved
                 self._read_metadata(self._deadline())
-            answers = self._answers_of(left, time, committed) if left else {}
-            offsets |= {p: each for p, each in answers.items() if not isinstance(each, Exception)}
-        return offsets
+            answers |= self._answers_of(left, time, committed) if left else {}
+            left = [each for each in left if not isinstance(answers.get(each), int)]
+        return answers
+
+    def present(
+        self, partitions: Iterable[TopicPartition], time: int, *, committed: bool | None = None
+    ) -> dict[TopicPartition, int]:
+        """As `answers`, without errors."""
+        answers = self.answers(partitions, time, committed=committed)
+        return {p: each for p, each in answers.items() if not isinstance(each, Exception)}
 
     def offsets_at(self, time_ms: int) -> dict[TopicPartition, int]:
         """The first offset of each partition whose timestamp is `time_ms` or later; partitions
