@@ -47,7 +47,7 @@ const CHANGES = {
 
 /** The view. */
 export function schedulesView(section) {
-  const scheduler = el("div");
+  const scheduler = el("div.above");
   const view = new ListView(section, {
     title: "Schedules",
     one: "schedule",

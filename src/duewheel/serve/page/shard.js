@@ -156,7 +156,7 @@ function crowdOf({ oldest_ms: next, within_s: within, slot_max: largest, ...stat
       ["Within a minute", counted(within["60"] ?? 0, "timer")],
       ["Largest slot", slot],
       ["After the roll window", `${counted(pending, "timer")}, written to Kafka again before`],
-      ["In the next hour", `${count(soon)} of these, at most ${count(Math.round(most))} a second`],
+      ["Of these within an hour", `${count(soon)}, at most ${count(Math.round(most))} a second`],
       ["After the wheel's reach", `${counted(stats.beyond_ring, "timer")}, in files until then`],
     ]),
   ];
