@@ -257,15 +257,25 @@ def _columns_of(parts: Sequence[PartitionProgress]) -> dict[str, Int64]:
     for part in parts:
         half = (part.half_mark is None, part.half_below is None, part.half_rows is None)
         assert half[0] == half[1] == half[2], "decode refuses c1, d and n apart from each other"
-        offsets = (part.delivered_mark, part.half_mark, part.half_below, part.replied_below)
-        assert min(offset or 0 for offset in offsets) >= 0, "decode refuses a negative offset"
     columns = {}
     for each, field_name in _COLUMNS.items():
         values = (getattr(part, field_name) for part in parts)
         if each in _NULLABLE:
             values = (NULL if value is None else value for value in values)
         columns[each] = np.fromiter(values, np.int64, len(parts))
+    assert not _below_zero(columns), "decode refuses a negative number"
     return columns
+
+
+def _below_zero(columns: Mapping[str, Int64]) -> list[str]:
+    """Names the columns of offsets and counts with a negative number: asserted at each write,
+    required at each read. Slots may be negative.
+    """
+    return [
+        each
+        for each, column in columns.items()
+        if each != "r" and ((column < 0) & ((column != NULL) | (each not in _NULLABLE))).any()
+    ]
 
 
 def _partitions_of(
@@ -278,10 +288,8 @@ def _partitions_of(
         raise ValueError(f"{len(places)} partitions, columns {[*columns]} of {len(half[0])} rows")
     if not (np.array_equal(half[0], half[1]) and np.array_equal(half[0], half[2])):
         raise ValueError("a partition has only some of c1, d and n")
-    for each in ("c", "c1", "d", "a"):
-        offsets = columns[each]
-        if ((offsets < 0) & ((offsets != NULL) | (each not in _NULLABLE))).any():
-            raise ValueError(f"a negative offset in column {each}")
+    if wrong := _below_zero(columns):
+        raise ValueError(f"a negative number in column {wrong[0]}")
     rows = [columns[each].tolist() for each in _COLUMNS]
     for index, each in enumerate(_COLUMNS):
         if each in _NULLABLE:

@@ -461,7 +461,7 @@ def test_a_progress_record_is_read_as_it_was_written() -> None:
 def test_a_negative_offset_is_neither_written_nor_read() -> None:
     written = Progress(1, 4, "uuid", 3, 9, Epochs.first(VALUES), {P: PartitionProgress(5, 2**53)})
     mark, negative = (number.to_bytes(8, "little", signed=True) for number in (2**53, -1))
-    with pytest.raises(RecoveryRefused, match="negative offset in column c"):
+    with pytest.raises(RecoveryRefused, match="negative number in column c"):
         Progress.decode(written.encode().replace(mark, negative))
     with pytest.raises(AssertionError, match="negative"):
         replace(written, partitions={P: PartitionProgress(5, -1)}).encode()
