@@ -32,18 +32,14 @@ _PARTITION = re.compile(r"[0-9]{1,10}")
 
 
 class StateFile:
-    """A record in a file of the data directory, as JSON behind its CRC-32. Subclasses are frozen
+    """A record in a file of the data directory, as JSON after its CRC-32. Subclasses are frozen
     dataclasses; a `__post_init__` may refuse values with a ValueError.
-
-    Attributes:
-        file_name: in the data directory.
-        durable: whether a loss of power must leave the file as written.
     """
 
     __slots__ = ()
 
     file_name: ClassVar[str]
-    durable: ClassVar[bool] = True
+    durable: ClassVar[bool] = True  # whether a loss of power must leave the file as written
 
     def write(self, directory: Path, fs: FileSystem = HOST_FS) -> None:
         """Replaces the file.
@@ -85,10 +81,8 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: Any, raw: object) -> Any:
-    """Makes a value of this type of what `json.loads` gives. Unknown fields are left out.
-
-    Raises:
-        MISSHAPEN: a field is missing, or a value has another type.
+    """Makes a value of this type from the result of `json.loads`. Ignores unknown fields; raises
+    MISSHAPEN if a field is missing, or a value has another type.
     """
     return _reader(kind)(raw)
 
