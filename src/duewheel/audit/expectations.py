@@ -45,10 +45,8 @@ class GreatExpectations:
     """
 
     def __init__(self, project: Path | None = None) -> None:
-        """
-        Args:
-            project: the folder of a file context, made if it is missing; None: a context in memory,
-                which keeps nothing.
+        """Opens the file context in the folder `project`, made if it is missing; without one, a
+        context in memory, which keeps nothing.
 
         Raises:
             ConfigError: the project cannot be used.
@@ -73,12 +71,8 @@ class GreatExpectations:
     def check(
         self, suite: Mapping[str, Any], parameters: Mapping[str, Any], table: pa.Table
     ) -> list[Result]:
-        """Checks a suite; returns the result of each expectation, in the suite's order.
-
-        Args:
-            suite: as in `duewheel.schemas.request.acceptance_rules`.
-            parameters: the values of {"$PARAMETER": name} in the suite.
-            table: whole numbers and text, dictionaries of them too.
+        """Checks a suite (acceptance_rules.py) on a table of whole numbers and text, dictionaries
+        of them too; returns the result of each expectation, in the suite's order.
 
         Raises:
             DuewheelError: an expectation cannot be checked on this table.

@@ -24,10 +24,8 @@ def ranges(starts: Marks, ends: Marks) -> OffsetRanges:
 
 def reached(before: Marks, starts: Marks, ends: Marks) -> Marks:
     """Returns the end of the gapless audited range, once `starts` to `ends` is audited: an audit
-    from there on skips nothing and reads nothing twice.
-
-    Args:
-        before: that end before this audit. A partition with a lower end was recreated meanwhile.
+    from there on skips nothing and reads nothing twice. `before` is that end before this audit: a
+    partition with a lower end was recreated meanwhile.
     """
     audited = {}
     for partition, end in ends.items():
@@ -44,12 +42,7 @@ def offsets_in(between: OffsetRanges) -> int:
 
 
 def split_range(between: OffsetRanges, offsets_max: int) -> list[OffsetRanges]:
-    """Splits a range into the chunks to read.
-
-    Args:
-        between: the range.
-        offsets_max: the most offsets of all chunks together, up to rounding.
-    """
+    """Splits a range into the chunks to read: `offsets_max` offsets together, up to rounding."""
     size = min(CHUNK_OFFSETS, offsets_max)
     count = -(-offsets_in(between) // size)
     most = min(count, offsets_max // size)

@@ -60,17 +60,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The topics and the range to audit.
+    """The topics and the range to audit."""
 
-    Attributes:
-        topics: some of the timer topics; all if empty.
-        since: the first offset or time, or LAST; None: an hour ago.
-        until: the exclusive end, an offset or a time; None: the end of the committed records.
-    """
-
-    topics: Sequence[str] = ()
-    since: str | None = None
-    until: str | None = None
+    topics: Sequence[str] = ()  # some of the timer topics; all if empty
+    since: str | None = None  # the first offset or time, or LAST; None: an hour ago
+    until: str | None = None  # the exclusive end; None: the end of the committed records
 
 
 def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:

@@ -33,11 +33,7 @@ class AuditSchedule:
     """Starts an audit at each interval. Not thread-safe; the supervisor's loop calls `poll`."""
 
     def __init__(self, settings: Settings, clock: Clock, start: Start) -> None:
-        """
-        Args:
-            settings: without an `audit.interval` no audit starts.
-            clock: this host's.
-            start: starts the process.
+        """Without an `audit.interval` no audit starts.
 
         Raises:
             ConfigError: audits are wanted, and their libraries are not installed.
@@ -88,11 +84,7 @@ class AuditSchedule:
 
 
 def start_audit(flags: Sequence[str]) -> Child:
-    """Starts an audit from the end of the last one.
-
-    Args:
-        flags: of the command line, so that the audit has the settings of `run`.
-    """
+    """Starts an audit from the end of the last one; `flags` give it the settings of `run`."""
     command = [sys.executable, "-P", "-m", "duewheel", "audit", "--from", "last", *flags]
     return Child(command, stdout=subprocess.DEVNULL, on_parent_death=signal.SIGTERM)
 

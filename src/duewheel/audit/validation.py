@@ -76,21 +76,15 @@ class _Sources:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """A row with two verdicts.
-
-    Attributes:
-        source: topic-partition@offset.
-        code: of the rule; or of the refusal, if all rules agree.
-        suite, other: whether the row fails by Great Expectations, and by the other verdict; None
-            if it fails by both, for different reasons.
-        by: the source of the other verdict: "compiled rules" or "ingest".
+    """A row with two verdicts: whether it fails by Great Expectations (`suite`), and by `other`;
+    both None if it fails by both, for different reasons.
     """
 
-    source: str
-    code: str
+    source: str  # topic-partition@offset
+    code: str  # of the rule; or of the refusal, if all rules agree
     suite: bool | None
     other: bool | None
-    by: str
+    by: str  # whose verdict `other` is: "compiled rules" or "ingest"
 
 
 @dataclass
@@ -119,33 +113,20 @@ def _without_letters(
 
 
 class AuditValidator:
-    """Validates a range chunk by chunk. Not thread-safe.
-
-    Attributes:
-        rules: the suite's tallies over the rows of each epoch, by number of the epoch.
-        disagreements: see the module's head.
-        rows: how many were validated.
-        rejected: how many are dead letters, by code.
-    """
+    """Validates a range chunk by chunk, under the contract of each epoch. Not thread-safe."""
 
     def __init__(
         self, epochs: Epochs, contracts: Sequence[Contract], library: GreatExpectations
     ) -> None:
-        """
-        Args:
-            epochs: of the shard.
-            contracts: the message contract of each epoch.
-            library: checks the suites.
-        """
         self._epochs = epochs
         self._contracts = contracts
         self._library = library
         self._sources: list[_Sources] = []
         self._tables: list[pa.Table] = []
-        self.rules: dict[int, list[Tally]] = {}
+        self.rules: dict[int, list[Tally]] = {}  # by number of the epoch
         self.disagreements = Disagreements()
         self.rows = 0
-        self.rejected: Counter[str] = Counter()
+        self.rejected: Counter[str] = Counter()  # by code
 
     def take(self, records: KafkaRecords) -> None:
         """Validates more records. A batch that is not read is rejected, and fails no rule."""
@@ -173,12 +154,7 @@ class AuditValidator:
             self.rows += len(batch)
 
     def across_rows(self, parameters: Mapping[str, Any], check: Check) -> list[Tally]:
-        """Runs the second suite over all rows taken.
-
-        Args:
-            parameters: the values of {"$PARAMETER": name} in the suite.
-            check: checks suite, parameters and table.
-        """
+        """Runs the second suite over all rows taken, by `check`."""
         suite = load_suite("audit")
         table = pa.concat_tables([_ROWS.empty_table(), *self._tables]).unify_dictionaries()
         checked = check(suite, parameters, table)

@@ -14,7 +14,6 @@ from duewheel.schemas.header_names import NAME_OF, Request
 
 NonNullHeader = tuple[str, bytes]
 
-_MILLISECOND = timedelta(milliseconds=1)
 MAX_DELAY = timedelta(days=40)  # the service's default of timer.max_delay
 
 
@@ -144,7 +143,7 @@ def span_ms(span: timedelta | str, name: str) -> int:
         InvalidTimer: it has no unit, or does not parse; `name` is the argument.
     """
     if isinstance(span, timedelta):
-        return -(-span // _MILLISECOND)
+        return ms_up(span)
     if not isinstance(span, str):
         raise InvalidTimer(f'{name} {span!r} has no unit: give a timedelta, or text such as "15m"')
     try:

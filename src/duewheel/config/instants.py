@@ -14,8 +14,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-def ms_up(instant: datetime | float | Decimal, per_ms: int = 1) -> int:
-    """Epoch milliseconds, rounded up: rounded down, a timer could be early.
+def ms_up(instant: datetime | timedelta | float | Decimal, per_ms: int = 1) -> int:
+    """Epoch milliseconds, or those of a span, rounded up: rounded down, a timer could be early.
 
     >>> ms_up(datetime(2027, 1, 15, 8, 0, 0, 1, tzinfo=UTC)), ms_up(1_800_000_000.001, 1_000)
     (1800000000001, 1800000000001)
@@ -28,7 +28,9 @@ def ms_up(instant: datetime | float | Decimal, per_ms: int = 1) -> int:
         ValueError, OverflowError: it is no finite number.
     """
     if isinstance(instant, datetime):
-        return -((_EPOCH - instant) // _MILLISECOND)
+        instant -= _EPOCH
+    if isinstance(instant, timedelta):
+        return -(-instant // _MILLISECOND)
     # repr has the digits of a float; times 1,000 it could be a little above a whole millisecond.
     exact = Decimal(repr(instant)) if isinstance(instant, float) else Decimal(instant)
     return math.ceil(exact * per_ms)

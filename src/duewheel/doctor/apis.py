@@ -23,24 +23,15 @@ _KAFKA_REMEDY = "a Kafka of 2.7 or newer offers it: upgrade the brokers, or ask 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API.
+    """One API; the module's head explains the versions."""
 
-    Attributes:
-        key: Kafka's number for it.
-        name: Kafka's name.
-        version_min, version_max: see the module's head.
-        users: the parts of duewheel that use it.
-        lost: the feature that is missing without it.
-        severity: of its absence.
-    """
-
-    key: int
+    key: int  # Kafka's number for it
     name: str
     version_min: int
     version_max: int
-    users: str
-    lost: str
-    severity: Severity = "error"
+    users: str  # the parts of duewheel that use it
+    lost: str  # the feature that is missing without it
+    severity: Severity = "error"  # of its absence
 
 
 NEEDED = (

@@ -107,14 +107,7 @@ def _features(cluster: Cluster) -> Diagnosis:
 def check_settings(
     name: str, address: str, config: Mapping[str, str], limits: PublisherLimits
 ) -> Iterator[Diagnosis]:
-    """Compares a broker's settings with the bounds of the publisher.
-
-    Args:
-        name: of the broker, for the finding.
-        address: of the cluster, for commands.
-        config: the settings that this client may read.
-        limits: of the publisher.
-    """
+    """Compares the settings of a broker that this client may read with the publisher's bounds."""
     if not config:
         yield Diagnosis(
             "broker_settings",

@@ -24,21 +24,13 @@ _NOT_AUTHORIZED: int = TopicAuthorizationFailedError.errno
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A broker's description of a topic, which may not exist.
-
-    Attributes:
-        name: of the topic.
-        error_code: Kafka's; 0 if the other attributes are set.
-        partitions: rows of Metadata.
-        rights: operations that this client may do; None if the broker does not list them.
-        config: the topic's settings; empty if this client may not read them.
-    """
+    """A broker's description of a topic, which may not exist."""
 
     name: str
-    error_code: int
-    partitions: Sequence[Mapping[str, Any]] = ()
-    rights: frozenset[str] | None = None
-    config: Mapping[str, str] = field(default_factory=dict)
+    error_code: int  # Kafka's; 0 if the other fields are set
+    partitions: Sequence[Mapping[str, Any]] = ()  # rows of Metadata
+    rights: frozenset[str] | None = None  # what this client may do; None if the broker lists none
+    config: Mapping[str, str] = field(default_factory=dict)  # empty: this client may not read them
 
     @property
     def exists(self) -> bool:

@@ -47,13 +47,7 @@ def run(settings: Settings, clock: Clock, output: str) -> int:
 
 
 def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Diagnosis]:
-    """Runs all parts, and yields their findings.
-
-    Args:
-        settings: of the shard on this host.
-        clock: of this host.
-        begun: called before each part.
-    """
+    """Runs all parts, and yields their findings; calls `begun` before each part."""
     parts: Parts = {
         "brokers": brokers.examine,
         # Before the topics: the first transaction makes Kafka create its own topics.

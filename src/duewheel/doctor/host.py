@@ -161,13 +161,8 @@ def _room(settings: Settings, data_dir: Path) -> Diagnosis:
 
 
 def check_room(subject: str, free: int, ring: int, least: int) -> Diagnosis:
-    """Checks the room for files that are not allocated yet, and for timers.
-
-    Args:
-        subject: the data directory.
-        free: free bytes.
-        ring: bytes that the wheel will take.
-        least: free bytes below which ingest takes nothing.
+    """Checks the room for timers, and for the bytes that the wheel will take (`ring`); ingest takes
+    nothing below `least` free bytes.
     """
     text = f"{free >> 20} MiB free, ingest leaves {least >> 20} (storage.min_free)"
     text += f", the wheel takes {ring >> 20}" if ring else ""

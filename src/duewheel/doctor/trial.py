@@ -48,13 +48,7 @@ def examine(cluster: Cluster, scratch: ScratchTopic) -> Iterator[Diagnosis]:
 
 
 def check_seen(topic: str, seen: set[bytes], wanted: set[bytes]) -> Iterator[Diagnosis]:
-    """Checks what a reader of committed records has read.
-
-    Args:
-        topic: the scratch topic.
-        seen: keys of the trial's records.
-        wanted: keys of the committed records.
-    """
+    """Checks the keys that a reader of committed records has `seen`: those that are `wanted`."""
     subject, missing = f"topic {topic}", wanted - seen
     yield diagnose(
         "committed_seen",

@@ -8,6 +8,7 @@ running shard may change what it reports.
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -143,25 +144,20 @@ def skip(settings: Settings, named: Sequence[str], *, dry_run: bool) -> Skipped:
         ConfigError: a record does not exist, or too many are skipped.
         RecoveryRefused: ingest has taken it already, or the directory is not the owner's.
     """
-    records = [_record(name) for name in named]
+    records = [_parsed("--skip", name, offset=True) for name in named]
     config = factory.dequeue_config(settings)
     with _connected(settings) as (publisher, admin):
-
-        def planned(progress: Progress | None) -> Progress:
-            ends = admin.end_offsets(sorted({topic for (topic, _), _ in records}))
-            offsets_at = wanted_settings.offsets_at(progress, admin)
-            return plan_skip(
-                records, progress, _seen(settings), settings.wheel, config, offsets_at, ends
+        for directory, committed in _rounds(settings, publisher, dry_run=dry_run):
+            ends = _ends(admin, (partition for partition, _ in records))
+            offsets_at = wanted_settings.offsets_at(committed, admin)
+            wanted = plan_skip(
+                records, committed, _seen(settings), settings.wheel, config, offsets_at, ends
             )
-
-        progress = publisher.peek()
-        wanted = planned(progress)
-        if wanted != progress and not dry_run:
-            with _alone(settings) as directory:
-                progress = publisher.start()
-                wanted = planned(progress)
-                assert progress is not None, "planned would have refused"
-                commit(directory, publisher, progress, wanted)
+            assert committed is not None, "the plan would have refused"
+            if directory is not None:
+                commit(directory, publisher, committed, wanted)
+            elif wanted == committed:
+                break
     skipped = sorted(wanted.epochs.skipped.items())
     return Skipped(dry_run=dry_run, skipped={_name(place): list(o) for place, o in skipped})
 
@@ -179,19 +175,30 @@ def accept_loss(settings: Settings, named: Sequence[str], *, dry_run: bool) -> L
         ConfigError: a partition does not exist, or other partitions of its topic are lost, too.
         RecoveryRefused: a partition has no loss, or it cannot be accepted yet.
     """
-    partitions = [_partition(name) for name in named]
+    partitions = [_parsed("--accept-loss", name)[0] for name in named]
     config = factory.dequeue_config(settings)
     with _connected(settings) as (publisher, admin):
         topics = _topics(admin, {topic for topic, _ in partitions})
-        _, accepted = losses(partitions, publisher.peek(), _seen(settings), config, topics)
-        if not dry_run:
-            with _alone(settings) as directory:
-                taken = publisher.start()
-                progress, accepted = losses(partitions, taken, _seen(settings), config, topics)
+        for directory, committed in _rounds(settings, publisher, dry_run=dry_run):
+            progress, accepted = losses(partitions, committed, _seen(settings), config, topics)
+            if directory is not None:
                 accept(directory, publisher, progress, accepted, topics.ids)
-                _make_durable(directory)
+                with closing(DurableCheckpoints(directory.path)) as checkpoints:
+                    checkpoints.write()
     lost = {_name(place): LostPartition(**asdict(loss)) for place, loss in sorted(accepted.items())}
     return LossAccepted(dry_run=dry_run, accepted=lost)
+
+
+def _rounds(
+    settings: Settings, publisher: KafkaPublisher, *, dry_run: bool
+) -> Iterator[tuple[DataDirectory | None, Progress | None]]:
+    """Yields the progress to plan from: first beside running processes; then, unless `dry_run`,
+    with the directory to write to, both processes locked out and the transactional id taken.
+    """
+    yield None, publisher.peek()
+    if not dry_run:
+        with _alone(settings) as directory:
+            yield directory, publisher.start()
 
 
 @contextmanager
@@ -225,11 +232,6 @@ def _seen(settings: Settings) -> Local:
     return survey(settings.storage.data_dir, settings.wheel)
 
 
-def _make_durable(directory: DataDirectory) -> None:
-    with closing(DurableCheckpoints(directory.path)) as checkpoints:
-        checkpoints.write()
-
-
 def _ends(admin: KafkaAdmin, partitions: Iterable[TopicPartition]) -> Marks:
     return admin.end_offsets(sorted({topic for topic, _ in partitions}))
 
@@ -240,25 +242,15 @@ def _topics(admin: KafkaAdmin, names: Iterable[str]) -> KafkaTopics:
     return KafkaTopics(ids, admin.log_start_offsets(topics), admin.end_offsets(topics))
 
 
-def _partition(name: str) -> TopicPartition:
-    partition = _named(name)
-    if partition is None:
-        raise ConfigError(f"--accept-loss {name}: write it as topic-partition")
-    return partition
-
-
-def _record(name: str) -> tuple[TopicPartition, int]:
-    place, at, offset = name.rpartition("@")
-    partition = _named(place)
-    if partition is None or not (at and offset.isascii() and offset.isdigit()):
-        raise ConfigError(f"--skip {name}: write it as topic-partition@offset")
-    return partition, int(offset)
-
-
-def _named(name: str) -> TopicPartition | None:
-    topic, dash, number = name.rpartition("-")
-    is_named = dash and topic and number.isascii() and number.isdigit()
-    return (topic, int(number)) if is_named else None
+def _parsed(option: str, name: str, *, offset: bool = False) -> tuple[TopicPartition, int]:
+    """Parses topic-partition, with `offset` topic-partition@offset; else the offset is 0."""
+    pattern = r"(.+)-([0-9]+)@([0-9]+)" if offset else r"(.+)-([0-9]+)()"
+    matched = re.fullmatch(pattern, name)
+    if matched is None:
+        form = "topic-partition@offset" if offset else "topic-partition"
+        raise ConfigError(f"{option} {name}: write it as {form}")
+    topic, number, at = matched.groups()
+    return (topic, int(number)), int(at or 0)
 
 
 def _name(partition: TopicPartition) -> str:

@@ -19,6 +19,7 @@ LATER_MS = 1_800_000_000_001
 
 def test_each_door_rounds_up() -> None:
     assert DueTime.of(deliver_at=EARLY).number == LATER_MS  # the client
+    assert DueTime.of(delay=timedelta(microseconds=1)).number == 1
     assert epoch_ms(parse_instant(EARLY.isoformat())) == LATER_MS  # commands, files, HTTP
     assert Bound.parse("--from", EARLY.isoformat()).time_ms == LATER_MS
 
