@@ -14,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.served import TOKEN, RecordingProducer, bearer, fill, served, settings_of
 
-from duewheel.api.schedules import ScheduleSummary
+from duewheel.api.requests import TimerFields
+from duewheel.api.schedules import NewSchedule, ScheduleSummary
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.ops import dlq_replay, schedules
 from duewheel.ops.dlq_replay import Selection
-from duewheel.ops.schedules import ScheduledMessage, Times, accepted_schedule
+from duewheel.ops.schedules import accepted_schedule
 from duewheel.ops.timer_lines import fields_of, record_of
 from duewheel.recurring.schedule import Schedule
 from duewheel.serve.access import Access
@@ -86,7 +87,7 @@ def test_any_line_of_a_file(
 ) -> None:
     changed = data.draw(st.sampled_from([damage, alter]))(data, json.dumps(line).encode())
     try:
-        record = record_of(settings, fields_of(changed, {"delay": "1m"}), "line 1")
+        record = record_of(settings, fields_of(changed, TimerFields(delay="1m")), "line 1")
     except ConfigError:
         return
     assert record.timer_topic == "timers"
@@ -118,9 +119,9 @@ def test_any_body_of_a_schedule(
     changed = data.draw(st.sampled_from([damage, alter]))(data, json.dumps(body).encode())
     made: list[Schedule] = []
 
-    def put(_: Settings, name: str, times: Times, message: ScheduledMessage, wait_s: float) -> Any:
+    def put(_: Settings, name: str, new: NewSchedule, wait_s: float) -> Any:
         assert 0 <= wait_s <= 30
-        made.append(accepted_schedule(settings, name, times, message))
+        made.append(accepted_schedule(settings, name, new))
         return ScheduleSummary(name=name, state="active", applied=True)
 
     with pytest.MonkeyPatch.context() as patch:

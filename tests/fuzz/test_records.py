@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.record_batches import RECORDS, batch, sealed
 
+from duewheel.api.receipts import ReceiptFilter
 from duewheel.checkpoints import held_copies
 from duewheel.checkpoints.dlq_replay_position import ReplayPosition
 from duewheel.checkpoints.import_position import ImportPosition
@@ -26,7 +27,7 @@ from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.log.records import Record, records_of
 from duewheel.kafka.topic_follower import KeyedRecord
 from duewheel.ops.dlq_list import summary_of
-from duewheel.ops.receipts import ReceiptFilter, matching
+from duewheel.ops.receipts import matching
 from duewheel.recurring.records import owner_of, read_changes, read_table
 from duewheel.recurring.schedule import FiringPosition, Schedule
 from duewheel.schemas.dead_letters import DeadLetter
@@ -107,10 +108,13 @@ def test_any_reply(damage: Change, data: st.DataObject, headers: list[str]) -> N
 RECEIPT = b'{"source":"timers-0@17","target":"orders","target_partition":3,"due_ms":1800000000000}'
 
 
+NARROW = ReceiptFilter(id="order", target="orders", since="0", until=f"{1 << 50}")
+
+
 def check_receipt(value: bytes) -> None:
     fetched = fetched_of(sealed_body(encode(0, b"order", value, []), 1))
     for records in committed_records([fetched], {PLACE: (0, 1)}):
-        for wanted in (ReceiptFilter(), ReceiptFilter("order", "orders", 0, 1 << 50)):
+        for wanted in (ReceiptFilter(), NARROW):
             for _, found in matching(records, wanted):
                 assert -(2**63) <= found.due_ms < 2**63
                 assert json.dumps([found.source, found.target], ensure_ascii=False).encode()

@@ -16,13 +16,13 @@ from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.harness.shared_broker import SharedBroker
 
 from duewheel import factory
+from duewheel.api.schedules import NewSchedule
 from duewheel.config.settings import Settings
 from duewheel.dev.listeners import free_ports
 from duewheel.doctor import apis, examination
 from duewheel.doctor.findings import Diagnosis
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.ops import schedules
-from duewheel.ops.schedules import ScheduledMessage, Times
 from duewheel.runtime.dequeue_process import init_progress
 
 pytestmark = pytest.mark.kafka
@@ -143,7 +143,8 @@ def test_schedules_that_nobody_fires(
     )
     subjects = [f.subject for f in before if f.code == "transactional_id"]
     assert f"transactional id {name}.recur" in subjects
-    schedules.put(settings, "daily", Times("0 8 1 1 *"), ScheduledMessage("orders", b"v"), 0)
+    new = NewSchedule(cron="0 8 1 1 *", target="orders", value="v")
+    schedules.put(settings, "daily", new, 0)
     found = examined(settings)
     assert only(found, "scheduler").found == "no scheduler runs; 1 active schedules"
     assert only(found, "scheduler").severity == "error"

@@ -22,6 +22,7 @@ from tests.harness.reader import read_topic
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import Message, SparklessShard, failing_third, opened_once, until
 
+from duewheel.api.requests import TimerFields
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, PublishDoubt
@@ -73,8 +74,8 @@ def imported(
     shard: SparklessShard, content: bytes, name: str = "mine", chunk_lines: int = 2, **choice: bool
 ) -> dict[str, Any]:
     """The verdict of a run in this process."""
-    file = io.BytesIO(content)
-    return import_lines(shard.settings, file, {}, Choice(name, **choice), chunk_lines).as_json()
+    file, chosen = io.BytesIO(content), Choice(name, **choice)
+    return import_lines(shard.settings, file, TimerFields(), chosen, chunk_lines).as_json()
 
 
 def counts(verdict: dict[str, Any]) -> dict[str, int]:

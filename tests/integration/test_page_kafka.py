@@ -25,11 +25,11 @@ from tests.harness.served import TOKEN
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import SparklessShard
 
+from duewheel.api.schedules import NewSchedule
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.ops import schedules
-from duewheel.ops.schedules import ScheduledMessage, Times
 
 pytestmark = pytest.mark.kafka
 
@@ -176,12 +176,11 @@ def scheduled(broker: SharedBroker, folder: Path, name: str) -> tuple[Settings, 
     settings = load(config)
     with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
         admin.init_topics(settings)
-    message = ScheduledMessage("orders", b"v")
-    for schedule, times in (
-        ("yearly", Times("0 8 1 1 *", "Europe/Berlin")),
-        ("daily", Times(interval_ms=86_400_000)),
+    for schedule, new in (
+        ("yearly", NewSchedule(cron="0 8 1 1 *", zone="Europe/Berlin", target="orders", value="v")),
+        ("daily", NewSchedule(every="1d", target="orders", value="v")),
     ):
-        schedules.put(settings, schedule, times, message, 0)
+        schedules.put(settings, schedule, new, 0)
     return settings, config
 
 

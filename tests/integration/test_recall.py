@@ -27,6 +27,7 @@ from tests.harness.reader import TopicReader, everything_in, read_topic
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import SparklessShard, until
 
+from duewheel.api.requests import NamedTimers, Replacement
 from duewheel.client import Answer, Cancel, DelayProducer, Timer, transaction
 from duewheel.client.replies import AnswerReader
 from duewheel.config.settings import load
@@ -34,7 +35,6 @@ from duewheel.errors import ConfigError, DuewheelError, InvalidTimer
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
 from duewheel.ops import changes
-from duewheel.ops.changes import NamedTimer
 
 pytestmark = pytest.mark.kafka
 
@@ -456,10 +456,9 @@ def test_commands(
         told = [json.loads(each.communicate(timeout=WITHIN_S)[0]) for each in started]
         assert [each.returncode for each in started] == [1, 0]
         settings = load(path)
-        by_id = NamedTimer(timer_id="7", key=b"abc")
-        message: dict[str, Any] = {"topic": topics.orders, "value": b"", "headers": []}
-        time_: dict[str, Any] = {"deliver_at": None, "delay": "1h", "level": None}
-        told.append(changes.reschedule(settings, by_id, WITHIN_S, **message, **time_).as_json())
+        by_id = NamedTimers(id="7", key="abc")
+        new = Replacement(topic=topics.orders, value="", delay="1h")
+        told.append(changes.reschedule(settings, by_id, new, WITHIN_S).as_json())
         told.append(changes.cancel(settings, by_id, None).as_json())  # does not wait
     finally:
         answering.stop()

@@ -19,11 +19,11 @@ from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import SparklessShard
 from tests.harness.topics import alter
 
-from duewheel.api.receipts import ReceiptList
+from duewheel.api.receipts import ReceiptFilter, ReceiptList
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError
-from duewheel.ops.receipts import ReceiptFilter, page_of_receipts
+from duewheel.ops.receipts import page_of_receipts
 from duewheel.ops.status import status as read_status
 from duewheel.schemas.wire.single_record import Header
 
@@ -70,7 +70,7 @@ def receipts_topic(shard: SparklessShard) -> str:
 def search(
     shard: SparklessShard, *, limit: int = 1_000, page: str | None = None, **wanted: Any
 ) -> ReceiptList:
-    selected = ReceiptFilter(**wanted)
+    selected = ReceiptFilter.of(wanted)
     return page_of_receipts(shard.settings, selected, limit=limit, page=page, within_s=60)
 
 
@@ -95,19 +95,20 @@ def test_each_delivered_message_has_its_receipt(shard: SparklessShard) -> None:
 
 def test_receipts_are_found_by_id_target_and_time(shard: SparklessShard) -> None:
     every = search(shard).receipts
-    (one,) = search(shard, timer_id="id 7").receipts
+    (one,) = search(shard, id="id 7").receipts
     assert one.source.startswith(f"{shard.timers}-1@")
-    (unnamed,) = search(shard, timer_id=f"{shard.timers}-0@0").receipts
+    (unnamed,) = search(shard, id=f"{shard.timers}-0@0").receipts
     assert unnamed.id == unnamed.source
-    assert search(shard, timer_id="id").receipts == []
+    assert search(shard, id="id").receipts == []
     assert len(search(shard, target=f"{shard.target}.other").receipts) == COUNT // 4
     assert len(search(shard, target=shard.target).receipts) == COUNT * 3 // 4
     instants = sorted(row.delivered_ms for row in every)
     first, last = instants[0], instants[-1]
-    assert len(search(shard, since_ms=first, until_ms=last + 1).receipts) == COUNT
-    assert search(shard, since_ms=last + 1).receipts == search(shard, until_ms=first).receipts == []
+    assert len(search(shard, since=str(first), until=str(last + 1)).receipts) == COUNT
+    assert search(shard, since=str(last + 1)).receipts == []
+    assert search(shard, until=str(first)).receipts == []
     before_last = [row for row in every if row.delivered_ms < last]
-    assert search(shard, until_ms=last).receipts == before_last
+    assert search(shard, until=str(last)).receipts == before_last
 
 
 def test_pages_have_all_receipts_once(shard: SparklessShard) -> None:
@@ -131,7 +132,7 @@ def test_what_others_wrote_there_is_left_out(shard: SparklessShard) -> None:
         for value in (b"no json", b"[]", b'{"source": 1}', b"\xff", None):
             producer.send(topic, value, key=b"id 7").get(timeout=30)
     assert len(search(shard).receipts) == before
-    assert len(search(shard, timer_id="id 7").receipts) == 1
+    assert len(search(shard, id="id 7").receipts) == 1
 
 
 def test_the_command_and_the_api_show_them(config: Path, shard: SparklessShard) -> None:

@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,8 @@ from tests.harness.served import LOCAL, TOKEN, bearer
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import SparklessShard
 
-from duewheel.api.schedules import ScheduleSummary
+from duewheel.api.requests import MessageHeader
+from duewheel.api.schedules import NewSchedule, ScheduleSummary
 from duewheel.cli.schedules import schedule
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
@@ -30,7 +30,6 @@ from duewheel.errors import ConfigError
 from duewheel.factory import StoppableClock
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.ops import schedules
-from duewheel.ops.schedules import ScheduledMessage, Times
 from duewheel.osutil.child_process import Child
 from duewheel.recurring.kafka_store import KafkaStore
 from duewheel.recurring.scheduler import Scheduler
@@ -130,9 +129,10 @@ def kills(config: Path, pumped: Pumped, number: int) -> None:
     """
     settings, log = load(config), config.with_name("recur.log")
     running = [launch(config, "recur"), launch(config, "recur")]
-    message = ScheduledMessage(pumped.shard.target, b"tick", b"k", (("a", b"b"),))
-    times = Times(interval_ms=SECOND_MS, missed="all")
-    row = settled(schedules.put(settings, "tick", times, message, WITHIN_S), log)
+    header = MessageHeader(name="a", value="b")
+    message = {"target": pumped.shard.target, "value": "tick", "key": "k", "headers": [header]}
+    new = NewSchedule.of({"every": "1s", "missed": "all", **message})
+    row = settled(schedules.put(settings, "tick", new, WITHIN_S), log)
     assert row.state == "active" and row.every_ms == SECOND_MS
     assert schedules.overview(settings).scheduler == "running"
     wait_until(lambda: len(pumped.delivered()) >= 2, lambda: tail(log))
@@ -183,21 +183,21 @@ def test_what_is_refused_and_shown(config: Path) -> None:
     settings = load(config)
     with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
         admin.init_topics(settings)
-    message = ScheduledMessage("orders", b"v")
+    message: dict[str, Any] = {"target": "orders", "value": "v"}
     for wrong, reason in (
-        (Times("0 8 * * *", "Nowhere/City"), "is no time zone"),
-        (Times("0 8 31 2 *"), "no cron expression"),
-        (Times(), "either a cron expression or an interval"),
+        ({"cron": "0 8 * * *", "zone": "Nowhere/City"}, "is no time zone"),
+        ({"cron": "0 8 31 2 *"}, "no cron expression"),
+        ({}, "either a cron expression or an interval"),
     ):
         with pytest.raises(ConfigError, match=reason):
-            schedules.put(settings, "a", wrong, message, 0)
+            schedules.put(settings, "a", NewSchedule.of({**wrong, **message}), 0)
+    itself = NewSchedule(cron="* * * * *", target=settings.timer.topics[0], value="")
     with pytest.raises(ConfigError, match="is the timer topic itself"):
-        schedules.put(
-            settings, "a", Times("* * * * *"), ScheduledMessage(settings.timer.topics[0], b""), 0
-        )
+        schedules.put(settings, "a", itself, 0)
     with pytest.raises(ConfigError, match="there is no schedule"):
         schedules.pause(settings, "nobody", 0, on=True)
-    row = schedules.put(settings, "night", Times("30 2 * * *", "Europe/Berlin"), message, 0)
+    night = NewSchedule.of({"cron": "30 2 * * *", "zone": "Europe/Berlin", **message})
+    row = schedules.put(settings, "night", night, 0)
     assert not row.applied
     shown = command(config, "list").output
     assert "night  active  30 2 * * * Europe/Berlin  to orders" in shown
@@ -227,11 +227,11 @@ def test_a_shard_whose_timer_topics_are_a_pattern(
         admin.create_topic(timers, 2)
         admin.init_topics(settings)
     running = launch(config, "recur")
-    times, message = Times(interval_ms=SECOND_MS), ScheduledMessage("orders", b"v")
+    new = NewSchedule(every="1s", target="orders", value="v")
     with pytest.raises(ConfigError, match="name the timer topic"):
-        schedules.put(settings, "tick", times, message, 0)
-    message = replace(message, timer_topic=timers)
-    assert schedules.put(settings, "tick", times, message, WITHIN_S).timer_topic == timers
+        schedules.put(settings, "tick", new, 0)
+    new = new.model_copy(update={"timer_topic": timers})
+    assert schedules.put(settings, "tick", new, WITHIN_S).timer_topic == timers
     servers, log = broker.bootstrap_servers, config.with_name("recur.log")
     wait_until(lambda: len(read_topic(servers, timers)) > 1, lambda: tail(log))
     # No shard runs that would reply to cancels.
@@ -295,8 +295,8 @@ def test_a_clock_that_is_ahead_for_a_turn_skips_no_firing(config: Path) -> None:
         with closing(KafkaStore(settings, clock)) as store:
             Scheduler(store, clock).open()
     producer.close()
-    times, message = Times(interval_ms=SECOND_MS), ScheduledMessage("orders", b"v")
-    schedules.put(settings, "tick", times, message, 0)
+    new = NewSchedule(every="1s", target="orders", value="v")
+    schedules.put(settings, "tick", new, 0)
     with closing(KafkaStore(settings, clock)) as store:
         scheduler = Scheduler(store, clock)
         scheduler.open()
@@ -316,8 +316,8 @@ def test_a_clock_that_is_ahead_for_a_turn_skips_no_firing(config: Path) -> None:
 
 def test_a_schedule_whose_firings_would_become_dead_letters_is_refused(config: Path) -> None:
     settings = load(config, {"timer": {"max_delay": "59s"}})
-    times, message = Times(interval_ms=SECOND_MS), ScheduledMessage("orders", b"v")
+    new = NewSchedule(every="1s", target="orders", value="v")
     with pytest.raises(ConfigError, match="max_delay"):
-        schedules.accepted_schedule(settings, "tick", times, message)
+        schedules.accepted_schedule(settings, "tick", new)
     longer = load(config, {"timer": {"max_delay": "60s"}})
-    assert schedules.accepted_schedule(longer, "tick", times, message).name == "tick"
+    assert schedules.accepted_schedule(longer, "tick", new).name == "tick"

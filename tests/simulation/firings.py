@@ -31,7 +31,7 @@ from tests.simulation.recurring import (
 )
 from tests.simulation.timers import TARGETS, TOPIC, Timer
 
-from duewheel.client.due_time import DueTime
+from duewheel.api.due_time import DueTime
 from duewheel.client.request_headers import timer_headers
 from duewheel.errors import PublishDoubt
 from duewheel.recurring.schedule import Missed, Schedule

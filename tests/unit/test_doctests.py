@@ -20,7 +20,7 @@ MODULES = sorted(
 
 
 def test_the_client_and_durations_have_some() -> None:
-    named = {"client.due_time", "client.futures", "client.handle", "config.durations"}
+    named = {"api.due_time", "client.futures", "client.handle", "config.durations"}
     assert {f"duewheel.{name}" for name in named} <= set(MODULES)
 
 

@@ -1,12 +1,9 @@
-"""Timers that are written, cancelled and replaced."""
+"""Timers that are written, cancelled and replaced: results of requests."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pydantic import Field
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from duewheel.api.limits import BULK_MAX, ID_MAX, KEY_MAX, TOPIC_MAX
 from duewheel.api.model import Result
 from duewheel.api.timers import TimerSummary
 from duewheel.schemas.header_names import Answer
@@ -53,34 +50,6 @@ class Answered(Result):
 
 class RescheduledTimer(Scheduled, Answered):
     """A timer that replaces another one."""
-
-
-class TimerFilter(BaseModel):
-    """Conditions that all hold; at least one."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    topic: str | None = Field(default=None, max_length=TOPIC_MAX, description="the target")
-    id: str | None = Field(default=None, max_length=ID_MAX)
-    key: str | None = Field(default=None, max_length=KEY_MAX)
-    key_base64: str | None = Field(default=None, max_length=2 * KEY_MAX)
-    level: Annotated[int, Field(strict=True, ge=1, le=255)] | None = None
-    since: str | None = Field(
-        default=None, alias="from", max_length=40, description="epoch ms or ISO-8601"
-    )
-    until: str | None = Field(default=None, alias="to", max_length=40, description="likewise")
-
-
-class BulkCancel(BaseModel):
-    """A cancel of all pending timers that match."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    filter: TimerFilter
-    dry_run: bool = Field(strict=True, description="only count")
-    at_most: Annotated[int, Field(strict=True, ge=1, le=BULK_MAX)] = Field(
-        BULK_MAX, description="if more timers match, none is cancelled"
-    )
 
 
 class BulkCancelled(Result):

@@ -1,4 +1,4 @@
-"""The base of all results.
+"""The bases of all results and requests.
 
 The JSON of a command has the fields that were set when the result was made; that of the HTTP API
 has all fields, as its description says. Instants are epoch milliseconds in both.
@@ -6,9 +6,15 @@ has all fields, as its description says. Instants are epoch milliseconds in both
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from duewheel.errors import ConfigError
+
+_BY_VALIDATOR = "Value error, "  # in front of the text of a validator's error
 
 
 class Result(BaseModel):
@@ -16,6 +22,41 @@ class Result(BaseModel):
 
     model_config = ConfigDict(frozen=True, populate_by_name=True)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:  # json.dumps, and tests that look at its fields
         """Returns the JSON object of a command."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+class RequestFields(BaseModel):
+    """A request: frozen. Its fields are options of a command, and the JSON of a line or body."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    @classmethod
+    def of(cls, fields: object) -> Self:
+        """Makes one of parsed JSON.
+
+        Raises:
+            ConfigError: names the fields that are wrong.
+        """
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            raise ConfigError(text_of(error)) from None
+
+
+def problems_of(details: Iterable[ErrorDetails]) -> list[tuple[str, str]]:
+    """Field and text of each problem, without the values: they may be secrets. Rules between fields
+    have no field.
+    """
+    return [
+        (".".join(map(str, each["loc"])), each["msg"].removeprefix(_BY_VALIDATOR))
+        for each in details
+    ]
+
+
+def text_of(error: ValidationError) -> str:
+    """The problems in one line."""
+    return "; ".join(
+        f"{field}: {text}" if field else text for field, text in problems_of(error.errors())
+    )

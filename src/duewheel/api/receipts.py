@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
+from duewheel.api.limits import PAGE_MAX
 from duewheel.api.model import Result
+from duewheel.api.requests import TimerId, TimeSpan, Topic
+
+PlaceOfRecord = Annotated[str, Field(pattern=r"^[0-9]{1,9}@[0-9]{1,18}$")]
+
+
+class ReceiptFilter(TimeSpan):
+    """Conditions of receipts that all hold."""
+
+    id: TimerId | None = Field(
+        default=None, description="the timer's id; without one its topic-partition@offset"
+    )
+    target: Topic | None = Field(default=None, description="the topic of the messages")
+
+
+class ReceiptQuery(ReceiptFilter, extra="ignore"):
+    """A page of receipts."""
+
+    limit: int = Field(default=100, ge=1, le=PAGE_MAX)
+    page: PlaceOfRecord | None = None
 
 
 class DeliveryReceipt(Result):

@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from duewheel.api.model import Result
+from duewheel.api.requests import Duration, MessageFields, Topic
+from duewheel.config.durations import parse_duration_ms
+
+
+class NewSchedule(MessageFields):
+    """When a schedule fires, and its message. Give `cron` or `every`."""
+
+    cron: Annotated[str, Field(max_length=1_000)] | None = Field(
+        default=None, description="five fields, or six with seconds first: '0 8 * * MON-FRI'"
+    )
+    zone: str = Field(
+        default="UTC",
+        max_length=100,
+        description="of `cron`, such as Europe/Berlin; by default UTC",
+    )
+    every: Duration | None = Field(
+        default=None,
+        description="in place of `cron`: an interval of elapsed time, such as 90s or 15m",
+    )
+    missed: Literal["skip", "one", "all"] = Field(
+        default="skip",
+        description="which instants fire late after a stop of the scheduler: none, the latest, "
+        "all; by default skip",
+    )
+    target: Topic = Field(min_length=1, description="the topic of the messages")
+
+    @property
+    def every_ms(self) -> int | None:
+        """The interval."""
+        return None if self.every is None else parse_duration_ms(self.every)
 
 
 class ScheduleSummary(Result):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import click
 
+from duewheel.api.requests import TimerFields
 from duewheel.cli.options import Command, show
 from duewheel.cli.printable import printable
 from duewheel.config.settings import Settings
@@ -32,13 +33,6 @@ def with_file(command: Command) -> Command:
     return command
 
 
-def needed_without_file(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
-    """Makes an option of `send` required, unless --file is given."""
-    if value is None and ctx.params.get("file") is None:
-        raise click.MissingParameter(ctx=ctx, param=option)
-    return value
-
-
 def require_file(file: str | None, import_name: str | None, *, has_choice: bool) -> None:
     """Refuses options that do not go together.
 
@@ -51,7 +45,7 @@ def require_file(file: str | None, import_name: str | None, *, has_choice: bool)
         raise ConfigError("--skip-refused and --dry-run go with --file and --name")
 
 
-def send_file(settings: Settings, file: str, defaults: Mapping[str, Any], output: str) -> int:
+def send_file(settings: Settings, file: str, defaults: TimerFields, output: str) -> int:
     """Runs `send --file` without a name; returns its exit code."""
     from duewheel.api.changes import FailedLine
     from duewheel.ops.send_lines import send_lines
@@ -81,15 +75,19 @@ def send_file(settings: Settings, file: str, defaults: Mapping[str, Any], output
 def import_file(
     settings: Settings,
     file: str,
-    defaults: Mapping[str, Any],
-    choice: Mapping[str, Any],
+    defaults: TimerFields,
     output: str,
+    name: str,
+    *,
+    skip_refused: bool,
+    dry_run: bool,
 ) -> int:
     """Runs `send --file --name`; returns its exit code."""
     from duewheel.ops.file_import import Choice, import_lines
 
+    choice = Choice(name, dry_run, skip_refused)
     with opened(file) as lines:
-        verdict = import_lines(settings, lines, defaults, Choice(**choice))
+        verdict = import_lines(settings, lines, defaults, choice)
     if output != "json":
         for each in verdict.refused_first:
             click.echo(printable(f"refused: line {each.line}  {each.code}  {each.reason}"))

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from duewheel.api.changes import Answered, RescheduledTimer
+from duewheel.api.requests import NamedTimers, NewTimer, Replacement, TimerFields
 from duewheel.cli.examples import CommandWithExamples
-from duewheel.cli.files import (
-    import_file,
-    needed_without_file,
-    require_file,
-    send_file,
-    with_file,
-)
+from duewheel.cli.files import import_file, require_file, send_file, with_file
 from duewheel.cli.filters import cancel_matching, require_one, with_filter
 from duewheel.cli.options import Command, show, with_output, with_settings
+from duewheel.cli.request_options import Options, request_of, with_fields, with_request
 from duewheel.config.durations import parse_duration_ms
-from duewheel.config.instants import epoch_ms, parse_instant
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
@@ -33,51 +27,14 @@ _NO_REPLY_TOPIC = (
 )
 
 
-def _with_time(command: Command) -> Command:
-    """Adds the three options of the due time, and refuses wrong ones by their names."""
-
-    @functools.wraps(command)
-    def checked(**options: Any) -> Any:
-        _require_time(options)
-        return command(**options)
-
-    with_options: Command = checked
-    for option in (
-        click.option("--level", type=click.IntRange(1), help="one of the delay levels"),
-        click.option("--delay", help="such as 90s, 15m or 1h30m"),
-        click.option("--deliver-at", help="epoch milliseconds, or ISO-8601 with a zone"),
-    ):
-        with_options = option(with_options)
-    return with_options
-
-
-def _require_time(options: Mapping[str, Any]) -> None:
-    given = [name for name in ("deliver_at", "delay", "level") if options[name] is not None]
-    if len(given) > 1 or not (given or options.get("file")):
-        raise ConfigError("give one of --deliver-at, --delay and --level")
-    try:
-        if options["deliver_at"] is not None:
-            epoch_ms(parse_instant(options["deliver_at"]))
-    except ConfigError as error:
-        raise ConfigError(f"--deliver-at: {error}") from error
-    try:
-        if options["delay"] is not None:
-            parse_duration_ms(options["delay"])
-    except ValueError as error:
-        raise ConfigError(f"--delay: {error}") from error
-
-
-def _with_timer(command: Command) -> Command:
+def _with_timers(command: Command) -> Command:
     """Adds the options that name timers, and the longest wait for the reply."""
     for option in (
         click.option("--no-wait", is_flag=True, help="do not wait for the reply"),
         click.option(
             "--wait", help="the longest wait; by default 10s, from the end of a start on this host"
         ),
-        click.option("--timer-topic", help="their topic; by default the first of timer.topics"),
-        click.option("--key", help="the timers' key: with an id it determines their partition"),
-        click.option("--id", "timer_id", help="the timers' id"),
-        click.option("--handle", help="the timer's recall handle"),
+        with_fields(NamedTimers, "handle", "id", "key", "timer_topic"),
     ):
         command = option(command)
     return command
@@ -85,27 +42,25 @@ def _with_timer(command: Command) -> Command:
 
 @click.command(cls=CommandWithExamples)
 @with_file
-@click.option("--topic", callback=needed_without_file, help="the target")
-@click.option("--value", callback=needed_without_file, help="the message, as text")
-@click.option("--key", help="the message's key; timers of a key keep their order")
-@click.option("--header", "headers", multiple=True, help="name=value; may be repeated")
-@_with_time
-@click.option("--id", "timer_id", help="the timer's id")
-@click.option("--timer-topic", help="by default the first of timer.topics")
+@with_fields(
+    NewTimer,
+    *("topic", "value", "key", "headers", "deliver_at", "delay", "level", "id", "timer_topic"),
+    required=("topic", "value"),
+    or_file=True,
+    value="the message, as text",
+)
+@with_request("timer", NewTimer, of_lines=TimerFields)
 @with_output
 @with_settings(needs_kafka=True)
 def send(
     settings: Settings,
+    timer: Any,
     file: str | None,
     import_name: str | None,
-    value: str | None,
-    key: str | None,
-    headers: tuple[str, ...],
     output: str,
     *,
     skip_refused: bool,
     dry_run: bool,
-    **options: Any,
 ) -> int:
     """Schedule one message, or with --file one for each line.
 
@@ -120,38 +75,28 @@ def send(
     """
     require_file(file, import_name, has_choice=skip_refused or dry_run)
     if file is not None:
-        given = {"value": value, "key": key, "id": options.pop("timer_id"), **options}
-        named = [dict(zip(("name", "value"), text.split("=", 1), strict=False)) for text in headers]
-        defaults = {"headers": named or None, **given}
-        defaults = {name: each for name, each in defaults.items() if each is not None}
         if import_name is None:
-            return send_file(settings, file, defaults, output)
-        choice = {"name": import_name, "skip_refused": skip_refused, "dry_run": dry_run}
-        return import_file(settings, file, defaults, choice, output)
+            return send_file(settings, file, timer, output)
+        return import_file(
+            settings, file, timer, output, import_name, skip_refused=skip_refused, dry_run=dry_run
+        )
     from duewheel.ops import changes as sender
     from duewheel.ops.acceptance import is_missing
 
-    sent = sender.send(
-        settings,
-        value=_encoded(value),
-        key=_encoded(key),
-        headers=[as_header(text) for text in headers],
-        **options,
-    )
-    show(sent, output)
-    if is_missing(settings, options["topic"]):
+    show(sender.send(settings, timer), output)
+    if is_missing(settings, timer.topic):
         click.echo(
-            f"duewheel: there is no topic {options['topic']!r} yet. `duewheel topic create "
-            f"{options['topic']}` makes it; until then a timer that is due becomes a dead letter",
+            f"duewheel: there is no topic {timer.topic!r} yet. `duewheel topic create "
+            f"{timer.topic}` makes it; until then a timer that is due becomes a dead letter",
             err=True,
         )
     return 0
 
 
 @click.command(cls=CommandWithExamples)
-@_with_timer
+@_with_timers
 @with_filter
-@click.option("--partition", type=click.IntRange(0), help="with an id, instead of the key")
+@with_fields(NamedTimers, "partition")
 @with_output
 @with_settings(needs_kafka=True)
 def cancel(settings: Settings, output: str, **options: Any) -> int:
@@ -170,29 +115,17 @@ def cancel(settings: Settings, output: str, **options: Any) -> int:
         return cancel_matching(settings, options, wait_s, output)
     require_one(options)
     goes_on = while_starting(settings, options)
-    result = sender.cancel(settings, _timer(options), wait_s, goes_on)
+    result = sender.cancel(settings, request_of(NamedTimers, options), wait_s, goes_on)
     return answered(settings, result, wait_s, output)
 
 
 @click.command(cls=CommandWithExamples)
-@_with_timer
-@_with_time
-@click.option("--topic", help="the target; not needed with --handle")
-@click.option("--value", help="the message; with --handle by default the old one")
-@click.option("--header", "headers", multiple=True, help="name=value; may be repeated")
+@_with_timers
+@with_fields(Replacement, "deliver_at", "delay", "level", "topic", "value", "headers")
+@with_request("new", Replacement)
 @with_output
 @with_settings(needs_kafka=True)
-def reschedule(
-    settings: Settings,
-    topic: str | None,
-    value: str | None,
-    headers: tuple[str, ...],
-    deliver_at: str | None,
-    delay: str | None,
-    level: int | None,
-    output: str,
-    **options: Any,
-) -> int:
+def reschedule(settings: Settings, new: Replacement, output: str, **options: Any) -> int:
     """Replace timers by a new one.
 
     Give --handle HANDLE, or --id ID with --key KEY.
@@ -203,34 +136,12 @@ def reschedule(
     from duewheel.ops import changes as sender
 
     wait_s = _wait_s(options)
-    result = sender.reschedule(
-        settings,
-        _timer(options),
-        wait_s,
-        while_starting(settings, options),
-        topic=topic,
-        value=_encoded(value),
-        headers=[as_header(text) for text in headers],
-        deliver_at=deliver_at,
-        delay=delay,
-        level=level,
-    )
+    named, goes_on = request_of(NamedTimers, options), while_starting(settings, options)
+    result = sender.reschedule(settings, named, new, wait_s, goes_on)
     return answered(settings, result, wait_s, output)
 
 
-def _timer(options: dict[str, Any]) -> Any:
-    from duewheel.ops.changes import NamedTimer
-
-    return NamedTimer(
-        options["handle"],
-        options["timer_id"],
-        _encoded(options["key"]),
-        options.get("partition"),
-        options["timer_topic"],
-    )
-
-
-def _wait_s(options: dict[str, Any]) -> float | None:
+def _wait_s(options: Options) -> float | None:
     """Parses the longest wait; None: do not wait."""
     if options["no_wait"]:
         return None
@@ -242,7 +153,7 @@ def _wait_s(options: dict[str, Any]) -> float | None:
         raise ConfigError(f"--wait: {error}") from error
 
 
-def while_starting(settings: Settings, options: dict[str, Any]) -> Callable[[], bool]:
+def while_starting(settings: Settings, options: Options) -> Callable[[], bool]:
     """Whether to wait once more: until a start on this host has ended, and one wait beyond it."""
     from duewheel.ops.reply_delay import is_starting
 
@@ -282,19 +193,3 @@ def answered(
             f"duewheel: written, but no reply in time: it takes effect without one{why}", err=True
         )
     return 0 if result.answer == "cancelled" else 1
-
-
-def _encoded(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()
-
-
-def as_header(text: str) -> tuple[str, bytes]:
-    """Parses name=value.
-
-    Raises:
-        ConfigError: it has another form.
-    """
-    name, given, value = text.partition("=")
-    if not given:
-        raise ConfigError(f"--header {text}: write it as name=value")
-    return name, value.encode()

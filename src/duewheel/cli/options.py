@@ -21,6 +21,7 @@ from duewheel.extras import of_command, require
 from duewheel.osutil import logs
 
 Command = Callable[..., Any]
+Tables = dict[str, Any]  # of settings, as deep as they are: config parses the values
 
 # Fields with an instant in epoch milliseconds; other names in _ms are durations.
 _INSTANTS = frozenset(
@@ -139,8 +140,8 @@ def _disk_full(data_dir: Path, error: OSError) -> DiskFull:
 
 def _overrides(
     bootstrap_servers: str | None, data_dir: str | None, pairs: tuple[str, ...]
-) -> dict[str, Any]:
-    overrides: dict[str, Any] = {
+) -> Tables:
+    overrides: Tables = {
         "kafka": {"bootstrap_servers": bootstrap_servers},
         "storage": {"data_dir": data_dir},
     }
@@ -197,9 +198,9 @@ def show_row(row: Result | Mapping[str, object], output: str) -> None:
         click.echo("  ".join(f"{_label(key)}={_shown(key, value)}" for key, value in known.items()))
 
 
-def flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+def flat(table: Mapping[str, object], prefix: str = "") -> list[tuple[str, str]]:
     """Flattens nested tables to dotted names."""
-    rows: list[tuple[str, Any]] = []
+    rows: list[tuple[str, str]] = []
     for key, value in table.items():
         if isinstance(value, dict) and value.keys() == {"value", "from"}:  # a bound
             rows.append((prefix + key, f"{_shown(key, value['value'])}   {value['from']}"))
@@ -217,7 +218,7 @@ def _label(key: str) -> str:
     return key.removesuffix("_ms") if key in _INSTANTS else key
 
 
-def _shown(key: str, value: Any) -> Any:
+def _shown(key: str, value: object) -> str:
     """A value for people: instants as UTC, not as milliseconds."""
     if key in _INSTANTS and isinstance(value, int):
         return utc_text(value)
@@ -225,4 +226,4 @@ def _shown(key: str, value: Any) -> Any:
         return printable(value)
     if isinstance(value, list):
         return ", ".join(str(_shown(key, each)) for each in value) or "-"
-    return "-" if value is None else value
+    return "-" if value is None else str(value)

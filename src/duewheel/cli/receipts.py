@@ -7,31 +7,34 @@ import math
 
 import click
 
+from duewheel.api.receipts import ReceiptFilter
+from duewheel.api.requests import INSTANT
 from duewheel.cli.examples import CommandWithExamples
 from duewheel.cli.options import with_output, with_settings
 from duewheel.cli.printable import printable
+from duewheel.cli.request_options import with_fields, with_request
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 
 
 @click.command(cls=CommandWithExamples)
-@click.option("--id", "timer_id", help="the timer's id; without one its topic-partition@offset")
-@click.option("--target", help="the topic of the messages")
-@click.option("--from", "since", help="delivered then or later: epoch ms, or ISO-8601 with a zone")
-@click.option("--to", "until", help="delivered before: epoch ms, or ISO-8601 with a zone")
+@with_fields(
+    ReceiptFilter,
+    *("id", "target", "since", "until"),
+    since=f"delivered then or later: {INSTANT}",
+    until=f"delivered before: {INSTANT}",
+)
 @click.option("--limit", type=click.IntRange(1), default=100, help="how many at most")
 @click.option(
     "--page", metavar="PARTITION@OFFSET", help="of the last receipt that was listed: continue there"
 )
+@with_request("wanted", ReceiptFilter)
 @with_output
 @with_settings(needs_kafka=True)
 def receipts(
     settings: Settings,
     *,
-    timer_id: str | None,
-    target: str | None,
-    since: str | None,
-    until: str | None,
+    wanted: ReceiptFilter,
     limit: int,
     page: str | None,
     output: str,
@@ -41,9 +44,8 @@ def receipts(
     Needs `timer.receipts_topic`. Oldest first within each partition of that topic; --from bounds
     how much of it is read. If more may follow, a line on stderr says how to list them.
     """
-    from duewheel.ops.receipts import ReceiptFilter, page_of_receipts
+    from duewheel.ops.receipts import page_of_receipts
 
-    wanted = ReceiptFilter.of(timer_id, target, since, until)
     part = page_of_receipts(settings, wanted, limit=limit, page=page, within_s=math.inf)
     for row in part.receipts:
         if output == "json":

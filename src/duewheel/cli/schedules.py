@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
 
-from duewheel.api.schedules import ScheduleSummary
+from duewheel.api.schedules import NewSchedule, ScheduleSummary
 from duewheel.cli.examples import CommandGroup, CommandWithExamples
-from duewheel.cli.messages import as_header
-from duewheel.cli.options import Command, one_of, show, with_output, with_settings
-from duewheel.config.durations import format_duration_ms, parse_duration_ms
+from duewheel.cli.options import Command, show, with_output, with_settings
+from duewheel.cli.request_options import with_fields, with_request
+from duewheel.config.durations import format_duration_ms
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
@@ -47,55 +46,25 @@ def _with_name(command: Command) -> Command:
 
 @schedule.command("set")
 @_with_name
-@click.option("--cron", help="five fields, or six with seconds first: '0 8 * * MON-FRI'")
-@click.option("--zone", help="of --cron, such as Europe/Berlin; by default UTC")
-@click.option("--every", help="instead of --cron: an interval of elapsed time, such as 15m")
-@click.option("--target", required=True, help="the topic of the messages")
-@click.option("--value", required=True, help="the message, as text")
-@click.option("--key", help="the message's key")
-@click.option("--header", "headers", multiple=True, help="name=value; may be repeated")
-@click.option(
-    "--missed",
-    type=one_of("skip", "one", "all"),
-    default="skip",
-    help="which instants fire late after a stop of the scheduler: none, the latest, all",
+@with_fields(
+    NewSchedule,
+    *("cron", "zone", "every", "target", "value", "key", "headers", "missed", "timer_topic"),
+    required=("target", "value"),
+    value="the message, as text",
 )
-@click.option("--timer-topic", help="by default the first of timer.topics")
+@with_request("new", NewSchedule)
 @with_output
 @with_settings(needs_kafka=True)
-def set_(
-    settings: Settings,
-    name: str,
-    *,
-    cron: str | None,
-    zone: str | None,
-    every: str | None,
-    target: str,
-    value: str,
-    key: str | None,
-    headers: tuple[str, ...],
-    missed: Any,
-    timer_topic: str | None,
-    no_wait: bool,
-    output: str,
-) -> int:
+def set_(settings: Settings, name: str, new: NewSchedule, *, no_wait: bool, output: str) -> int:
     """Set a schedule, or replace the one of this name. It begins now.
 
     Exit code 1: no scheduler has applied it within 10 s; it is written, and will be.
     """
-    from duewheel.ops.schedules import ScheduledMessage, Times, put
+    from duewheel.ops.schedules import put
 
-    if zone is not None and cron is None:
+    if "zone" in new.model_fields_set and new.cron is None:
         raise ConfigError("--zone belongs to --cron: an interval is elapsed time")
-    at = Times(cron, zone or "UTC", _interval_ms(every), missed)
-    sent = ScheduledMessage(
-        target,
-        value.encode(),
-        None if key is None else key.encode(),
-        tuple(as_header(text) for text in headers),
-        timer_topic,
-    )
-    return _applied(put(settings, name, at, sent, _wait_s(no_wait)), output, no_wait=no_wait)
+    return _applied(put(settings, name, new, _wait_s(no_wait)), output, no_wait=no_wait)
 
 
 @schedule.command("list")
@@ -166,15 +135,6 @@ def _stop(settings: Settings, name: str, wait_s: float) -> ScheduleSummary:
 _change("pause", "Pause a schedule: no instant fires until `resume`.", _pause)
 _change("resume", "End the pause of a schedule: the instants from now on fire.", _resume)
 _change("stop", "End a schedule for good.", _stop)
-
-
-def _interval_ms(every: str | None) -> int | None:
-    if every is None:
-        return None
-    try:
-        return parse_duration_ms(every)
-    except ValueError as error:
-        raise ConfigError(f"--every: {error}") from error
 
 
 def _wait_s(no_wait: bool) -> float:

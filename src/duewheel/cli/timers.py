@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import json
 from itertools import islice
-from typing import Any
 
 import click
 
+from duewheel.api.requests import TimerFilter
 from duewheel.api.timers import TimerWithMessage
 from duewheel.cli.examples import CommandWithExamples
-from duewheel.cli.filters import selected
 from duewheel.cli.options import show, with_output, with_settings
+from duewheel.cli.request_options import with_fields, with_request
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
 
 @click.command("list", cls=CommandWithExamples)
-@click.option("--topic", help="only timers with this target topic")
-@click.option("--id", "timer_id", help="only timers with this id, in any partition")
-@click.option("--key", help="only timers with this key; reads messages: seconds a million")
-@click.option("--level", type=click.IntRange(1), help="only timers of this delay level")
-@click.option(
-    "--from", "since", help="only timers that leave from then on: epoch ms, or ISO-8601 and zone"
-)
-@click.option("--to", "until", help="only timers that leave until then")
+@with_fields(TimerFilter, "topic", "id", "key", "level", "since", "until")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=100, help="how many at most")
 @click.option("--page", help="the last `page` value of the previous list: continue behind it")
+@with_request("wanted", TimerFilter)
 @with_output
 @with_settings()
 def list_timers(
-    settings: Settings, limit: int, page: str | None, output: str, **options: Any
+    settings: Settings, wanted: TimerFilter, limit: int, page: str | None, output: str
 ) -> None:
     """List pending timers in the order in which they leave.
 
@@ -41,7 +35,7 @@ def list_timers(
     from duewheel.clock import SystemClock
     from duewheel.ops.listed_timers import listed
 
-    rows = listed(settings, selected(settings, options, page), limit + 1)
+    rows = listed(settings, wanted, limit + 1, page)
     now_ms, last = SystemClock().now_ms(), ""
     for row in islice(rows, limit):
         last = row.page
@@ -54,19 +48,18 @@ def list_timers(
 
 @click.command("show", cls=CommandWithExamples)
 @click.option("--handle", help="the timer's recall handle")
-@click.option("--id", "timer_id", help="the timers' id, in any partition")
-@click.option("--key", help="with an id: only timers with this key")
+@with_fields(
+    TimerFilter,
+    *("id", "key"),
+    id="the timers' id, in any partition",
+    key="with an id: only timers with this key",
+)
 @click.option("--body", is_flag=True, help="also the value and the headers of the message")
+@with_request("wanted", TimerFilter)
 @with_output
 @with_settings()
 def show_timers(
-    settings: Settings,
-    handle: str | None,
-    timer_id: str | None,
-    key: str | None,
-    *,
-    body: bool,
-    output: str,
+    settings: Settings, handle: str | None, wanted: TimerFilter, *, body: bool, output: str
 ) -> int:
     """Show pending timers by recall handle, or by id.
 
@@ -77,16 +70,15 @@ def show_timers(
     """
     from duewheel.ops import timers
 
-    if (handle is None) == (timer_id is None):
+    if (handle is None) == (wanted.id is None):
         raise ConfigError("give either --handle or --id")
-    if handle is not None and key is not None:
+    if handle is not None and wanted.key is not None:
         raise ConfigError("--key goes with --id: a handle names one timer")
     if handle is not None:
         timer = timers.by_handle(settings, handle, body=body)
         rows = [] if timer is None else [timer]
     else:
-        by_key = None if key is None else key.encode()
-        rows = list(timers.by_id(settings, timer_id or "", by_key, body=body))
+        rows = list(timers.selected(settings, wanted, body=body))
     for number, row in enumerate(rows):
         if number and output == "text":
             click.echo()

@@ -34,7 +34,7 @@ from weakref import WeakValueDictionary
 
 from kafka.errors import IllegalStateError
 
-from duewheel.client.due_time import NonNullHeader
+from duewheel.api.due_time import NonNullHeader
 from duewheel.client.producer import DelayProducer, future_of
 from duewheel.client.replies import AnswerReader
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from kafka.serializer import Serializer, SerializeWrapper
 
-from duewheel.client.due_time import NonNullHeader
+from duewheel.api.due_time import NonNullHeader
 from duewheel.client.handle import RecallHandle
 from duewheel.errors import InvalidTimer
 from duewheel.kafka.clients import ClientSettings

@@ -31,8 +31,8 @@ from kafka import KafkaProducer
 from kafka.partitioner import StickyPartitioner
 from kafka.producer.future import FutureRecordMetadata
 
+from duewheel.api.due_time import MAX_DELAY, DueTime, NonNullHeader, span_ms, window_headers
 from duewheel.client import request_headers
-from duewheel.client.due_time import MAX_DELAY, DueTime, NonNullHeader, span_ms, window_headers
 from duewheel.client.futures import Acknowledgement, Cancel, Rescheduled, Timer
 from duewheel.client.handle import RecallHandle, id_bytes
 from duewheel.client.message_reader import MessageReader, RawBytes, Untouching

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
-from duewheel.client.due_time import DueTime, NonNullHeader, whole, window_headers
+from duewheel.api.due_time import DueTime, NonNullHeader, whole, window_headers
 from duewheel.client.handle import RecallHandle, id_bytes
 from duewheel.errors import InvalidTimer
 from duewheel.schemas.header_names import (

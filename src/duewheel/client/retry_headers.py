@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from duewheel.client.due_time import NonNullHeader
+from duewheel.api.due_time import NonNullHeader
 from duewheel.schemas.header_names import (
     REQUEST,
     RETRY,

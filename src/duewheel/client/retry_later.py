@@ -37,8 +37,8 @@ from typing import Any, TypeVar
 from kafka.errors import CommitFailedError, IllegalStateError
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
+from duewheel.api.due_time import DueTime, NonNullHeader
 from duewheel.client import request_headers
-from duewheel.client.due_time import DueTime, NonNullHeader
 from duewheel.client.message_reader import RawBytes
 from duewheel.client.producer import DelayProducer
 from duewheel.client.retry_headers import Attempts, Failure, error_text, own_headers

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from datetime import timedelta
 
-from duewheel.client.due_time import span_ms, whole
+from duewheel.api.due_time import span_ms, whole
 from duewheel.errors import InvalidTimer
 
 _DOUBLINGS_MAX = 60  # 2^60 ms are longer than any `longest`

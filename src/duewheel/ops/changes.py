@@ -9,20 +9,19 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from datetime import datetime
-from typing import NotRequired, TypedDict, TypeVar, Unpack
+from dataclasses import asdict
+from typing import TypeVar
 
 import structlog
 from kafka.errors import KafkaError, MessageSizeTooLargeError
 
 from duewheel.api.changes import Answered, RescheduledTimer, Scheduled
+from duewheel.api.due_time import NonNullHeader
+from duewheel.api.requests import DueTimeFields, NamedTimers, NewTimer, Replacement, octets
 from duewheel.client import SAME, Answer, Cancel, DelayProducer, Rescheduled, Timer
-from duewheel.client.due_time import DueTime
 from duewheel.client.handle import RecallHandle
 from duewheel.client.request_headers import timer_headers
 from duewheel.clock import SystemClock
-from duewheel.config.instants import parse_instant
 from duewheel.config.settings import Settings
 from duewheel.config.topic_contradictions import nearest
 from duewheel.config.values import as_millis
@@ -37,88 +36,6 @@ Written = TypeVar("Written", Cancel, Rescheduled)
 CLOSE_S = 1.0
 ACKNOWLEDGED_S = 15.0  # the longest wait for Kafka to acknowledge a record
 REQUESTS_AT_ONCE = 1_000  # records that wait for their acknowledgement
-
-
-class DueTimeArguments(TypedDict):
-    """One of the three ways to request a due time; the others are None."""
-
-    deliver_at: str | None
-    delay: str | None
-    level: int | None
-
-
-class DueTimeGiven(TypedDict):
-    """The same, the instant parsed: for `DueTime.of` and the client."""
-
-    deliver_at: datetime | int | None
-    delay: str | None
-    level: int | None
-
-
-class RequestHeaders(TypedDict):
-    """What `timer_headers` and the client take beside target, due time and timer topic."""
-
-    headers: list[tuple[str, bytes]]
-    id: str | None
-    window: str | None
-    partition: int | None
-
-
-class TimerArguments(DueTimeArguments):
-    """A new timer: what `DelayProducer.schedule` takes, and its timer topic (None: the first)."""
-
-    topic: str
-    value: bytes | None
-    key: bytes | None
-    headers: list[tuple[str, bytes]]
-    timer_id: str | None
-    timer_topic: str | None
-    window: NotRequired[str | None]
-    partition: NotRequired[int | None]
-
-
-@dataclass(frozen=True, slots=True)
-class NamedTimer:
-    """The timers that a command line names: by handle, or by id and key or partition."""
-
-    handle: str | None = None
-    timer_id: str | None = None
-    key: bytes | None = None
-    partition: int | None = None
-    timer_topic: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuses flags that name no timer, or name timers twice.
-
-        Raises:
-            ConfigError: lists the flags to give.
-        """
-        routed = self.key is not None or self.partition is not None
-        if (self.handle is None) == (self.timer_id is None):
-            raise ConfigError("give either a handle, or an id with the timers' key or partition")
-        if self.timer_id is not None and not routed:
-            raise ConfigError(
-                "an id needs the timers' key or partition: it counts within one partition"
-            )
-
-    @property
-    def name(self) -> str:
-        """The first argument of DelayProducer.cancel."""
-        return self.handle or self.timer_id or ""
-
-    def topic(self, settings: Settings) -> str:
-        """Returns the timers' topic.
-
-        Raises:
-            ConfigError: the handle does not parse, or its topic is no timer topic of these
-                settings.
-        """
-        if self.handle is None or self.timer_topic is not None:
-            return timer_topic_of(settings, self.timer_topic)
-        topic = RecallHandle.decode(self.handle).timer_topic
-        if topic not in settings.timer_topics:
-            raise ConfigError(f'the recall handle names "{topic}", which is no timer topic')
-        return topic
 
 
 class KeptProducers:
@@ -198,57 +115,59 @@ def _opened(settings: Settings, timer_topic: str, reply_topic: str | None) -> De
     )
 
 
-def send(
-    settings: Settings,
-    producers: KeptProducers | None = None,
-    **timer: Unpack[TimerArguments],
-) -> Scheduled:
+def send(settings: Settings, timer: NewTimer, producers: KeptProducers | None = None) -> Scheduled:
     """Writes the timer and waits for Kafka's acknowledgement.
 
     Raises:
-        ConfigError: ingest would refuse it, the due time does not parse, or a header is reserved.
+        ConfigError: ingest would refuse it, or a header is reserved.
         KafkaUnavailable: no broker answers; nothing was written.
         Unacknowledged: the timer may or may not have been written.
     """
-    to, write = prepared(settings, **timer)
+    to, write = prepared(settings, timer)
     with producer_of(settings, to, None, producers) as producer:
         return scheduled(write(producer).result(ACKNOWLEDGED_S))
 
 
 def prepared(
-    settings: Settings, **timer: Unpack[TimerArguments]
+    settings: Settings, timer: NewTimer
 ) -> tuple[str, Callable[[DelayProducer], Future[Timer]]]:
     """Checks a new timer, as `send`; returns its timer topic, and what writes it.
 
     Raises:
         ConfigError: as `send`.
     """
-    to, when, more = requested(settings, **timer)
-    topic, key, value = timer["topic"], timer["key"], timer["value"]
-    record = timer_headers(topic, DueTime.of(**when), to, **more)
+    to, record = record_headers(settings, timer)
+    key, value, headers = timer.key_octets, timer.value_octets, timer.header_octets
     require_accepted(settings, to, key, value, record)
-    return to, lambda producer: producer.schedule(topic, value, key=key, **more, **when)
+    return to, lambda producer: producer.schedule(
+        timer.topic,
+        value,
+        key=key,
+        headers=headers,
+        window=timer.window,
+        id=timer.id,
+        partition=timer.partition,
+        **timer.due.arguments,
+    )
 
 
-def requested(
-    settings: Settings, **timer: Unpack[TimerArguments]
-) -> tuple[str, DueTimeGiven, RequestHeaders]:
-    """Checks a new timer's due time and topic.
-
-    Returns:
-        Its timer topic; its due time, for `DueTime.of`; the other arguments of `timer_headers`.
+def record_headers(settings: Settings, timer: NewTimer) -> tuple[str, list[NonNullHeader]]:
+    """Returns a new timer's topic, and the headers of its record.
 
     Raises:
         ConfigError: as `send`.
     """
-    when = due_time(settings, timer["deliver_at"], timer["delay"], timer["level"])
-    more: RequestHeaders = {
-        "headers": timer["headers"],
-        "id": timer["timer_id"],
-        "window": timer.get("window"),
-        "partition": timer.get("partition"),
-    }
-    return timer_topic_of(settings, timer["timer_topic"]), when, more
+    to = timer_topic_of(settings, timer.timer_topic)
+    require_due(settings, timer)
+    return to, timer_headers(
+        timer.topic,
+        timer.due,
+        to,
+        headers=timer.header_octets,
+        window=timer.window,
+        id=timer.id,
+        partition=timer.partition,
+    )
 
 
 def scheduled(timer: Timer) -> Scheduled:
@@ -258,7 +177,7 @@ def scheduled(timer: Timer) -> Scheduled:
 
 def cancel(
     settings: Settings,
-    timer: NamedTimer,
+    timer: NamedTimers,
     wait_s: float | None,
     waits_on: Callable[[], bool] = lambda: False,
     producers: KeptProducers | None = None,
@@ -277,9 +196,9 @@ def cancel(
         KafkaUnavailable: no broker answers, or the reply topic cannot be read; nothing was written.
         Unacknowledged: the cancel may or may not have been written.
     """
-    with producer_of(settings, timer.topic(settings), wait_s, producers) as producer:
+    with producer_of(settings, topic_of(settings, timer), wait_s, producers) as producer:
         request = producer.cancel(
-            timer.name, key=timer.key, partition=timer.partition, reply=wait_s is not None
+            timer.name, key=timer.key_octets, partition=timer.partition, reply=wait_s is not None
         )
         written, answer = answered(request, wait_s, waits_on)
     return Answered(
@@ -293,45 +212,48 @@ def cancel(
 
 def reschedule(
     settings: Settings,
-    timer: NamedTimer,
+    timer: NamedTimers,
+    new: Replacement,
     wait_s: float | None,
     waits_on: Callable[[], bool] = lambda: False,
-    *,
-    topic: str | None,
-    value: bytes | None,
-    headers: list[tuple[str, bytes]],
-    deliver_at: str | None,
-    delay: str | None,
-    level: int | None,
 ) -> RescheduledTimer:
-    """Writes the new timer, and waits for the reply if a reply topic is configured.
-
-    Args:
-        settings, timer, wait_s, waits_on: as for `cancel`.
-        topic, value, headers: the message; without topic it is read back, without value it keeps
-            its value.
-        deliver_at, delay, level: as for `send`.
+    """Writes the new timer, and waits for the reply as `cancel` does.
 
     Raises:
         ConfigError: as `cancel`, or the message cannot be read back.
         KafkaUnavailable, Unacknowledged: as `cancel`.
     """
-    when, to = due_time(settings, deliver_at, delay, level), timer.topic(settings)
-    if topic is not None:
-        record = timer_headers(topic, DueTime.of(**when), to, headers=headers)
-        require_accepted(settings, to, timer.key, value, record)
+    require_due(settings, new)
+    to, headers = topic_of(settings, timer), new.header_octets
+    value, key = octets("value", new.value, None), timer.key_octets
+    if new.topic is not None:
+        record = timer_headers(new.topic, new.due, to, headers=headers)
+        require_accepted(settings, to, key, value, record)
     with producer_of(settings, to, wait_s) as producer:
         request = producer.reschedule(
             timer.name,
-            topic=topic,
+            topic=new.topic,
             value=SAME if value is None else value,
-            key=timer.key,
+            key=key,
             headers=headers,
             reply=wait_s is not None,
-            **when,
+            **new.due.arguments,
         )
-        written, answer = answered(request, wait_s, waits_on)
-    return rescheduled(written, answer)
+        return rescheduled(*answered(request, wait_s, waits_on))
+
+
+def topic_of(settings: Settings, timer: NamedTimers) -> str:
+    """Returns the topic of named timers.
+
+    Raises:
+        ConfigError: the handle does not parse, or its topic is no timer topic of these settings.
+    """
+    if timer.handle is None or timer.timer_topic is not None:
+        return timer_topic_of(settings, timer.timer_topic)
+    topic = RecallHandle.decode(timer.handle).timer_topic
+    if topic not in settings.timer_topics:
+        raise ConfigError(f'the recall handle names "{topic}", which is no timer topic')
+    return topic
 
 
 def timer_topic_of(settings: Settings, given: str | None) -> str:
@@ -348,18 +270,10 @@ def timer_topic_of(settings: Settings, given: str | None) -> str:
     return given or settings.timer.topics[0]
 
 
-def due_time(
-    settings: Settings, deliver_at: str | None, delay: str | None, level: int | None
-) -> DueTimeGiven:
-    """Validates the due time's arguments before a broker is contacted."""
-    try:
-        instant = None if deliver_at is None else parse_instant(deliver_at)
-    except ConfigError as error:
-        raise ConfigError(f"deliver_at: {error}") from None
+def require_due(settings: Settings, fields: DueTimeFields) -> None:
+    """Refuses a due time that ingest would refuse, before a broker is contacted."""
     timer, now_ms = settings.timer, SystemClock().now_ms()
-    due = DueTime.of(instant, delay, level)
-    due.require_within(timer.levels_ms, as_millis(timer.max_delay), now_ms)
-    return {"deliver_at": instant, "delay": delay, "level": level}
+    fields.due.require_within(timer.levels_ms, as_millis(timer.max_delay), now_ms)
 
 
 @contextmanager

@@ -19,10 +19,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import islice
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from duewheel import factory
 from duewheel.api.operations import FileImported, RefusedLine
+from duewheel.api.requests import TimerFields
 from duewheel.checkpoints.import_position import ImportPosition, key_of
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
@@ -73,7 +74,7 @@ class Choice:
 def import_lines(
     settings: Settings,
     file: BinaryIO,
-    defaults: Mapping[str, Any],
+    defaults: TimerFields,
     choice: Choice,
     chunk_lines: int = _CHUNK_LINES,
 ) -> FileImported:
@@ -159,7 +160,7 @@ class _Import:
         self,
         settings: Settings,
         file: BinaryIO,
-        defaults: Mapping[str, Any],
+        defaults: TimerFields,
         choice: Choice,
         chunk_lines: int,
     ) -> None:

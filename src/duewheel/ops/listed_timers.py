@@ -4,69 +4,49 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from datetime import datetime
-from typing import TypeAlias
 
+from duewheel.api.requests import TimerFilter
 from duewheel.api.timers import TimerSummary
 from duewheel.client.handle import RecallHandle
-from duewheel.config.instants import epoch_ms
 from duewheel.config.settings import Settings
 from duewheel.ops.open_files import opened
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.slots import slot_of
 
-Selection: TypeAlias = Filter  # of pending timers, for commands
 
-
-def listed(settings: Settings, wanted: Selection, limit: int) -> Iterator[TimerSummary]:
+def listed(
+    settings: Settings, wanted: TimerFilter, limit: int, page: str | None = None
+) -> Iterator[TimerSummary]:
     """Lists pending timers, the one that leaves first before the others.
 
     Args:
         settings: name the data directory.
-        wanted: of `selection`.
+        wanted: the conditions.
         limit: how many at most.
+        page: `page` of the last timer that the caller has; the list continues behind it.
 
     Raises:
-        ConfigError: the place of `wanted` does not parse.
+        ConfigError: `page` does not parse.
         CorruptFile: a pending timer is damaged.
     """
     with opened(settings) as directory:
-        for timer in list_pending(directory, wanted, limit):
+        for timer in list_pending(directory, selection(settings, wanted, page), limit):
             yield summary_of(timer)
 
 
-def selection(
-    settings: Settings,
-    *,
-    topic: str | None = None,
-    level: int | None = None,
-    timer_id: str | None = None,
-    key: bytes | None = None,
-    since: datetime | int | None = None,
-    until: datetime | int | None = None,
-    page: str | None = None,
-) -> Selection:
+def selection(settings: Settings, wanted: TimerFilter, page: str | None = None) -> Filter:
     """Selects pending timers.
 
-    Args:
-        settings: have the precision.
-        topic: only timers with this target.
-        level: only timers requested with this delay level.
-        timer_id: only timers with this id, in any partition.
-        key: only timers with this key; reads the messages of all that the rest selects.
-        since, until: only timers that leave in the slots of these instants or between them.
-        page: `page` of the last timer that the caller has; a list continues behind it.
-
     Raises:
-        ConfigError: an instant has no zone.
+        InvalidTimer: a key is given twice, or its base64 does not parse.
     """
-    first, last = _slot(settings, since), _slot(settings, until)
-    wanted_id = None if timer_id is None else timer_id.encode(errors="surrogateescape")
-    return Filter(topic, first, last, page, level, wanted_id, key)
-
-
-def _slot(settings: Settings, instant: datetime | int | None) -> int | None:
-    return None if instant is None else slot_of(epoch_ms(instant), settings.timer.precision_ms)
+    precision_ms = settings.timer.precision_ms
+    first, last = (
+        None if instant_ms is None else slot_of(instant_ms, precision_ms)
+        for instant_ms in (wanted.since_ms, wanted.until_ms)
+    )
+    wanted_id = None if wanted.id is None else wanted.id.encode(errors="surrogateescape")
+    return Filter(wanted.topic, first, last, page, wanted.level, wanted_id, wanted.key_octets)
 
 
 def summary_of(timer: PendingTimer) -> TimerSummary:

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 from duewheel.api.changes import BulkCancelled, RescheduledTimer
+from duewheel.api.due_time import DueTime, NonNullHeader
+from duewheel.api.requests import DueTimeFields, TimerFilter
 from duewheel.api.timers import TimerSummary
 from duewheel.client import Cancel
-from duewheel.client.due_time import DueTime, NonNullHeader
 from duewheel.client.handle import RecallHandle
 from duewheel.client.request_headers import timer_headers
 from duewheel.config.settings import Settings
@@ -24,14 +25,13 @@ from duewheel.ops.acceptance import require_accepted
 from duewheel.ops.changes import (
     ACKNOWLEDGED_S,
     REQUESTS_AT_ONCE,
-    DueTimeGiven,
     KeptProducers,
     answered,
-    due_time,
     producer_of,
+    require_due,
     rescheduled,
 )
-from duewheel.ops.listed_timers import handle_of, source_of, summary_of
+from duewheel.ops.listed_timers import handle_of, selection, source_of, summary_of
 from duewheel.ops.open_files import opened
 from duewheel.ops.timers import pending_by_handle
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks
@@ -47,21 +47,18 @@ class Unchangeable(ConfigError):
 def reschedule_pending(
     settings: Settings,
     handle: str,
+    new: DueTimeFields,
     wait_s: float | None,
     producers: KeptProducers | None = None,
-    *,
-    deliver_at: str | None,
-    delay: str | None,
-    level: int | None,
 ) -> RescheduledTimer | None:
     """Replaces a pending timer by one with the same message and another due time.
 
     Args:
         settings: of the shard.
         handle: of the timer.
+        new: its due time.
         wait_s: the longest wait for the reply; None: do not wait.
         producers: of a process that keeps them.
-        deliver_at, delay, level: the due time, as for `send`.
 
     Returns:
         As `changes.reschedule`; None if no such timer is pending.
@@ -70,9 +67,9 @@ def reschedule_pending(
         Unchangeable: it is cancelled.
         ConfigError, KafkaUnavailable, Unacknowledged: as `changes.reschedule`.
     """
-    when = due_time(settings, deliver_at, delay, level)
+    require_due(settings, new)
     timer = _changeable(settings, handle)
-    return None if timer is None else _replace(settings, timer, when, wait_s, producers)
+    return None if timer is None else _replace(settings, timer, new.due, wait_s, producers)
 
 
 def fire(
@@ -101,13 +98,12 @@ def fire(
     if not timer.rolled and timer.leaves_ms - now_ms < LEAVES_SOON_MS:
         raise Unchangeable("the timer leaves within seconds by itself")
     # A delay of 0 would be past due where a topic refuses that.
-    now: DueTimeGiven = {"deliver_at": None, "delay": "1ms", "level": None}
-    return _replace(settings, timer, now, wait_s, producers)
+    return _replace(settings, timer, DueTime.of(delay="1ms"), wait_s, producers)
 
 
 def cancel_all(
     settings: Settings,
-    wanted: Filter,
+    wanted: TimerFilter,
     wait_s: float | None,
     producers: KeptProducers | None = None,
     *,
@@ -115,7 +111,7 @@ def cancel_all(
     dry_run: bool,
     within_s: float = float(sys.maxsize),
 ) -> BulkCancelled:
-    """Cancels all pending timers that `wanted` selects, or none if they are more than `at_most`.
+    """Cancels all pending timers that match, or none if they are more than `at_most`.
 
     Args:
         settings: of the shard.
@@ -128,11 +124,11 @@ def cancel_all(
 
     Raises:
         Unchangeable: more match; nothing was cancelled.
-        ConfigError: `wanted` selects everything, or the search took too long.
+        ConfigError: the filter selects everything, or the search took too long.
         KafkaUnavailable: no broker answers; nothing was written.
         Unacknowledged: with the number of cancels that are written, and of those in doubt.
     """
-    handles, sample = _matching(settings, wanted, at_most, within_s)
+    handles, sample = _matching(settings, selection(settings, wanted), at_most, within_s)
     written, answers = len(handles) if dry_run else 0, dict[str, int]()
     if not dry_run and handles:
         written, answers = _cancel(settings, handles, wait_s, producers)
@@ -155,7 +151,7 @@ def _changeable(settings: Settings, handle: str) -> PendingTimer | None:
 def _replace(
     settings: Settings,
     timer: PendingTimer,
-    when: DueTimeGiven,
+    due: DueTime,
     wait_s: float | None,
     producers: KeptProducers | None,
 ) -> RescheduledTimer:
@@ -164,9 +160,7 @@ def _replace(
         raise Unchangeable("a dead letter has no due time")
     headers = _non_null(timer)
     partition = timer.target_partition
-    record = timer_headers(
-        timer.target, DueTime.of(**when), topic, headers=headers, partition=partition
-    )
+    record = timer_headers(timer.target, due, topic, headers=headers, partition=partition)
     require_accepted(settings, topic, timer.key, timer.value, record)
     with producer_of(settings, topic, wait_s, producers) as producer:
         request = producer.reschedule(
@@ -178,7 +172,7 @@ def _replace(
             partition=partition,
             timer_topic=topic,
             reply=wait_s is not None,
-            **when,
+            **due.arguments,
         )
         return rescheduled(*answered(request, wait_s))
 

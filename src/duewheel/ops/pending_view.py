@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from duewheel.api.limits import BUCKETS_MAX
+from duewheel.api.requests import HistogramQuery
 from duewheel.api.timers import HistogramRange, PendingHistogram, PendingStats
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
-from duewheel.errors import ConfigError
 from duewheel.ops.open_files import files_identity, open_directory
 from duewheel.ops.stats import stats_of
 from duewheel.schemas.arrays import Int64
@@ -27,7 +28,6 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 
 SAMPLE_MAX = 20_000  # due times of rolled timers: a read each
 SAMPLE_S = 10.0  # how long a sample serves
-BUCKETS_MAX = 400
 _NO_SLOT, _LAST_SLOT = -1, 2**61
 _SECOND_MS, _DAY_MS = 1_000, 86_400_000
 
@@ -48,25 +48,19 @@ class TimeRange:
     width_ms: int
     buckets: int
 
-    @classmethod
-    def of(cls, from_ms: int, to_ms: int, buckets: int) -> TimeRange:
-        """Splits a range into so many buckets; the last one may end behind it.
-
-        Raises:
-            ConfigError: there is nothing to split.
-        """
-        if to_ms <= from_ms or not 1 <= buckets <= BUCKETS_MAX:
-            raise ConfigError(f"give an end behind the begin, and 1 to {BUCKETS_MAX} buckets")
-        return cls("range", from_ms, -(-(to_ms - from_ms) // buckets), buckets)
-
     @property
     def bounds_ms(self) -> Int64:
         """The bounds of the buckets."""
         return self.from_ms + self.width_ms * np.arange(self.buckets + 1, dtype=np.int64)
 
 
-def usual_ranges(settings: Settings, now_ms: int) -> list[TimeRange]:
-    """Returns the next minute, hour and day, and all up to the longest delay."""
+def ranges_of(settings: Settings, wanted: HistogramQuery, now_ms: int) -> list[TimeRange]:
+    """Returns the range, whose last bucket may end behind it; without one the next minute, hour and
+    day, and all up to the longest delay.
+    """
+    from_ms, to_ms, buckets = wanted.since_ms, wanted.until_ms, wanted.buckets
+    if from_ms is not None and to_ms is not None:
+        return [TimeRange("range", from_ms, -(-(to_ms - from_ms) // buckets), buckets)]
     horizon_ms = as_millis(settings.timer.max_delay)
     day_ms = max(_DAY_MS, -(-horizon_ms // BUCKETS_MAX))
     return [
@@ -109,20 +103,17 @@ class PendingView:
             directory, timers = self._current()
             return stats_of(self._settings, directory, timers, self._clock.now_ms())
 
-    def histogram(self, wanted: TimeRange | None = None) -> PendingHistogram:
+    def histogram(self, wanted: HistogramQuery) -> PendingHistogram:
         """Counts pending timers by due time.
 
         A timer that rolls counts where it is due, not where it leaves the wheel to roll. Beyond
         SAMPLE_MAX of them their due times are estimated from a sample.
 
-        Args:
-            wanted: the range; by default those of `usual_ranges`.
-
         Raises:
             RecoveryPending, ConfigError, CorruptFile: as `stats`.
         """
         now_ms, precision_ms = self._clock.now_ms(), self._settings.timer.precision_ms
-        ranges = usual_ranges(self._settings, now_ms) if wanted is None else [wanted]
+        ranges = ranges_of(self._settings, wanted, now_ms)
         with self._lock:
             directory, timers = self._current()
             bounds = [_NO_SLOT, closable_slot(now_ms, precision_ms), _LAST_SLOT]

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow.compute
 
-from duewheel.api.receipts import DeliveryReceipt, ReceiptList
+from duewheel.api.receipts import DeliveryReceipt, ReceiptFilter, ReceiptList
 from duewheel.config.bounds import Bound
-from duewheel.config.instants import epoch_ms, parse_instant
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.kafka.clients import ClientSettings
@@ -34,33 +32,6 @@ _pc: Any = pyarrow.compute
 
 _FETCH_BYTES = 1 << 20
 _WAITS = Waits(stalled_s=30.0)
-
-
-@dataclass(frozen=True, slots=True)
-class ReceiptFilter:
-    """A selection of receipts; all conditions must hold.
-
-    Attributes:
-        timer_id: of the timer; without one its topic-partition@offset.
-        target: the topic of the message.
-        since_ms, until_ms: delivered at this instant or later, and before that one.
-    """
-
-    timer_id: str | None = None
-    target: str | None = None
-    since_ms: int | None = None
-    until_ms: int | None = None
-
-    @classmethod
-    def of(
-        cls, timer_id: str | None, target: str | None, since: str | None, until: str | None
-    ) -> ReceiptFilter:
-        """Makes a selection from the text of a request.
-
-        Raises:
-            ConfigError: an instant does not parse.
-        """
-        return cls(timer_id, target, _instant("from", since), _instant("to", until))
 
 
 def page_of_receipts(
@@ -123,12 +94,12 @@ def matching(records: KafkaRecords, wanted: ReceiptFilter) -> Iterator[tuple[int
 
 def _selected(records: KafkaRecords, wanted: ReceiptFilter) -> Bool:
     selected = np.ones(len(records), np.bool_)
-    if wanted.since_ms is not None:
-        selected &= records.timestamp_ms >= wanted.since_ms
-    if wanted.until_ms is not None:
-        selected &= records.timestamp_ms < wanted.until_ms
-    if wanted.timer_id is not None:
-        wanted_key = constant(wanted.timer_id.encode())
+    if (since_ms := wanted.since_ms) is not None:
+        selected &= records.timestamp_ms >= since_ms
+    if (until_ms := wanted.until_ms) is not None:
+        selected &= records.timestamp_ms < until_ms
+    if wanted.id is not None:
+        wanted_key = constant(wanted.id.encode())
         selected &= np.asarray(_pc.equal(filled(records.key.column()), wanted_key))
     if wanted.target is not None:
         pattern = target_pattern(wanted.target)
@@ -148,10 +119,3 @@ def _row(receipt: Receipt, number: int, offset: int) -> DeliveryReceipt:
         lateness_ms=receipt.lateness_ms,
         receipt=f"{number}@{offset}",
     )
-
-
-def _instant(name: str, text: str | None) -> int | None:
-    try:
-        return None if text is None else epoch_ms(parse_instant(text))
-    except ConfigError as error:
-        raise ConfigError(f"{name}: {error}") from None

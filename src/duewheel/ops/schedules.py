@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 
-from duewheel.api.schedules import ScheduleList, ScheduleSummary
-from duewheel.client.due_time import DueTime
+from duewheel.api.due_time import DueTime
+from duewheel.api.schedules import NewSchedule, ScheduleList, ScheduleSummary
 from duewheel.client.request_headers import timer_headers
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
@@ -29,7 +29,7 @@ from duewheel.recurring.records import (
     read_table,
     schedules_topic,
 )
-from duewheel.recurring.schedule import SCHEDULE_PREFIX, Missed, Schedule, require_name
+from duewheel.recurring.schedule import SCHEDULE_PREFIX, Schedule, require_name
 from duewheel.recurring.scheduler import Table
 from duewheel.recurring.steps import AHEAD_MS
 from duewheel.schemas.request.topic_settings import FIRE
@@ -39,73 +39,48 @@ _READ_S = 30.0
 _PAUSE_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledMessage:
-    """What a schedule sends."""
-
-    target: str
-    value: bytes | None
-    key: bytes | None = None
-    headers: tuple[tuple[str, bytes], ...] = ()
-    timer_topic: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """When a schedule fires: a cron expression with its zone, or an interval."""
-
-    cron: str | None = None
-    zone: str = "UTC"
-    interval_ms: int | None = None
-    missed: Missed = "skip"
-
-
-def put(
-    settings: Settings, name: str, times: Times, message: ScheduledMessage, wait_s: float
-) -> ScheduleSummary:
+def put(settings: Settings, name: str, new: NewSchedule, wait_s: float) -> ScheduleSummary:
     """Sets a schedule, or replaces the one of this name; it begins now.
 
     Args:
         settings: of the application.
         name: of the schedule.
-        times, message: of it.
+        new: the schedule.
         wait_s: how long to wait for the scheduler to apply it; 0: not at all.
 
     Raises:
         ConfigError: as `accepted_schedule`, or as `overview`.
         KafkaUnavailable, Unacknowledged: as `ops.changes.send`.
     """
-    schedule = accepted_schedule(settings, name, times, message)
+    schedule = accepted_schedule(settings, name, new)
     return _written(settings, name, lambda _: schedule, wait_s)
 
 
-def accepted_schedule(
-    settings: Settings, name: str, times: Times, message: ScheduledMessage
-) -> Schedule:
-    """A schedule that begins now. The arguments are those of `put`.
+def accepted_schedule(settings: Settings, name: str, new: NewSchedule) -> Schedule:
+    """A schedule that begins now.
 
     Raises:
         ConfigError: it can never fire, or its firings would become dead letters.
     """
     clock = SystemClock()
-    topic = timer_topic_of(settings, message.timer_topic)
+    topic = timer_topic_of(settings, new.timer_topic)
     schedule = Schedule(
         name=name,
         revision=secrets.token_hex(4),
         timer_topic=topic,
-        target=message.target,
-        cron=times.cron,
-        zone=times.zone,
-        interval_ms=times.interval_ms,
-        start_ms=clock.now_ms() + (times.interval_ms or 0),
-        key=message.key,
-        value=message.value,
-        headers=message.headers,
-        missed=times.missed,
+        target=new.target,
+        cron=new.cron,
+        zone=new.zone,
+        interval_ms=new.every_ms,
+        start_ms=clock.now_ms() + (new.every_ms or 0),
+        key=new.key_octets,
+        value=new.value_octets,
+        headers=tuple(new.header_octets),
+        missed=new.missed,
     )
     upcoming = next(schedule.instants().after(clock.now_ms()), None)
     if upcoming is None:
-        raise ConfigError(f'"{times.cron}" has no instant in the next 50 years')
+        raise ConfigError(f'"{new.cron}" has no instant in the next 50 years')
     contract = settings.timer.contracts.get(topic, settings.timer.default_contract)
     if contract.past_due != FIRE:
         raise ConfigError(f"{topic} refuses what is past due (past_due), such as a late firing")

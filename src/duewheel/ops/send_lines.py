@@ -7,12 +7,12 @@ which ingest would make a dead letter, is reported and does not stop the others.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import closing
-from typing import Any
 
 from duewheel.api.changes import FailedLine, SentLine
+from duewheel.api.requests import NewTimer, TimerFields
 from duewheel.client import Timer
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
@@ -25,12 +25,11 @@ from duewheel.ops.changes import (
     producer_of,
     scheduled,
 )
-from duewheel.ops.new_timer import NewTimer
-from duewheel.ops.timer_lines import fields_of, is_copy, new_timer
+from duewheel.ops.timer_lines import fields_of, is_copy
 
 
 def send_lines(
-    settings: Settings, lines: Iterable[str], defaults: Mapping[str, Any]
+    settings: Settings, lines: Iterable[str], defaults: TimerFields
 ) -> Iterator[SentLine | FailedLine]:
     """Writes a timer for each line, and waits for Kafka's acknowledgements.
 
@@ -53,7 +52,7 @@ def send_lines(
             if not line.strip():
                 continue
             try:
-                topic, write = prepared(settings, **_timer(line, defaults).arguments)
+                topic, write = prepared(settings, _timer(line, defaults))
             except ConfigError as error:
                 waiting.append((number, str(error)))
             else:
@@ -65,11 +64,11 @@ def send_lines(
             yield _result(settings, *waiting.popleft())
 
 
-def _timer(line: str, defaults: Mapping[str, Any]) -> NewTimer:
+def _timer(line: str, defaults: TimerFields) -> NewTimer:
     fields = fields_of(line, defaults)
     if is_copy(fields):
         raise ConfigError("a line with a record needs --name: it is sent exactly once, or refused")
-    return new_timer(fields)
+    return NewTimer.of(fields)
 
 
 def _result(settings: Settings, number: int, request: Future[Timer] | str) -> SentLine | FailedLine:

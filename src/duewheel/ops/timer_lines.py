@@ -10,41 +10,35 @@ timer topic that reads that service's headers.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, JsonValue
 
-from duewheel.client.due_time import DueTime
-from duewheel.client.request_headers import timer_headers
+from duewheel.api.model import RequestFields
+from duewheel.api.requests import NewTimer, Strict, TimerFields, octets
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.ops.changes import requested, timer_topic_of
-from duewheel.ops.new_timer import NewTimer, Strict, octets
+from duewheel.ops.changes import record_headers, timer_topic_of
 from duewheel.schemas.wire.single_record import Header
 
 LINE_BYTES_MAX = 16 << 20
 
-Model = TypeVar("Model", bound=BaseModel)
+Fields = dict[str, JsonValue]  # of a line: which models they fit is known once they are parsed
 
 
-class CopiedHeader(BaseModel):
+class CopiedHeader(RequestFields):
     """A header of a record; without a value it is null."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str
     value_base64: str | None = None
 
 
-class CopiedRecord(BaseModel):
+class CopiedRecord(RequestFields):
     """A record as it is written; without key or value these are null.
 
     It keeps its partition if the timer topic has as many `partitions` as the source.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     key_base64: str | None = None
     value_base64: str | None = None
@@ -53,10 +47,8 @@ class CopiedRecord(BaseModel):
     partitions: Strict | None = None
 
 
-class CopiedLine(BaseModel):
+class CopiedLine(RequestFields):
     """A line of the second form."""
-
-    model_config = ConfigDict(extra="forbid")
 
     record: CopiedRecord
     timer_topic: str | None = None
@@ -89,12 +81,12 @@ class TimerRecord:
         return self.partition % partitions
 
 
-def is_copy(fields: Mapping[str, Any]) -> bool:
+def is_copy(fields: Fields) -> bool:
     """Whether a line has the second form."""
     return "record" in fields
 
 
-def fields_of(line: str | bytes, defaults: Mapping[str, Any]) -> dict[str, Any]:
+def fields_of(line: str | bytes, defaults: TimerFields) -> Fields:
     """Parses a line, and adds the defaults of the fields that it does not have.
 
     Raises:
@@ -108,21 +100,13 @@ def fields_of(line: str | bytes, defaults: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"this is no JSON: {error}") from error
     if not isinstance(fields, dict):
         raise ConfigError("this is no JSON object")
+    given = defaults.model_dump(exclude_none=True, exclude_unset=True)
     if is_copy(fields):
-        return {k: v for k, v in defaults.items() if k == "timer_topic"} | fields
-    return _without_alternatives(defaults, fields) | fields
+        return {k: v for k, v in given.items() if k == "timer_topic"} | fields
+    return _without_alternatives(given, fields) | fields
 
 
-def new_timer(fields: Mapping[str, Any]) -> NewTimer:
-    """Validates the fields of a new timer.
-
-    Raises:
-        ConfigError: names those that are wrong.
-    """
-    return _validated(NewTimer, fields)
-
-
-def record_of(settings: Settings, fields: Mapping[str, Any], name: str) -> TimerRecord:
+def record_of(settings: Settings, fields: Fields, name: str) -> TimerRecord:
     """Makes the record of a line of either form.
 
     Args:
@@ -134,28 +118,18 @@ def record_of(settings: Settings, fields: Mapping[str, Any], name: str) -> Timer
         ConfigError: no record can be made of it.
     """
     if is_copy(fields):
-        line = _validated(CopiedLine, fields)
+        line = CopiedLine.of(fields)
         record = line.record
         key = octets("key", None, record.key_base64)
         headers = [(h.name, octets(h.name, None, h.value_base64)) for h in record.headers]
         to, value = timer_topic_of(settings, line.timer_topic), record.value_base64
         place = (record.partition, record.partitions)
         return TimerRecord(to, key, octets("value", None, value), headers, *place, key or b"")
-    timer = new_timer(fields).arguments
-    to, when, more = requested(settings, **timer)
-    headers = list(timer_headers(timer["topic"], DueTime.of(**when), to, **more))
-    key, partition = timer["key"], timer.get("partition")
-    route = key if key is not None else (timer["timer_id"] or name).encode()
-    return TimerRecord(to, key, timer["value"], headers, partition, None, route)
-
-
-def _validated(model: type[Model], fields: Mapping[str, Any]) -> Model:
-    try:
-        return model.model_validate(fields)
-    except ValidationError as error:
-        problems = error.errors(include_url=False, include_input=False)
-        text = "; ".join(f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in problems)
-        raise ConfigError(text) from None
+    timer = NewTimer.of(fields)
+    to, request = record_headers(settings, timer)
+    key = timer.key_octets
+    route = key if key is not None else (timer.id or name).encode()
+    return TimerRecord(to, key, timer.value_octets, request, timer.partition, None, route)
 
 
 # Fields that exclude each other.
@@ -166,7 +140,7 @@ _ALTERNATIVES = (
 )
 
 
-def _without_alternatives(defaults: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+def _without_alternatives(defaults: Fields, fields: Fields) -> Fields:
     """Drops the defaults that a line replaces under another name."""
     dropped = [names for names in _ALTERNATIVES if names & fields.keys()]
     return {name: each for name, each in defaults.items() if not any(name in n for n in dropped)}

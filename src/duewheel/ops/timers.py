@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+from duewheel.api.requests import TimerFilter
 from duewheel.api.timers import TimerList, TimerSummary, TimerWithMessage
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
@@ -25,24 +26,31 @@ PAGE_S = 0.5
 SHOWN_MAX = 100  # timers of one id
 
 
-def page_of(settings: Settings, wanted: Filter, limit: int, within_s: float = PAGE_S) -> TimerList:
-    """Returns the first timers that `wanted` selects.
+def page_of(
+    settings: Settings,
+    wanted: TimerFilter,
+    limit: int,
+    page: str | None = None,
+    within_s: float = PAGE_S,
+) -> TimerList:
+    """Returns the first timers that match.
 
     Args:
         settings: name the data directory.
-        wanted: with `after`, from the page before.
+        wanted: the conditions.
         limit: how many at most.
+        page: `next` of the page before.
         within_s: after this time the page ends, whatever it has.
 
     Raises:
-        ConfigError: there is no data directory, or `wanted.after` does not parse.
+        ConfigError: there is no data directory, or `page` does not parse.
         CorruptFile: a pending timer is damaged.
     """
     end_s = time.monotonic() + within_s
     timers: list[TimerSummary] = []
     with opened(settings) as directory:
         # One more than wanted shows whether there is another page.
-        for chunk in list_chunks(directory, wanted, limit + 1):
+        for chunk in list_chunks(directory, selection(settings, wanted, page), limit + 1):
             timers += map(summary_of, chunk.timers)
             if len(timers) > limit:
                 return TimerList(timers=timers[:limit], next=timers[limit - 1].page)
@@ -67,17 +75,14 @@ def by_handle(settings: Settings, handle: str, *, body: bool) -> TimerWithMessag
     return None if timer is None else _with_message(timer, body=body)
 
 
-def by_id(
-    settings: Settings, timer_id: str, key: bytes | None, *, body: bool
-) -> Iterator[TimerWithMessage]:
-    """Returns the pending timers with an id, and with a key if one is given; SHOWN_MAX at most.
+def selected(settings: Settings, wanted: TimerFilter, *, body: bool) -> Iterator[TimerWithMessage]:
+    """Returns the pending timers that match; SHOWN_MAX at most.
 
     Raises:
         ConfigError, CorruptFile: as `page_of`.
     """
     with opened(settings) as directory:
-        wanted = selection(settings, timer_id=timer_id, key=key)
-        for timer in list_pending(directory, wanted, SHOWN_MAX):
+        for timer in list_pending(directory, selection(settings, wanted), SHOWN_MAX):
             yield _with_message(timer, body=body)
 
 
@@ -94,8 +99,9 @@ def pending_by_handle(settings: Settings, handle: str) -> PendingTimer | None:
             f'the recall handle names "{named.timer_topic}", which is no timer topic'
         )
     with opened(settings) as directory:
-        by_id = selection(settings, timer_id=named.id)
-        by_offset = replace(by_id, first_offset=named.offset)
+        by_offset = Filter(
+            timer_id=named.id.encode(errors="surrogateescape"), first_offset=named.offset
+        )
         slot = slot_of(named.due_ms, settings.timer.precision_ms)
         # Most are in the slot of their due time: others of their id, perhaps all timers, need not
         # be searched.

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, cast, get_args
 
+from duewheel.api.due_time import DueTime
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name
-from duewheel.client.due_time import DueTime
 from duewheel.client.request_headers import timer_headers
 from duewheel.errors import ConfigError
 from duewheel.recurring.instants import Cron, Every, Instants

@@ -94,7 +94,7 @@ def _describe_problems(app: FastAPI) -> None:
     """Corrects the media type of errors in the description: FastAPI writes that of responses."""
     describe = app.openapi
 
-    def described() -> dict[str, Any]:
+    def described() -> dict[str, Any]:  # FastAPI's
         if app.openapi_schema is None:
             for operations in describe()["paths"].values():
                 for operation in operations.values():

@@ -11,26 +11,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import structlog
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from duewheel.api.changes import (
     Answered,
-    BulkCancel,
     BulkCancelled,
     RescheduledTimer,
     Scheduled,
 )
+from duewheel.api.requests import BulkCancel, DueTimeFields, NamedTimers, NewTimer
 from duewheel.api.shard import Paused
 from duewheel.errors import DuewheelError
-from duewheel.ops import changes, listed_timers, pending_changes
-from duewheel.ops.changes import NamedTimer
-from duewheel.ops.new_timer import DueTimeFields, NewTimer, octets
+from duewheel.ops import changes, pending_changes
 from duewheel.ops.pause import set_paused
-from duewheel.serve.models import ProblemDetails
-from duewheel.serve.reads import NOT_PENDING, Handle, instant, not_pending
+from duewheel.serve.models import problem
+from duewheel.serve.reads import NOT_PENDING, Handle, not_pending
 from duewheel.serve.service import Service, Shared
 
 log = structlog.get_logger(__name__)
@@ -46,15 +44,13 @@ router = APIRouter(prefix="/v1", tags=["changes"])
 Wait = Annotated[
     float, Query(ge=0, le=WAIT_MAX_S, description="seconds for the reply; 0: none is awaited")
 ]
-CONFLICT: dict[int | str, dict[str, Any]] = {
-    409: {"model": ProblemDetails, "description": "the timer's state does not permit it"}
-}
+CONFLICT = problem(409, "the timer's state does not permit it")
 
 
 @router.post("/timers", operation_id="schedule", status_code=201)
 async def schedule(service: Shared, request: Request, timer: NewTimer) -> Scheduled:
     """Schedules a message. It is listed once ingest has taken it, usually within a second."""
-    call = partial(changes.send, service.settings, producers=service.producers, **timer.arguments)
+    call = partial(changes.send, service.settings, timer, service.producers)
     return await _logged(service, request, call)
 
 
@@ -65,7 +61,7 @@ async def cancel_timer(
     service: Shared, request: Request, response: Response, handle: Handle, wait: Wait = 5.0
 ) -> Answered:
     """Cancels one timer. 202: it is written and takes effect, and its reply is still to come."""
-    named, producers = NamedTimer(handle), service.producers
+    named, producers = NamedTimers(handle=handle), service.producers
     call = partial(changes.cancel, service.settings, named, wait or None, producers=producers)
     result = await _logged(service, request, call)
     return _accepted(result, response)
@@ -90,7 +86,7 @@ async def reschedule_timer(
     """
     settings, producers = service.settings, service.producers
     call = partial(
-        pending_changes.reschedule_pending, settings, handle, wait or None, producers, **due.when
+        pending_changes.reschedule_pending, settings, handle, due, wait or None, producers
     )
     return _replaced(await _logged(service, request, call, reads=True), response)
 
@@ -117,20 +113,10 @@ async def cancel_timers(
 
     `dry_run` is required. If more than `at_most` match, none is cancelled.
     """
-    given = bulk.filter
-    wanted = listed_timers.selection(
-        service.settings,
-        topic=given.topic,
-        level=given.level,
-        timer_id=given.id,
-        key=octets("key", given.key, given.key_base64),
-        since=instant("filter.from", given.since),
-        until=instant("filter.to", given.until),
-    )
     call = partial(
         pending_changes.cancel_all,
         service.settings,
-        wanted,
+        bulk.filter,
         wait or None,
         service.producers,
         at_most=bulk.at_most,

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-Responses = dict[int | str, dict[str, Any]]
+Responses = dict[int | str, dict[str, Any]]  # FastAPI's, by status
 
 
 class ProblemDetails(BaseModel):

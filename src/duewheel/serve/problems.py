@@ -17,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from duewheel.api.model import problems_of
 from duewheel.errors import (
     ConfigError,
     CorruptFile,
@@ -137,10 +138,8 @@ def _failed(code: str = "internal_error", detail: str = "see the log") -> Refuse
 
 
 def _invalid(error: RequestValidationError) -> Refused:
-    errors = [
-        {"in": ".".join(str(part) for part in each["loc"]), "detail": each["msg"]}
-        for each in error.errors()[:_ERRORS_MAX]
-    ]
+    problems = problems_of(error.errors()[:_ERRORS_MAX])
+    errors = [{"in": field, "detail": text} for field, text in problems]
     detail = "; ".join(f"{each['in']}: {each['detail']}" for each in errors)
     status = HTTPStatus.UNPROCESSABLE_ENTITY
     return Refused(status, "invalid_request", detail, errors=errors)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from duewheel.api.schedules import NextInstants, ScheduleList, ScheduleSummary
+from duewheel.api.schedules import NewSchedule, NextInstants, ScheduleList, ScheduleSummary
 from duewheel.ops import schedules
-from duewheel.ops.new_schedule import NewSchedule
 from duewheel.serve.changes import logged
-from duewheel.serve.models import ProblemDetails
+from duewheel.serve.models import Responses, problem
 from duewheel.serve.service import Service, Shared
 
 WAIT_MAX_S = 30
@@ -23,10 +22,8 @@ changing = APIRouter(prefix="/v1/schedules", tags=["schedules"])
 
 Name = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,200}$")]
 Wait = Annotated[float, Query(ge=0, le=WAIT_MAX_S, description="seconds for the scheduler")]
-MISSING: dict[int | str, dict[str, Any]] = {
-    404: {"model": ProblemDetails, "description": "no such schedule"}
-}
-CHANGED: dict[int | str, dict[str, Any]] = {202: {"model": ScheduleSummary}}
+MISSING = problem(404, "no such schedule")
+CHANGED: Responses = {202: {"model": ScheduleSummary}}
 
 
 @reading.get("", operation_id="list_schedules")
@@ -54,7 +51,7 @@ async def set_schedule(
     wait: Wait = 5.0,
 ) -> ScheduleSummary:
     """Sets a schedule, or replaces the one of this name. 202: it is written, and not in effect."""
-    call = partial(schedules.put, service.settings, name, new.times, new.message, wait)
+    call = partial(schedules.put, service.settings, name, new, wait)
     return await _changed(service, request, response, call)
 
 

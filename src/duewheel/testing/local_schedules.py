@@ -12,13 +12,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from duewheel.api.model import text_of
+from duewheel.api.schedules import NewSchedule
 from duewheel.client import DelayProducer
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.topic_follower import KeyedRecord
-from duewheel.ops.new_schedule import NewSchedule
 from duewheel.ops.schedules import accepted_schedule, paused, require_schedule
 from duewheel.recurring.firing_records import (
     batches_of,
@@ -32,7 +33,6 @@ from duewheel.recurring.schedule import SCHEDULE_PREFIX, Schedule, require_name
 from duewheel.recurring.scheduler import ScheduleCommit, Scheduler, Table
 from duewheel.recurring.steps import FiringCancels
 from duewheel.testing.memory_cluster import PARTITIONS, MemoryCluster
-from duewheel.testing.service_start import problems_of
 
 _REPLIES_S = 10.0  # they are there before a cancel is
 
@@ -73,8 +73,8 @@ class LocalSchedules:
         try:
             new = NewSchedule(**fields)
         except ValidationError as error:
-            raise ConfigError(f"the schedule {name}: {problems_of(error)}") from None
-        self._change(name, accepted_schedule(self._settings, name, new.times, new.message))
+            raise ConfigError(f"the schedule {name}: {text_of(error)}") from None
+        self._change(name, accepted_schedule(self._settings, name, new))
 
     def pause(self, name: str) -> None:
         """Pauses a schedule: it fires no instant.

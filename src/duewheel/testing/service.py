@@ -36,9 +36,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from duewheel.api.due_time import DueTime, span_ms
 from duewheel.checkpoints.role import Role
 from duewheel.client import AsyncDelayProducer, DelayProducer
-from duewheel.client.due_time import DueTime, span_ms
 from duewheel.client.producer import has_due_time
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError

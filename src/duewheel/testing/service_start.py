@@ -16,6 +16,7 @@ import structlog
 from pydantic import ValidationError
 
 from duewheel import factory
+from duewheel.api.model import text_of
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
@@ -59,16 +60,10 @@ def load_settings(given: Mapping[str, Any] | Path | str) -> Settings:
     try:
         settings = Settings(**values)
     except ValidationError as error:
-        raise ConfigError(f"the settings cannot be used: {problems_of(error)}") from None
+        raise ConfigError(f"the settings cannot be used: {text_of(error)}") from None
     if settings.timer.topics_pattern is not None:
         raise ConfigError("timer.topics_pattern: name the topics of a test in timer.topics")
     return settings
-
-
-def problems_of(error: ValidationError) -> str:
-    """Names what is wrong, without the values: they may be secrets."""
-    details = error.errors(include_url=False, include_input=False)
-    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in details)
 
 
 def timer_partitions(settings: Settings) -> list[TopicPartition]:

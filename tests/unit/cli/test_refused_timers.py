@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from duewheel.api.due_time import DueTime
+from duewheel.api.requests import NamedTimers, NewTimer, Replacement
 from duewheel.cli.main import cli
-from duewheel.client.due_time import DueTime
 from duewheel.client.producer import DelayProducer
 from duewheel.client.request_headers import target, timer_headers
 from duewheel.config.settings import Settings, load
@@ -17,7 +18,6 @@ from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.factory import contract
 from duewheel.ops import changes
 from duewheel.ops.acceptance import require_accepted
-from duewheel.ops.changes import NamedTimer
 from duewheel.schemas.request.preview import Rejection, rejection_of
 
 NOW_MS = 1_800_000_000_000
@@ -38,14 +38,8 @@ def settings() -> Settings:
 
 SEND: dict[str, Any] = {
     "topic": "orders",
-    "value": b"v",
-    "key": None,
-    "headers": [],
-    "deliver_at": None,
+    "value": "v",
     "delay": "1s",
-    "level": None,
-    "timer_id": None,
-    "timer_topic": None,
 }
 
 
@@ -61,32 +55,34 @@ SEND: dict[str, Any] = {
         ({"delay": "0s"}, r"\(past_due\)"),
         ({"delay": None, "level": 3}, "there is no level 3: the last of timer.levels is 2"),
         ({"delay": None, "deliver_at": "2126-01-01T00:00Z"}, "the longest delay"),
-        ({"timer_id": "x" * 256}, "256 bytes"),
+        ({"id": "ü" * 128}, "256 bytes"),
     ],
 )
 def test_send_refuses_what_would_become_a_dead_letter(
     settings: Settings, given: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
-        changes.send(settings, **{**SEND, **given})
+        changes.send(settings, NewTimer.of({**SEND, **given}))
 
 
 def test_reschedule_refuses_the_same(settings: Settings) -> None:
-    named = NamedTimer(timer_id="7", key=b"k")
-    message: dict[str, Any] = {"value": b"v", "headers": [], "deliver_at": None, "level": None}
+    named = NamedTimers(id="7", key="k")
     for given, reason in (
         ({"topic": "bills", "delay": "1s"}, "target_not_allowed"),
         ({"topic": "orders", "delay": "3d"}, "the longest delay"),
     ):
         with pytest.raises(ConfigError, match=reason):
-            changes.reschedule(settings, named, None, **{**message, **given})
+            changes.reschedule(settings, named, Replacement.of({"value": "v", **given}), None)
 
 
 @pytest.mark.parametrize(
     ("times", "reason"),
     [
-        ([], "give one of --deliver-at, --delay and --level"),
-        (["--delay", "1s", "--level", "3"], "give one of --deliver-at, --delay and --level"),
+        ([], "give exactly one of --deliver-at, --delay and --level"),
+        (
+            ["--delay", "1s", "--level", "3"],
+            "give exactly one of --deliver-at, --delay and --level",
+        ),
         (["--deliver-at", "soon"], "--deliver-at: 'soon' is no due time"),
         (["--deliver-at", "2027-01-15T08:00"], "--deliver-at: 2027-01-15 08:00:00 has no zone"),
         (["--delay", "90"], "--delay: "),

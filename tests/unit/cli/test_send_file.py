@@ -10,6 +10,7 @@ import pytest
 from tests.harness.served import settings_of
 
 from duewheel.api.changes import FailedLine, SentLine
+from duewheel.api.requests import TimerFields
 from duewheel.cli.files import opened, send_file
 from duewheel.errors import ConfigError, KafkaUnavailable, Unacknowledged
 from duewheel.ops import send_lines
@@ -34,7 +35,7 @@ def test_the_last_line_that_is_written_is_named(
     file = tmp_path / "timers.jsonl"
     file.write_text("")
     with pytest.raises(Unacknowledged, match="2 written, 1 refused, up to line 4; lines behind it"):
-        send_file(settings_of(tmp_path), str(file), {}, "text")
+        send_file(settings_of(tmp_path), str(file), TimerFields(), "text")
 
 
 def test_a_line_that_is_no_text_is_refused_and_stops_no_other(
@@ -42,7 +43,7 @@ def test_a_line_that_is_no_text_is_refused_and_stops_no_other(
 ) -> None:
     file = tmp_path / "timers.jsonl"
     file.write_bytes(b'{"topic": "orders", "delay": "1m", "value": "\xff"}\n{"topic": 7}\n')
-    assert send_file(settings_of(tmp_path), str(file), {}, "text") == 1
+    assert send_file(settings_of(tmp_path), str(file), TimerFields(), "text") == 1
     shown = capsys.readouterr()
     assert shown.out == "0 written, 2 refused\n"
     assert "line 1: " in shown.err and "line 2: " in shown.err

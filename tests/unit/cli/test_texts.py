@@ -13,6 +13,7 @@ from tests.harness.config_file import small_settings, write_config
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0
 
+from duewheel.api.requests import TimerFilter
 from duewheel.api.shard import ShardView
 from duewheel.api.timers import TimerSummary
 from duewheel.checkpoints.live_fields import Lag
@@ -27,7 +28,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
 from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError
-from duewheel.ops.listed_timers import listed, selection
+from duewheel.ops.listed_timers import listed
 from duewheel.ops.status import status
 from duewheel.testing import TimerRow
 
@@ -38,7 +39,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def pending(settings: Settings) -> list[TimerSummary]:
-    return list(listed(settings, selection(settings), 100))
+    return list(listed(settings, TimerFilter(), 100))
 
 
 def test_results_show_no_milliseconds_and_no_python(capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +104,7 @@ def test_a_filter_that_selects_too_many_names_the_options(settings: Settings) ->
     unset = dict.fromkeys(
         ("handle", "partition", "timer_topic", "topic", "level", "key", "since", "until")
     )
-    options = {**unset, "timer_id": "many", "dry_run": True, "at_most": 2}
+    options = {**unset, "id": "many", "dry_run": True, "at_most": 2}
     with pytest.raises(ConfigError) as raised:
         cancel_matching(settings, options, None, "text")
     text = str(raised.value)

@@ -13,13 +13,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from duewheel.api.changes import Answered
+from duewheel.api.requests import NamedTimers
 from duewheel.cli.messages import answered
 from duewheel.client import Timer
 from duewheel.client.handle import RecallHandle, id_bytes
 from duewheel.config.keys_and_defaults import TimerSection as Timer_
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
-from duewheel.ops.changes import NamedTimer
+from duewheel.ops.changes import topic_of
 from duewheel.schemas.name_patterns import may_name_topic
 
 TOPIC = st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True).filter(may_name_topic)
@@ -124,28 +125,28 @@ SETTINGS = Settings(timer=Timer_(topics=("orders.delayed", "bills.delayed")))
     ("named", "reason"),
     [
         ({}, "either a handle, or an id"),
-        ({"handle": "h", "timer_id": "7", "key": b"k"}, "either a handle, or an id"),
-        ({"timer_id": "7"}, "an id needs"),
+        ({"handle": "h", "id": "7", "key": "k"}, "either a handle, or an id"),
+        ({"id": "7"}, "an id needs"),
         ({"handle": "h"}, "no recall handle"),
         ({"handle": RecallHandle("t", 0, 0, 0, "7").encode()}, "which is no timer topic"),
     ],
 )
 def test_flags_that_name_no_timer(named: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        NamedTimer(**named).topic(SETTINGS)
+        topic_of(SETTINGS, NamedTimers.of(named))
 
 
 def test_where_named_timers_are() -> None:
-    assert NamedTimer(SAMPLE.encode()).topic(SETTINGS) == "orders.delayed"
+    assert topic_of(SETTINGS, NamedTimers(handle=SAMPLE.encode())) == "orders.delayed"
     other = RecallHandle("bills.delayed", 0, 0, 0, "7").encode()
-    assert NamedTimer(other).topic(SETTINGS) == "bills.delayed"
-    assert NamedTimer(timer_id="7", partition=0).topic(SETTINGS) == "orders.delayed"
-    named = NamedTimer(timer_id="7", partition=0, timer_topic="bills.delayed")
-    assert named.topic(SETTINGS) == "bills.delayed"
+    assert topic_of(SETTINGS, NamedTimers(handle=other)) == "bills.delayed"
+    assert topic_of(SETTINGS, NamedTimers(id="7", partition=0)) == "orders.delayed"
+    named = NamedTimers(id="7", partition=0, timer_topic="bills.delayed")
+    assert topic_of(SETTINGS, named) == "bills.delayed"
     pattern = Settings(timer=Timer_(topics_pattern="orders[.].*"))
-    assert NamedTimer(SAMPLE.encode()).topic(pattern) == "orders.delayed"
+    assert topic_of(pattern, NamedTimers(handle=SAMPLE.encode())) == "orders.delayed"
     with pytest.raises(ConfigError, match="name the timer topic"):
-        NamedTimer(timer_id="7", partition=0).topic(pattern)
+        topic_of(pattern, NamedTimers(id="7", partition=0))
 
 
 @pytest.mark.parametrize(

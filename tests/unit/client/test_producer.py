@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner import murmur2
 
+from duewheel.api.due_time import DueTime, NonNullHeader, window_headers
 from duewheel.client import DelayProducer
-from duewheel.client.due_time import DueTime, NonNullHeader, window_headers
 from duewheel.client.producer import has_due_time
 from duewheel.config.instants import parse_instant
 from duewheel.errors import ConfigError, DuewheelError, InvalidTimer

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duewheel.client.due_time import DueTime
+from duewheel.api.due_time import DueTime
 from duewheel.config.bounds import Bound
 from duewheel.config.instants import epoch_ms, ms_up, parse_instant
 

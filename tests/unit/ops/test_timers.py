@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,14 +10,15 @@ from tests.harness.config_file import small_settings
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0, P1
 
+from duewheel.api.requests import TimerFilter
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.ops import timers
-from duewheel.ops.listed_timers import handle_of, selection
+from duewheel.ops.listed_timers import handle_of
 from duewheel.ops.open_files import opened
 from duewheel.testing import TimerRow
-from duewheel.wheel.inspect.listing import PendingTimer, list_pending
+from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.storage.message_store import MessageStore, StoredMessages
 from duewheel.wheel.storage.timer_log import Records
 
@@ -42,42 +42,42 @@ def shard(settings: Settings) -> Settings:
 
 def pending(settings: Settings) -> list[PendingTimer]:
     with opened(settings) as directory:
-        return list(list_pending(directory, selection(settings), 1_000))
+        return list(list_pending(directory, Filter(), 1_000))
 
 
 def test_pages_continue_behind_each_other(shard: Settings) -> None:
-    wanted, listed = selection(shard, topic="orders"), []
-    pages = 0
+    wanted, listed = TimerFilter(topic="orders"), []
+    pages, after = 0, None
     while True:
-        page = timers.page_of(shard, wanted, 7)
+        page = timers.page_of(shard, wanted, 7, after)
         listed += [row.source for row in page.timers]
         pages += 1
         if page.next is None:
             break
         assert len(page.timers) == 7
-        wanted = replace(wanted, after=page.next)
+        after = page.next
     assert listed == [timer.source for timer in pending(shard) if timer.target == "orders"]
     assert pages == 9
     assert page.next is None
 
 
 def test_a_full_last_page_has_no_next(shard: Settings) -> None:
-    page = timers.page_of(shard, selection(shard), 2 * COUNT)
+    page = timers.page_of(shard, TimerFilter(), 2 * COUNT)
     assert (len(page.timers), page.next) == (2 * COUNT, None)
 
 
 def test_a_page_that_takes_too_long_ends(shard: Settings) -> None:
     """It has what it has read, and its `next` leads on."""
-    page = timers.page_of(shard, selection(shard, key=b"key"), 1, within_s=-1)
+    page = timers.page_of(shard, TimerFilter(key="key"), 1, within_s=-1)
     assert page.next is not None
-    rest = timers.page_of(shard, replace(selection(shard, key=b"key"), after=page.next), 1_000)
+    rest = timers.page_of(shard, TimerFilter(key="key"), 1_000, page.next)
     every = [timer.source for timer in pending(shard) if timer.key == b"key"]
     assert [row.source for row in (*page.timers, *rest.timers)] == every
 
 
 @pytest.mark.parametrize("key", [b"key", b""])
 def test_a_key_selects(shard: Settings, key: bytes) -> None:
-    rows = timers.page_of(shard, selection(shard, key=key), 1_000).timers
+    rows = timers.page_of(shard, TimerFilter(key=key.decode()), 1_000).timers
     assert [row.source for row in rows] == [t.source for t in pending(shard) if t.key == key]
     assert len(rows) > 10
 
@@ -85,9 +85,9 @@ def test_a_key_selects(shard: Settings, key: bytes) -> None:
 def test_an_id_selects(shard: Settings) -> None:
     """A given one, and the default one."""
     for timer in pending(shard)[:4]:
-        (row,) = timers.page_of(shard, selection(shard, timer_id=timer.id.decode()), 10).timers
+        (row,) = timers.page_of(shard, TimerFilter(id=timer.id.decode()), 10).timers
         assert row.source == timer.source
-    assert timers.page_of(shard, selection(shard, timer_id="none"), 10).timers == []
+    assert timers.page_of(shard, TimerFilter(id="none"), 10).timers == []
 
 
 def test_a_timer_is_shown_by_its_handle(shard: Settings) -> None:
@@ -102,7 +102,7 @@ def test_a_timer_is_shown_by_its_handle(shard: Settings) -> None:
         assert row.partition == (offset % 4 if offset % 5 == 0 else None)
         shown = [header.as_json() for header in row.headers or ()]
         assert shown == [{"name": "h", "value_base64": "/wA="}] * (offset % 3)
-        (by_id,) = timers.by_id(shard, row.id, None, body=False)
+        (by_id,) = timers.selected(shard, TimerFilter(id=row.id), body=False)
         assert by_id.source == timer.source
         assert not by_id.as_json().keys() & {"value", "headers"}
         assert by_id.header_names == ["h"] * (offset % 3)
@@ -124,7 +124,7 @@ def test_timers_of_one_id_are_shown_one_by_one(settings: Settings) -> None:
     world.append(cancel(4, timer_id=b"a"))
     world.append(TimerRow(0, 5, NOW_MS + 5000, timer_id=b"a"))
     world.stop()
-    rows = list(timers.by_id(settings, "a", None, body=False))
+    rows = list(timers.selected(settings, TimerFilter(id="a"), body=False))
     assert [row.cancelled for row in rows] == [True, True, True, False]
     shown = [timers.by_handle(settings, row.handle or "", body=False) for row in rows]
     assert shown == rows
@@ -137,7 +137,7 @@ def test_a_reader_cannot_change_the_files(shard: Settings) -> None:
 
 def test_without_a_data_directory(settings: Settings) -> None:
     with pytest.raises(ConfigError, match="there is no data directory"):
-        timers.page_of(settings, selection(settings), 1)
+        timers.page_of(settings, TimerFilter(), 1)
 
 
 def test_a_handle_reads_one_message_among_all_of_its_id(

@@ -1,11 +1,11 @@
-"""The due time of a timer as a request header. Imports nothing of the engine."""
+"""The due time of a timer as a request header. Imports nothing heavy: the client has it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeGuard
+from typing import TypedDict, TypeGuard
 
 from duewheel.config.durations import about, parse_duration_ms
 from duewheel.config.instants import ms_up
@@ -15,6 +15,14 @@ from duewheel.schemas.header_names import NAME_OF, Request
 NonNullHeader = tuple[str, bytes]
 
 MAX_DELAY = timedelta(days=40)  # the service's default of timer.max_delay
+
+
+class DueTimeArguments(TypedDict, total=False):
+    """One of the three arguments of `DelayProducer.schedule`."""
+
+    deliver_at: int
+    delay: timedelta
+    level: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,15 @@ class DueTime:
     def header(self) -> NonNullHeader:
         """The request header."""
         return NAME_OF[self.request], b"%d" % self.number
+
+    @property
+    def arguments(self) -> DueTimeArguments:
+        """What `of` makes it of again."""
+        if self.request is Request.DELIVER_AT:
+            return {"deliver_at": self.number}
+        if self.request is Request.DELAY_MS:
+            return {"delay": timedelta(milliseconds=self.number)}
+        return {"level": self.number}
 
     def require_within(self, levels_ms: Sequence[int], max_delay_ms: int, now_ms: int) -> None:
         """Refuses a request that ingest would refuse, or read as another one.

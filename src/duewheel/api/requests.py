@@ -1,0 +1,303 @@
+"""Requests for timers: new ones, others in their place, and which ones. A command's options, a line
+of a file and the body or query of an HTTP request are views of these models, which check them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, ClassVar, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from duewheel.api.due_time import DueTime, NonNullHeader
+from duewheel.api.limits import BUCKETS_MAX, BULK_MAX, ID_MAX, KEY_MAX, PAGE_MAX, TOPIC_MAX
+from duewheel.api.model import RequestFields
+from duewheel.config.durations import parse_duration_ms
+from duewheel.config.instants import epoch_ms, parse_instant
+from duewheel.errors import ConfigError, InvalidTimer
+
+INSTANT = "epoch ms, or ISO-8601 with a zone"
+
+
+def _duration(text: str) -> str:
+    parse_duration_ms(text)
+    return text
+
+
+def _instant(given: int | str) -> int | str:
+    try:
+        epoch_ms(parse_instant(str(given)))
+    except ConfigError as error:
+        raise ValueError(str(error)) from None  # one that names its field
+    return given
+
+
+Strict = Annotated[int, Field(strict=True)]
+Short = Annotated[str, Field(max_length=40)]
+Duration = Annotated[Short, AfterValidator(_duration)]
+Instant = Annotated[Short, AfterValidator(_instant)]
+Topic = Annotated[str, Field(max_length=TOPIC_MAX)]
+Level = Annotated[int, Field(ge=1, le=255)]
+Key = Annotated[str, Field(max_length=KEY_MAX)]
+KeyBase64 = Annotated[str, Field(max_length=2 * KEY_MAX)]
+# A timer without an id has the name of its record, topic-partition@offset, in its place.
+TimerId = Annotated[str, Field(max_length=ID_MAX + TOPIC_MAX)]
+NumberOfPartition = Annotated[Strict, Field(ge=0, lt=2**31)]
+
+
+class MessageHeader(RequestFields):
+    """A header of a message: text, or other bytes in base64."""
+
+    name: str = Field(min_length=1, max_length=1_024)
+    value: str | None = None
+    value_base64: str | None = None
+
+
+class HeaderFields(RequestFields):
+    """The headers of a message."""
+
+    headers: list[MessageHeader] = Field(default_factory=list, max_length=100)
+
+    @property
+    def header_octets(self) -> list[NonNullHeader]:
+        """The headers.
+
+        Raises:
+            InvalidTimer: one has no value, or two, or its base64 does not parse.
+        """
+        return list(map(_header_octets, self.headers))
+
+
+class MessageFields(HeaderFields):
+    """Key, value and headers of a message, and the timer topic that takes it."""
+
+    value: str | None = Field(
+        default=None, description="without it, and without value_base64: null"
+    )
+    value_base64: str | None = None
+    key: str | None = Field(
+        default=None, description="the message's key; timers of a key keep their order"
+    )
+    key_base64: str | None = None
+    timer_topic: Topic | None = Field(
+        default=None, description="by default the first of timer.topics"
+    )
+
+    @property
+    def value_octets(self) -> bytes | None:
+        """The value; None: null.
+
+        Raises:
+            InvalidTimer: it is given twice, or its base64 does not parse.
+        """
+        return octets("value", self.value, self.value_base64)
+
+    @property
+    def key_octets(self) -> bytes | None:
+        """The key. Raises as `value_octets`."""
+        return octets("key", self.key, self.key_base64)
+
+
+class DueTimeFields(RequestFields):
+    """The three ways to request a due time, of which one is given."""
+
+    needs_due: ClassVar[bool] = True
+
+    deliver_at: Annotated[Strict | Short, AfterValidator(_instant)] | None = Field(
+        default=None, description=INSTANT
+    )
+    delay: Duration | None = Field(default=None, description="such as 90s, 15m or 1h30m")
+    level: Annotated[Level, Field(strict=True)] | None = Field(
+        default=None, description="one of the delay levels"
+    )
+
+    @model_validator(mode="after")
+    def _require_one(self) -> Self:
+        if self.needs_due or {self.deliver_at, self.delay, self.level} != {None}:
+            _ = self.due  # InvalidTimer
+        return self
+
+    @property
+    def due(self) -> DueTime:
+        """The due time.
+
+        Raises:
+            InvalidTimer: none of the three is given, or several.
+        """
+        at = None if self.deliver_at is None else parse_instant(str(self.deliver_at))
+        return DueTime.of(at, self.delay, self.level)
+
+
+class TimerFields(MessageFields, DueTimeFields):
+    """Fields of a new timer, as far as they are given: of all lines of a file."""
+
+    needs_due: ClassVar[bool] = False
+
+    topic: Annotated[Topic, Field(min_length=1)] | None = Field(
+        default=None, description="the target"
+    )
+    window: Duration | None = Field(
+        default=None, description="deliver within this time after the due time"
+    )
+    id: Annotated[str, Field(min_length=1, max_length=ID_MAX)] | None = Field(
+        default=None, description="the timer's id"
+    )
+    partition: NumberOfPartition | None = Field(default=None, description="of the target")
+
+
+class NewTimer(TimerFields):
+    """A message, its target and its due time."""
+
+    needs_due: ClassVar[bool] = True
+
+    topic: Annotated[Topic, Field(min_length=1)] = Field(description="the target")
+
+
+class Replacement(HeaderFields, DueTimeFields):
+    """What replaces named timers. Without a topic their message is read back."""
+
+    topic: str | None = Field(default=None, description="the target; not needed with a handle")
+    value: str | None = Field(
+        default=None, description="the message; with a handle by default the old one"
+    )
+
+
+class NamedTimers(RequestFields):
+    """Timers by handle, or by id and key or partition: an id counts within one partition."""
+
+    handle: str | None = Field(default=None, description="the timer's recall handle")
+    id: str | None = Field(default=None, description="the timers' id")
+    key: str | None = Field(
+        default=None, description="the timers' key: with an id it determines their partition"
+    )
+    partition: NumberOfPartition | None = Field(
+        default=None, description="with an id, instead of the key"
+    )
+    timer_topic: str | None = Field(
+        default=None, description="their topic; by default the first of timer.topics"
+    )
+
+    @model_validator(mode="after")
+    def _name_them_once(self) -> Self:
+        if (self.handle is None) == (self.id is None):
+            raise ValueError("give either a handle, or an id with the timers' key or partition")
+        if self.id is not None and self.key is None and self.partition is None:
+            raise ValueError(
+                "an id needs the timers' key or partition: it counts within one partition"
+            )
+        return self
+
+    @property
+    def name(self) -> str:
+        """The first argument of DelayProducer.cancel."""
+        return self.handle or self.id or ""
+
+    @property
+    def key_octets(self) -> bytes | None:
+        """The key."""
+        return octets("key", self.key, None)
+
+
+class TimeSpan(RequestFields):
+    """From an instant to another."""
+
+    since: Instant | None = Field(default=None, validation_alias="from", description=INSTANT)
+    until: Instant | None = Field(default=None, validation_alias="to", description=INSTANT)
+
+    @property
+    def since_ms(self) -> int | None:
+        """The first instant, epoch ms."""
+        return None if self.since is None else epoch_ms(parse_instant(self.since))
+
+    @property
+    def until_ms(self) -> int | None:
+        """The last instant, epoch ms."""
+        return None if self.until is None else epoch_ms(parse_instant(self.until))
+
+
+class TimerFilter(TimeSpan):
+    """Conditions of pending timers that all hold."""
+
+    topic: Topic | None = Field(default=None, description="only timers with this target topic")
+    id: TimerId | None = Field(
+        default=None, description="only timers with this id, in any partition"
+    )
+    key: Key | None = Field(
+        default=None, description="only timers with this key; reads messages: seconds a million"
+    )
+    key_base64: KeyBase64 | None = None
+    level: Level | None = Field(default=None, description="only timers of this delay level")
+    since: Instant | None = Field(
+        default=None,
+        validation_alias="from",
+        description=f"only timers that leave from then on: {INSTANT}",
+    )
+    until: Instant | None = Field(
+        default=None, validation_alias="to", description="only timers that leave until then"
+    )
+
+    @property
+    def key_octets(self) -> bytes | None:
+        """The key.
+
+        Raises:
+            InvalidTimer: it is given twice, or its base64 does not parse.
+        """
+        return octets("key", self.key, self.key_base64)
+
+
+class TimerQuery(TimerFilter, extra="ignore"):
+    """A page of pending timers."""
+
+    id: Annotated[str, Field(max_length=ID_MAX)] | None = None
+    limit: int = Field(default=100, ge=1, le=PAGE_MAX)
+    page: Annotated[str, Field(pattern=r"^[0-9]{1,18}-[0-9]{1,18}$")] | None = None
+
+
+class HistogramQuery(TimeSpan, extra="ignore"):
+    """A range of due times, in buckets of the same width."""
+
+    buckets: int = Field(default=60, ge=1, le=BUCKETS_MAX)
+
+    @model_validator(mode="after")
+    def _has_an_end(self) -> Self:
+        since_ms, until_ms = self.since_ms, self.until_ms
+        if (since_ms is None) != (until_ms is None):
+            raise ValueError("give `from` and `to`, or neither")
+        if since_ms is not None and until_ms is not None and until_ms <= since_ms:
+            raise ValueError("give an end behind the begin")
+        return self
+
+
+class BulkCancel(RequestFields):
+    """A cancel of all pending timers that match."""
+
+    filter: TimerFilter
+    dry_run: bool = Field(strict=True, description="only count")
+    at_most: Annotated[Strict, Field(ge=1, le=BULK_MAX)] = Field(
+        default=BULK_MAX, description="if more timers match, none is cancelled"
+    )
+
+
+def octets(name: str, text: str | None, encoded: str | None) -> bytes | None:
+    """Returns bytes that are given as text, or in base64; None without either.
+
+    Raises:
+        InvalidTimer: both are given, or one cannot be encoded.
+    """
+    if text is not None and encoded is not None:
+        raise InvalidTimer(f"{name}: give text or base64, not both")
+    try:
+        if encoded is not None:
+            return base64.b64decode(encoded, validate=True)
+        return None if text is None else text.encode()
+    except (binascii.Error, ValueError) as error:
+        raise InvalidTimer(f"{name}: this is no base64, or no text") from error
+
+
+def _header_octets(header: MessageHeader) -> NonNullHeader:
+    value = octets(f"header {header.name}", header.value, header.value_base64)
+    if value is None:
+        raise InvalidTimer(f"the header {header.name} has no value")
+    return header.name, value

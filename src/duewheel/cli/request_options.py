@@ -1,0 +1,134 @@
+"""Options that are the fields of a request: flags, bounds, help and checks are its model's."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+import click
+from pydantic import ValidationError
+
+from duewheel.api.model import RequestFields, problems_of
+from duewheel.api.requests import DueTimeFields
+from duewheel.cli.options import Command, one_of
+from duewheel.errors import ConfigError
+
+R = TypeVar("R", bound=RequestFields)
+Options = Mapping[str, Any]  # click's, by parameter: the model that is made of them has the types
+
+
+def with_fields(
+    model: type[RequestFields],
+    *names: str,
+    required: Collection[str] = (),
+    or_file: bool = False,
+    **helps: str,
+) -> Callable[[Command], Command]:
+    """Adds an option for each of these fields, under the name of the field.
+
+    Args:
+        model: has the fields.
+        names: in the order of the help.
+        required: those without which the command is refused.
+        or_file: --file is enough, too.
+        helps: other texts than the model's.
+    """
+    schema = model.model_json_schema()["properties"]
+
+    def decorate(command: Command) -> Command:
+        for name in reversed(names):
+            field = schema[_alias(model, name)]
+            if name == "headers":
+                options: dict[str, Any] = {"multiple": True, "help": "name=value; may be repeated"}
+            else:
+                options = {"type": _type(field), "help": field.get("description")}
+            if name in required:
+                options |= {"callback": _needed_without_file} if or_file else {"required": True}
+            if name in helps:
+                options["help"] = helps[name]
+            command = click.option(_flag(model, name), name, **options)(command)
+        return command
+
+    return decorate
+
+
+def with_request(
+    argument: str, model: type[RequestFields], of_lines: type[RequestFields] | None = None
+) -> Callable[[Command], Command]:
+    """Replaces the options of a model's fields by one argument, before Kafka is asked.
+
+    Args:
+        argument: its name.
+        model: which is made of the options.
+        of_lines: made in its place, if --file is given.
+    """
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def checked(**options: Any) -> Any:
+            kind = model if of_lines is None or options.get("file") is None else of_lines
+            made = request_of(kind, options)
+            others = {k: v for k, v in options.items() if k not in model.model_fields}
+            return command(**{argument: made}, **others)
+
+        return checked
+
+    return decorate
+
+
+def request_of(model: type[R], options: Options) -> R:
+    """Makes a request of the options of its fields.
+
+    Raises:
+        ConfigError: names the options that are wrong.
+    """
+    fields = {name: options[name] for name in model.model_fields if options.get(name) is not None}
+    if "headers" in fields:
+        fields["headers"] = list(map(_header, fields["headers"]))
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise ConfigError(
+            "; ".join(_with_flags(model, *each) for each in problems_of(error.errors()))
+        ) from None
+
+
+def _with_flags(model: type[RequestFields], field: str, text: str) -> str:
+    if field:
+        return f"--{field.partition('.')[0].replace('_', '-')}: {text}"
+    if issubclass(model, DueTimeFields):
+        for name in DueTimeFields.model_fields:
+            text = text.replace(name, _flag(model, name))
+    return text
+
+
+def _flag(model: type[RequestFields], name: str) -> str:
+    shown = "header" if name == "headers" else _alias(model, name)
+    return f"--{shown.replace('_', '-')}"
+
+
+def _alias(model: type[RequestFields], name: str) -> str:
+    return str(model.model_fields[name].validation_alias or name)
+
+
+def _type(field: Options) -> click.ParamType[Any] | None:
+    kinds = field.get("anyOf", [field])
+    if "enum" in kinds[0]:
+        return one_of(*kinds[0]["enum"])
+    if all(each["type"] in {"integer", "null"} for each in kinds):
+        return click.IntRange(kinds[0].get("minimum"), kinds[0].get("maximum"))
+    return None
+
+
+def _header(text: str) -> dict[str, str]:
+    name, given, value = text.partition("=")
+    if not given:
+        raise ConfigError(f"--header {text}: write it as name=value")
+    return {"name": name, "value": value}
+
+
+def _needed_without_file(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
+    if value is None and ctx.params.get("file") is None:
+        raise click.MissingParameter(ctx=ctx, param=option)
+    return value
