@@ -6,13 +6,14 @@ from duewheel.checkpoints.state_file import State
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
-from duewheel.runtime import run_file
-from duewheel.runtime.readiness import PROCESSES, ReadyBounds, not_ready, process_state
+from duewheel.ops.readyz import supervised
+from duewheel.runtime.readiness import ReadyBounds, not_ready
+from duewheel.runtime.shard_facts import ShardFacts
 
 
 def is_starting(settings: Settings) -> bool:
     """Whether a `run` on this host is starting its processes; False if it works or fails."""
-    processes = (run_file.read(settings.storage.data_dir) or {}).values()
+    processes = (supervised(settings.storage.data_dir) or {}).values()
     return any(not each.lives for each in processes) and not any(p.is_failing for p in processes)
 
 
@@ -23,6 +24,7 @@ def reasons(settings: Settings) -> list[str]:
     except (OSError, DuewheelError):
         return []
     with state:
-        found = list(not_ready(state, ReadyBounds.of(settings), SystemClock().now_ms()).values())
-        paused = [n for n in PROCESSES if process_state(state, n)[1] == "paused"]
-    return [*found, *(f"{name} is paused" for name in paused)]
+        facts = ShardFacts(state, SystemClock().now_ms())
+        found = not_ready(facts, ReadyBounds.of(settings))
+        paused = [name for name, each in facts.processes.items() if each.state == "paused"]
+    return [*found.values(), *(f"{name} is paused" for name in paused)]

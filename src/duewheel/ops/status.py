@@ -6,10 +6,9 @@ down.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
-from pathlib import Path
 
-from duewheel.api.process_state import ALIVE
 from duewheel.api.shard import (
     DequeueView,
     DiskView,
@@ -18,90 +17,70 @@ from duewheel.api.shard import (
     RecoveringView,
     ShardView,
     StandbyView,
-    SupervisedProcess,
     TimerTopicsView,
 )
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.held_copies import copies
-from duewheel.checkpoints.obstacles import Obstacles
-from duewheel.checkpoints.quota_waiting import QuotaWaiting
-from duewheel.checkpoints.role import Role
-from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.timer_topics_file import TopicSet
-from duewheel.checkpoints.unfinished_recovery import recovering
-from duewheel.clock import SystemClock
+from duewheel.checkpoints.unfinished_recovery import Recovering
+from duewheel.clock import Clock, SystemClock
 from duewheel.config.settings import Settings
 from duewheel.ops.limits import bounds
-from duewheel.runtime import run_file
-from duewheel.runtime.readiness import ReadyBounds, behind_now_ms, not_ready, process_state
+from duewheel.ops.open_files import open_state
+from duewheel.ops.readyz import supervised
+from duewheel.runtime.readiness import ReadyBounds, not_ready
+from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.storage.data_directory import DataDirectory
 
-_REPORTED_MS = 1_000  # dequeue reports twice a second
 
-
-def status(settings: Settings) -> ShardView:
+def status(settings: Settings, clock: Clock | None = None) -> ShardView:
     """Reads the state of a shard.
 
     Raises:
         NoDataDirectory: the data directory does not exist yet.
     """
-    data_dir = settings.storage.data_dir
-    try:
-        state = State.open(data_dir, fs.READING_FS)
-    except FileNotFoundError as error:
-        raise settings.no_data_dir() from error
-    with state:
-        now_ms = SystemClock().now_ms()
-        reasons = not_ready(state, ReadyBounds.of(settings), now_ms)
-        pending, delivered = _counts(state, settings)
+    with open_state(settings) as state:
+        facts = ShardFacts(state, (clock or SystemClock()).now_ms())
+        reasons = not_ready(facts, ReadyBounds.of(settings))
+        pending, delivered = _counts(facts, settings)
         return ShardView(
             shard=settings.shard.index,
-            role="standby" if state.standby else "owner",
-            data_dir=str(data_dir),
+            role="standby" if facts.is_standby else "owner",
+            data_dir=str(facts.data_dir),
             ready=not reasons,
             not_ready=reasons,
-            run=_run(data_dir),
-            ingest=_ingest(state, now_ms),
+            run=supervised(facts.data_dir),
+            ingest=_ingest(facts),
             timer_topics=_timer_topics(settings),
             open_targets=settings.timer.open_targets,
-            quotas=_quotas(settings, now_ms),
-            dequeue=_dequeue(state, settings, now_ms),
-            disk=_disk(state, settings),
-            standby=_standby(state, now_ms),
-            copies_signed=_copies_signed(state),
+            quotas=_quotas(facts, settings.timer.quotas),
+            dequeue=_dequeue(facts),
+            disk=DiskView(
+                **facts.disk(settings.storage.min_free)._asdict(),
+                rows_without_room=facts.rows_without_room,
+            ),
+            standby=_standby(facts) if facts.is_standby else None,
+            copies_signed=facts.copies_signed,
             bounds=bounds(settings),
-            recovering=_recovering(state),
+            recovering=_recovering(facts.recovery),
             pending=pending,
             delivered=delivered,
         )
 
 
-def _run(data_dir: Path) -> dict[str, SupervisedProcess] | None:
-    """Reads what the supervisor wrote of its processes; None without a running supervisor."""
-    processes = run_file.read(data_dir)
-    if processes is None:
-        return None
-    return {
-        name: SupervisedProcess(**one._asdict(), is_failing=one.is_failing)
-        for name, one in processes.items()
-    }
-
-
-def _ingest(state: State, now_ms: int) -> IngestView:
-    commit, close, lag = state.commit(), state.close(), state.live.lag
-    marks = {**(close.marks if close else {}), **commit.marks}
-    pid, how = process_state(state, "ingest")
-    is_polled = lag.polled_ms > 0
+def _ingest(facts: ShardFacts) -> IngestView:
+    commit, close = facts.state.commit(), facts.state.close()
+    lag = facts.lag if facts.lag.polled_ms else None
     return IngestView(
-        pid=pid,
-        state=how,
-        lag=lag.messages if is_polled else None,
-        lag_ms=lag.age_ms(now_ms) if is_polled else None,
-        batch_age_ms=lag.batch_age_ms(now_ms) if is_polled else None,
-        lag_polled_ms=lag.polled_ms or None,
-        high_water=_named(marks),
+        pid=facts.ingest.pid,
+        state=facts.ingest.state,
+        lag=lag and lag.messages,
+        lag_ms=lag and lag.oldest_age_ms,
+        batch_age_ms=lag and lag.batch_age_ms,
+        lag_polled_ms=lag and lag.polled_ms,
+        high_water=_named({**(close.marks if close else {}), **commit.marks}),
     )
 
 
@@ -115,89 +94,50 @@ def _timer_topics(settings: Settings) -> TimerTopicsView | None:
     )
 
 
-def _quotas(settings: Settings, now_ms: int) -> dict[str, QuotaView]:
-    """Reports the quota of each topic that has one, and its messages that wait because of it."""
-    waiting = QuotaWaiting.read_valid(settings.storage.data_dir, now_ms).by_topic
+def _quotas(facts: ShardFacts, quotas: Mapping[str, int]) -> dict[str, QuotaView]:
+    waiting = facts.quota_waiting(quotas)
     return {
         topic: QuotaView(per_second=quota, waiting=waiting[topic])
-        for topic, quota in settings.timer.quotas.items()
+        for topic, quota in quotas.items()
     }
 
 
-def _dequeue(state: State, settings: Settings, now_ms: int) -> DequeueView:
-    close = state.close()
-    floor_ms = close.floor * settings.timer.precision_ms if close else None
-    pid, how = process_state(state, "dequeue")
-    alive = how in ALIVE
-    skew_ms, blocks_closing = state.live.host_clock
-    delivered, dead_letters, wait = state.live.deliveries
-    obstacles = Obstacles.read(settings.storage.data_dir)
+def _dequeue(facts: ShardFacts) -> DequeueView:
+    alive, live = facts.dequeue.is_alive, facts.state.live
+    skew_ms, blocks_closing = live.host_clock
+    delivered, dead_letters, wait = live.deliveries
+    held = copies(facts.mirror.progress.held) if facts.mirror else 0
     return DequeueView(
-        pid=pid,
-        state=how,
-        floor_ms=floor_ms,
-        floor_ahead_ms=None if floor_ms is None else max(0, floor_ms - now_ms),
-        behind_ms=_behind_ms(state, now_ms) if alive and not state.standby else None,
+        pid=facts.dequeue.pid,
+        state=facts.dequeue.state,
+        floor_ms=facts.floor_ms,
+        floor_ahead_ms=None if facts.floor_ms is None else facts.floor_ahead_ms,
+        behind_ms=facts.behind_ms if alive and not facts.is_standby else None,
         clock_skew_ms=skew_ms if alive else None,
         closing_blocked=blocks_closing if alive else None,
         delivered=delivered if alive else None,
         dead_letters=dead_letters if alive else None,
         dead_letters_wait=wait if alive else None,
-        copies_held=_copies_held(state) if alive else None,
-        targets_closed=dict(obstacles.targets) if alive else None,
-        transaction_blocked=obstacles.transaction if alive else None,
+        copies_held=held if alive else None,
+        targets_closed=dict(facts.obstacles.targets) if alive else None,
+        transaction_blocked=facts.obstacles.transaction if alive else None,
     )
 
 
-def _behind_ms(state: State, now_ms: int) -> int:
-    """Reports how far delivery is behind; 0 while that may be the age of dequeue's report alone."""
-    behind_ms = behind_now_ms(state, now_ms)
-    return behind_ms if behind_ms >= _REPORTED_MS else 0
-
-
-def _copies_held(state: State) -> int:
-    """Counts the held copies in the mirrored progress."""
-    mirror = state.mirror()
-    return copies(mirror.progress.held) if mirror else 0
-
-
-def _copies_signed(state: State) -> bool | None:
-    """Reports whether copies carry a MAC; None before the first progress, and in a recovery."""
-    mirror = None if state.needs_recovery else state.mirror()
-    return mirror.signs_copies if mirror else None
-
-
-def _disk(state: State, settings: Settings) -> DiskView:
-    space = fs.space(settings.storage.data_dir)
-    _, how = process_state(state, "ingest")
-    return DiskView(
-        free_bytes=space.free_bytes,
-        min_free_bytes=settings.storage.min_free.of(space.total_bytes),
-        rows_without_room=state.live.rows_without_room if how in ALIVE else 0,
-    )
-
-
-def _standby(state: State, now_ms: int) -> StandbyView | None:
-    """Reports how far a standby is behind its owner's closed slots; None in other directories."""
-    if not state.standby:
-        return None
-    records, close = recovering(state), state.close()
+def _standby(facts: ShardFacts) -> StandbyView:
+    """Compares a standby with its owner's closed slots."""
+    close = facts.state.close()
     return StandbyView(
-        missing=_named(records.missing) if records else {},
-        behind_ms=state.live.heartbeat(Role.DEQUEUE).detail,
+        missing=_named(facts.unread.missing) if facts.unread else {},
+        behind_ms=facts.behind_ms,
         followed_slot=close.lower if close else None,
-        promotion_wanted=state.live.promotion_wanted(now_ms),
+        promotion_wanted=facts.state.live.promotion_wanted(facts.now_ms),
     )
 
 
-def _recovering(state: State) -> RecoveringView | None:
-    records = recovering(state)
-    if records is None or (state.standby and records.files_whole):
-        return None
-    return RecoveringView(
-        generation=records.generation,
-        files_whole=records.files_whole,
-        missing=_named(records.missing),
+def _recovering(left: Recovering | None) -> RecoveringView | None:
+    return left and RecoveringView(
+        generation=left.generation, files_whole=left.files_whole, missing=_named(left.missing)
     )
 
 
@@ -205,19 +145,15 @@ def _named(marks: Marks) -> dict[str, int]:
     return {f"{topic}-{number}": count for (topic, number), count in marks.items()}
 
 
-def _counts(state: State, settings: Settings) -> tuple[int, int]:
+def _counts(facts: ShardFacts, settings: Settings) -> tuple[int, int]:
     """Returns the numbers of pending and of delivered timers."""
-    if state.standby:
-        return _counts_of_standby(state, settings)
-    mirror = state.mirror()
-    delivered = mirror.delivered_rows if mirror else 0
-    return state.commit().placed - delivered, delivered
-
-
-def _counts_of_standby(state: State, settings: Settings) -> tuple[int, int]:
-    """Counts in the files: no process of a standby counts what the owner delivers."""
+    state = facts.state
+    if not facts.is_standby:
+        delivered = facts.mirror.delivered_rows if facts.mirror else 0
+        return state.commit().placed - delivered, delivered
+    # No process of a standby counts what the owner delivers: the files are counted.
     pending = 0
     if not state.needs_recovery:
-        with closing(DataDirectory(state.path.parent, settings.wheel, fs.READING_FS)) as directory:
+        with closing(DataDirectory(facts.data_dir, settings.wheel, fs.READING_FS)) as directory:
             pending = PendingTimers(directory).count().total
     return pending, max(0, state.commit().placed - pending)

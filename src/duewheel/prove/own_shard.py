@@ -22,17 +22,14 @@ from typing import Any
 
 import psutil
 
-from duewheel.checkpoints.fs import READING_FS
-from duewheel.checkpoints.state_file import State
+from duewheel.api.shard import SupervisedProcess
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
-from duewheel.errors import DuewheelError
+from duewheel.errors import DuewheelError, NoDataDirectory
+from duewheel.ops.check import check
+from duewheel.ops.readyz import not_ready_reasons, supervised
 from duewheel.osutil.child_process import Child
 from duewheel.prove.own_settings import environment, write_settings
-from duewheel.runtime import run_file
-from duewheel.runtime.readiness import ReadyBounds, not_ready
-from duewheel.runtime.run_file import Supervised
-from duewheel.wheel.storage.full_check import check
 
 KINDS = ("dequeue", "ingest", "all", "data", "both")
 _BOTH = ("dequeue", "ingest")
@@ -89,10 +86,8 @@ class OwnShard:
 
     def not_ready(self) -> str:
         """Why the shard is not ready; "" if it is."""
-        settings = self._settings
         try:
-            with State.open(settings.storage.data_dir, READING_FS) as state:
-                found = not_ready(state, ReadyBounds.of(settings), SystemClock().now_ms())
+            found = not_ready_reasons(self._settings, SystemClock().now_ms())
         except (DuewheelError, OSError):
             return "its processes start"
         return "; ".join(found.values())
@@ -142,10 +137,9 @@ class OwnShard:
     def findings(self) -> list[str]:
         """The findings of `duewheel check`, once the processes have ended."""
         try:
-            report = check(self._settings.storage.data_dir, self._settings.wheel)
-        except FileNotFoundError as error:  # the shard never got that far
+            return [finding.text for finding in check(self._settings).findings]
+        except NoDataDirectory as error:  # the shard never got that far
             return [f"there are no files to check: {error}"]
-        return [str(finding) for finding in report.findings]
 
     def own_ends(self) -> list[str]:
         """Ends of processes that no kill explains, from the log."""
@@ -158,8 +152,8 @@ class OwnShard:
             return ""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
 
-    def _processes(self) -> dict[str, Supervised]:
-        return run_file.read(self._settings.storage.data_dir) or {}
+    def _processes(self) -> dict[str, SupervisedProcess]:
+        return supervised(self._settings.storage.data_dir) or {}
 
     def _started(self) -> Child:
         command = [sys.executable, "-P", "-m", "duewheel", "run", "--config", str(self._config)]

@@ -29,6 +29,7 @@ from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.errors import DuewheelError
 from duewheel.kafka.clients import ClientSettings
+from duewheel.ops.topics import begin_shard
 from duewheel.osutil.signals import interruptible
 from duewheel.osutil.tempdir import ScratchFolder
 from duewheel.osutil.terminal import progress_bar
@@ -43,7 +44,6 @@ from duewheel.prove.records import WrittenTopic
 from duewheel.prove.result import ProofResult
 from duewheel.prove.verdict import ProofRules, verdict_of
 from duewheel.prove.versions import versions
-from duewheel.runtime.dequeue_process import init_progress
 
 _START_S = 300.0  # Spark's start on a busy machine
 _START_FACTOR, _RESTART_S_MIN = 4.0, 60.0  # a later start may take so many times the first
@@ -123,7 +123,7 @@ class Proof:
             topics = OwnTopics(settings)
             stack.enter_context(topics.made(self._clock))
             cluster = topics.examine(self._clock, examining)
-            init_progress(settings)
+            begin_shard(settings)
             client = ClientSettings(settings.kafka.client_options("producer"))
             running = self._start(stack, settings, client, folder.path)
             self._interrupt(running, bar, task)

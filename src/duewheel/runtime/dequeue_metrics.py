@@ -9,11 +9,10 @@ from contextlib import suppress
 import structlog
 from prometheus_client.core import Metric
 
-from duewheel.checkpoints.role import Role
-from duewheel.checkpoints.unfinished_recovery import recovering
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile
 from duewheel.osutil.metrics_server import TopicLabels, counter, counters, gauge, gauges, histogram
+from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.wheel.dequeue.statistics import REJECTED, Statistics
 from duewheel.wheel.inspect.pending_counts import Pending, PendingTimers
 from duewheel.wheel.slots import HOUR_MS, closable_slot
@@ -179,29 +178,26 @@ class DequeueMetrics:
         )
 
     def _standing(self) -> Iterator[Metric]:
-        state, precision_ms = self._directory.state, self._directory.config.precision_ms
-        close = state.close()
-        skew_ms, blocks_closing = state.live.host_clock
-        behind_s, follows = state.live.heartbeat(Role.DEQUEUE).detail / 1000, state.standby
+        facts = ShardFacts(self._directory.state, self._clock.now_ms())
+        skew_ms, blocks_closing = facts.state.live.host_clock
+        follows = facts.is_standby
         yield gauge("standby", "1 in a standby, 0 where the shard is served.", int(follows))
         if follows:
-            yield from self._following(behind_s)
+            yield from _following(facts)
         else:
             yield gauge(
                 "dequeue_behind_seconds",
                 "Now minus the end of the last slot that is delivered in full.",
-                behind_s,
+                facts.behind_ms / 1000,
             )
-        if close is not None:
+        if facts.floor_ms is not None:
             yield gauge(
-                "floor_timestamp_seconds",
-                "End of the last closed slot.",
-                close.floor * precision_ms / 1000,
+                "floor_timestamp_seconds", "End of the last closed slot.", facts.floor_ms / 1000
             )
             yield gauge(
                 "floor_ahead_seconds",
                 "How far the floor is ahead of this host's clock: timers due before it are late.",
-                max(0, close.floor * precision_ms - self._clock.now_ms()) / 1000,
+                facts.floor_ahead_ms / 1000,
             )
         yield gauge(
             "clock_skew_seconds",
@@ -216,38 +212,34 @@ class DequeueMetrics:
         yield gauge(
             "recovering",
             "1 while files are recovered or messages are read again: no timer is delivered.",
-            int(state.needs_recovery if follows else recovering(state) is not None),
+            int(facts.recovery is not None),
         )
         yield gauge(
             "copies_unsigned",
             "1 if copies have no MAC, because an older version began the shard.",
-            int(self._has_unsigned_copies()),
+            int(self._has_unsigned_copies(facts)),
         )
-        yield gauge(
-            "dequeue_paused", "1 while dequeue is paused.", int(state.live.paused(Role.DEQUEUE))
-        )
+        yield gauge("dequeue_paused", "1 while dequeue is paused.", int(facts.dequeue.is_paused))
 
-    def _has_unsigned_copies(self) -> bool:
-        state = self._directory.state
+    def _has_unsigned_copies(self, facts: ShardFacts) -> bool:
         # A shard keeps its key: the progress is decoded only until it has one.
-        if not self._copies_signed and not state.needs_recovery:
+        if not self._copies_signed:
             with suppress(CorruptFile):  # dequeue reads the same file, and raises the error
-                mirror = state.mirror()
-                self._copies_signed = mirror.signs_copies if mirror else None
+                self._copies_signed = facts.copies_signed
         return self._copies_signed is False
 
-    def _following(self, behind_s: float) -> Iterator[Metric]:
-        statistics = recovering(self._directory.state)
-        yield gauge(
-            "standby_missing_messages",
-            "Offsets closed by the owner and not yet by the standby, transaction markers included.",
-            sum(statistics.missing.values()) if statistics else 0,
-        )
-        yield gauge(
-            "standby_behind_seconds",
-            "Age of the oldest slot closed by the owner and not yet by the standby.",
-            behind_s,
-        )
+
+def _following(facts: ShardFacts) -> Iterator[Metric]:
+    yield gauge(
+        "standby_missing_messages",
+        "Offsets closed by the owner and not yet by the standby, transaction markers included.",
+        facts.missing,
+    )
+    yield gauge(
+        "standby_behind_seconds",
+        "Age of the oldest slot closed by the owner and not yet by the standby.",
+        facts.behind_ms / 1000,
+    )
 
 
 def count_pending(

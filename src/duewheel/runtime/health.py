@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from duewheel.checkpoints.fs import READING_FS
 from duewheel.checkpoints.state_file import State
@@ -16,6 +17,10 @@ from duewheel.clock import SystemClock
 from duewheel.config.sources import SingleSettings
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.runtime.readiness import ReadyBounds, not_ready
+from duewheel.runtime.shard_facts import ShardFacts
+
+if TYPE_CHECKING:
+    from duewheel.config.settings import Settings
 
 
 def main() -> int:
@@ -29,6 +34,11 @@ def main() -> int:
         return error.exit_code
 
 
+def report_of(settings: Settings) -> int:
+    """Reports the health of the shard with these settings, as `report`."""
+    return report(settings.storage.data_dir, ReadyBounds.of(settings))
+
+
 def report(data_dir: Path, bounds: ReadyBounds) -> int:
     """Prints `ready`, or a line for each reason why not; returns the exit code.
 
@@ -38,7 +48,7 @@ def report(data_dir: Path, bounds: ReadyBounds) -> int:
     """
     try:
         with State.open(data_dir, READING_FS) as state:
-            reasons = not_ready(state, bounds, SystemClock().now_ms())
+            reasons = not_ready(ShardFacts(state, SystemClock().now_ms()), bounds)
     except FileNotFoundError as error:
         raise ConfigError(
             f"there is no data directory {data_dir}: `duewheel init` or `duewheel run` creates it"

@@ -8,12 +8,12 @@ from prometheus_client.core import Metric
 
 from duewheel.audit import metrics as audit_metrics
 from duewheel.audit.history import AuditHistory
-from duewheel.checkpoints import durable_checkpoint, fs
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints import durable_checkpoint
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock
 from duewheel.config.values import Share
 from duewheel.osutil.metrics_server import counter, counters, gauge, gauges
+from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.streaming.batch_taker import TakerStatistics
 from duewheel.streaming.query_progress import QueryProgress
 
@@ -60,26 +60,26 @@ class IngestMetrics:
             "Topics that match timer.topics_pattern and are not read: see `duewheel status`.",
             self.topics_left_out,
         )
-        paused = int(self._state.live.paused(Role.INGEST))
-        yield gauge("ingest_paused", "1 while ingest is paused.", paused)
-        checkpoint = self._state.path.parent / durable_checkpoint.FILE_NAME
+        facts = ShardFacts(self._state, self._clock.now_ms())
+        yield gauge("ingest_paused", "1 while ingest is paused.", int(facts.ingest.is_paused))
+        checkpoint = facts.data_dir / durable_checkpoint.FILE_NAME
         if checkpoint.exists():
-            age_s = self._clock.now_ms() / 1000 - checkpoint.stat().st_mtime
+            age_s = facts.now_ms / 1000 - checkpoint.stat().st_mtime
             yield gauge("checkpoint_age_seconds", "Age of the last durable checkpoint.", age_s)
-        yield from self._disk(statistics)
+        yield from self._disk(facts, statistics)
         audit = self._audits.newest()
         if audit is not None:
             yield from audit_metrics.families(audit)
 
-    def _disk(self, statistics: TakerStatistics) -> Iterator[Metric]:
-        space = fs.space(self._state.path.parent)
+    def _disk(self, facts: ShardFacts, statistics: TakerStatistics) -> Iterator[Metric]:
+        disk = facts.disk(self._min_free)
         yield gauge(
-            "disk_free_bytes", "Free bytes of the data directory's file system.", space.free_bytes
+            "disk_free_bytes", "Free bytes of the data directory's file system.", disk.free_bytes
         )
         yield gauge(
             "disk_min_free_bytes",
             "Free bytes below which ingest takes no messages.",
-            self._min_free.of(space.total_bytes),
+            disk.min_free_bytes,
         )
         yield gauge(
             "disk_waiting",

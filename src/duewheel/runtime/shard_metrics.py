@@ -5,19 +5,18 @@ So an alarm still sees one process when the other is down.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import Metric
 
 from duewheel.checkpoints.fs import READING_FS
-from duewheel.checkpoints.quota_waiting import QuotaWaiting
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.osutil.metrics_server import counters, gauge, gauges
 from duewheel.runtime import run_file
 from duewheel.runtime.readiness import REASONS, ReadyBounds, not_ready
+from duewheel.runtime.shard_facts import LagFacts, ShardFacts
 
 
 class ShardMetrics:
@@ -34,41 +33,42 @@ class ShardMetrics:
 
     def families(self) -> Iterator[Metric]:
         """See metrics_server.Source."""
-        data_dir = self._settings.storage.data_dir
-        yield from _supervised(data_dir)
-        with State.open(data_dir, READING_FS) as state:
-            yield from _readiness(state, self._settings, self._clock.now_ms())
-        yield from self._waiting()
-
-    def _waiting(self) -> Iterator[Metric]:
-        quotas, data_dir = self._settings.timer.quotas, self._settings.storage.data_dir
-        waiting = QuotaWaiting.read_valid(data_dir, self._clock.now_ms()).by_topic
-        counts = {topic: waiting[topic] for topic in quotas}
-        yield gauges(
-            "quota_waiting",
-            "Messages that wait in Kafka because of their topic's quota.",
-            "topic",
-            counts,
-        )
-        yield gauges(
-            "quota_waiting_seconds",
-            "How long they wait at the rate of the quota, until the last one is taken.",
-            "topic",
-            {topic: counts[topic] / quota for topic, quota in quotas.items()},
-        )
+        settings = self._settings
+        with State.open(settings.storage.data_dir, READING_FS) as state:
+            facts = ShardFacts(state, self._clock.now_ms())
+            yield from _supervised(facts.supervised)
+            yield from _readiness(not_ready(facts, ReadyBounds.of(settings)))
+            if facts.lag.polled_ms:
+                yield from _lag(facts.lag)
+            yield from _waiting(settings.timer.quotas, facts.quota_waiting(settings.timer.quotas))
 
 
-def _readiness(state: State, settings: Settings, now_ms: int) -> Iterator[Metric]:
-    found, lag = not_ready(state, ReadyBounds.of(settings), now_ms), state.live.lag
-    yield gauge("ready", "1 if the shard does its work: see `duewheel status`.", int(not found))
+def _waiting(quotas: Mapping[str, int], waiting: Mapping[str, int]) -> Iterator[Metric]:
+    yield gauges(
+        "quota_waiting",
+        "Messages that wait in Kafka because of their topic's quota.",
+        "topic",
+        waiting,
+    )
+    yield gauges(
+        "quota_waiting_seconds",
+        "How long they wait at the rate of the quota, until the last one is taken.",
+        "topic",
+        {topic: waiting[topic] / quota for topic, quota in quotas.items()},
+    )
+
+
+def _readiness(reasons: Mapping[str, str]) -> Iterator[Metric]:
+    yield gauge("ready", "1 if the shard does its work: see `duewheel status`.", int(not reasons))
     yield gauges(
         "not_ready",
         "1 for each reason why the shard is not ready.",
         "reason",
-        {reason: int(reason in found) for reason in REASONS},
+        {reason: int(reason in reasons) for reason in REASONS},
     )
-    if not lag.polled_ms:
-        return
+
+
+def _lag(lag: LagFacts) -> Iterator[Metric]:
     yield gauge(
         "ingest_lag_messages",
         "Offsets of the timer topics that can be read and are not in the wheel.",
@@ -77,17 +77,17 @@ def _readiness(state: State, settings: Settings, now_ms: int) -> Iterator[Metric
     yield gauge(
         "ingest_lag_seconds",
         "Age of the oldest of these offsets, since a poll first saw it.",
-        lag.age_ms(now_ms) / 1000,
+        lag.oldest_age_ms / 1000,
     )
     yield gauge(
         "ingest_batch_age_seconds",
         "Time without a finished batch while there were messages to read.",
-        lag.batch_age_ms(now_ms) / 1000,
+        lag.batch_age_ms / 1000,
     )
     yield gauge(
         "ingest_lag_asked_age_seconds",
         "Time since Kafka last returned the ends of the timer topics.",
-        max(0, now_ms - lag.polled_ms) / 1000,
+        lag.poll_age_ms / 1000,
     )
     yield gauge(
         "ingest_open_messages",
@@ -96,31 +96,38 @@ def _readiness(state: State, settings: Settings, now_ms: int) -> Iterator[Metric
     )
 
 
-def _supervised(data_dir: Path) -> Iterator[Metric]:
-    known = run_file.read(data_dir)
-    if known is None:
+def _supervised(supervised: Mapping[str, run_file.Supervised] | None) -> Iterator[Metric]:
+    if supervised is None:
         return
     yield counters(
         "process_restarts",
         "Starts of a process after its first, since `run` began.",
         "process",
-        {name: each.restarts for name, each in known.items()},
+        {name: each.restarts for name, each in supervised.items()},
     )
     yield gauges(
         "process_failing",
         "1 from the end of a process until the heartbeat of its successor.",
         "process",
-        {name: int(each.is_failing) for name, each in known.items()},
+        {name: int(each.is_failing) for name, each in supervised.items()},
     )
     yield gauges(
         "process_last_exit_code",
         "Last exit code; negative: the signal. See `duewheel status` for the reason.",
         "process",
-        {n: each.last_exit_code for n, each in known.items() if each.last_exit_code is not None},
+        {
+            n: each.last_exit_code
+            for n, each in supervised.items()
+            if each.last_exit_code is not None
+        },
     )
     yield gauges(
         "process_next_try_timestamp_seconds",
         "When a process that does not run is started again.",
         "process",
-        {n: each.next_try_ms / 1000 for n, each in known.items() if each.next_try_ms is not None},
+        {
+            n: each.next_try_ms / 1000
+            for n, each in supervised.items()
+            if each.next_try_ms is not None
+        },
     )

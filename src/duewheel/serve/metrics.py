@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from functools import partial
 
 import numpy as np
 from prometheus_client.core import Metric
@@ -13,9 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.errors import DuewheelError
+from duewheel.ops.readyz import shard_families
 from duewheel.osutil.metrics_server import counters, histogram
-from duewheel.runtime.shard_metrics import ShardMetrics
 from duewheel.wheel.dequeue.duration_histogram import Histogram
 
 _NO_OPERATION = "none"
@@ -88,11 +87,9 @@ class ServeMetrics:
 
     def __init__(self, settings: Settings, clock: Clock, statistics: RequestStatistics) -> None:
         self._statistics = statistics
-        self._shard = ShardMetrics(settings, clock)
+        self._shard = partial(shard_families, settings, clock)
 
     def families(self) -> Iterator[Metric]:
         """See metrics_server.Source."""
         yield from self._statistics.families()
-        # /readyz says why there are none; the requests are counted all the same.
-        with suppress(OSError, DuewheelError):
-            yield from self._shard.families()
+        yield from self._shard()

@@ -73,13 +73,13 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 def test_status_says_what_a_standby_lacks(pair: Pair) -> None:
     pair.clock.sleep(2)
     pair.follower.tick()
-    found = status(pair.settings)
+    found = status(pair.settings, pair.clock)
     assert (found.role, found.recovering, found.pending) == ("standby", None, 0)
     assert found.standby is not None
     assert found.standby.missing == {f"{TIMER_TOPIC}-0": ROWS}
     assert found.standby.behind_ms == 2_000
     pair.catch_up()
-    found = status(pair.settings)
+    found = status(pair.settings, pair.clock)
     assert found.standby is not None
     assert (found.standby.missing, found.standby.behind_ms) == ({}, 0)
     # The two that the owner has delivered are none of its own.

@@ -19,6 +19,7 @@ from duewheel.runtime import run_file
 from duewheel.runtime.lag_watch import LagNotes
 from duewheel.runtime.readiness import REASONS, ReadyBounds, not_ready
 from duewheel.runtime.run_file import Supervised
+from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.runtime.shard_metrics import ShardMetrics
 from duewheel.testing import ManualClock
 
@@ -98,7 +99,7 @@ class WatchedDirectory:
         self.clock.set(self.clock.now_ms() + ms)
 
     def reasons(self) -> list[str]:
-        return list(not_ready(self.state, self.bounds, self.clock.now_ms()))
+        return list(not_ready(ShardFacts(self.state, self.clock.now_ms()), self.bounds))
 
     def metrics(self) -> dict[str, float]:
         return {
@@ -178,7 +179,7 @@ def test_kafka_that_does_not_answer_is_the_only_reason(
     assert len(shard.reasons()) > 3
     shard.state.live.note_no_answer(shard.clock.now_ms())
     assert shard.reasons() == ["ends_unknown"]
-    said = not_ready(shard.state, bounds, shard.clock.now_ms())["ends_unknown"]
+    said = not_ready(ShardFacts(shard.state, shard.clock.now_ms()), bounds)["ends_unknown"]
     assert said == "Kafka does not answer: no ends of the timer topics for 30 s"
     shard.later(bounds.silence_ms + 1)  # dequeue no longer asks
     assert len(shard.reasons()) > 3
@@ -209,7 +210,7 @@ def test_a_blocked_transaction_stands_for_its_effects(
     shard.beat(behind_ms=bounds.behind_ms + 1)
     assert shard.reasons() == ["dequeue_behind"]
     Obstacles(transaction="Kafka cannot end it").write(tmp_path)
-    found = not_ready(shard.state, bounds, shard.clock.now_ms())
+    found = not_ready(ShardFacts(shard.state, shard.clock.now_ms()), bounds)
     assert found == {"transaction_blocked": "Kafka cannot end it"}
     shard.later(bounds.silence_ms + 1)
     shard.state.live.beat(Role.INGEST, os.getpid(), shard.clock.now_ms(), 0)
@@ -239,7 +240,7 @@ def test_processes_that_do_not_run_or_keep_ending(shard: WatchedDirectory, tmp_p
     ended = Supervised(restarts=2, last_exit_code=6, last_reason="locked", next_try_ms=NOW_MS + 9)
     run_file.write(fd, {"ingest": ended, "dequeue": Supervised(pid=1, lives=True)})
     assert shard.reasons() == ["ingest_not_running", "ingest_failing"]
-    said = not_ready(shard.state, shard.bounds, NOW_MS)["ingest_failing"]
+    said = not_ready(ShardFacts(shard.state, NOW_MS), shard.bounds)["ingest_failing"]
     assert said == "ingest ended with 6: locked; next try in 0 s"
     found = shard.metrics()
     assert found["process_restarts_total:ingest"] == 2
