@@ -213,11 +213,11 @@ def _require_none_behind(directory: DataDirectory, cuts: Marks) -> None:
             count += int(behind.sum())
             last = max(last, int(slot[rows][behind].max(initial=0)))
     if count:
-        until_ms = last * directory.config.precision_ms
+        until = np.datetime64(last * directory.config.precision_ms, "ms")
         raise RecoveryRefused(
             f"{count} timers are pending from behind the cut, and new ones will have their "
             f"offsets: let `duewheel dequeue`, which runs without ingest, deliver them first (the "
-            f"last one leaves at {until_ms} ms)"
+            f"last one leaves at {until}Z)"
         )
 
 
@@ -241,10 +241,11 @@ def _require_none_cancelled(directory: DataDirectory, cuts: Marks, before: Commi
             count += int(behind.sum())
             last = max(last, int(slot[block][behind].max(initial=0)))
     if count:
+        until = np.datetime64(last * precision_ms, "ms")
         raise RecoveryRefused(
             f"{count} pending timers are cancelled from behind the cut, and would be delivered: "
             "let `duewheel dequeue`, which runs without ingest, pass their slots first (the last "
-            f"one at {last * precision_ms} ms)"
+            f"one at {until}Z)"
         )
 
 

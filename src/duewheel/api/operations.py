@@ -118,6 +118,11 @@ class FileFinding(Result):
     code: str
     detail: str
 
+    @property
+    def text(self) -> str:
+        """The finding in one line."""
+        return f"{self.file} at byte {self.offset}: {self.code}: {self.detail}"
+
 
 class CheckedFiles(Result):
     """The verdict on all files of a data directory."""

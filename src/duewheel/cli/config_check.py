@@ -24,11 +24,11 @@ def config_check(settings: Settings, *, everything: bool, output: str) -> None:
 
     Secrets are shown as stars. JSON has all settings, and the bounds that follow from them.
     """
-    from duewheel import factory
     from duewheel.config.differences import differing
+    from duewheel.ops.acceptance import require_contract
     from duewheel.ops.limits import bounds
 
-    factory.contract(settings)
+    require_contract(settings)
     settings.kafka.client_options("admin")  # reads the files that it names
     opened, differs = {"open_targets": settings.timer.open_targets}, differing(settings)
     in_force = {name: each.as_json() for name, each in bounds(settings).items()}

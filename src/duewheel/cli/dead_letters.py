@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from itertools import islice
 
 import click
 
+from duewheel.api.dead_letters import DeadLetterSummary
 from duewheel.cli.examples import CommandGroup
 from duewheel.cli.options import show, with_output, with_settings
 from duewheel.cli.printable import printable
@@ -52,16 +54,22 @@ def dlq_list(
         if output == "json":
             click.echo(json.dumps(row.as_json()))
         else:
-            mark = "replayed" if row.replayed else "waiting"
-            line = (
-                f"{last}  {row.time}  {mark}  {row.code}  {row.source}  key {row.key}  "
-                f"{row.value_bytes} bytes  {row.error}"
-            )
-            click.echo(printable(line))
+            click.echo(printable("  ".join(_parts(row))))
     if not last:
         click.echo("duewheel: no dead letters", err=True)
     if next(rows, None) is not None:
         click.echo(f"duewheel: more dead letters follow: --page {last}, or --limit", err=True)
+
+
+def _parts(row: DeadLetterSummary) -> Iterator[str]:
+    yield f"{row.partition}@{row.offset}"
+    yield row.time
+    yield "replayed" if row.replayed else "waiting"
+    yield row.code or "no code"
+    yield row.source or "no source"
+    yield "no key" if row.key is None else f"key {row.key}"
+    yield "no value" if row.value_bytes is None else f"{row.value_bytes} bytes"
+    yield row.error or ""
 
 
 @dlq.command("replay")

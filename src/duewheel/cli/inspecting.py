@@ -46,10 +46,9 @@ def health(settings: Settings) -> int:
     a tenth of the processor time of any other command: settings come from file and environment,
     and only those that it needs are read.
     """
-    from duewheel.runtime.health import report
-    from duewheel.runtime.readiness import ReadyBounds
+    from duewheel.runtime.health import report_of
 
-    return report(settings.storage.data_dir, ReadyBounds.of(settings))
+    return report_of(settings)
 
 
 @click.command(cls=CommandWithExamples)
@@ -91,7 +90,7 @@ def check(settings: Settings, output: str) -> int:
         show(checked, output)
     else:
         for each in checked.findings:
-            click.echo(f"{each.file} at byte {each.offset}: {each.code}: {each.detail}")
+            click.echo(each.text)
         click.echo(f"{checked.records} records, {len(checked.findings)} findings")
     return 0 if checked.ok else 1
 

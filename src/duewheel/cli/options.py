@@ -14,6 +14,7 @@ import click
 
 from duewheel.api.model import Result
 from duewheel.cli.printable import printable
+from duewheel.config.durations import duration_text
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings, load
 from duewheel.errors import NO_ROOM, ConfigError, DiskFull
@@ -219,9 +220,11 @@ def _label(key: str) -> str:
 
 
 def _shown(key: str, value: object) -> str:
-    """A value for people: instants as UTC, not as milliseconds."""
-    if key in _INSTANTS and isinstance(value, int):
-        return utc_text(value)
+    """A value for people: instants in UTC, durations with their unit."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if key.endswith("_ms") and isinstance(value, int):
+        return utc_text(value) if key in _INSTANTS else duration_text(value)
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list):

@@ -13,6 +13,7 @@ from duewheel.cli.examples import CommandWithExamples
 from duewheel.cli.options import with_output, with_settings
 from duewheel.cli.printable import printable
 from duewheel.cli.request_options import with_fields, with_request
+from duewheel.config.durations import duration_text
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 
@@ -52,7 +53,7 @@ def receipts(
             click.echo(json.dumps(row.as_json()))
         else:
             to = f"{row.target}-{row.target_partition}"
-            line = f"{row.lateness_ms} ms late  {to}  {row.id}  from {row.source}"
+            line = f"{duration_text(row.lateness_ms)} late  {to}  {row.id}  from {row.source}"
             click.echo(printable(f"{utc_text(row.delivered_ms)}  {line}"))
     if not part.receipts:
         click.echo("duewheel: no receipts", err=True)

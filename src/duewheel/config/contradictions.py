@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from duewheel.config.credentials import SECRET_FILES, credential_problems
+from duewheel.config.durations import duration_text as shown
 from duewheel.config.keys_and_defaults import ServeSection, TimerSection, client_defaults
 from duewheel.config.topic_contradictions import nearest, topic_problems
 from duewheel.config.values import as_millis
@@ -79,15 +80,15 @@ def _wheel_problems(timer: TimerSection) -> Iterator[tuple[str, str]]:
     span_ms = timer.slots * timer.precision_ms
     window_ms, margin_ms = as_millis(timer.roll_window), as_millis(timer.margin)
     if window_ms < timer.precision_ms:
-        yield "timer.roll_window", f"is shorter than one slot of {timer.precision_ms} ms"
+        yield "timer.roll_window", f"is shorter than one slot of {shown(timer.precision_ms)}"
     if window_ms + margin_ms > span_ms:
-        sum_text = f"roll_window {window_ms} ms + margin {margin_ms} ms"
-        reach_text = f"slots × precision_ms = {span_ms} ms, the reach of the wheel"
+        sum_text = f"roll_window {shown(window_ms)} + margin {shown(margin_ms)}"
+        reach_text = f"slots × precision_ms = {shown(span_ms)}, the reach of the wheel"
         remedy = "raise timer.slots or lower the window"
         yield "timer.roll_window", f"{sum_text} exceed {reach_text}: {remedy}"
     if span_ms >= DELAY_MS_MAX:
-        bound_text = f"must stay below 2**30 ms = {DELAY_MS_MAX} ms, the reach of a log record"
-        yield "timer.slots", f"slots × precision_ms = {span_ms} ms {bound_text}"
+        bound_text = f"must stay below 2**30 ms = {shown(DELAY_MS_MAX)}, the reach of a log record"
+        yield "timer.slots", f"slots × precision_ms = {shown(span_ms)} {bound_text}"
 
 
 def _serve_problems(serve: ServeSection) -> Iterator[tuple[str, str]]:

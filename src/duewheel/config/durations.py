@@ -47,6 +47,16 @@ def format_duration_ms(duration_ms: int) -> str:
     return f"{duration_ms}ms"
 
 
+def duration_text(span_ms: int) -> str:
+    """Formats any duration for people: exactly below ten seconds, else as `about`.
+
+    >>> [duration_text(ms) for ms in (1_500, -250, 61_999, 86_400_000)]
+    ['1500ms', '-250ms', '1m1s', '1d']
+    """
+    sign, span_ms = "-" if span_ms < 0 else "", abs(span_ms)
+    return sign + (about(span_ms) if span_ms >= 10_000 else format_duration_ms(span_ms))
+
+
 def about(span_ms: int) -> str:
     """A duration for people: its two largest units, rounded down.
 

@@ -39,6 +39,15 @@ def require_accepted(
     raise ConfigError(text)
 
 
+def require_contract(settings: Settings) -> None:
+    """Refuses settings of which no rules for timers can be made.
+
+    Raises:
+        ConfigError: with the reason.
+    """
+    contract(settings)
+
+
 def is_missing(settings: Settings, target: str) -> bool:
     """Whether there is no such topic; False if this user may not know."""
     try:

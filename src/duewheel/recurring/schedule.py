@@ -74,7 +74,7 @@ class Schedule:
         if (self.cron is None) == (self.interval_ms is None):
             raise ConfigError("give either a cron expression or an interval")
         if self.interval_ms is not None and self.interval_ms < INTERVAL_MS_MIN:
-            raise ConfigError(f"an interval of {self.interval_ms} ms is below a second")
+            raise ConfigError(f"an interval of {self.interval_ms}ms is below a second")
         if self.missed not in get_args(Missed):
             raise ConfigError(f'missed = "{self.missed}" is none of {", ".join(get_args(Missed))}')
         if len(self.value or b"") > VALUE_BYTES_MAX:

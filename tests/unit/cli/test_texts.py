@@ -48,7 +48,7 @@ def test_results_show_no_milliseconds_and_no_python(capsys: pytest.CaptureFixtur
     show({"shards": [shard]}, "text")
     assert capsys.readouterr().out.splitlines() == [
         "last_due 2027-01-15T08:00:00.000Z",
-        "applied  True",
+        "applied  true",
         "shards.0.shard           0",
         "shards.0.partitions      a-0, a-2",
         "shards.0.delivered_until 2027-01-15T08:00:00.000Z",
@@ -278,7 +278,7 @@ def test_instants_are_times_in_text_and_numbers_in_json(capsys: pytest.CaptureFi
     assert capsys.readouterr().out.splitlines() == [
         "id           7",
         "due          2027-01-15T08:00:00.000Z",
-        "behind_ms    20",
+        "behind_ms    20ms",
         "run.next_try -",
     ]
     show_row({"level": 1, "leaves_ms": NOW_MS, "next": None}, "text")
@@ -291,7 +291,7 @@ def test_a_dry_run_says_what_would_happen(capsys: pytest.CaptureFixture[str]) ->
     result = {"dry_run": True, "replayed": 2, "topics": {"a": 2}, "refused": {"no_due_time": 1}}
     show(result, "text")
     assert capsys.readouterr().out.splitlines() == [
-        "dry_run                  True",
+        "dry_run                  true",
         "would replay             2",
         "topics.a                 2",
         "would refuse.no_due_time 1",
