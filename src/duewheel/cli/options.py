@@ -225,8 +225,10 @@ def _shown(key: str, value: object) -> str:
         return "true" if value else "false"
     if key.endswith("_ms") and isinstance(value, int):
         return utc_text(value) if key in _INSTANTS else duration_text(value)
-    if isinstance(value, str):
-        return printable(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    elif isinstance(value, dict):
+        value = [f"{name} {_shown(key, each)}" for name, each in value.items()]
     if isinstance(value, list):
-        return ", ".join(str(_shown(key, each)) for each in value) or "-"
-    return "-" if value is None else str(value)
+        return ", ".join(_shown(key, each) for each in value) or "-"
+    return "-" if value is None else printable(str(value))

@@ -34,7 +34,7 @@ def with_fields(
         or_file: --file is enough, too.
         helps: other texts than the model's.
     """
-    schema = model.model_json_schema()["properties"]
+    schema = _properties(model)
 
     def decorate(command: Command) -> Command:
         for name in reversed(names):
@@ -106,6 +106,12 @@ def _with_flags(model: type[RequestFields], field: str, text: str) -> str:
 def _flag(model: type[RequestFields], name: str) -> str:
     shown = "header" if name == "headers" else _alias(model, name)
     return f"--{shown.replace('_', '-')}"
+
+
+@functools.cache  # a schema takes milliseconds of each command
+def _properties(model: type[RequestFields]) -> Options:
+    properties: Options = model.model_json_schema()["properties"]
+    return properties
 
 
 def _alias(model: type[RequestFields], name: str) -> str:

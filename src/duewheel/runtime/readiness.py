@@ -136,7 +136,7 @@ def _without_effects_of_no_answer(
     """Names Kafka, if dequeue's last poll of it has failed, in the place of the effects, and of
     `more` of them.
     """
-    failed_ms = facts.no_answer_ms
+    failed_ms = facts.state.live.no_answer_ms
     effects = reasons.keys() & (_EFFECTS_OF_NO_ANSWER | more)
     is_old = failed_ms <= facts.lag.polled_ms or facts.since_ms(failed_ms) > bounds.silence_ms
     if not effects or is_old:

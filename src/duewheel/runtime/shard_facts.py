@@ -71,7 +71,7 @@ class LagFacts(NamedTuple):
 
 
 class DiskFacts(NamedTuple):
-    """The disk ; ingest takes no message that would leave less than min_free."""
+    """Free bytes of the data directory's disk, and those that ingest must leave."""
 
     free_bytes: int
     min_free_bytes: int
@@ -81,11 +81,7 @@ class ShardFacts:
     """See the module's head."""
 
     def __init__(self, state: State, now_ms: int) -> None:
-        """
-        Args:
-            state: of the data directory, opened meanwhile.
-            now_ms: the moment, by this host's clock.
-        """
+        """`state` stays open meanwhile; `now_ms` is the moment."""
         self.state, self.now_ms = state, now_ms
         self.data_dir = state.path.parent
         self.is_standby = state.standby
@@ -138,11 +134,6 @@ class ShardFacts:
             self.since_ms(lag.polled_ms),
             lag.open,
         )
-
-    @property
-    def no_answer_ms(self) -> int:
-        """When dequeue last asked for the ends and had no answer; 0: never."""
-        return self.state.live.no_answer_ms
 
     @property
     def unplanned_ms(self) -> int:
