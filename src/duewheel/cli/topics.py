@@ -12,7 +12,7 @@ import click
 from duewheel.cli.examples import CommandGroup
 from duewheel.cli.options import with_output, with_settings
 from duewheel.cli.printable import printable
-from duewheel.config.durations import duration_text
+from duewheel.config.durations import about
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
@@ -100,7 +100,7 @@ def _line(row: ReadRecord) -> str:
     parts = [
         utc_text(row.timestamp_ms),
         f"{row.partition}@{row.offset}",
-        "" if row.late_ms is None else f"{duration_text(row.late_ms)} late",
+        "" if row.late_ms is None else f"{about(row.late_ms)} late",
         "no key" if key is None else f"key {key}",
         "no value" if row.value is None else row.value[:_VALUE_CHARACTERS_MAX],
     ]
