@@ -209,6 +209,14 @@ PLANTED = {
         "            if _value(found) == attempted.encode():\n                outcome",
         "            if True:\n                outcome",
     ),
+    "doubt-anothers": Planted(
+        "3",
+        "the position of another writer is taken for an abort, and written over",
+        "wheel/ledger.py",
+        "elif _value(found) == _value(before):",
+        "else:",
+        test="unit/wheel/test_ledger.py::test_what_another_writer_has_committed_is_no_abort",
+    ),
     "half-slot": Planted(
         "3",
         "what of a half-delivered slot is out is forgotten",
