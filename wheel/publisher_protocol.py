@@ -2,7 +2,7 @@
 
 Publishing has three steps. `prepare` encodes the next chunk while a transaction is in flight;
 `renew` encodes outdated rows again; `publish` is the transaction. kafka/publisher.py implements the
-protocol, and testing/publishers.py has the fake.
+protocol, and tests/harness/publishers.py has the fake.
 
 Invariant: a transaction has its messages and the progress after them, or neither. If `publish`
 raises PublishDoubt, `start` reads from Kafka which.

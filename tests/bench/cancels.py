@@ -28,6 +28,8 @@ sys.path.append(str(ROOT))
 
 from tests.bench.figures import Recorder  # noqa: E402
 from tests.bench.usage import anonymous_mb  # noqa: E402
+from tests.harness.publishers import JournalPublisher, RecordingPublisher  # noqa: E402
+from tests.harness.timer_shard import TimerShard  # noqa: E402
 
 from duewheel.checkpoints.recovery_decision import dequeue_has_decided  # noqa: E402
 from duewheel.checkpoints.role import Role  # noqa: E402
@@ -48,7 +50,7 @@ from duewheel.schemas.batches import (  # noqa: E402
 from duewheel.schemas.columns import Column, binary, from_parts  # noqa: E402
 from duewheel.schemas.hashing import id_hashes  # noqa: E402
 from duewheel.schemas.wire.record_codec import key_values  # noqa: E402
-from duewheel.testing import JournalPublisher, LocalShard, ManualClock, RecordingPublisher  # noqa: E402
+from duewheel.testing import ManualClock  # noqa: E402
 from duewheel.wheel.append.engine import Engine  # noqa: E402
 from duewheel.wheel.dequeue.lifecycle import Dequeue  # noqa: E402
 from duewheel.wheel.dequeue_config import DequeueConfig  # noqa: E402
@@ -126,7 +128,7 @@ class Lookups:
     def __init__(self, path: Path) -> None:
         self._clock = ManualClock(CLOCK.now_ms())
         publisher, config = RecordingPublisher(self._clock), DequeueConfig(0, 1, {})
-        shard = LocalShard(path, WHEEL, publisher, self._clock, config)
+        shard = TimerShard(path, WHEEL, publisher, self._clock, config)
         shard.start_dequeue({PARTITION: 0}).tick()
         self._engine = shard.start_ingest()
         self._rng = np.random.default_rng(1)

@@ -21,6 +21,8 @@ from pathlib import Path
 
 import numpy as np
 from tests.bench.figures import Recorder
+from tests.harness.publishers import RecordingPublisher
+from tests.harness.timer_shard import TimerShard
 
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.batches import (
@@ -36,7 +38,7 @@ from duewheel.schemas.hashing import id_hashes, source_names
 from duewheel.schemas.wire.record_batch import split
 from duewheel.schemas.wire.record_codec import framed_bytes
 from duewheel.schemas.wire.varint import varint
-from duewheel.testing import LocalShard, ManualClock, RecordingPublisher
+from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue.decode import decode_chunk
 from duewheel.wheel.dequeue.slot_scan import SlotScan
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -124,7 +126,7 @@ class Bench:
     def __init__(self, path: Path, run: int, count: int, batch: int) -> None:
         self.batch_records, self.batches, self.slots = batch, count // batch, batch // run
         self.clock = ManualClock(START_MS)
-        self.shard = LocalShard(path, WHEEL, RecordingPublisher(self.clock), self.clock, CONFIG)
+        self.shard = TimerShard(path, WHEEL, RecordingPublisher(self.clock), self.clock, CONFIG)
         self.shard.start_dequeue(dict.fromkeys(PARTITIONS, 0))
         self.shard.start_ingest()
         self.after = START_MS // WHEEL.precision_ms

@@ -31,12 +31,14 @@ sys.path.append(str(ROOT))
 
 from tests.bench.cancels import BATCH, CLOCK, PARTITION, SPAN_MS, WHEEL, ids_of, rows  # noqa: E402
 from tests.harness.launcher import events, launch, tail, wait_until  # noqa: E402
+from tests.harness.publishers import RecordingPublisher  # noqa: E402
+from tests.harness.timer_shard import TimerShard  # noqa: E402
 
 from duewheel.checkpoints.role import Role  # noqa: E402
 from duewheel.config.settings import Settings, load  # noqa: E402
 from duewheel.schemas.columns import binary  # noqa: E402
 from duewheel.schemas.wire.record_codec import key_values  # noqa: E402
-from duewheel.testing import LocalShard, ManualClock, RecordingPublisher  # noqa: E402
+from duewheel.testing import ManualClock  # noqa: E402
 from duewheel.wheel.dequeue_config import DequeueConfig  # noqa: E402
 
 TURNS = 5
@@ -48,7 +50,7 @@ def fill(settings: Settings, clock: ManualClock, pending: int) -> None:
     window.
     """
     config = DequeueConfig(0, 1, {})
-    shard = LocalShard(settings.storage.data_dir, WHEEL, RecordingPublisher(clock), clock, config)
+    shard = TimerShard(settings.storage.data_dir, WHEEL, RecordingPublisher(clock), clock, config)
     shard.start_dequeue({PARTITION: 0}).tick()
     engine, rng, now_ms = shard.start_ingest(), np.random.default_rng(1), clock.now_ms()
     for first in range(0, pending, BATCH):

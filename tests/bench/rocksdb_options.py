@@ -43,10 +43,12 @@ sys.path.append(str(ROOT))
 from tests.bench.engine import CONFIG, START_MS  # noqa: E402
 from tests.bench.measured import number  # noqa: E402
 from tests.bench.tables import markdown  # noqa: E402
+from tests.harness.publishers import RecordingPublisher  # noqa: E402
+from tests.harness.timer_shard import TimerShard  # noqa: E402
 
 from duewheel.checkpoints.role import Role  # noqa: E402
 from duewheel.schemas.arrays import Int64  # noqa: E402
-from duewheel.testing import LocalShard, ManualClock, RecordingPublisher  # noqa: E402
+from duewheel.testing import ManualClock  # noqa: E402
 from duewheel.wheel.slots import HOUR_MS, WheelConfig  # noqa: E402
 from duewheel.wheel.storage.runs import Runs  # noqa: E402
 from duewheel.wheel.storage.timelines import rocksdb_files, rocksdb_timeline  # noqa: E402
@@ -136,7 +138,7 @@ def measured(count: int) -> Figures:
     clock, rng = ManualClock(START_MS), np.random.default_rng(1)
     with tempfile.TemporaryDirectory(prefix="duewheel-bench-") as folder:
         path = Path(folder) / "data"
-        shard = LocalShard(path, WHEEL, RecordingPublisher(clock), clock, CONFIG)
+        shard = TimerShard(path, WHEEL, RecordingPublisher(clock), clock, CONFIG)
         shard.start_dequeue({("timers", 0): 0})
         shard.start_ingest()
         writer, reader = (shard.directory(role).timeline for role in (Role.INGEST, Role.DEQUEUE))

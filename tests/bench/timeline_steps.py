@@ -36,12 +36,13 @@ sys.path.append(str(ROOT))
 from tests.bench.cancels import BATCH, PARTITION, WHEEL, Backlog, ids_of, rows  # noqa: E402
 from tests.bench.engine import CONFIG, START_MS  # noqa: E402
 from tests.bench.usage import anonymous_mb  # noqa: E402
+from tests.harness.timer_shard import TimerShard  # noqa: E402
 
 from duewheel.checkpoints.role import Role  # noqa: E402
 from duewheel.runtime.checkpointer import DurableCheckpoints  # noqa: E402
 from duewheel.schemas.arrays import Int64  # noqa: E402
 from duewheel.schemas.batches import TimerBatch  # noqa: E402
-from duewheel.testing import LocalShard, ManualClock  # noqa: E402
+from duewheel.testing import ManualClock  # noqa: E402
 from duewheel.wheel.dequeue.decode import decode_chunk  # noqa: E402
 from duewheel.wheel.dequeue.slot_scan import ScannedChunk, SlotScan  # noqa: E402
 from duewheel.wheel.inspect.listing import Filter, list_pending  # noqa: E402
@@ -83,7 +84,7 @@ class FilledShard:
         self.wheel = replace(WHEEL, timeline=self.kind)
         self.rng = np.random.default_rng(1)
         publisher = Backlog(self.folder / "journal", self.clock)
-        self.shard = LocalShard(self.path, self.wheel, publisher, self.clock, CONFIG)
+        self.shard = TimerShard(self.path, self.wheel, publisher, self.clock, CONFIG)
 
     def start(self) -> None:
         """Both processes; the first start makes the directory."""

@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import itertools
 import struct
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import zstandard
+
+# The last place to look for modules: a folder called `wheel` is there.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from tests.harness.timer_rows import suite_parameters
 
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.leader_requests import Fetched
@@ -22,7 +29,6 @@ from duewheel.schemas.wire.batch_header import HEADER, HEADER_BYTES
 from duewheel.schemas.wire.crc32c import crc32c
 from duewheel.schemas.wire.single_record import Header, encode, framed
 from duewheel.schemas.wire.varint import varint
-from duewheel.testing import suite_parameters
 
 MB = 1 << 20
 NOW_MS = 1_800_000_000_000

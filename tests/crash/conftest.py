@@ -16,11 +16,7 @@ from tests.crash.engine_cases import (
     Server,
     some_timers,
 )
-
-from duewheel.testing import (
-    TIMER_TOPIC,
-    TimerRow,
-)
+from tests.harness.timer_rows import TIMER_TOPIC, TimerRow
 
 
 @pytest.fixture(scope="module")

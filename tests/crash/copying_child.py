@@ -19,9 +19,16 @@ from pathlib import Path
 
 import structlog
 
+# The last place to look for modules: a folder called `wheel` is there.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from tests.harness.publishers import JournalPublisher
+from tests.harness.timer_rows import TIMER_TOPIC, TimerRow
+from tests.harness.timer_rows import timer_batch as small_batch
+from tests.harness.timer_shard import TimerShard
+
 from duewheel.schemas.columns import binary
-from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, TimerRow
-from duewheel.testing import timer_batch as small_batch
+from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
 from duewheel.wheel.storage.full_check import check
@@ -39,7 +46,7 @@ class Run:
         self.clock = ManualClock()
         self.small = folder / "small"
         self.publisher = JournalPublisher(folder / "journal", self.clock)
-        self.shard = LocalShard(self.small / "data", WHEEL, self.publisher, self.clock, CONFIG)
+        self.shard = TimerShard(self.small / "data", WHEEL, self.publisher, self.clock, CONFIG)
 
     def place(self) -> None:
         timers = [TimerRow(0, n, self.clock.now_ms() + 1_000 * (n + 2)) for n in range(COUNT)]

@@ -29,13 +29,20 @@ from pathlib import Path
 
 import structlog
 
+# The last place to look for modules: a folder called `wheel` is there.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from tests.harness.publishers import JournalPublisher
+from tests.harness.timer_rows import TIMER_TOPIC, TimerRow
+from tests.harness.timer_rows import timer_batch as small_batch
+from tests.harness.timer_shard import TimerShard
+
 from duewheel.checkpoints.role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.columns import binary
 from duewheel.streaming.batch_attempt import End
 from duewheel.streaming.batch_size import RowLimit
-from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, TimerRow
-from duewheel.testing import timer_batch as small_batch
+from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
 from duewheel.wheel.storage.full_check import check
@@ -88,7 +95,7 @@ def scenario(folder: Path, journal: Path, obstacle: Obstacle | None) -> dict[str
     """See the module's head."""
     clock = ManualClock()
     publisher = JournalPublisher(journal, clock)
-    shard = LocalShard(folder / "data", WHEEL, publisher, clock, CONFIG)
+    shard = TimerShard(folder / "data", WHEEL, publisher, clock, CONFIG)
     hours_ms = [clock.now_ms() + hours * HOUR_MS for hours in (0, 1)]
 
     def place(first: int) -> None:

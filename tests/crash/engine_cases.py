@@ -11,21 +11,15 @@ from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
 from random import Random
 
+from tests.harness.publishers import Delivered, JournalPublisher
 from tests.harness.timelines import KIND
-from tests.harness.timer_rows import ends_of
+from tests.harness.timer_rows import TIMER_TOPIC, TimerRow, ends_of
+from tests.harness.timer_shard import TimerShard
 
 from duewheel.checkpoints.role import Role
 from duewheel.prove.cancel_rules import RequestOutcome, TimerRequest, cancel_faults
 from duewheel.schemas.batches import TopicPartition
-from duewheel.testing import (
-    TIMER_TOPIC,
-    Delivered,
-    JournalPublisher,
-    LocalShard,
-    ManualClock,
-    TimerRow,
-    Unsynced,
-)
+from duewheel.testing import ManualClock, Unsynced
 from duewheel.wheel.append.engine import Appended
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
@@ -126,7 +120,7 @@ class CaseShard:
     def __init__(self, case: Case) -> None:
         self.clock = ManualClock(case.now_ms)
         self.journal = JournalPublisher(case.journal, self.clock)
-        self.shard = LocalShard(
+        self.shard = TimerShard(
             case.path, case.wheel, self.journal, self.clock, CONFIG, fs=Unsynced()
         )
         self.chases = case.chases

@@ -20,6 +20,13 @@ from typing import Any
 
 import numpy as np
 
+# The last place to look for modules: a folder called `wheel` is there.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from tests.harness.publishers import JournalPublisher
+from tests.harness.timer_rows import TIMER_TOPIC, TimerRow, timer_batch
+from tests.harness.timer_shard import TimerShard
+
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.fs import HOST_FS, Bytes, FileSystem
 from duewheel.checkpoints.live_fields import LiveFields
@@ -27,14 +34,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
-from duewheel.testing import (
-    TIMER_TOPIC,
-    JournalPublisher,
-    LocalShard,
-    ManualClock,
-    TimerRow,
-    timer_batch,
-)
+from duewheel.testing import ManualClock
 from duewheel.testing.unsynced import Unsynced
 from duewheel.wheel.admin.accept_loss import KafkaTopics, accept, losses
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -215,7 +215,7 @@ def work(task: dict[str, Any]) -> None:
     clock = ChildClock(task["now_ms"])
     journal = JournalPublisher(Path(task["journal"]), clock, fs)
     config, wheel = DequeueConfig(**task["dequeue"]), WheelConfig(*task["wheel"])
-    shard = LocalShard(Path(task["path"]), wheel, journal, clock, config, fs=fs)
+    shard = TimerShard(Path(task["path"]), wheel, journal, clock, config, fs=fs)
 
     def pass_time(ms: int, ticks: int) -> None:
         clock.set(clock.now_ms() + ms)

@@ -24,6 +24,14 @@ from pathlib import Path
 
 import structlog
 
+# The last place to look for modules: a folder called `wheel` is there.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from tests.harness.publishers import JournalPublisher
+from tests.harness.timer_rows import TIMER_TOPIC, TimerRow
+from tests.harness.timer_rows import timer_batch as small_batch
+from tests.harness.timer_shard import TimerShard
+
 from duewheel.checkpoints import fs
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TimerBatch
@@ -31,8 +39,7 @@ from duewheel.schemas.columns import binary
 from duewheel.streaming.batch_taker import BatchTaker
 from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.offset_gaps import GapWatch
-from duewheel.testing import TIMER_TOPIC, JournalPublisher, LocalShard, ManualClock, TimerRow
-from duewheel.testing import timer_batch as small_batch
+from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
 from duewheel.wheel.storage.full_check import check
@@ -73,7 +80,7 @@ def scenario(folder: Path, count: int) -> dict[str, object]:
     clock = WaitingClock()
     publisher = JournalPublisher(folder / "journal", clock)
     config = DequeueConfig(0, 1, {"precision_ms": 1_000, "roll_window_ms": 2 * HOUR_MS})
-    shard = LocalShard(folder / "small" / "data", WHEEL, publisher, clock, config)
+    shard = TimerShard(folder / "small" / "data", WHEEL, publisher, clock, config)
     shard.start_dequeue({(TIMER_TOPIC, 0): 0})
     engine = shard.start_ingest()
     durable = DurableCheckpoints(shard.path)

@@ -17,12 +17,10 @@ from tests.crash.engine_cases import (
     judge_rows,
     some_timers,
 )
+from tests.harness.timer_rows import TimerRow
 
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.header_names import Answer
-from duewheel.testing import (
-    TimerRow,
-)
 from duewheel.wheel.storage.full_check import check
 
 # A minute of processor time for one test of every store; the usual run takes every third.

@@ -25,16 +25,16 @@ from random import Random
 import numpy as np
 import structlog
 
+# The last place to look for modules: a folder called `wheel` is there.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from tests.harness.publishers import RecordingPublisher
+from tests.harness.timer_rows import TIMER_TOPIC, TimerRow, timer_batch
+from tests.harness.timer_shard import TimerShard
+
 from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.schemas.arrays import Int64
-from duewheel.testing import (
-    TIMER_TOPIC,
-    LocalShard,
-    ManualClock,
-    RecordingPublisher,
-    TimerRow,
-    timer_batch,
-)
+from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig, hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -59,7 +59,7 @@ def append(folder: Path) -> None:
     rocksdb_files.CACHE_BYTES = rocksdb_files.BUFFER_BYTES = 64 << 10
     rocksdb_files.LOG_BYTES = 256 << 10
     clock = ManualClock(NOW_MS)
-    shard = LocalShard(folder / "data", WHEEL, RecordingPublisher(clock), clock, CONFIG)
+    shard = TimerShard(folder / "data", WHEEL, RecordingPublisher(clock), clock, CONFIG)
     engine = shard.start_ingest()
     while True:
         first = engine.marks.get(P0, 0)

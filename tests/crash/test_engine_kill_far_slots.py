@@ -17,10 +17,8 @@ from tests.crash.engine_cases import (
 )
 from tests.crash.kill_cases import cases, each_store
 from tests.harness.timelines import wheel_only
+from tests.harness.timer_rows import TimerRow
 
-from duewheel.testing import (
-    TimerRow,
-)
 from duewheel.wheel.storage.full_check import check
 
 pytestmark = wheel_only

@@ -21,11 +21,13 @@ from tests.crash.engine_cases import WHEEL as RING
 from tests.crash.engine_cases import Case, CaseShard, Server
 from tests.crash.kill_cases import batches, cases, finish
 from tests.crash.rocksdb_child import CONFIG, NOW_MS, P0, SPAN_MS, WHEEL
+from tests.harness.publishers import RecordingPublisher
+from tests.harness.timer_shard import TimerShard
 
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.runtime.checkpointer import DurableCheckpoints
-from duewheel.testing import LocalShard, ManualClock, RecordingPublisher
+from duewheel.testing import ManualClock
 from duewheel.wheel.storage.full_check import check
 
 CHILD = Path(__file__).with_name("rocksdb_child.py")
@@ -74,7 +76,7 @@ class Reader:
 def test_rocksdb_killed_at_work(tmp_path: Path, kills: int) -> None:
     dice, clock = Random(kills), ManualClock(NOW_MS)
     publisher = RecordingPublisher(clock)
-    shard = LocalShard(tmp_path / "data", WHEEL, publisher, clock, CONFIG)
+    shard = TimerShard(tmp_path / "data", WHEEL, publisher, clock, CONFIG)
     dequeue = shard.start_dequeue({P0: 0})
     kill_one(tmp_path, 0.0)  # it has made the database
     taken, flushed = 0, 0

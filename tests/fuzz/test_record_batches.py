@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.record_batches import RECORDS, batch, plain
+from tests.harness.timer_rows import suite_parameters
 
 from duewheel.kafka.compression import decompressed
 from duewheel.kafka.log.columns import CutBatches, committed_records
@@ -26,7 +27,6 @@ from duewheel.schemas.wire.batch_reader import (
 )
 from duewheel.schemas.wire.compression import CODECS
 from duewheel.schemas.wire.crc32c import crc32c
-from duewheel.testing import suite_parameters
 
 Change = Callable[[st.DataObject, bytes], bytes]
 PLACE = ("timers", 0)

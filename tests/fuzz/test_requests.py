@@ -14,6 +14,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.source_table import HEADERS, read_records
+from tests.harness.timer_rows import suite_parameters
 from tests.property.plain_contract import PlainRecord, check
 from tests.property.plain_contract import table as records_table
 
@@ -26,7 +27,6 @@ from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.copy_mac import mac_header, own_copies
 from duewheel.schemas.wire.varint import read_varint
-from duewheel.testing import suite_parameters
 from duewheel.wheel.roll_rule import roll_instants
 from duewheel.wheel.slots import slot_of
 from duewheel.wheel.storage.record_builder import stored_messages

@@ -15,7 +15,9 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 from tests.harness.killed import Killed, die
-from tests.harness.timer_rows import ends_of
+from tests.harness.publishers import RecordingPublisher
+from tests.harness.timer_rows import TIMER_TOPIC, TimerRow, ends_of, timer_batch
+from tests.harness.timer_shard import TimerShard
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.progress import Progress
@@ -24,14 +26,7 @@ from duewheel.checkpoints.state_file import State
 from duewheel.errors import DuewheelError
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.record_codec import Records
-from duewheel.testing import (
-    TIMER_TOPIC,
-    LocalShard,
-    ManualClock,
-    RecordingPublisher,
-    TimerRow,
-    timer_batch,
-)
+from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slots import WheelConfig
@@ -147,15 +142,15 @@ def batches() -> Iterator[list[TimerRow]]:
         yield sorted(batch, key=lambda timer: (timer.partition, timer.offset))
 
 
-def shard_at(path: Path, clock: ManualClock, publisher: Publisher) -> LocalShard:
-    return LocalShard(path, WHEEL, publisher, clock, CONFIG)
+def shard_at(path: Path, clock: ManualClock, publisher: Publisher) -> TimerShard:
+    return TimerShard(path, WHEEL, publisher, clock, CONFIG)
 
 
-def append(shard: LocalShard, timers: list[TimerRow]) -> None:
+def append(shard: TimerShard, timers: list[TimerRow]) -> None:
     shard.append(timers, ends_of(timers))
 
 
-def drain(shard: LocalShard, clock: ManualClock) -> None:
+def drain(shard: TimerShard, clock: ManualClock) -> None:
     """Everything, slot by slot."""
     assert shard.dequeue is not None
     while clock.now_ms() < END_MS:

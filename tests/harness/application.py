@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.harness.config_file import write_config
 from tests.harness.shared_broker import SharedBroker
+from tests.harness.timer_shard import TimerShard
 
 from duewheel import factory
 from duewheel.api.operations import Resharded
@@ -20,7 +21,6 @@ from duewheel.config.settings import Settings, load
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.all_shards_progress import all_shards
 from duewheel.ops import reshard
-from duewheel.testing import LocalShard
 
 
 class Application:
@@ -90,11 +90,11 @@ class Application:
 
     def local(
         self, index: int, count: int, settings: Settings | None = None, **config: Any
-    ) -> LocalShard:
+    ) -> TimerShard:
         """A shard whose loop runs here, on the real Kafka."""
         settings = settings or self.of(index, count)
         publisher = factory.publisher(settings, self.clock)
         changed: dict[str, Any] = {"progress_interval_ms": 1, **config}
         configured = replace(factory.dequeue_config(settings), **changed)
         path = settings.storage.data_dir
-        return LocalShard(path, settings.wheel, publisher, self.clock, configured)
+        return TimerShard(path, settings.wheel, publisher, self.clock, configured)

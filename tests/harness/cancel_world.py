@@ -8,14 +8,9 @@ from typing import Any
 
 import numpy as np
 from tests.harness.local_world import NOW_MS, PRECISION_MS, LocalWorld, ring
-from tests.harness.timer_rows import P0
+from tests.harness.timer_rows import P0, TimerRow, answer_value, chases_in
 
 from duewheel.schemas.batches import TopicPartition
-from duewheel.testing import (
-    TimerRow,
-    answer_value,
-    chases_in,
-)
 
 REPLIES = "replies"
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 from tests.harness.source_table import SourceRow, as_table, read_records
+from tests.harness.timer_rows import suite_parameters
 
 from duewheel.schemas.batches import ANY_TIME, NO_PARTITION, Deliveries, TimerBatch
 from duewheel.schemas.columns import binary
@@ -14,7 +15,6 @@ from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_codec import key_values
-from duewheel.testing import suite_parameters
 from duewheel.wheel.dequeue.routing import Routed, route
 from duewheel.wheel.encoded import Target
 

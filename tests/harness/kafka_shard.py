@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.harness.fault_judge import FaultTopics
+from tests.harness.timer_shard import TimerShard
 
 from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.testing import LocalShard
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.statistics import Statistics
@@ -52,7 +52,7 @@ class KafkaShard:
             clock=CLOCK,
             limits=limits,
         )
-        self.local = LocalShard(path, wheel, self.publisher, CLOCK, config)
+        self.local = TimerShard(path, wheel, self.publisher, CLOCK, config)
 
     @property
     def engine(self) -> Engine:

@@ -11,13 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.harness.timer_rows import P0, P1, ends_of
+from tests.harness.publishers import RecordingPublisher
+from tests.harness.timer_rows import P0, P1, TimerRow, ends_of
+from tests.harness.timer_shard import TimerShard
 
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.schemas.batches import TopicPartition
-from duewheel.testing import LocalShard, ManualClock, RecordingPublisher, TimerRow
+from duewheel.testing import ManualClock
 from duewheel.wheel.append.engine import Appended, Engine
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -94,7 +96,7 @@ class LocalWorld:
         self.clock = BusyClock(now_ms)
         self.publisher = publisher(self.clock)
         self.stopping = False
-        self.shard = LocalShard(
+        self.shard = TimerShard(
             path, self.wheel, self.publisher, self.clock, self.config, lambda: self.stopping, fs
         )
         self._start_ms, self.next_offset = now_ms, 0
@@ -130,9 +132,9 @@ class LocalWorld:
 
     def beside(
         self, path: Path, config: DequeueConfig | None = None, wheel: WheelConfig | None = None
-    ) -> LocalShard:
+    ) -> TimerShard:
         """A shard that is not started, on files of its own, with the same clock and Kafka."""
-        shard = LocalShard(
+        shard = TimerShard(
             path, wheel or self.wheel, self.publisher, self.clock, config or self.config
         )
         shard.offsets_at = self.shard.offsets_at

@@ -18,13 +18,13 @@ from tests.harness.launcher import wait_until
 from tests.harness.reader import consumer, poll, read_topic
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.source_table import as_table, read_records
+from tests.harness.timer_rows import suite_parameters
 
 from duewheel.checkpoints.role import Role
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
-from duewheel.testing import suite_parameters
 from duewheel.wheel.admin import accept_loss as accepting
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.recovery.survey import survey

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from tests.harness.local_world import NOW_MS, PRECISION_MS, STARTS, LocalWorld
+from tests.harness.timer_rows import TIMER_TOPIC, TimerRow
 
 from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
-from duewheel.testing import TIMER_TOPIC, TimerRow
 from duewheel.wheel.slots import TimelineKind, WheelConfig
 from duewheel.wheel.storage.full_check import check
 

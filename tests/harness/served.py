@@ -12,7 +12,7 @@ from typing import Any
 from fastapi.testclient import TestClient
 from kafka.errors import NotEnoughReplicasError
 from tests.harness.local_world import NOW_MS, LocalWorld
-from tests.harness.timer_rows import P0, P1
+from tests.harness.timer_rows import P0, P1, TimerRow
 
 from duewheel.client import Answer, Cancel, DelayProducer, Rescheduled, Timer
 from duewheel.config.settings import Settings, load
@@ -21,7 +21,7 @@ from duewheel.ops.changes import KeptProducers
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
 from duewheel.serve.service import Service
-from duewheel.testing import ManualClock, TimerRow
+from duewheel.testing import ManualClock
 
 TOKEN = "t" * 32
 READ_TOKEN = "r" * 32

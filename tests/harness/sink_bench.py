@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 from tests.harness.source_table import HEADERS, read_records
+from tests.harness.timer_rows import suite_parameters
 
 from duewheel.checkpoints.fs import Space
 from duewheel.errors import KafkaUnavailable
@@ -20,7 +21,7 @@ from duewheel.streaming.disk_guard import DiskGuard
 from duewheel.streaming.early_ends import EarlyEnds
 from duewheel.streaming.offset_gaps import GapWatch
 from duewheel.streaming.sink import TimerSink
-from duewheel.testing import ManualClock, suite_parameters
+from duewheel.testing import ManualClock
 from duewheel.wheel.append.engine import Appended
 
 COLUMNS: dict[str, pa.DataType] = {

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
+from tests.harness.timer_rows import TIMER_TOPIC
 
 from duewheel.schemas.arrays import Int64, bounds_of
 from duewheel.schemas.columns import filled, join, large_binary
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.record_codec import framed, key_values
 from duewheel.schemas.wire.spans import RawHeaders, Spans
-from duewheel.testing import TIMER_TOPIC
 
 _pa: Any = pa
 _pc: Any = pyarrow.compute

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from tests.harness.recovery_world import RecoveryWorld, half_delivered
+from tests.harness.timer_rows import TIMER_TOPIC
 
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.schemas.batches import TopicPartition
-from duewheel.testing import TIMER_TOPIC
 from duewheel.wheel.dequeue.standby import Follower
 from duewheel.wheel.storage.data_directory import DataDirectory
 

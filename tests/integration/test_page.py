@@ -26,7 +26,7 @@ from tests.harness.served import (
     fill,
     settings_of,
 )
-from tests.harness.timer_rows import P0, P1
+from tests.harness.timer_rows import P0, P1, TimerRow
 
 from duewheel.checkpoints.obstacles import Obstacles
 from duewheel.checkpoints.quota_waiting import QuotaWaiting
@@ -35,7 +35,7 @@ from duewheel.checkpoints.state_file import Damage, State
 from duewheel.client import Answer
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
-from duewheel.testing import ManualClock, TimerRow
+from duewheel.testing import ManualClock
 
 SIZES = [(360, 740), (800, 900), (1400, 900)]
 

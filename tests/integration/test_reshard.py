@@ -12,6 +12,7 @@ from tests.harness.application import Application
 from tests.harness.killed import Killed, die
 from tests.harness.launcher import objects
 from tests.harness.shared_broker import SharedBroker
+from tests.harness.timer_shard import TimerShard
 
 from duewheel import factory
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress
@@ -23,7 +24,7 @@ from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.ops import reconfigure, reshard
 from duewheel.runtime import dequeue_process
 from duewheel.runtime.topic_watch import TopicWatch
-from duewheel.testing import LocalShard, ManualClock
+from duewheel.testing import ManualClock
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(120)]
@@ -156,7 +157,7 @@ def test_settings_changed_half_way_through_a_reshard_are_kept_by_its_undo(
     assert after[0].epochs == before[0].epochs
     assert after[1].epochs.newest.values["roll_window_ms"] == 15_000
     assert after[1].partitions == owned.partitions
-    again = LocalShard(
+    again = TimerShard(
         shorter.storage.data_dir,
         shorter.wheel,
         factory.publisher(shorter, application.clock),

@@ -16,6 +16,7 @@ from kafka import KafkaProducer
 from tests.harness.application import Application
 from tests.harness.progress_rows import partitions_of, progress_of
 from tests.harness.shared_broker import SharedBroker
+from tests.harness.timer_shard import TimerShard
 
 from duewheel import factory
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX
@@ -28,7 +29,6 @@ from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.publisher import KafkaPublisher
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.runtime import dequeue_process
-from duewheel.testing import LocalShard
 from duewheel.threads import beside
 from duewheel.wheel.recovery import startup
 from duewheel.wheel.storage.cross_file_damage import survey_files
@@ -155,7 +155,7 @@ def test_a_slow_instance_takes_over_from_an_owner_that_writes_all_the_time(
     tick(heir)
 
 
-def tick(shard: LocalShard) -> None:
+def tick(shard: TimerShard) -> None:
     assert shard.dequeue is not None
     shard.dequeue.tick()
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.source_table import read_records
+from tests.harness.timer_rows import suite_parameters
 from tests.property.plain_contract import Header, PlainRecord, check, table
 
 from duewheel.errors import ConfigError
@@ -16,7 +17,6 @@ from duewheel.schemas.header_names import DROP_IN, REQUEST
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.topic_settings import CHOICES, DEFAULT, TopicContract
-from duewheel.testing import suite_parameters
 
 MAX_DELAY_MS = 86_400_000
 DEAD_LETTERS = "dead.letters"

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.harness.source_table import read_records
+from tests.harness.timer_rows import suite_parameters
 from tests.property.plain_contract import Header, PlainRecord, instant, table
 
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.topic_settings import TopicContract
-from duewheel.testing import suite_parameters
 from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.slots import closable_slot, hour_of
 from duewheel.wheel.storage.byte_layouts import hour_name

@@ -15,14 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.timer_rows import TIMER_TOPIC, TimerRow, timer_batch
 
 from duewheel.checkpoints.role import Role
 from duewheel.errors import ConfigError
-from duewheel.testing import (
-    TIMER_TOPIC,
-    TimerRow,
-    timer_batch,
-)
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.inspect.pending_counts import Pending, PendingTimers
 from duewheel.wheel.roll_rule import requested_slots

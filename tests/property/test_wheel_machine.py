@@ -27,22 +27,16 @@ from hypothesis.stateful import (
 )
 from tests.harness.killed import Killed, die
 from tests.harness.local_world import BusyClock
+from tests.harness.publishers import RecordingPublisher
+from tests.harness.timer_rows import TIMER_TOPIC, TimerRow, answer_value, chases_in, timer_batch
+from tests.harness.timer_shard import TimerShard
 
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.prove.cancel_rules import RequestOutcome, TimerRequest, cancel_faults
 from duewheel.schemas.batches import Deliveries, TopicPartition
-from duewheel.testing import (
-    TIMER_TOPIC,
-    LocalShard,
-    RecordingPublisher,
-    TimerRow,
-    Unsynced,
-    answer_value,
-    chases_in,
-    timer_batch,
-)
+from duewheel.testing import Unsynced
 from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher_protocol import Prepared
@@ -142,7 +136,7 @@ class WheelMachine(RuleBasedStateMachine):
             reply_topic="replies",
             chunk_replies=replies_max,
         )
-        self.shard = LocalShard(
+        self.shard = TimerShard(
             self.root / "data", self.wheel, self.publisher, self.clock, config, fs=Unsynced()
         )
         self.shard.cancel_limits = CancelLimits(

@@ -9,12 +9,12 @@ from dataclasses import fields
 import numpy as np
 import pyarrow as pa
 from tests.harness.source_table import read_records
+from tests.harness.timer_rows import suite_parameters
 from tests.simulation.timers import DEAD, TARGETS, TOPIC, Copy, batch_of
 
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.varint import read_varint
-from duewheel.testing import suite_parameters
 
 # They mean nothing there; here they are the timer's.
 _NOT_OF_LETTERS = {"due_ms", "timer_id", "id_hash", "target_partition"}

@@ -34,7 +34,7 @@ import structlog
 from duewheel.checkpoints.role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TimerBatch
-from duewheel.testing import LocalShard, ManualClock
+from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import HOUR_MS, WheelConfig, hour_of
 from duewheel.wheel.storage import garbage_collection
@@ -43,6 +43,7 @@ from duewheel.wheel.storage.full_check import check
 
 # The last place to look for modules: a folder called `wheel` lies there.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
+from tests.harness.timer_shard import TimerShard
 from tests.simulation.day_kafka import (
     FATES,
     HOT_SLOTS,
@@ -83,7 +84,7 @@ class Day:
         self.clock = MeanwhileClock(START_MS)
         self.kafka = self.kafka_for(timers)
         config = DequeueConfig(0, 1, {}, chunk_records=max(500, timers // 250))
-        self.shard = LocalShard(path, self.wheel, self.kafka, self.clock, config)
+        self.shard = TimerShard(path, self.wheel, self.kafka, self.clock, config)
         self.timers, self.path = timers, path
         self.counts: Counter[str] = Counter()
         self.hours_max = 0

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from tests.harness.source_table import read_records
+from tests.harness.timer_rows import TIMER_TOPIC, suite_parameters
 from tests.simulation.contract_check import decoded
 
 from duewheel.checkpoints.progress import Progress
@@ -30,7 +31,7 @@ from duewheel.schemas.hashing import id_hashes, key_hashes, source_names
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_codec import framed_bytes
-from duewheel.testing import TIMER_TOPIC, ManualClock, suite_parameters
+from duewheel.testing import ManualClock
 from duewheel.wheel.encoded import Aside
 from duewheel.wheel.publisher_protocol import Prepared
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.publishers import RecordingPublisher
 from tests.harness.source_table import SourceRow, as_table, read_records
-from tests.harness.timer_rows import P0
+from tests.harness.timer_rows import P0, suite_parameters
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.role import Role
@@ -27,11 +28,7 @@ from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_codec import added_headers
 from duewheel.schemas.wire.varint import read_varint
-from duewheel.testing import (
-    ManualClock,
-    RecordingPublisher,
-    suite_parameters,
-)
+from duewheel.testing import ManualClock
 from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES

@@ -42,7 +42,6 @@ ALLOWED_IN = {
     "schemas/wire/record_codec.py",
     "src/duewheel/doctor/findings.py",
     "src/duewheel/java/find.py",
-    "src/duewheel/testing/timer_rows.py",
     "streaming/session.py",
     "wheel/storage/cancel_log.py",
 }

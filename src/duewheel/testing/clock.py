@@ -6,8 +6,8 @@ from __future__ import annotations
 class ManualClock:
     """A clock that only the test moves. Not thread-safe.
 
-    Time passes (`sleep`, `set` to a later time) for the host and for the brokers; a step
-    (`step`, `set` to an earlier time) is the host's own error.
+    Time passes (`sleep`, `set` to a later time) for the host and for the brokers; a step (`step`,
+    `set` to an earlier time) is an error of the host's clock.
     """
 
     def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
@@ -23,7 +23,7 @@ class ManualClock:
 
     @property
     def true_ms(self) -> int:
-        """Returns the time without steps: that of the brokers."""
+        """The brokers' time, which has no steps."""
         return self._true_ms
 
     def sleep(self, seconds: float) -> None:

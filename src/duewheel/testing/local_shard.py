@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +11,8 @@ from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock
 from duewheel.schemas.batches import TopicPartition
-from duewheel.testing.timer_rows import TIMER_TOPIC, TimerRow, timer_batch
 from duewheel.wheel.append.cancel_lookup import CancelLimits
-from duewheel.wheel.append.engine import Appended, Engine
+from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher_protocol import Publisher
@@ -28,11 +27,10 @@ class LocalShard:
 
     Attributes:
         path: the data directory.
-        config: of the loop, from its next start on.
-        ingest: the engine, None while ingest does not run.
-        dequeue: the loop, None while it does not run.
+        ingest: the engine; None while ingest does not run.
+        dequeue: the loop; None while it does not run.
+        config, cancel_limits: count from the next start of the loop, or of the engine.
         offsets_at: where a time begins in Kafka; see `apply_recovery`.
-        cancel_limits: of the engine, from its next start on.
     """
 
     def __init__(
@@ -73,19 +71,13 @@ class LocalShard:
 
         Args:
             starts: the first offsets of a shard that never had any progress.
-            take_over: as of `Dequeue.start`.
-            draw: draws the key by which a new shard signs copies; by default they are not signed.
+            take_over: see `Dequeue.start`.
+            draw: draws the key with which a new shard signs copies; without it they have no MAC.
         """
         directory = self._directories[Role.DEQUEUE] = DataDirectory.start(
             self.path, self.wheel, Role.DEQUEUE, fs=self._fs
         )
-        self.dequeue = Dequeue(
-            directory,
-            self._publisher,
-            self._clock,
-            self.config,
-            self._stopping,
-        )
+        self.dequeue = Dequeue(directory, self._publisher, self._clock, self.config, self._stopping)
         first = None
         if starts is not None:
             first = first_progress(directory, self.config, starts, self._clock.now_ms())
@@ -105,16 +97,8 @@ class LocalShard:
         self.ingest = Engine(directory, self._clock, topic_ids, self.cancel_limits)
         return self.ingest
 
-    def append(self, timers: Sequence[TimerRow], ends: Mapping[TopicPartition, int]) -> Appended:
-        """Appends the rows of a batch that the engine does not have yet."""
-        assert self.ingest is not None
-        known = self.ingest.marks
-        fresh = [t for t in timers if t.offset >= known.get((TIMER_TOPIC, t.partition), 0)]
-        marks = {partition: max(end, known.get(partition, 0)) for partition, end in ends.items()}
-        return self.ingest.append(timer_batch(fresh), marks)
-
     def kill(self, role: Role) -> None:
-        """Kills a process; has no effect if it does not run."""
+        """Kills a process, if it runs."""
         self._forget(role)
         directory = self._directories.pop(role, None)
         if directory is not None:

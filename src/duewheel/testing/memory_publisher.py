@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from duewheel import factory
 from duewheel.checkpoints.progress import Progress
 from duewheel.config.settings import Settings
-from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.testing.clock import ManualClock
 from duewheel.testing.memory_cluster import PARTITIONS, MemoryCluster
-from duewheel.testing.publishers import RecordingPublisher
 from duewheel.wheel.dequeue.encoder import encode
 from duewheel.wheel.encoded import Aside, Target
 from duewheel.wheel.publisher_protocol import Prepared
@@ -19,22 +18,41 @@ from duewheel.wheel.publisher_protocol import Prepared
 _BATCH_BYTES = 1 << 20  # what a topic takes unless it is configured otherwise
 
 
-class MemoryPublisher(RecordingPublisher):
-    """Writes each transaction to the cluster, and keeps the newest progress alone."""
-
-    aside: Aside
+class MemoryPublisher:
+    """Writes each transaction to the cluster; its targets always take writes. It has the newest
+    progress only.
+    """
 
     def __init__(self, cluster: MemoryCluster, clock: ManualClock, settings: Settings) -> None:
-        super().__init__(clock)
-        self._cluster = cluster
+        self.aside, self.letters_wait = Aside(), False
+        self._cluster, self._clock = cluster, clock
+        self._progress: Progress | None = None
         self._dead_letter_topic = settings.dead_letter_topic
         self._receipts = factory.receipts(settings)
         self._chance = random.Random(0)
 
+    def peek(self) -> Progress | None:
+        return self._progress
+
+    def age_ms(self) -> int:
+        return 0
+
+    def start(self) -> Progress | None:
+        return self._progress
+
+    def prepare(self, deliveries: Deliveries) -> Prepared:
+        return Prepared(deliveries)
+
+    def renew(self, prepared: Prepared, progress: Progress) -> Prepared:
+        return prepared
+
+    def close(self) -> None:
+        pass
+
     def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {partition: self._cluster.end(partition) for partition in partitions}
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
+    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
         if prepared is not None and len(prepared.deliveries):
             encoded = encode(
                 prepared.deliveries,
@@ -42,17 +60,17 @@ class MemoryPublisher(RecordingPublisher):
                 frozenset(),
                 self._dead_letter_topic,
                 self._chance,
-                self.clock.now_ms(),
+                self._clock.now_ms(),
                 progress.epochs.newest.signing_key,
                 self._receipts,
             )
             for part in encoded.parts:
                 place = (part.topic, part.partition)
-                self._cluster.write(place, part.batch, self.clock.true_ms)
+                self._cluster.write(place, part.batch, self._clock.true_ms)
             self.aside = encoded.aside
-        stamp_ms = super().publish(None, progress)
-        del self.committed[:-1]
-        return stamp_ms
+        # Encoded and decoded: a read must return the written value.
+        self._progress = Progress.decode(progress.encode())
+        return self._clock.true_ms
 
     def _targets(self, topics: Sequence[str]) -> Mapping[str, Target]:
         return dict.fromkeys(topics, Target(PARTITIONS, _BATCH_BYTES, batch_bytes=_BATCH_BYTES))

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.harness.source_table import SourceRow, as_table, read_records
+from tests.harness.timer_rows import suite_parameters
 
 from duewheel.audit import data_docs
 from duewheel.audit.expectations import EXAMPLES_MAX, GreatExpectations, Tally
@@ -24,7 +25,6 @@ from duewheel.schemas.request.acceptance_rules import Rule, compile_suite, load_
 from duewheel.schemas.request.parser import Contract
 from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.kafka_records import KafkaRecords
-from duewheel.testing import suite_parameters
 
 TOPIC = "orders.delayed"
 NOW_MS = 1_800_000_000_000

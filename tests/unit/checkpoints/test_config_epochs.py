@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from tests.harness.deliveries import rows
 from tests.harness.source_table import HEADERS, SourceRow, as_table, read_records
+from tests.harness.timer_rows import TimerRow, suite_parameters, timer_batch
 from tests.simulation.contract_check import decoded
 
 from duewheel.checkpoints.config_epochs import Epoch, Epochs
@@ -23,7 +24,6 @@ from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.copy_mac import signed
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
-from duewheel.testing import TimerRow, suite_parameters, timer_batch
 from duewheel.wheel.dequeue.requeue import rolled_copies
 from duewheel.wheel.recovery.rebuild import first_marks
 from duewheel.wheel.roll_rule import requested_slots

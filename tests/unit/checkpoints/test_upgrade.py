@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from tests.harness.deliveries import NOW_MS, rows
 from tests.harness.source_table import SourceRow, as_table, read_records
+from tests.harness.timer_rows import headers_of, suite_parameters
 
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import Progress
@@ -22,7 +23,6 @@ from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract
 from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.streaming.epoch_parser import parser
-from duewheel.testing import headers_of, suite_parameters
 from duewheel.wheel.dequeue.requeue import parked
 
 BEFORE = Path(__file__).with_name("progress_df0bc3f.bin").read_bytes()

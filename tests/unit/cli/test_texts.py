@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tests.harness.cancel_world import cancel
 from tests.harness.config_file import small_settings, write_config
 from tests.harness.local_world import NOW_MS, LocalWorld
-from tests.harness.timer_rows import P0
+from tests.harness.timer_rows import P0, TimerRow
 
 from duewheel.api.requests import TimerFilter
 from duewheel.api.shard import ShardView
@@ -30,7 +30,6 @@ from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError
 from duewheel.ops.listed_timers import listed
 from duewheel.ops.status import status
-from duewheel.testing import TimerRow
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from kafka.record.default_records import DefaultRecordBatch
 from tests.harness.local_world import LocalWorld
+from tests.harness.publishers import RecordingPublisher
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.config_epochs import Epochs
@@ -34,7 +35,6 @@ from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.record_batch import Batch, seal
 from duewheel.schemas.wire.record_rows import rows_of
 from duewheel.schemas.wire.single_record import Header, encode
-from duewheel.testing import RecordingPublisher
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.encoded import Aside, Part, Target
 from duewheel.wheel.publisher_protocol import Prepared

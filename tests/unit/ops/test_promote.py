@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.core import Metric
 from tests.harness.config_file import small_settings
 from tests.harness.local_world import NOW_MS, LocalWorld
-from tests.harness.timer_rows import P0
+from tests.harness.timer_rows import P0, TIMER_TOPIC, TimerRow
 
 from duewheel.api.shard import Promoted
 from duewheel.checkpoints.role import Role
@@ -20,7 +20,6 @@ from duewheel.ops import stats as inspection
 from duewheel.ops.promote import promote
 from duewheel.ops.status import status
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
-from duewheel.testing import TIMER_TOPIC, TimerRow
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.standby import Follower
 from duewheel.wheel.dequeue.statistics import Statistics

@@ -9,7 +9,7 @@ import pytest
 from tests.harness.cancel_world import cancel
 from tests.harness.config_file import small_settings
 from tests.harness.local_world import NOW_MS, LocalWorld
-from tests.harness.timer_rows import P0
+from tests.harness.timer_rows import P0, TimerRow
 
 from duewheel.api.requests import TimerFilter
 from duewheel.api.shard import Paused
@@ -23,7 +23,7 @@ from duewheel.ops.listed_timers import key_shown
 from duewheel.ops.open_files import opened
 from duewheel.ops.pause import set_paused
 from duewheel.ops.status import status
-from duewheel.testing import ManualClock, TimerRow
+from duewheel.testing import ManualClock
 
 CLOCK = ManualClock(NOW_MS)
 

@@ -8,7 +8,7 @@ import pytest
 from tests.harness.cancel_world import cancel
 from tests.harness.config_file import small_settings
 from tests.harness.local_world import NOW_MS, LocalWorld
-from tests.harness.timer_rows import P0, P1
+from tests.harness.timer_rows import P0, P1, TimerRow
 
 from duewheel.api.requests import TimerFilter
 from duewheel.client.handle import RecallHandle
@@ -17,7 +17,6 @@ from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.ops import timers
 from duewheel.ops.listed_timers import handle_of
 from duewheel.ops.open_files import opened
-from duewheel.testing import TimerRow
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.storage.message_store import MessageStore, StoredMessages
 from duewheel.wheel.storage.timer_log import Records

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from tests.harness.config_file import write_config
 from tests.harness.launcher import run
 from tests.harness.local_world import NOW_MS, LocalWorld
-from tests.harness.timer_rows import P0
+from tests.harness.timer_rows import P0, TimerRow
 
 from duewheel import factory
 from duewheel.checkpoints.obstacles import Obstacles
@@ -22,7 +22,6 @@ from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.config.settings import load
 from duewheel.errors import OwnerAlive, RecoveryRefused
 from duewheel.runtime.dequeue_process import note_obstacles, once_the_owner_is_silent
-from duewheel.testing import TimerRow
 
 
 class QuickClock(factory.StoppableClock):

@@ -12,16 +12,12 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from tests.harness.local_world import NOW_MS, LocalWorld
-from tests.harness.timer_rows import P0
+from tests.harness.timer_rows import P0, TimerRow, timer_batch
 
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.errors import ConfigError
 from duewheel.osutil.metrics_server import TOPIC_SERIES_MAX, TopicLabels, served
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
-from duewheel.testing import (
-    TimerRow,
-    timer_batch,
-)
 from duewheel.wheel.dequeue.duration_histogram import Histogram
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory

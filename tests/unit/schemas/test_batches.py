@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from tests.harness.timer_rows import TimerRow, timer_batch
 
 from duewheel.schemas.batches import ACCEPTED
-from duewheel.testing import TimerRow, timer_batch
 
 
 def test_rows_keep_their_codes_where_epochs_with_other_rules_merge() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from kafka.record import MemoryRecords
 from tests.harness.deliveries import plain_deliveries
+from tests.harness.timer_rows import suite_parameters
 
 from duewheel.checkpoints.dlq_replay_position import ReplayPosition
 from duewheel.schemas.batches import NO_KEY, NO_PARTITION, Deliveries
@@ -21,7 +22,6 @@ from duewheel.schemas.request.parser import Contract
 from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.record_batch import seal, split
 from duewheel.schemas.wire.single_record import Header, encode, framed
-from duewheel.testing import suite_parameters
 from duewheel.wheel.dequeue import dead_letter_rows
 from duewheel.wheel.encoded import Reason, Target
 

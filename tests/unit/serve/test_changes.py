@@ -15,7 +15,7 @@ from kafka.errors import KafkaError
 from tests.harness.cancel_world import cancel
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.served import COUNT, TOKEN, RecordingProducer, bearer, fill, served, settings_of
-from tests.harness.timer_rows import P0, P1
+from tests.harness.timer_rows import P0, P1, TimerRow
 
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
@@ -26,7 +26,6 @@ from duewheel.errors import KafkaUnavailable
 from duewheel.ops.changes import KeptProducers
 from duewheel.ops.open_files import opened
 from duewheel.serve.access import Access
-from duewheel.testing import TimerRow
 
 NEW: dict[str, Any] = {"topic": "orders", "value": "v", "delay": "1m"}
 

@@ -10,12 +10,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.record_batches import NOW_MS, Log, Rows, logs, plain, rows_of
+from tests.harness.timer_rows import TimerRow, timer_batch
 
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.schemas.batches import OffsetRanges, TopicPartition
 from duewheel.streaming.byte_budget import CANCEL_BYTES, ByteBudget
-from duewheel.testing import TimerRow, timer_batch
 
 A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
 Logs = dict[TopicPartition, Log]

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.harness.timer_rows import TimerRow, timer_batch
 
 from duewheel.schemas.batches import TimerBatch
 from duewheel.streaming.task_rows import SCHEMA, row_of, row_of_early_ends, take_timers
-from duewheel.testing import TimerRow, timer_batch
 
 NOW_MS = 1_800_000_000_000
 

@@ -24,13 +24,12 @@ from tests.harness.deliveries import (
     topics,
 )
 from tests.harness.local_world import PRECISION_MS, SLOT, LocalWorld, timer
-from tests.harness.timer_rows import P0, P1
+from tests.harness.timer_rows import P0, P1, TIMER_TOPIC, timer_batch
 from tests.simulation.contract_check import decoded
 
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, Deliveries
-from duewheel.testing import TIMER_TOPIC, timer_batch
 from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.encoded import Aside, Target
 from duewheel.wheel.slot_overflow import HotSlots, RankCounter, overflow_rows, spread_rows

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.harness.timer_rows import suite_parameters
 
 from duewheel.audit.expectations import GreatExpectations, failing
 from duewheel.errors import ConfigError
@@ -16,7 +17,6 @@ from duewheel.schemas.name_patterns import whole
 from duewheel.schemas.request.acceptance_rules import Rules, compile_suite, load_suite
 from duewheel.schemas.request.cancel_requests import VERDICTS
 from duewheel.schemas.request.request_columns import DUE_NAMES, RULE_COLUMNS, UNSUPPORTED
-from duewheel.testing import suite_parameters
 
 PARAMETERS = suite_parameters(
     max_delay_ms=86_400_000,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.harness.local_world import LocalWorld
 from tests.harness.source_table import read_records
+from tests.harness.timer_rows import suite_parameters
 from tests.property.plain_contract import Header, PlainRecord, table
 
 from duewheel.schemas.batches import NO_KEY, Deliveries, TimerBatch
@@ -18,7 +19,6 @@ from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.varint import read_varint
-from duewheel.testing import suite_parameters
 from duewheel.wheel.slots import WheelConfig
 
 NOW_MS = 1_607_918_336_000

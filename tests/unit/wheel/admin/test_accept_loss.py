@@ -16,6 +16,7 @@ from tests.harness.reconfiguring import alone
 from tests.harness.recovery_world import RecoveryWorld
 from tests.harness.standbys import Standby
 from tests.harness.state_pages import damage_newest_commit
+from tests.harness.timer_rows import TIMER_TOPIC, TimerRow
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.commit_and_close_pages import Marks
@@ -27,7 +28,6 @@ from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
 from duewheel.schemas import header_names
 from duewheel.schemas.batches import TopicPartition, is_retired
 from duewheel.schemas.wire.record_codec import framed_bytes
-from duewheel.testing import TIMER_TOPIC, TimerRow
 from duewheel.wheel.admin import accept_loss
 from duewheel.wheel.admin.accept_loss import KafkaTopics, Loss, accept, losses
 from duewheel.wheel.recovery.rebuild import first_marks

@@ -14,6 +14,7 @@ from tests.harness.killed import Killed, die
 from tests.harness.reconfiguring import OTHER, caught_up, reconfigure, use
 from tests.harness.recovery_world import RecoveryWorld
 from tests.harness.timelines import KIND
+from tests.harness.timer_rows import TIMER_TOPIC, TimerRow
 
 from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.held_copies import Held
@@ -21,7 +22,6 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import ConfigError, Fenced, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
-from duewheel.testing import TIMER_TOPIC, TimerRow
 from duewheel.wheel.admin.change_settings import Rotation, plan
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import DataDirectory

@@ -12,6 +12,7 @@ from tests.harness.reconfiguring import alone as holding
 from tests.harness.reconfiguring import caught_up
 from tests.harness.recovery_world import RecoveryWorld
 from tests.harness.source_table import SourceRow, as_table, read_records
+from tests.harness.timer_rows import TIMER_TOPIC, suite_parameters
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.config_epochs import Epoch, Epochs
@@ -23,7 +24,6 @@ from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.skipped_records import parse_but_skipped
 from duewheel.schemas.wire.kafka_records import KafkaRecords
-from duewheel.testing import TIMER_TOPIC, suite_parameters
 from duewheel.wheel.admin.change_settings import SKIPPED_MAX, commit, skip
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.recovery.survey import survey

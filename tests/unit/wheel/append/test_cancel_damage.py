@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from tests.harness.cancel_world import CancelWorld, cancel, timer
 from tests.harness.local_world import NOW_MS
-from tests.harness.timer_rows import P0, P1
+from tests.harness.timer_rows import P0, P1, timer_batch
 
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.runtime.checkpointer import DurableCheckpoints
-from duewheel.testing import timer_batch
 from duewheel.wheel.slots import HOUR_MS
 from duewheel.wheel.storage import cancel_log
 from duewheel.wheel.storage.byte_layouts import CANCELLATION, MAGIC_CUT_OFF, RECORD_BYTES

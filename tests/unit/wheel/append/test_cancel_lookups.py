@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.harness.cancel_world import CancelWorld, cancel, timer
-from tests.harness.timer_rows import P0, P1
+from tests.harness.timer_rows import P0, P1, timer_batch
 
 from duewheel.checkpoints.role import Role
-from duewheel.testing import timer_batch
 from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.storage.message_store import MessageStore
 from duewheel.wheel.storage.timer_log import Records

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.harness.cancel_world import REPLIES, CancelWorld, cancel, timer
 from tests.harness.local_world import NOW_MS, PRECISION_MS
-from tests.harness.timer_rows import P0, P1
+from tests.harness.timer_rows import P0, P1, TIMER_TOPIC, TimerRow, timer_batch
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.progress import NOBODY
@@ -19,11 +19,6 @@ from duewheel.checkpoints.role import Role
 from duewheel.schemas import header_names as names
 from duewheel.schemas.header_names import CHASE_FLAG_FOUND
 from duewheel.schemas.wire.record_codec import added_headers, framed_bytes
-from duewheel.testing import (
-    TIMER_TOPIC,
-    TimerRow,
-    timer_batch,
-)
 from duewheel.wheel.dequeue import open_cancels
 from duewheel.wheel.dequeue.cancel_reply_rows import REPEATED_BYTES_MAX, repeated
 from duewheel.wheel.storage.data_directory import DataDirectory

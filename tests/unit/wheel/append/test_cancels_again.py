@@ -12,7 +12,7 @@ from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.manual_host import ManualHost
 from tests.harness.recovery_world import RecoveryWorld
 from tests.harness.standbys import Standby
-from tests.harness.timer_rows import P0, P1
+from tests.harness.timer_rows import P0, P1, TimerRow
 
 from duewheel.checkpoints.cancel_bounds import FILE_NAME, CancelBounds
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
@@ -20,7 +20,6 @@ from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.arrays import Int64
-from duewheel.testing import TimerRow
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.cancel_log import CHASE, CHASE_FOUND
 from duewheel.wheel.storage.data_directory import DataDirectory

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from tests.harness.cancel_world import CancelWorld, cancel, timer
 from tests.harness.local_world import NOW_MS, PRECISION_MS
-from tests.harness.timer_rows import P0, P1
+from tests.harness.timer_rows import P0, P1, TIMER_TOPIC, TimerRow, timer_batch
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.streaming.disk_guard import written_bytes
-from duewheel.testing import TIMER_TOPIC, TimerRow, timer_batch
 from duewheel.wheel.append.staged_batch import StagedBatch
 from duewheel.wheel.storage import cancel_log
 from duewheel.wheel.storage.full_check import check

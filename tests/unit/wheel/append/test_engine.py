@@ -12,19 +12,14 @@ import pytest
 from tests.harness.local_world import NOW_MS, PRECISION_MS, SLOT, LocalWorld, ring, timer
 from tests.harness.manual_host import ManualHost
 from tests.harness.timelines import wheel_of, wheel_only
-from tests.harness.timer_rows import P0, P1
+from tests.harness.timer_rows import P0, P1, TIMER_TOPIC, TimerRow, timer_batch
 
 from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import Locked, RecoveryPending, RecoveryRefused
-from duewheel.testing import (
-    TIMER_TOPIC,
-    ManualClock,
-    TimerRow,
-    timer_batch,
-)
+from duewheel.testing import ManualClock
 from duewheel.wheel.append.engine import Appended, Engine
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage import data_directory

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.harness.local_world import NOW_MS, PRECISION_MS, STARTS, LocalWorld, ring
-from tests.harness.timer_rows import P0
+from tests.harness.timer_rows import P0, TimerRow, timer_batch
 
-from duewheel.testing import TimerRow, timer_batch
 from duewheel.wheel.append.far_hours import FAR_HOURS_MAX
 
 HOUR_MS = 3_600_000

@@ -10,11 +10,10 @@ import pytest
 from tests.harness.cancel_world import CancelWorld, cancel, timer
 from tests.harness.local_world import NOW_MS
 from tests.harness.manual_host import ManualHost
-from tests.harness.timer_rows import P0
+from tests.harness.timer_rows import P0, TimerRow, timer_batch
 
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.arrays import Int64
-from duewheel.testing import TimerRow, timer_batch
 from duewheel.wheel.append import id_index
 from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.append.id_index import CANCELLED, DELIVERED, IdIndex, LookedUp

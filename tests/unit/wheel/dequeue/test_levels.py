@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.harness.config_file import small_settings
 from tests.harness.local_world import NOW_MS, LocalWorld, fated
 from tests.harness.source_table import SourceRow, as_table, read_records
-from tests.harness.timer_rows import P0, P1
+from tests.harness.timer_rows import P0, P1, TIMER_TOPIC, TimerRow, suite_parameters, timer_batch
 
 from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings
@@ -28,13 +28,7 @@ from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.header_names import LEVELS_MS
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
-from duewheel.testing import (
-    TIMER_TOPIC,
-    ManualClock,
-    TimerRow,
-    suite_parameters,
-    timer_batch,
-)
+from duewheel.testing import ManualClock
 from duewheel.wheel.slots import WheelConfig
 
 RULES = compile_suite(load_suite(), suite_parameters(forbidden_targets=["dead"]))

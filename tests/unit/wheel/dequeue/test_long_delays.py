@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.source_table import SourceRow, as_table, read_records
-from tests.harness.timer_rows import P0
+from tests.harness.timer_rows import P0, TIMER_TOPIC, TimerRow, suite_parameters, timer_batch
 from tests.simulation.years import DAY_MS, traffic
 
 from duewheel.checkpoints.role import Role
@@ -19,12 +19,6 @@ from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.request_columns import COUNT_MAX
-from duewheel.testing import (
-    TIMER_TOPIC,
-    TimerRow,
-    suite_parameters,
-    timer_batch,
-)
 from duewheel.wheel.roll_rule import roll_instants
 from duewheel.wheel.slots import WheelConfig
 

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 from tests.harness.local_world import NOW_MS, PRECISION_MS, SLOT, LocalWorld, ring, timer
+from tests.harness.publishers import RecordingPublisher
 from tests.harness.timelines import wheel_of, wheel_only
-from tests.harness.timer_rows import P0, P1
+from tests.harness.timer_rows import P0, P1, TimerRow
+from tests.harness.timer_shard import TimerShard
 
 from duewheel.checkpoints.commit_and_close_pages import Close
 from duewheel.checkpoints.fs import FileSystem
@@ -23,7 +25,7 @@ from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.errors import Fenced, KafkaUnavailable, RecoveryPending, RecoveryRefused
-from duewheel.testing import LocalShard, ManualClock, RecordingPublisher, TimerRow
+from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue import loop
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.slot_scan import SlotScan
@@ -473,7 +475,7 @@ def test_a_shard_without_progress_starts_only_where_that_is_known(tmp_path: Path
     config = DequeueConfig(0, 1, {"precision": 50})
     clock = ManualClock(NOW_MS)
     publisher = RecordingPublisher(clock)
-    shard = LocalShard(tmp_path / "data", wheel, publisher, clock, config)
+    shard = TimerShard(tmp_path / "data", wheel, publisher, clock, config)
     with pytest.raises(RecoveryRefused, match="Kafka has no progress for this shard"):
         shard.start_dequeue()
     shard.kill(Role.DEQUEUE)

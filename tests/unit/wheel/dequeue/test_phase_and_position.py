@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.harness.timer_rows import TIMER_TOPIC
 
 from duewheel.checkpoints.commit_and_close_pages import Close
-from duewheel.testing import TIMER_TOPIC
 from duewheel.wheel.dequeue.phase_and_position import Position
 
 P, Q = (TIMER_TOPIC, 0), (TIMER_TOPIC, 1)

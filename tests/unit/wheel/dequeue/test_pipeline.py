@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from tests.harness.launcher import wait_until
 from tests.harness.local_world import PRECISION_MS, SLOT, LocalWorld
-from tests.harness.timer_rows import P0
+from tests.harness.publishers import RecordingPublisher
+from tests.harness.timer_rows import P0, TIMER_TOPIC
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.role import Role
 from duewheel.errors import RecoveryPending, TransactionTooSlow
 from duewheel.schemas.batches import Deliveries
-from duewheel.testing import TIMER_TOPIC, ManualClock, RecordingPublisher
+from duewheel.testing import ManualClock
 from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.deliveries import read_back
+from tests.harness.timer_rows import TimerRow, timer_batch
 from tests.simulation.contract_check import decoded
 
 from duewheel.schemas.batches import NO_LEVEL, NO_PARTITION
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.record_codec import NO_ORIGIN, copy_headers
-from duewheel.testing import TimerRow, timer_batch
 from duewheel.wheel.roll_rule import requested_slots, roll_instants
 
 NOW_MS = 1_800_000_000_000

@@ -15,13 +15,13 @@ from tests.harness.reconfiguring import OTHER, reconfigure
 from tests.harness.recovery_world import RecoveryWorld
 from tests.harness.standbys import Standby, half_way, marks_of, world
 from tests.harness.timelines import spoil_timeline
+from tests.harness.timer_rows import TIMER_TOPIC
 
 from duewheel.checkpoints.progress import NOBODY
 from duewheel.checkpoints.recovery_decision import close_at
 from duewheel.checkpoints.role import Role
 from duewheel.errors import RecoveryPending, SettingsChange
 from duewheel.runtime.checkpointer import DurableCheckpoints
-from duewheel.testing import TIMER_TOPIC
 from duewheel.wheel.append.staged_batch import StagedBatch, Written
 from duewheel.wheel.dequeue.standby import Follower
 from duewheel.wheel.dequeue_config import DequeueConfig

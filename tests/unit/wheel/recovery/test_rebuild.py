@@ -15,13 +15,14 @@ from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.recovery_world import PARTITIONS, RecoveryWorld, half_delivered
 from tests.harness.state_pages import COMMIT
 from tests.harness.timelines import FILE, KIND, spoil_timeline, timeline
+from tests.harness.timer_rows import TIMER_TOPIC
+from tests.harness.timer_shard import TimerShard
 
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import RecoveryPending
-from duewheel.testing import TIMER_TOPIC, LocalShard
 from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -332,14 +333,14 @@ def test_the_local_progress_counts_when_the_state_topic_is_gone(make_world: Make
     world.finish()
 
 
-def copy_of(world: RecoveryWorld) -> LocalShard:
+def copy_of(world: RecoveryWorld) -> TimerShard:
     """A second shard on a copy of the directory, whose processes live."""
     path = world.path.with_name("copy")
     shutil.copytree(world.path, path)
     return world.beside(path)
 
 
-def turn(world: RecoveryWorld, shard: LocalShard, slot: int) -> None:
+def turn(world: RecoveryWorld, shard: TimerShard, slot: int) -> None:
     """Another shard's ingest takes everything; its dequeue closes and delivers up to `slot`."""
     if shard.ingest is not None:
         known = shard.ingest.marks

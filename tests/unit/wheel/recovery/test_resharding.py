@@ -13,6 +13,9 @@ from random import Random
 import numpy as np
 import pytest
 from tests.harness.killed import Killed, die
+from tests.harness.publishers import RecordingPublisher
+from tests.harness.timer_rows import TIMER_TOPIC, TimerRow
+from tests.harness.timer_shard import TimerShard
 
 from duewheel.backoff import Backoff
 from duewheel.checkpoints.config_epochs import PRECISION, Epoch, Epochs
@@ -33,7 +36,7 @@ from duewheel.errors import RecoveryRefused
 from duewheel.kafka.all_shards_progress import ShardRecord
 from duewheel.ops.reshard import Reassignment
 from duewheel.schemas.batches import TopicPartition
-from duewheel.testing import TIMER_TOPIC, LocalShard, ManualClock, RecordingPublisher, TimerRow
+from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue.standby import Follower
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.recovery.rebuild import first_marks
@@ -50,7 +53,7 @@ PARTITIONS = [(TIMER_TOPIC, number) for number in range(4)]
 class ServedShard:
     """One of them, as it is served."""
 
-    local: LocalShard
+    local: TimerShard
     publisher: RecordingPublisher
 
     @property
@@ -98,9 +101,9 @@ class ReshardedWorld:
             local = self.local(self.path / f"{index}", publisher, config)
             self.shards.append(ServedShard(local, publisher))
 
-    def local(self, path: Path, publisher: RecordingPublisher, config: DequeueConfig) -> LocalShard:
+    def local(self, path: Path, publisher: RecordingPublisher, config: DequeueConfig) -> TimerShard:
         """A shard on these files that is not started."""
-        local = LocalShard(path, self.wheel, publisher, self.clock, config)
+        local = TimerShard(path, self.wheel, publisher, self.clock, config)
         local.offsets_at = self.offsets_at
         return local
 

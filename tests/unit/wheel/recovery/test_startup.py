@@ -15,6 +15,7 @@ import psutil
 import pytest
 from hypothesis import given
 from tests.harness.manual_host import ManualHost
+from tests.harness.publishers import RecordingPublisher
 from tests.harness.timelines import KIND, spoil_timeline
 
 from duewheel.checkpoints.commit_and_close_pages import NO_COMMIT, Close, Commit
@@ -36,7 +37,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import ConfigError, Fenced, Locked, RecoveryPending, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
-from duewheel.testing import ManualClock, RecordingPublisher
+from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.recovery.startup import first_progress, start
 from duewheel.wheel.slots import WheelConfig

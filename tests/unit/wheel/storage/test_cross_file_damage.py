@@ -12,13 +12,13 @@ from tests.harness.killed import Killed, die
 from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.recovery_world import RecoveryWorld, half_delivered
 from tests.harness.timelines import KIND, timeline, wheel_only
+from tests.harness.timer_rows import TIMER_TOPIC
 
 from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.checkpoints.unfinished_recovery import recovering
 from duewheel.errors import RecoveryPending
-from duewheel.testing import TIMER_TOPIC
 from duewheel.wheel.storage.byte_layouts import ENTRY, MAGIC_ABANDONED, RECORD, RECORD_BYTES
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check

@@ -11,7 +11,7 @@ from tests.harness.killed import Killed
 from tests.harness.local_world import PRECISION_MS, SLOT, LocalWorld, ring, timer
 from tests.harness.manual_host import ManualHost
 from tests.harness.timelines import wheel_only
-from tests.harness.timer_rows import P0, P1
+from tests.harness.timer_rows import P0, P1, TimerRow
 
 from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
@@ -19,7 +19,6 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import RecoveryPending
 from duewheel.runtime.checkpointer import DurableCheckpoints
-from duewheel.testing import TimerRow
 from duewheel.wheel.append.engine import Appended
 from duewheel.wheel.append.placement import slot_order
 from duewheel.wheel.inspect.pending_counts import PendingTimers

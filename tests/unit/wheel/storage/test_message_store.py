@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.harness.timer_rows import TimerRow, timer_batch
 
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import binary, lengths
-from duewheel.testing import TimerRow, timer_batch
 from duewheel.wheel.append.placement import first_of_each
 from duewheel.wheel.storage.byte_layouts import NO_POSITION, PREFIX_BYTES
 from duewheel.wheel.storage.message_store import MessageStore, split_by_limits

@@ -8,13 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.harness.local_world import NOW_MS, LocalWorld
-from tests.harness.timer_rows import P0
+from tests.harness.timer_rows import P0, TimerRow, timer_batch
 
 from duewheel.checkpoints.role import Role
-from duewheel.testing import (
-    TimerRow,
-    timer_batch,
-)
 from duewheel.wheel.inspect import pending_counts
 from duewheel.wheel.inspect.pending_counts import OTHER, PendingTimers
 from duewheel.wheel.slots import WheelConfig

@@ -12,11 +12,11 @@ import pytest
 from tests.harness.killed import Killed, die
 from tests.harness.local_world import NOW_MS, PRECISION_MS, SLOT, LocalWorld
 from tests.harness.recovery_world import RecoveryWorld, half_delivered
+from tests.harness.timer_rows import TimerRow
 
 from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.role import Role
 from duewheel.errors import Locked, RecoveryPending
-from duewheel.testing import TimerRow
 from duewheel.wheel.slots import HOUR_MS, TimelineKind, WheelConfig, hour_of
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.full_check import check

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from tests.harness.timer_rows import TimerRow, answer_value, chases_in
 
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.progress import Progress
@@ -17,7 +18,6 @@ from duewheel.errors import PublishDoubt
 from duewheel.schemas import header_names as names
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.testing.clock import ManualClock
-from duewheel.testing.timer_rows import TimerRow, answer_value, chases_in
 from duewheel.wheel.encoded import Aside
 from duewheel.wheel.publisher_protocol import Prepared, Seen
 
