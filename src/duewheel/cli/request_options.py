@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 import click
@@ -15,7 +15,7 @@ from duewheel.cli.options import Command, one_of
 from duewheel.errors import ConfigError
 
 R = TypeVar("R", bound=RequestFields)
-Options = Mapping[str, Any]  # click's, by parameter: the model that is made of them has the types
+Options = dict[str, Any]  # click's, by parameter: the model that is made of them has the types
 
 
 def with_fields(
@@ -40,7 +40,7 @@ def with_fields(
         for name in reversed(names):
             field = schema[_alias(model, name)]
             if name == "headers":
-                options: dict[str, Any] = {"multiple": True, "help": "name=value; may be repeated"}
+                options: Options = {"multiple": True, "help": "name=value; may be repeated"}
             else:
                 options = {"type": _type(field), "help": field.get("description")}
             if name in required:

@@ -40,11 +40,7 @@ def require_accepted(
 
 
 def require_contract(settings: Settings) -> None:
-    """Refuses settings of which no rules for timers can be made.
-
-    Raises:
-        ConfigError: with the reason.
-    """
+    """Refuses settings of which no rules for timers can be made, with a ConfigError."""
     contract(settings)
 
 

@@ -22,7 +22,7 @@ from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.log.connection import INIT_MAKES_IT, Waits
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.state_topic import newest_record, place_of
-from duewheel.ops.listed_timers import octets_shown
+from duewheel.ops.listed_timers import message_shown
 from duewheel.ops.topic_pages import BEFORE_ALL, Place, place_before, ranges_behind
 from duewheel.schemas.dead_letters import DeadLetter
 
@@ -200,14 +200,9 @@ def one_letter(
             for letter in letters:
                 row = summary_of(letter, position).as_json()
                 headers = [
-                    (name.encode(errors="surrogateescape").decode(errors="replace"), shown)
+                    (name.encode(errors="surrogateescape").decode(errors="replace"), value)
                     for name, value in letter.headers
-                    for shown in [octets_shown("value", value)]
                 ]
-                if not body:
-                    row["header_names"] = [name for name, _ in headers]
-                    return DeadLetterWithMessage.model_validate(row)
-                row["headers"] = [{"name": name, **value} for name, value in headers]
-                row |= octets_shown("value", letter.value)
+                row |= message_shown(headers, letter.value, body=body)
                 return DeadLetterWithMessage.model_validate(row)
     return None

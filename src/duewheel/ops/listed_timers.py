@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from duewheel.api.requests import TimerFilter
 from duewheel.api.timers import TimerSummary
@@ -92,6 +92,16 @@ def octets_shown(name: str, octets: bytes | None) -> dict[str, str | None]:
         return {name: None if octets is None else octets.decode()}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(octets or b"").decode()}
+
+
+def message_shown(
+    headers: Sequence[tuple[str, bytes | None]], value: bytes | None, *, body: bool
+) -> dict[str, object]:
+    """Shows headers and value of a message; without `body` only the names of the headers."""
+    if not body:
+        return {"header_names": [name for name, _ in headers]}
+    shown = [{"name": name, **octets_shown("value", each)} for name, each in headers]
+    return {"headers": shown, **octets_shown("value", value)}
 
 
 def key_shown(key: bytes | None) -> dict[str, str | None]:

@@ -17,7 +17,7 @@ from duewheel.api.timers import TimerList, TimerSummary, TimerWithMessage
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import InvalidTimer
-from duewheel.ops.listed_timers import octets_shown, selection, summary_of
+from duewheel.ops.listed_timers import message_shown, selection, summary_of
 from duewheel.ops.open_files import opened
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks, list_pending
 from duewheel.wheel.slots import slot_of
@@ -114,8 +114,6 @@ def pending_by_handle(settings: Settings, handle: str) -> PendingTimer | None:
 
 def _with_message(timer: PendingTimer, *, body: bool) -> TimerWithMessage:
     row = summary_of(timer).as_json() | {"partition": timer.target_partition}
-    if not body:
-        row["header_names"] = [name for name, _ in timer.headers]
-        return TimerWithMessage.model_validate(row)
-    row["headers"] = [{"name": name, **octets_shown("value", v)} for name, v in timer.headers]
-    return TimerWithMessage.model_validate(row | octets_shown("value", timer.value))
+    return TimerWithMessage.model_validate(
+        row | message_shown(timer.headers, timer.value, body=body)
+    )

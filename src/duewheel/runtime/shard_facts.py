@@ -31,18 +31,12 @@ _REPORTED_MS = 1_000  # dequeue reports twice a second
 
 
 class ProcessFacts(NamedTuple):
-    """One of the two processes.
-
-    Attributes:
-        state: `starting` until its first heartbeat; `paused` while it is idle by request.
-        silent_ms: since its last heartbeat.
-        is_paused: by request, whether it runs or not.
-    """
+    """One of the two processes."""
 
     pid: int | None
-    state: ProcessState
-    silent_ms: int
-    is_paused: bool
+    state: ProcessState  # starting until its first heartbeat; paused while it is idle by request
+    silent_ms: int  # since its last heartbeat
+    is_paused: bool  # by request, whether it runs or not
 
     @property
     def is_alive(self) -> bool:
@@ -51,23 +45,14 @@ class ProcessFacts(NamedTuple):
 
 
 class LagFacts(NamedTuple):
-    """The lag of ingest, as dequeue last measured it (lag_watch.py).
+    """The lag of ingest, as dequeue last measured it (lag_watch.py)."""
 
-    Attributes:
-        messages: offsets that can be read and are not in the wheel.
-        oldest_age_ms: age of the oldest of them, since a poll first saw it.
-        batch_age_ms: without a finished batch, while there were some to read.
-        polled_ms: when Kafka last returned the ends of the timer topics; 0: never.
-        poll_age_ms: since then.
-        open: offsets behind an open transaction.
-    """
-
-    messages: int
-    oldest_age_ms: int
-    batch_age_ms: int
-    polled_ms: int
-    poll_age_ms: int
-    open: int
+    messages: int  # offsets that can be read and are not in the wheel
+    oldest_age_ms: int  # of these, since a poll first saw it
+    batch_age_ms: int  # without a finished batch, while there were some to read
+    polled_ms: int  # when Kafka last returned the ends of the timer topics; 0: never
+    poll_age_ms: int  # since then
+    open: int  # offsets behind an open transaction
 
 
 class DiskFacts(NamedTuple):
