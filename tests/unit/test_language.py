@@ -18,6 +18,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Grows until it has all folders of the product.
 CLEAN = (
+    "src/duewheel/*.py",
+    *(
+        f"src/duewheel/{folder}/*.py"
+        for folder in ("adapters", "config", "dev", "java", "osutil", "prove", "testing")
+    ),
     "checkpoints/**/*.py",
     "schemas/**/*.py",
     "streaming/**/*.py",

@@ -88,7 +88,7 @@ class Delays:
         """Writes a task with an eta or a countdown, and waits until Kafka has acknowledged it.
 
         Args:
-            task: of the app.
+            task: one of the app's.
             task_id: the timer's id and key, too.
             body: "args", "kwargs", and "options" of `apply_async`.
 

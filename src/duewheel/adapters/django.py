@@ -160,7 +160,7 @@ class DeferredFunction(Generic[P, T]):
 
         Args:
             delay: counts from the write.
-            args, kwargs: what DjangoJSONEncoder can write. Dates and decimals arrive as text.
+            args, kwargs: values for DjangoJSONEncoder. Dates and decimals arrive as text.
             id: for `cancel`; by default a random one.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Rules between settings, each of which is valid by itself. Each rule yields (key, reason)."""
+"""Rules between settings that are valid one by one. Each rule yields (key, reason)."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from duewheel.wheel.slots import TimelineKind
 
 Port = Annotated[int, Field(ge=0, le=65535)]  # 0: a free one
 
-# Spark needs 450 MiB of what the collector leaves of a heap, nine tenths: with less its JVM ends at
+# Spark needs 450 MiB, and the collector leaves nine tenths of a heap: with less the JVM ends at
 # each start.
 HEAP_MIN_BYTES = 512 << 20
 
@@ -188,7 +188,7 @@ class TimerSection(Section):
     precision_ms: Annotated[Millis, Field(ge=1)] = 50
     """The length of a slot."""
     timeline: TimelineKind = "wheel"
-    """What finds the timers of a slot: RIP-43's wheel, or RocksDB (docs/timelines.md), which needs
+    """The index of a slot's timers: RIP-43's wheel, or RocksDB (docs/timelines.md), which needs
     the extra `rocksdb`. A start with another one builds it from the logs, or from Kafka."""
     slots: Annotated[int, Field(ge=1)] = 2_097_152
     """Half of the wheel's entries; `roll_window` + `margin` must fit into as many slots."""
@@ -278,7 +278,7 @@ class IngestSection(Section):
     """The shortest time between the starts of two batches; 0: a batch starts when the last one has
     ended."""
     max_offsets_per_trigger: Annotated[int, Field(ge=1)] = 300_000
-    """The most rows of a batch; two batches are in memory behind a backlog."""
+    """The most rows of a batch; two batches are in memory during a backlog."""
     max_bytes_per_trigger: Annotated[Size, Field(ge=1)] = 64 << 20
     """The most bytes of a batch, decompressed; each topic has an equal part of a task's, and one
     record batch may exceed that."""

@@ -15,7 +15,7 @@ import structlog
 from duewheel.threads import Worker
 
 _OURS = ('{"ts":', "ts=")  # beginnings of our lines: osutil/logs.py
-# Printed at each start of Spark; nobody can change it.
+# Printed at each start of Spark, whatever its settings.
 _EXPECTED = ("WARNING: Using incubator modules: jdk.incubator.vector",)
 
 log = structlog.get_logger(__name__)

@@ -1,4 +1,4 @@
-"""Reads what a shard delivers, with a read_committed consumer that shares no code with it."""
+"""Reads the messages that a shard delivers, by a read_committed consumer without code of its."""
 
 from __future__ import annotations
 

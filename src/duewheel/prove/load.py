@@ -72,7 +72,7 @@ class ProofLoad(Worker):
 
     Attributes:
         number: the next record's.
-        acknowledged: by number; what is missing in the topic later, Kafka has lost.
+        acknowledged: by number; Kafka has lost those that are missing in the topic later.
         doubtful: how many records Kafka may have or not.
         requests: numbers of cancels and reschedules.
         awaited: numbers of timers that are never cancelled.

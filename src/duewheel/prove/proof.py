@@ -1,4 +1,4 @@
-"""`duewheel prove`: shows on the user's cluster what duewheel guarantees, and judges it.
+"""`duewheel prove`: shows duewheel's guarantees on the user's cluster, and judges them.
 
     1. creates topics under a name of its own, examines the cluster (own_topics.py)
     2. starts `duewheel run` in a temporary folder, an independent producer and a consumer

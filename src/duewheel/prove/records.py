@@ -156,7 +156,7 @@ class ArrivedReply:
 
 
 def _source_of(headers: Mapping[str, bytes]) -> Source:
-    """The request to which a record of duewheel's belongs."""
+    """The source of the request that a record of duewheel's names."""
     partition, offset = headers["TIMER_SOURCE"].decode().rsplit("-", 1)[1].split("@")
     return int(partition), int(offset)
 

@@ -15,8 +15,8 @@ Handler = TypeVar("Handler", bound=Callable[[Any], object])
 
 
 class LocalConsumer:
-    """Decorates a function, to which `advance` hands the records of a topic as they came. Where a
-    program needs the KafkaConsumer of a group for its transactions, this is one.
+    """Decorates a function that `advance` calls with the records of a topic as they came. It takes
+    the place of the group's KafkaConsumer that a program needs for its transactions.
 
     An exception of the function ends `advance`. With a group the next one begins again at the
     group's offsets, as a process would after its restart; without, at the same record.

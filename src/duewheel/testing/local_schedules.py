@@ -43,12 +43,7 @@ class LocalSchedules:
     def __init__(
         self, settings: Settings, cluster: MemoryCluster, clock: Clock, producer: DelayProducer
     ) -> None:
-        """
-        Args:
-            settings: they name a topic for schedules.
-            cluster: has it.
-            clock: of the scheduler.
-            producer: of its cancels.
+        """The producer writes the scheduler's cancels.
 
         Raises:
             ConfigError: the settings name no topic for schedules.
@@ -62,9 +57,9 @@ class LocalSchedules:
         """Sets a schedule, or replaces the one of this name.
 
         Args:
-            name: of the schedule.
-            fields: of the body that the HTTP API takes: `cron` and `zone`, or `every`; `target`,
-                `value`, `key`, `headers`, `missed`, `timer_topic`.
+            name: the schedule's.
+            fields: those of the HTTP API's body: `cron` and `zone`, or `every`; `target`, `value`,
+                `key`, `headers`, `missed`, `timer_topic`.
 
         Raises:
             ConfigError: the service would refuse it.

@@ -2,8 +2,8 @@
 
 A record gets its place and its time here as from a broker, and is read again as record batches.
 Every topic exists, with the same number of partitions. Readers see committed records alone: those
-of an open transaction hold back what lies behind them in their partition, and those of an aborted
-one leave a gap. A transaction that is open for too long is aborted, and its producer fenced. A
+of an open transaction hold back all later ones of their partition, and those of an aborted one
+leave a gap. A transaction that is open for too long is aborted, and its producer fenced. A
 record for a topic without a leader fails its own future and nothing else, as kafka-python's does
 after `delivery_timeout_ms`. Each client is as much of kafka-python's as duewheel's client calls.
 
@@ -37,20 +37,20 @@ PARTITIONS = 4  # of each topic
 TRANSACTION_TIMEOUT_MS = int(KafkaProducer.DEFAULT_CONFIG["transaction_timeout_ms"])
 
 _NEWS_S = 0.1  # a broker waits so long for new records before it answers without any
-_BATCH_BYTES_MAX = 1 << 30  # of what is read in one go
+_BATCH_BYTES_MAX = 1 << 30  # in one answer to a fetch
 _CREATE_TIME = 0
 
 
 @dataclass(eq=False)
 class MemoryTransaction:
-    """What becomes visible together, or never.
+    """Records and offsets that become visible together, or never.
 
     Attributes:
-        transactional_id: of its producer.
+        transactional_id: the producer's.
         records: in the order in which they were sent.
         firsts: the first offset of these in each of their partitions.
         offsets: those of consumer groups, by group and partition.
-        until_ms: when it is aborted; None: nothing is in it, and nobody waits for it.
+        until_ms: when it is aborted; None: it is empty, so no reader waits for it.
     """
 
     transactional_id: str
@@ -155,7 +155,7 @@ class MemoryCluster:
             return list(self._arrivals[topic])
 
     def end(self, partition: TopicPartition) -> int:
-        """Returns the offset behind the last record that readers see."""
+        """The offset after the last record that readers see."""
         with self.changed:
             held = [each.firsts[partition] for each in self._open if partition in each.firsts]
             return min(held, default=len(self._logs[partition]))
@@ -181,7 +181,7 @@ class MemoryCluster:
         return Fetched(partition, memoryview(octets), (), begin, end)
 
     def _show(self) -> None:
-        """Lets readers see what no open transaction holds back any more."""
+        """Lets readers see the records that no open transaction holds back any more."""
         unseen = self._unseen
         places = {(record.topic, record.partition) for record in unseen}
         ends = {place: self.end(place) for place in places}
@@ -204,7 +204,7 @@ class MemoryCluster:
             return transaction
 
     def has_begun(self, transaction: MemoryTransaction) -> None:
-        """Bounds an open transaction, from what is sent first in it on."""
+        """Bounds the time of an open transaction, from its first record or offset on."""
         if transaction.until_ms is None:
             transaction.until_ms = self._clock.now_ms() + TRANSACTION_TIMEOUT_MS
 
@@ -386,7 +386,7 @@ class MemoryLeaders(LeaderRequests):
 def _require_writable(
     key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, Any]], bytes_max: int
 ) -> None:
-    """Refuses what KafkaProducer refuses.
+    """Refuses the same records as KafkaProducer.
 
     Raises:
         ValueError, TypeError, MessageSizeTooLargeError: as KafkaProducer.

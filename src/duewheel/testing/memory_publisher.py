@@ -15,7 +15,7 @@ from duewheel.wheel.dequeue.encoder import encode
 from duewheel.wheel.encoded import Aside, Target
 from duewheel.wheel.publisher_protocol import Prepared
 
-_BATCH_BYTES = 1 << 20  # what a topic takes unless it is configured otherwise
+_BATCH_BYTES = 1 << 20  # the default of Kafka's topics
 
 
 class MemoryPublisher:

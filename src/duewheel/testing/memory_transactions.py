@@ -1,6 +1,6 @@
 """Stands where a KafkaProducer with a `transactional_id` stands, over topics in memory.
 
-What it sends is in the topics at once, and read by nobody before `commit_transaction`; a consumer
+Its records are in the topics at once, and not read before `commit_transaction`; a consumer
 group's offsets likewise. A process that ends inside of a transaction leaves it open, as it would in
 Kafka: `init_transactions` of the next producer with the same id aborts it, and fences this one, or
 else kafka-python's default of `transaction_timeout_ms` does.
@@ -41,7 +41,7 @@ class MemoryTransactionalProducer(MemoryProducer):
         self._transaction: MemoryTransaction | None = None
 
     def init_transactions(self) -> None:
-        """As KafkaProducer: ends what a former producer of this id has left open."""
+        """As KafkaProducer: ends an open transaction of a former producer of this id."""
         self._cluster.require_open()
         if self._is_initialized:
             raise KafkaError("init_transactions is called once")
@@ -72,11 +72,11 @@ class MemoryTransactionalProducer(MemoryProducer):
         self._cluster.has_begun(transaction)
 
     def commit_transaction(self) -> None:
-        """As KafkaProducer: all of it is visible behind it."""
+        """As KafkaProducer: then all of it is visible."""
         self._end(commit=True)
 
     def abort_transaction(self) -> None:
-        """As KafkaProducer: nobody reads any of it."""
+        """As KafkaProducer: none of it is ever read."""
         self._end(commit=False)
 
     def _end(self, *, commit: bool) -> None:

@@ -13,7 +13,7 @@ class ReceivedMessage:
     """One message in a topic.
 
     Attributes:
-        topic, partition, offset: its place.
+        topic, partition, offset: where a consumer finds it.
         key, value: None for null.
         headers: as a consumer gets them: the message's own, then those that a delivery adds.
         delivered_ms: when it was written, epoch ms.

@@ -11,10 +11,10 @@ parser, the engine on real files, the loop that closes slots, the routing and en
 deliveries. In place of Kafka there are topics in memory (memory_cluster.py), and in place of the
 two processes, turns:
 
-    take      what producers have written is parsed and placed, as ingest does
+    take      records of producers are parsed and placed, as ingest does
     schedule  recurring schedules write the firings of the next minute (local_schedules.py)
     deliver   closed slots leave, as in the loop, until nothing is left to do at this instant
-    consume   the test's consumers get what has come to their topics
+    consume   the test's consumers get the new records of their topics
 
 `advance` moves the clock from one slot with timers to the next, with these turns at each: so
 each delivery, and each consumer, sees its own instant. While the `with` block lasts, each
@@ -105,7 +105,7 @@ class LocalService:
         self._schedules: LocalSchedules | None = None
         if settings.timer.schedules_topic is not None:
             self._schedules = LocalSchedules(settings, cluster, clock, self.producer())
-        self._deliver(clock.now_ms())  # loads what a start needs before it decides a cancel
+        self._deliver(clock.now_ms())  # a start decides no cancel before its first close
 
     @classmethod
     @contextmanager
@@ -152,7 +152,7 @@ class LocalService:
 
         Args:
             timer_topic: by default the first one.
-            options: of DelayProducer.
+            options: passed to DelayProducer.
         """
         made = DelayProducer(**self._options(timer_topic, options))
         self._producers.callback(made.close)
@@ -163,7 +163,7 @@ class LocalService:
         return AsyncDelayProducer(**self._options(timer_topic, options))
 
     def transactional_producer(self, transactional_id: str) -> MemoryTransactionalProducer:
-        """Makes what stands for `KafkaProducer(transactional_id=…)`: call its `init_transactions`
+        """Makes the double of `KafkaProducer(transactional_id=…)`: call its `init_transactions`
         before its first transaction, as in a program.
         """
         return MemoryTransactionalProducer(self._cluster, transactional_id)
@@ -175,8 +175,8 @@ class LocalService:
         and the next one hands it the same record again.
 
         Args:
-            topic: of the records.
-            group: of a function that commits its offsets in transactions: it begins behind them.
+            topic: where the records come from.
+            group: for a function that commits its offsets in transactions: it begins after them.
         """
         consumer = LocalConsumer(self._cluster, topic, group)
         self._consumers.append(consumer)
@@ -184,10 +184,10 @@ class LocalService:
 
     @contextmanager
     def without_leader(self, topic: str) -> Iterator[None]:
-        """Lets what producers send to a topic expire while the block lasts, as if none of its
+        """Lets records of producers for a topic expire while the block lasts, as if none of its
         partitions had a leader for `delivery_timeout_ms`: the record is not written, and its future
         fails with KafkaTimeoutError. An open transaction does not notice, as with kafka-python.
-        What the service itself writes there is not affected.
+        The service itself can still write there.
         """
         self._cluster.leaderless.add(topic)
         try:
@@ -207,7 +207,7 @@ class LocalService:
         return self._schedules
 
     def advance(self, time: timedelta | str) -> None:
-        """Lets time pass, and delivers what is due meanwhile, each timer at its own instant.
+        """Lets time pass, and delivers the timers due meanwhile, each at its own instant.
 
         Args:
             time: a timedelta, or text such as "90s", "15m" or "40d".
@@ -285,7 +285,7 @@ class LocalService:
         return min((each for each in events if each is not None), default=_BEYOND_ALL)
 
     def _settle(self) -> None:
-        """Lets schedules and consumers do what they do at this instant."""
+        """Lets schedules and consumers do their work of this instant."""
         if self._schedules is not None:
             self._schedules.turn()
         self._consume()
@@ -312,7 +312,7 @@ class LocalService:
                 pass
 
     def _take(self) -> bool:
-        """Places what was written; returns whether there are requests to cancel."""
+        """Places new records; returns whether there are requests to cancel."""
         engine = self._shard.ingest
         assert engine is not None
         marks = engine.marks

@@ -1,4 +1,4 @@
-"""What a LocalService (service.py) starts: settings, a shard, clients that are connected to it."""
+"""The parts of a LocalService (service.py): settings, a shard, clients connected to it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from duewheel.checkpoints.fs import FileSystem
 
 
 class Unsynced(FileSystem):
-    """Syncs nothing. What a kill leaves is in the page cache, synced or not."""
+    """Syncs nothing. After a kill all writes are in the page cache, synced or not."""
 
     def fsync(self, fd: int) -> None:
         pass
