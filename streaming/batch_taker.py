@@ -35,6 +35,8 @@ from duewheel.wheel.append.engine import Appended
 WAIT_S = 0.05  # between attempts while ingest is paused, or the engine cannot take all of a batch
 REMIND_MS = 60_000
 CANCELS_MAX = 20_000
+LOCKED_BYTES = 16 << 20
+_CLOSES_MS = 2_000  # slots that close within this time may be closed while the rows are written
 _NEVER = np.iinfo(np.int64).max
 
 _log = structlog.get_logger(__name__)
@@ -194,13 +196,13 @@ class BatchTaker:
         _log.warning("ingest resumes")
 
     def _append_as_room_permits(self, batch: TimerBatch, marks: Marks) -> None:
-        """Appends the batch in parts, as the disk has room and with few enough cancels: these are
-        resolved under engine.lock, which dequeue must get in between. A part that is taken stays
-        taken.
+        """Appends the batch in parts, as the disk has room, and so that each holds engine.lock for
+        a short time: dequeue needs it, and its holder is killed after some seconds. A part that is
+        taken stays taken.
         """
         while True:
             self._wait_while_paused(len(batch))
-            count = min(self._rows_with_room(batch), _rows_with_cancels(batch))
+            count = min(self._rows_with_room(batch), self._rows_of_one_lock(batch))
             if self._paused():  # since it began to wait for room
                 continue
             if count >= len(batch):
@@ -236,6 +238,18 @@ class BatchTaker:
         self._statistics = replace(self._statistics, rows_without_room=0)
         _log.warning("the disk has room: ingest resumes", rows=rows, rows_without_room=len(batch))
         return rows
+
+    def _rows_of_one_lock(self, batch: TimerBatch) -> int:
+        """How many of the first rows have CANCELS_MAX cancels and LOCKED_BYTES together, at least
+        one. Cancels are resolved and written under engine.lock; so are timers written again whose
+        slot closes meanwhile: those of the coming seconds, overdue ones and dead letters.
+        """
+        soon_ms = self._clock.now_ms() + _CLOSES_MS
+        locked = batch.cancels | (batch.timer & (batch.rejected | (batch.due_ms <= soon_ms)))
+        octets = np.cumsum(np.where(locked, written_bytes(batch), 0))
+        cancels = np.cumsum(batch.cancels)
+        count = np.searchsorted(octets, LOCKED_BYTES, "right")
+        return max(1, int(min(count, np.searchsorted(cancels, CANCELS_MAX, "right"))))
 
     def _append(self, batch: TimerBatch, marks: Marks) -> None:
         """Appends until the engine has taken everything."""
@@ -273,12 +287,6 @@ class BatchTaker:
         if self._stopping.is_set():
             raise StoppedWaitingError(f"stopped while {why}")
         self._clock.sleep(WAIT_S)
-
-
-def _rows_with_cancels(batch: TimerBatch) -> int:
-    """How many of the first rows have CANCELS_MAX cancels together."""
-    cancels = np.flatnonzero(batch.cancels)
-    return int(cancels[CANCELS_MAX]) if len(cancels) > CANCELS_MAX else len(batch)
 
 
 def _first_offsets(batch: TimerBatch) -> Marks:

@@ -16,12 +16,13 @@ aside. Spark's planning processes import this and no library.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks_to
 from duewheel.checkpoints.fs import HOST_FS
-from duewheel.checkpoints.json_fields import read_json, swap_json
+from duewheel.checkpoints.json_fields import MISSHAPEN, read_json, swap_json
 
 if TYPE_CHECKING:  # it imports numpy and pyarrow
     from duewheel.schemas.batches import TopicPartition
@@ -50,34 +51,32 @@ class EarlyEnds:
         self._path = folder / _FILE_NAME
         self._version: tuple[int, int] | None = None  # of the file that was read
         self.ends: Marks = {}  # as last written or read; a reader may be in another thread
-        # Partitions of `ends` that are not planned for a while: their next record leads too far
-        # ahead (wheel/append/far_hours.py).
-        self.waiting: frozenset[TopicPartition] = frozenset()
+        # Partitions that are seldom planned, because the record at this offset leads too far ahead
+        # (wheel/append/far_hours.py).
+        self.waiting: Marks = {}
 
     def clear(self) -> None:
         """Removes the file, at the start of a query."""
         self._path.unlink(missing_ok=True)
-        self.ends, self.waiting = {}, frozenset()
+        self.ends, self.waiting = {}, {}
 
     def note(
-        self,
-        planned: Marks,
-        early: Marks,
-        marks: Marks,
-        waiting: Collection[TopicPartition] = (),
+        self, planned: Marks, early: Marks, marks: Marks, far: Collection[TopicPartition] = ()
     ) -> Marks:
         """Notes that a batch has been read, and returns its ends: those planned, or the early ones.
 
         A batch that is read again may end earlier than before. Rows that the engine has taken are
         not read a third time, and no end is below an earlier one: that would be a log's lost end.
+        The partitions in `far` are among the early ones; they wait until a batch reads further.
         """
         ends = {p: max(end, marks.get(p, 0)) for p, end in early.items()}
         ends = {p: end for p, end in ends.items() if end < planned[p]}
-        held = frozenset(waiting) & ends.keys()
-        if (ends, held) != (self.ends, self.waiting):
-            added = {_WAITING: marks_to({p: ends[p] for p in held})} if held else {}
+        waiting = {p: at for p, at in self.waiting.items() if planned.get(p, at) <= at}
+        waiting |= {p: ends[p] for p in far if p in ends}
+        if (ends, waiting) != (self.ends, self.waiting):
+            added = {_WAITING: marks_to(waiting)} if waiting else {}
             swap_json(self._path, marks_to(ends) | added, HOST_FS)
-            self.ends, self.waiting = ends, held
+            self.ends, self.waiting = ends, waiting
         return {**planned, **ends}
 
     def read(self) -> Marks:
@@ -90,11 +89,21 @@ class EarlyEnds:
         try:
             found = self._path.stat()
         except FileNotFoundError:
-            self.ends, self.waiting, self._version = {}, frozenset(), None
+            self.ends, self.waiting, self._version = {}, {}, None
             return {}
         version = (found.st_ino, found.st_mtime_ns)
         if version != self._version:
             raw = read_json(self._path)
-            self.waiting = frozenset(marks_from(raw.pop(_WAITING, {})))
+            self.waiting = marks_from(raw.pop(_WAITING, {}))
             self.ends, self._version = marks_from(raw), version
         return self.ends
+
+
+def waiting_far_ahead(folder: Path) -> Marks:
+    """The partitions that wait at a record that leads too far ahead, and where; for other
+    processes. None if the file is missing or damaged.
+    """
+    newest = EarlyEnds(folder)
+    with suppress(OSError, *MISSHAPEN):
+        newest.read()
+    return newest.waiting

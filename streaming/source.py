@@ -152,10 +152,12 @@ class TimerReader(DataSourceStreamReader):
         return start if ends == planned and not early else offsets_to(ends, early)
 
     def _hold(self, waiting: Collection[TopicPartition]) -> None:
-        """Leaves these partitions out for a while: each batch would read their records again."""
-        now_s = time.monotonic()
-        held = self._held_until_s | dict.fromkeys(waiting, now_s + _HELD_S)
-        self._held_until_s = {p: until_s for p, until_s in held.items() if until_s > now_s}
+        """Leaves these partitions out, but for one batch a minute: each batch would read their
+        records again.
+        """
+        now_s, held = time.monotonic(), self._held_until_s
+        tried = {p for p, until_s in held.items() if until_s <= now_s}
+        self._held_until_s = {p: held.get(p, now_s + _HELD_S) for p in waiting if p not in tried}
 
     def _ends_after(self, before: Marks) -> Marks:
         """Where the next batch ends; `before` while there is nothing to read."""

@@ -468,6 +468,7 @@ def test_rows_stamped_days_ahead_hold_back_no_other(served: WholeShard) -> None:
     stamped(shard, "LogAppendTime")
     shard.wait(lambda: len(shard.arrivals.first) >= 155)
     shard.wait(lambda: bool(shard.events(FAR_HOURS)))
+    shard.wait(lambda: shard.scrape("dequeue").get("ingest_lag_messages") == 0)
     # Those of a batch that is being taken do not count yet.
     opened = shard.status()["pending"] - before - far
     assert FAR_HOURS_MAX - len(FAR_MS) <= opened <= 2 * FAR_HOURS_MAX

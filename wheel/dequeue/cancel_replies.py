@@ -92,6 +92,7 @@ class CancelReplies:
         self._open = OpenCancels(directory)
         # Cancels of each topic, and new values of `a`, in the last result of `next`.
         self._selected: dict[str, int] = {}
+        self._without_room = set[str]()  # topics whose next request did not fit into it
         self._given: dict[TopicPartition, int] = {}
         # Commit page of the newest closing; None once all cancels in it are replied to: idle turns
         # then read no cancel log.
@@ -141,22 +142,37 @@ class CancelReplies:
         return None
 
     def _select(self, partitions: Mapping[TopicPartition, PartitionProgress]) -> list[_Leaving]:
-        """Selects the next cancels, equally many of each topic that has them; returns those that
-        need a reply or chase.
+        """Selects the next cancels, equally many of each topic that has them, and of equally many
+        bytes; returns those that need a reply or chase.
+
+        Topics that had no room before come first, then those with few cancels: what they leave
+        unused the others have. A request larger than its topic's part is selected if there is room
+        left. One larger than a transaction comes first, and takes no other topic's part.
         """
         self._given = {}
         leaving, left, left_bytes = list[_Leaving](), self._rows_max, self._bytes_max
-        topics = sorted(self._open.topics[: self._rows_max], key=self._open.count)
-        self._selected = dict.fromkeys(topics, 0)
+        waited, count = self._without_room, self._open.count
+        topics = self._open.topics[: self._rows_max]
+        topics.sort(key=lambda topic: (topic not in waited, count(topic)))
+        self._selected, self._without_room = dict.fromkeys(topics, 0), set()
         for number, topic in enumerate(topics):
-            share = left // (len(topics) - number)
+            others = len(topics) - number
+            share, share_bytes = left // others, left_bytes // others
             for run in self._open.runs(topic):
-                if share <= 0 or left_bytes <= 0:
+                if share <= 0 or (share_bytes <= 0 and self._selected[topic]):
                     break
-                rows, size = self._rows_of(run, share, left_bytes)
+                rows, size = self._rows_of(run, share, share_bytes)
+                if size > share_bytes and (self._selected[topic] or size > left_bytes):
+                    if any(self._selected.values()):
+                        self._without_room.add(topic)
+                        break
+                    size = share_bytes  # the others keep theirs
                 ready, leaves = self._take_ready(rows, partitions)
                 self._selected[topic] += ready
-                share, left, left_bytes = share - ready, left - ready, left_bytes - size
+                if not ready:
+                    break
+                share, left = share - ready, left - ready
+                share_bytes, left_bytes = share_bytes - size, left_bytes - size
                 if len(leaves):
                     leaving.append(_Leaving.of(rows, leaves))
                 if ready < (run[2] - run[1]) // RECORD_BYTES:
@@ -167,7 +183,8 @@ class CancelReplies:
         """Records that the last rows of `next` are committed."""
         for topic, count in self._selected.items():
             self._open.pop(topic, count)
-            self._open.put_last(topic)
+            if count or topic not in self._without_room:
+                self._open.put_last(topic)
         self._replied_below |= self._given
         self._selected, self._given = {}, {}
 

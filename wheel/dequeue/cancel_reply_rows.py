@@ -1,14 +1,15 @@
 """Makes the replies to cancels, and chases, as rows of a transaction.
 
-reply   to the reply topic: the key of the request; a JSON object with the request and its
-        outcome as value; the sender's own headers (below), then TIMER_ANSWER (the outcome),
+reply   to the reply topic: the key of the request, if short; a JSON object with the request and
+        its outcome as value; the sender's own headers (below), then TIMER_ANSWER (the outcome),
         UNIQ_KEY (the id) and TIMER_SOURCE (topic-partition@offset of the request)
 chase   to the end of the request's own partition: the key and the headers of the request, no
         value; then the offset of the only timer, if it names one, the id, the offset of the
         request, and the headers of a chase (schemas/header_names.py)
 
-Every client that awaits a reply reads the whole reply topic. So a reply repeats no header that
-another reader could not take: names in UTF-8, within the first REPEATED_BYTES_MAX.
+Every client that awaits a reply reads the whole reply topic. So a reply repeats no key above
+REPEATED_BYTES_MAX, no header beyond that, and no header name that another reader could not take:
+only names in UTF-8.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from duewheel.wheel.storage.cancel_log import CHASE, CHASE_FOUND, OUTCOMES
 from duewheel.wheel.storage.message_store import StoredMessages
 
 CANCEL, RESCHEDULE = "cancel", "reschedule"
-REPEATED_BYTES_MAX = 16 << 10  # of a request's headers, for its reply
+REPEATED_BYTES_MAX = 16 << 10  # of a request's key, and of its headers, in the reply
 _NULL = varint(-1)  # a record without value
 
 
@@ -165,7 +166,9 @@ def _chase_headers(
 def _key_values(requests: StoredMessages, source: Column, outcome: Int32, replaces: Bool) -> Column:
     columns = (requests.key_value, requests.timer_id, source)
     return binary(
-        _key(key_value) + (_NULL if code >= CHASE else _value(timer_id, where, code, replacing))
+        _key(key_value) + _NULL
+        if code >= CHASE
+        else _repeated_key(key_value) + _value(timer_id, where, code, replacing)
         for key_value, timer_id, where, code, replacing in zip(
             *(column.to_pylist() for column in columns),
             outcome.tolist(),
@@ -178,6 +181,11 @@ def _key_values(requests: StoredMessages, source: Column, outcome: Int32, replac
 def _key(key_value: bytes) -> bytes:
     size, at = read_varint(key_value, 0)
     return key_value[: at + max(size, 0)]
+
+
+def _repeated_key(key_value: bytes) -> bytes:
+    key = _key(key_value)
+    return key if read_varint(key, 0)[0] <= REPEATED_BYTES_MAX else _NULL
 
 
 def _value(timer_id: bytes, source: bytes, outcome: int, replaces: bool) -> bytes:

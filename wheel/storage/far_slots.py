@@ -7,8 +7,9 @@ beyond the roll window rolls instead (wheel/roll_rule.py).
 others are only in their hours' files. A linker links these once the ring reaches them, a range of
 slots (linked, end] at a time, with end ≤ `Timeline.reach(lower)` and lower of the close page:
 
-    1. without the lock: reads and verifies the committed records of the hours; collects first
-       position, last position and count of each slot
+    1. without the lock: reads and verifies the committed records of the hours, and again those that
+       were committed meanwhile, until they are few; collects first position, last position and
+       count of each slot
     2. under engine.lock: the same for records that were committed meanwhile; overwrites the entries
        as a whole; then sets `linked` = end. Closed slots without rows count as linked, however far
        they are
@@ -43,6 +44,7 @@ from duewheel.wheel.storage.runs import Runs
 from duewheel.wheel.storage.timer_log import TimerLog
 
 _SLOTS_AT_ONCE = 1 << 17  # of a range: 3 MiB of positions and counts
+_LOCKED_BYTES = 16 << 20  # of messages, verified under the lock: some 20 ms
 
 
 class Linker:
@@ -78,7 +80,7 @@ class Linker:
                         return False
             self._range = self._next(after, target)
         slot_range = self._range
-        if slot_range.read_on():
+        if slot_range.read_on() or slot_range.continues(directory.state.commit()):
             return True
         with directory.locked() as commit:
             slot_range.read_up_to(commit)
@@ -123,12 +125,27 @@ class _SlotRange:
         self._num = np.zeros(count, np.int64)
         first, last = (hour_of(slot, self._precision_ms) for slot in (after + 1, end))
         self._span = range(first, last + 1)  # hours
-        self._hours: dict[int, int] = {}  # log bytes read so far, by hour
+        # Bytes of log and messages read so far, by hour.
+        self._hours: dict[int, int] = {}
+        self._message_bytes: dict[int, int] = {}
         self._reading = self._read(commit)
 
     def read_on(self) -> bool:
         """Reads a block of the records committed at the start; returns False at their end."""
         return next(self._reading, False)
+
+    def continues(self, commit: Commit) -> bool:
+        """Continues with the records committed since, unless they are few enough for engine.lock:
+        its holder is killed after some seconds.
+        """
+        unread = sum(
+            commit.hours[hour].message_bytes - self._message_bytes.get(hour, 0)
+            for hour in commit.hours.keys() & self._span
+        )
+        if unread <= _LOCKED_BYTES:
+            return False
+        self._reading = self._read(commit)
+        return True
 
     def read_up_to(self, commit: Commit) -> None:
         """Reads the records that were committed since."""
@@ -150,7 +167,7 @@ class _SlotRange:
                     self._messages.read(hour, block)
                     yield True
                 self._note(position, slot)
-            self._hours[hour] = end
+            self._hours[hour], self._message_bytes[hour] = end, commit.hours[hour].message_bytes
 
     def _note(self, position: Int64, slot: Int64) -> None:
         place = slot - self.after - 1

@@ -26,6 +26,7 @@ Not thread-safe beyond its producer: a consumer has one.
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import random
 from collections.abc import Callable
@@ -139,6 +140,7 @@ class RetryLater:
         Returns:
             A function that returns what the decorated one returns, or else the outcome.
         """
+        _require_plain(handler)
 
         @functools.wraps(handler)
         def handle(record: Any) -> T | Retry:
@@ -166,7 +168,8 @@ class RetryLater:
                 `isolation_level="read_committed"`.
 
         Raises:
-            ConfigError: the producer is not transactional, or the consumer has other settings.
+            ConfigError: the producer is not transactional, or the consumer has other settings; of
+                the decorator: the function is a coroutine or generator function.
         """
         if not self._transactional:
             raise ConfigError("in_transactions needs a producer with a transactional_id")
@@ -176,6 +179,8 @@ class RetryLater:
             raise ConfigError('the consumer needs isolation_level="read_committed"')
 
         def decorate(handler: Callable[[Any], T]) -> Callable[[Any], T | Retry]:
+            _require_plain(handler)
+
             @functools.wraps(handler)
             def handle(record: Any) -> T | Retry:
                 if self._failure is not None:
@@ -302,6 +307,17 @@ class RetryLater:
             key = None if key is None else RawBytes(key)
             value = None if value is None else RawBytes(value)
         self._producer.send(topic, value, key, headers).get(self._timeout_s)
+
+
+def _require_plain(handler: Callable[[Any], Any]) -> None:
+    """Refuses a function whose call does nothing yet: its offset would be committed unhandled.
+
+    Raises:
+        ConfigError: it is a coroutine or generator function.
+    """
+    kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
+    if any(is_kind(handler) for is_kind in kinds):
+        raise ConfigError(f"{handler!r} is no plain function: its call would not handle a record")
 
 
 def _is_transactional(producer: Any, timer_topic: str) -> bool:

@@ -26,8 +26,10 @@ from kafka.errors import KafkaError
 def transaction(producer: Any) -> Iterator[None]:
     """Makes a block one transaction: committed at its end, aborted after an exception of any kind.
 
-    Every `send` of the block counts, in whichever thread and whether or not its future was read.
-    A failed one aborts the transaction even if the block has handled its error.
+    Every `producer.send` of the block counts, in whichever thread and whether or not its future was
+    read. A failed one aborts the transaction even if the block has handled its error. Only a bound
+    method that was taken before the block (`send = producer.send`) is not followed: kafka-python
+    has no place where each future shows.
 
     Args:
         producer: a transactional KafkaProducer after `init_transactions`, with no transaction open.

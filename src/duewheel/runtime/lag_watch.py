@@ -6,8 +6,9 @@ a client and time-outs of its own, and compares them with the marks of the commi
 lies in `state`, for `status` and the metrics of both processes.
 
 The age of the oldest offset is measured without reading a message: each poll notes the ends; the
-oldest note that the marks have not reached shows since when its offsets exist. What waits because
-of its topic's quota is no lag.
+oldest note that the marks have not reached shows since when its offsets exist. Messages that wait
+because of their topic's quota, or behind a record that leads too far ahead, are no lag: their topic
+waits alone.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.kafka import shard_settings
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.schemas.batches import TopicPartition
+from duewheel.streaming.batch_attempt import SPARK_DIR
+from duewheel.streaming.early_ends import waiting_far_ahead
 from duewheel.threads import Worker
 
 _INTERVAL_S = 1.0
@@ -149,6 +152,8 @@ class LagWatch:
             marks = self._marks(admin, committed, stable, topics)
             now_ms, wall_ms = self._clock.boottime_ms(), self._clock.now_ms()
             due = QuotaWaiting.read_valid(settings.storage.data_dir, wall_ms).below(stable)
+            far = waiting_far_ahead(settings.storage.data_dir / SPARK_DIR)
+            due = {p: min(end, far.get(p, end)) for p, end in due.items()}
             count, age_ms, stuck_ms = self._notes.measure(now_ms, commit.batch, marks, due)
             held = sum(max(0, ends.get(p, end) - end) for p, end in stable.items())
             # As instants: a reader of `state` sees the ages grow even if this thread has died.

@@ -111,7 +111,6 @@ class TopicWatch:
         Raises:
             RecoveryRefused: a topic was recreated, or has lost its end: new messages would be
                 dropped as replayed ones.
-            RecoveryPending: a partition was added that the query does not notice by itself.
         """
         if not self._poll_interval.is_over():
             return False
@@ -122,7 +121,7 @@ class TopicWatch:
             marks = self._marks()  # before the ends, or new messages look like a lost end
             ends = shard_settings.own(self._settings, admin.end_offsets(self.topic_set.topics))
             require_not_below(marks, ends)
-            self._require_no_new_partitions(ends)
+            return self._has_new_partitions(ends)
         return False
 
     def has_changed(self) -> bool:
@@ -146,11 +145,13 @@ class TopicWatch:
         """A client of its own, with a short deadline: the sink's would delay the heartbeat."""
         return KafkaAdmin(self._settings.kafka.client_options("admin"), _POLL_DEADLINE_S)
 
-    def _require_no_new_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        if self._settings.shard.count > 1:
-            added = [f"{p[0]}-{p[1]}" for p in partitions if p not in self._partitions]
-            if added:
-                raise RecoveryPending(f"{', '.join(added)} was added: restarting to read it too")
+    def _has_new_partitions(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether there are some that the query does not notice by itself."""
+        added = [f"{p[0]}-{p[1]}" for p in partitions if p not in self._partitions]
+        if self._settings.shard.count == 1 or not added:
+            return False
+        _log.info("partitions were added: another query follows", added=added)
+        return True
 
     def _log_changes(self, topic_set: TopicSet) -> None:
         """When the topics change, log them and write them to their file (timer_topics_file.py),

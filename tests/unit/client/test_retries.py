@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -199,3 +201,27 @@ def test_producers_and_topics_without_a_guarantee_are_refused(
     given: dict[str, Any] = {"dead_letter_topic": "orders.failed"} | topics
     with pytest.raises(ConfigError, match=reason):
         RetryLater(ConfiguredProducer(**config), "orders.delayed", **given)
+
+
+async def coroutine(record: object) -> None: ...
+
+
+def generator(record: object) -> Iterator[None]:
+    yield
+
+
+async def async_generator(record: object) -> AsyncIterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("handler", [coroutine, generator, async_generator])
+def test_handlers_whose_call_handles_nothing_are_refused(handler: Callable[[Any], Any]) -> None:
+    """Otherwise the offset of a record that nobody has handled would be committed."""
+    producer = ConfiguredProducer(transactional_id="t")
+    retry_later = RetryLater(producer, "orders.delayed", dead_letter_topic="orders.failed")
+    consumer: Any = SimpleNamespace(
+        config={"enable_auto_commit": False, "isolation_level": "read_committed"}
+    )
+    for decorator in (retry_later, retry_later.in_transactions(consumer)):
+        with pytest.raises(ConfigError, match="no plain function"):
+            decorator(handler)

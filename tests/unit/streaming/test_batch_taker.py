@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
@@ -184,6 +185,29 @@ def test_a_batch_of_many_cancels_comes_in_parts(monkeypatch: pytest.MonkeyPatch)
     assert calls == [(2, {A0: 1, A1: 5}), (5, {A0: 4, A1: 9}), (7, {A0: 6, A1: 9})]
     assert bench.engine.taken == rows
     assert bench.sink.statistics.rows == 7
+
+
+def test_what_is_written_under_the_lock_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancels, and timers whose slot closes meanwhile; others are written before."""
+    bench = SinkBench({A0: 0})
+    batch = bench.timers(table(*((A0, offset) for offset in range(8))))
+    far_ms = bench.clock.now_ms() + 60_000
+    soon = np.array([0, 0, 1, 1, 0, 0, 1, 0], np.bool_)
+    batch = replace(
+        batch,
+        due_ms=np.where(soon, bench.clock.now_ms(), far_ms),
+        cancels=batch.offset == 4,
+        timer=batch.offset != 4,
+    )
+    monkeypatch.setattr(batch_taker, "LOCKED_BYTES", 2 * int(written_bytes(batch)[0]))
+    taken: list[int] = []
+    bench.engine.appended = lambda: taken.append(len(bench.engine.taken))
+    bench.taker.take(batch, {A0: 8})
+    assert taken == [4, 8], "two that are due soon; the cancel, and another one due soon"
+    monkeypatch.setattr(batch_taker, "LOCKED_BYTES", 0)
+    one = bench.timers(table((A0, 8), (A0, 9)))
+    bench.taker.take(replace(one, due_ms=one.due_ms * 0), {A0: 10})
+    assert taken[2:] == [9, 10], "at least one row at a time"
 
 
 def test_a_batch_waits_until_the_disk_has_room_for_it_and_some_more() -> None:

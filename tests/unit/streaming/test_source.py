@@ -21,7 +21,7 @@ from duewheel.kafka.log.ends import EARLIEST, LATEST
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.batch_attempt import FILE_NAME, Attempt
 from duewheel.streaming.batch_ends import Offsets, batch_ends
-from duewheel.streaming.early_ends import EarlyEnds, offsets_from, offsets_to
+from duewheel.streaming.early_ends import EarlyEnds, offsets_from, offsets_to, waiting_far_ahead
 from duewheel.streaming.source import SourceOptions, TimerReader, divide
 from duewheel.streaming.task_share import TaskSettings
 
@@ -250,6 +250,20 @@ def test_a_partition_that_waits_is_left_out_for_a_while(
     present_s = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: present_s + 61)
     assert source.latestOffset(third, ReadMaxRows(100)) == {"a": {"0": 70}, "b": {"0": 12}}
+
+
+def test_a_partition_waits_until_a_batch_has_read_further(tmp_path: Path) -> None:
+    """Whatever batches read of others, and whether the file was read meanwhile."""
+    told = EarlyEnds(tmp_path)
+    told.note({A: 50, C: 9}, {A: 20}, {}, [A])
+    told.note({A: 20, C: 12}, {}, {A: 20})
+    assert waiting_far_ahead(tmp_path) == {A: 20}
+    told.note({A: 60, C: 12}, {A: 30}, {A: 20}, [A])
+    assert waiting_far_ahead(tmp_path) == {A: 30}
+    told.note({A: 70}, {A: 60}, {A: 30})
+    assert (waiting_far_ahead(tmp_path), told.read()) == ({}, {A: 60})
+    (tmp_path / "early-ends").write_bytes(b"x")
+    assert waiting_far_ahead(tmp_path) == {}
 
 
 def test_a_batch_that_is_read_again_ends_above_what_is_taken(tmp_path: Path) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +23,12 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import RecoveryPending
 from duewheel.runtime.checkpointer import DurableCheckpoints
+from duewheel.schemas.arrays import Int64
 from duewheel.wheel.append.engine import Appended
 from duewheel.wheel.append.placement import slot_order
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.storage import far_slots, log_scan
 from duewheel.wheel.storage.byte_layouts import NO_POSITION, hour_from_name, hour_name
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.far_slots import Linker
@@ -30,6 +36,7 @@ from duewheel.wheel.storage.full_check import check
 from duewheel.wheel.storage.runs import Runs
 from duewheel.wheel.storage.timelines.chain_ends import ChainEnds
 from duewheel.wheel.storage.timelines.timer_wheel import TimerWheel
+from duewheel.wheel.storage.timer_log import Records, TimerLog
 
 pytestmark = wheel_only
 
@@ -92,6 +99,39 @@ def test_rows_of_a_far_slot_leave_in_the_order_in_which_they_came(world: LocalWo
     assert come_to(world, far) == [0, 2, 4, 0, 5]
     assert come_to(world, far + 1) == [1, 3, 6]
     assert check(world.shard.path, world.wheel).findings == []
+
+
+def test_many_rows_committed_meanwhile_are_not_read_under_the_lock(
+    world: LocalWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its holder is killed after some seconds: so they are read before it is taken."""
+    far, is_locked = 5 * 128, [False]
+    blocks, locked, read = log_scan.blocks, DataDirectory.locked, Counter[bool]()
+
+    @contextmanager
+    def noted(directory: DataDirectory, *given: Any) -> Iterator[Commit]:
+        with locked(directory, *given) as commit:
+            is_locked[0] = True
+            yield commit
+            is_locked[0] = False
+
+    def counted(
+        log: TimerLog, precision_ms: int, hour: int, start: int, end: int
+    ) -> Iterator[tuple[Int64, Int64, Records]]:
+        read[is_locked[0]] += end - start
+        yield from blocks(log, precision_ms, hour, start, end)
+        if not is_locked[0] and world.engine.marks[P0] < 4:  # while the hour is read
+            world.append(timer(0, world.engine.marks[P0], far))
+
+    world.append(timer(0, 0, far))
+    monkeypatch.setattr(far_slots, "_LOCKED_BYTES", 0)
+    monkeypatch.setattr(far_slots, "blocks", counted)
+    monkeypatch.setattr(DataDirectory, "locked", noted)
+    come_slowly_to(world, far - 140, far - 80)
+    monkeypatch.undo()
+    assert world.engine.marks[P0] == 4
+    assert not read[True]
+    assert come_to(world, far) == [0, 1, 2, 3]
 
 
 def test_ten_years_ahead_and_beyond_the_calendar(world: LocalWorld) -> None:
