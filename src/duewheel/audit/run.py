@@ -81,6 +81,8 @@ def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
         KafkaUnavailable: the brokers do not answer.
     """
     os.nice(_NICE)
+    if not settings.audit.context:  # there the operator's own mask decides
+        os.umask(0o077)
     history = AuditHistory(settings.audit_dir)
     with history.locked(), stop_signals() as stopping, steps("reading the progress") as step:
         clock = factory.StoppableClock(stopping)
