@@ -49,6 +49,16 @@ def client(broker: SharedBroker) -> Iterator[KafkaAdminClient]:
         yield client
 
 
+def test_targets_that_topics_are_open_for_must_exist(settings: Settings) -> None:
+    """Those of `timer.targets`, too; patterns name no topic."""
+    timer = settings.timer
+    opened = settings.model_copy(
+        update={"timer": timer.model_copy(update={"targets": ("mails", "bills.*")})}
+    )
+    missing = {subject for code, subject in errors(examined(opened)) if code == "target_missing"}
+    assert missing == {"topic mails", f"topic {settings.app.id}.orders"}
+
+
 def test_a_whole_cluster_before_init_and_beside_a_running_shard(
     settings: Settings, client: KafkaAdminClient
 ) -> None:

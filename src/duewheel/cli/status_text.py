@@ -84,7 +84,7 @@ def _ingest(process: IngestView, now_ms: int, *, answered: bool) -> Iterator[str
     elif not process.lag:
         yield "no lag"
     else:
-        yield f"lag {process.lag} messages, the oldest written {about(process.lag_ms or 0)} ago"
+        yield f"lag {process.lag} messages, the oldest seen {about(process.lag_ms or 0)} ago"
 
 
 def _dequeue(process: DequeueView, now_ms: int) -> Iterator[str]:

@@ -32,6 +32,7 @@ from duewheel.config.values import (
     topic_tables,
 )
 from duewheel.schemas.header_names import LEVELS_MS
+from duewheel.schemas.name_patterns import may_name_topic
 from duewheel.schemas.request.topic_settings import CANCEL, DEFAULT, KEY, NATIVE, TopicContract
 from duewheel.schemas.wire.compression import Codec
 from duewheel.wheel.slots import TimelineKind
@@ -269,6 +270,12 @@ class TimerSection(Section):
             own = [] if contract.target is None else [contract.target]
             opened[name] = list(dict.fromkeys([*own, *(contract.targets or ())]))
         return opened
+
+    @property
+    def named_targets(self) -> list[str]:
+        """Returns the targets that are named in full, in the place of a pattern."""
+        opened = {target for targets in self.open_targets.values() for target in targets}
+        return sorted(filter(may_name_topic, opened))
 
 
 class IngestSection(Section):

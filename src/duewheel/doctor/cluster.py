@@ -74,12 +74,6 @@ class Cluster:
         """Opens the client with the topic checks of a start; the caller closes it."""
         return KafkaAdmin(self.settings.kafka.client_options("admin"), self.call_s)
 
-    @property
-    def targets(self) -> list[str]:
-        """Targets that the configuration names."""
-        contracts = self.settings.timer.contracts.values()
-        return sorted({contract.target for contract in contracts if contract.target})
-
     def deadline(self) -> Deadline:
         """For one call."""
         return Deadline(self.call_s)

@@ -39,7 +39,7 @@ _MISSED = {
 def examine(cluster: Cluster) -> Iterator[Diagnosis]:
     """Checks every existing or forbidden topic, then the transactional ids."""
     settings = cluster.settings
-    needed = dict.fromkeys(cluster.targets, _TARGET)
+    needed = dict.fromkeys(settings.timer.named_targets, _TARGET)
     needed |= dict.fromkeys(settings.service_topics.values(), _WRITTEN)
     needed |= dict.fromkeys(cluster.timer_topics, _TIMER) | {settings.state_topic: _STATE}
     ids = [shard_settings.transactional_id(settings)]

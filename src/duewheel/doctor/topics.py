@@ -29,7 +29,8 @@ _REPLICAS = 3  # with 2, a failure during maintenance of the other broker stops 
 
 def examine(cluster: Cluster) -> Iterator[Diagnosis]:
     """Checks duewheel's own topics, and the targets that the configuration names."""
-    settings, own, targets = cluster.settings, cluster.own_topics, cluster.targets
+    settings, own = cluster.settings, cluster.own_topics
+    targets = settings.timer.named_targets
     yield from open_targets(settings.timer)
     with cluster.open_topics() as checks:
         for found in checks.topic_findings(settings):

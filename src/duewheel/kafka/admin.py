@@ -42,7 +42,6 @@ from duewheel.kafka.topic_requirements import (
     timer_topic_plans,
 )
 from duewheel.schemas.batches import TopicPartition
-from duewheel.schemas.name_patterns import may_name_topic
 
 T = TypeVar("T")
 _ABSENT = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
@@ -281,8 +280,7 @@ class KafkaAdmin:
 
     def missing_targets(self, settings: Settings) -> list[str]:
         """The targets that the configuration names in full and that do not exist."""
-        opened = {each for named in settings.timer.open_targets.values() for each in named}
-        targets = sorted(filter(may_name_topic, opened))  # the others are patterns
+        targets = settings.timer.named_targets
         existing = self.describe_partitions(targets)
         return [target for target in targets if target not in existing]
 

@@ -249,7 +249,7 @@ def test_status_of_a_shard_at_work() -> None:
         "shard         0, standby, in /d",
         "pending       4, cancelled ones included",
         "delivered     5",
-        "ingest        running, process 7; lag 12 messages, the oldest written 1m1s ago",
+        "ingest        running, process 7; lag 12 messages, the oldest seen 1m1s ago",
         (
             "dequeue       running, process 7; 2s behind; since its start 5 delivered, "
             "1 dead letters; "
