@@ -64,7 +64,9 @@ class DequeueView(ProcessView):
 
     floor_ms: int | None = Field(description="end of the last closed slot")
     floor_ahead_ms: int | None = Field(description="how far that is ahead of this host's clock")
-    behind_ms: int | None = Field(description="age of the oldest slot that is not delivered")
+    behind_ms: int | None = Field(
+        description="age of the oldest slot that is not delivered; 0 below a second"
+    )
     clock_skew_ms: int | None = Field(description="this host's clock minus Kafka's")
     closing_blocked: bool | None = Field(description="no slot is closed: the clock is ahead")
     delivered: int | None = Field(description="since its start")

@@ -75,7 +75,7 @@ from duewheel.kafka.state_topic import (
     StateRecord,
     broker_now_ms,
     last_write_ms,
-    newest_record,
+    newest_of,
     place_of,
 )
 from duewheel.kafka.target_metadata import NO_VERDICT, SentBatch, TargetCatalog
@@ -253,7 +253,8 @@ class KafkaPublisher:
         admin = open_admin(self._settings, deadline)
         try:
             self._require_topics(admin, deadline)
-            return self._read_progress(deadline, past_open=False)
+            with LogReader(self._settings, [self._state_partition.topic], deadline=deadline) as log:
+                return self._read_progress(log, past_open=False)
         finally:
             close(admin)
 
@@ -278,9 +279,9 @@ class KafkaPublisher:
         deadline = Deadline(self._limits.start_deadline_s, self._stopping)
         return broker_now_ms(self._settings, self._state_partition, deadline)
 
-    def _read_progress(self, deadline: Deadline, *, past_open: bool = True) -> Progress | None:
-        found = self._last_read = newest_record(
-            self._settings, self._state_partition, self._key, deadline, past_open=past_open
+    def _read_progress(self, reader: LogReader, *, past_open: bool = True) -> Progress | None:
+        found = self._last_read = newest_of(
+            reader, self._state_partition, self._key, past_open=past_open
         )
         return Progress.decode(found.value) if found else None
 
@@ -300,7 +301,9 @@ class KafkaPublisher:
             self._admin = open_admin(self._settings, deadline)
             self._require_topics(self._admin, deadline)
             self._take(self._admin, deadline)
-            found = self._read_progress(deadline)
+            # The reader stays connected: later calls do not wait for brokers that are away.
+            self._log.deadline = deadline
+            found = self._read_progress(self._log)
             if self._was_started and self._last_read and is_yield_requested(self._last_read):
                 raise Fenced("the partitions are being reassigned: `duewheel reshard` was run")
         except ConfigError as error:

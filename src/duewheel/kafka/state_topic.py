@@ -81,8 +81,20 @@ def newest_record(
         KafkaUnavailable: no headway in time.
     """
     with LogReader(settings, [place.topic], deadline=deadline) as reader:
-        bounds = reader.bounds(partitions=[place], committed=not past_open)
-        return search_record(reader, place, key, bounds[place], search_steps)
+        return newest_of(reader, place, key, past_open=past_open, search_steps=search_steps)
+
+
+def newest_of(
+    reader: LogReader,
+    place: Place,
+    key: bytes,
+    *,
+    past_open: bool = True,
+    search_steps: Sequence[int] = SEARCH_STEPS,
+) -> StateRecord | None:
+    """As `newest_record`, by a reader of the caller's, whose connections stay open."""
+    bounds = reader.bounds(partitions=[place], committed=not past_open)
+    return search_record(reader, place, key, bounds[place], search_steps)
 
 
 def newest_records(

@@ -134,12 +134,13 @@ class ShardFacts:
     @property
     def behind_ms(self) -> int:
         """Age of the oldest slot that is not delivered, as dequeue last reported it, plus the time
-        since, unless that is usual; of a standby: of the oldest that its owner has closed and it
-        has not taken.
+        since; of a standby: of the oldest that its owner has closed and it has not taken. 0 below a
+        second: an idle shard is up to a slot and a heartbeat behind.
         """
         beat = self.state.live.heartbeat(Role.DEQUEUE)
         silent_ms = self.since_ms(beat.at_ms) if beat.at_ms else 0
-        return beat.detail + (silent_ms if silent_ms >= _REPORTED_MS else 0)
+        age_ms = beat.detail + (silent_ms if silent_ms >= _REPORTED_MS else 0)
+        return age_ms if age_ms >= _REPORTED_MS else 0
 
     @cached_property
     def floor_ms(self) -> int | None:

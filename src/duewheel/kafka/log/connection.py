@@ -160,6 +160,8 @@ class LogConnection:
         missing = list(partitions)
         offsets: dict[TopicPartition, int] = {}
         deadline = self._deadline()
+        if self._adds_topics(missing):
+            self._read_metadata(deadline)
         while missing:
             answers = self._answers_of(missing, time, committed)
             failures = []
@@ -213,8 +215,13 @@ class LogConnection:
         answers: dict[TopicPartition, int | Exception] = {}
         left = list(partitions)
         for attempt in range(2):
-            if left and attempt:  # a leader may have moved
-                self._read_metadata(self._deadline())
+            if left and (self._adds_topics(left) or attempt):  # then a leader may have moved
+                try:
+                    self._run("read the metadata", self._requests.refresh_metadata)
+                except KafkaUnavailable:
+                    if not answers:
+                        raise
+                    break  # what has answered counts, though the broker asked now is away
             answers |= self._answers_of(left, time, committed) if left else {}
             left = [each for each in left if not isinstance(answers.get(each), int)]
         return answers
@@ -239,17 +246,20 @@ class LogConnection:
     def _answers_of(
         self, partitions: Sequence[TopicPartition], time: int, committed: bool | None
     ) -> dict[TopicPartition, int | Exception]:
-        new = {topic for topic, _ in partitions}.difference(self._topics)
-        if new:
-            self._topics += sorted(new)
-            if self._connected is not None:
-                self._connected.set_topics(self._topics)
-                self._read_metadata(self._deadline())
         committed = self._committed if committed is None else committed
         answers: dict[TopicPartition, int | Exception] = self._run(
             "read the offsets", self._requests.list_offsets, partitions, time, committed
         )
         return answers
+
+    def _adds_topics(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Adds topics that are not the reader's yet; whether their metadata must be read."""
+        new = {topic for topic, _ in partitions}.difference(self._topics)
+        self._topics += sorted(new)
+        if not new or self._connected is None:
+            return False
+        self._connected.set_topics(self._topics)
+        return True
 
     @property
     def _requests(self) -> LeaderRequests:
