@@ -24,7 +24,7 @@ import structlog
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.clock import Clock, Interval
 from duewheel.errors import RecoveryRefused
-from duewheel.schemas.arrays import Int64
+from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.schemas.request.unread_batches import UNREADABLE_CODE
 from duewheel.streaming.background_append import StoppedWaitingError
@@ -36,7 +36,7 @@ WAIT_S = 0.05  # between attempts while ingest is paused, or the engine cannot t
 REMIND_MS = 60_000
 CANCELS_MAX = 20_000
 LOCKED_BYTES = 16 << 20
-_CLOSES_MS = 2_000  # slots that close within this time may be closed while the rows are written
+_CLOSES_MS = 10_000  # slots that close within this time may be closed while the rows are written
 _NEVER = np.iinfo(np.int64).max
 
 _log = structlog.get_logger(__name__)
@@ -50,6 +50,10 @@ class TimerEngine(Protocol):
 
     def ends_before_far_hours(self, batch: TimerBatch) -> Marks:
         """Returns where partitions must end that lead too far ahead."""
+        ...
+
+    def closes_within(self, batch: TimerBatch, ms: int) -> Bool:
+        """Returns the timers whose slot is closed, or closes within this time."""
         ...
 
     def append(self, batch: TimerBatch, marks: Marks) -> Appended:
@@ -241,11 +245,10 @@ class BatchTaker:
 
     def _rows_of_one_lock(self, batch: TimerBatch) -> int:
         """How many of the first rows have CANCELS_MAX cancels and LOCKED_BYTES together, at least
-        one. Cancels are resolved and written under engine.lock; so are timers written again whose
-        slot closes meanwhile: those of the coming seconds, overdue ones and dead letters.
+        one. Cancels are resolved and written under engine.lock; timers are written again whose slot
+        closes meanwhile.
         """
-        soon_ms = self._clock.now_ms() + _CLOSES_MS
-        locked = batch.cancels | (batch.timer & (batch.rejected | (batch.due_ms <= soon_ms)))
+        locked = batch.cancels | self._engine.closes_within(batch, _CLOSES_MS)
         octets = np.cumsum(np.where(locked, written_bytes(batch), 0))
         cancels = np.cumsum(batch.cancels)
         count = np.searchsorted(octets, LOCKED_BYTES, "right")

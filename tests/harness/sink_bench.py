@@ -7,12 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from tests.harness.source_table import HEADERS, read_records
 from tests.harness.timer_rows import suite_parameters
 
 from duewheel.checkpoints.fs import Space
 from duewheel.errors import KafkaUnavailable
+from duewheel.schemas.arrays import Bool
 from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
@@ -64,9 +66,13 @@ class RecordingEngine:
         self.taken: list[tuple[TopicPartition, int]] = []
         self.appended: Callable[[], None] = lambda: None
         self.far: Marks = {}  # where partitions must end
+        self.soon: set[int] = set()  # offsets of timers whose slot closes soon
 
     def ends_before_far_hours(self, batch: TimerBatch) -> Marks:
         return self.far
+
+    def closes_within(self, batch: TimerBatch, ms: int) -> Bool:
+        return batch.timer & np.isin(batch.offset, list(self.soon))
 
     def append(self, batch: TimerBatch, marks: Mapping[TopicPartition, int]) -> Appended:
         rows = [

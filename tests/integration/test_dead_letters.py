@@ -329,6 +329,18 @@ def test_a_replay_finds_out_what_became_of_a_transaction(
     assert shard.outcomes(to_topic=shard.target) == (0, {})
 
 
+def test_a_replay_of_one_code_counts_what_was_committed_in_a_doubt(
+    shard: SparklessShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The position as it is read has all partitions; that of the plan only those of the code."""
+    numbered(shard, 45)
+    rows = list(list_letters(shard.settings, since=Bound(0), code=None, limit=1))
+    monkeypatch.setattr(transactional_producer, "transact", failing_third(committed=True))
+    outcome = shard.replay(to_topic=shard.target, chunk_records=10, code=rows[0].code)
+    assert outcome["replayed"] == 45
+    assert values(shard, shard.target) == list(range(45))
+
+
 def test_a_replay_that_is_fenced_ends_and_disturbs_the_other_no_more(
     shard: SparklessShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:

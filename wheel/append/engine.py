@@ -158,6 +158,15 @@ class Engine:
             },
         )
 
+    def closes_within(self, batch: TimerBatch, ms: int) -> Bool:
+        """Returns the timers whose requested slot is closed, or closes within this time: they may
+        have to be written again, under engine.lock.
+        """
+        config, (slot, _) = self._directory.config, self._requested_slots(batch)
+        present = max(self._close().floor, slot_of(self._clock.now_ms() + ms, config.precision_ms))
+        closes: Bool = batch.timer & (slot <= present)
+        return closes
+
     def append(self, batch: TimerBatch, marks: Marks) -> Appended:
         """Appends `batch`, whose rows are at or above the present marks, in offset order per
         partition; `marks` is the end of the batch for every partition that it covers, and becomes

@@ -151,9 +151,9 @@ class CancelReplies:
         """
         self._given = {}
         leaving, left, left_bytes = list[_Leaving](), self._rows_max, self._bytes_max
-        waited, count = self._without_room, self._open.count
-        topics = self._open.topics[: self._rows_max]
-        topics.sort(key=lambda topic: (topic not in waited, count(topic)))
+        waited, topics = self._without_room, self._open.topics[: self._rows_max]
+        # Those that had no room keep their order: the first of them has waited longest.
+        topics.sort(key=lambda topic: -1 if topic in waited else self._open.count(topic))
         self._selected, self._without_room = dict.fromkeys(topics, 0), set()
         for number, topic in enumerate(topics):
             others = len(topics) - number

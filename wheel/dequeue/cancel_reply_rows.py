@@ -24,12 +24,13 @@ from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import (
     ANY_OFFSET,
     ANY_TIME,
+    NO_KEY,
     NO_LEVEL,
     NO_PARTITION,
     Deliveries,
     TopicPartition,
 )
-from duewheel.schemas.columns import EMPTY, Column, binary, choose, decimals, join
+from duewheel.schemas.columns import EMPTY, Column, binary, choose, decimals, join, lengths
 from duewheel.schemas.hashing import source_names
 from duewheel.schemas.header_names import (
     CHASE_FLAG_FOUND,
@@ -79,13 +80,14 @@ def reply_rows(
     reply_headers, reply_count = _reply_headers(requests, outcome)
     own, own_count = _own_headers(requests, is_chase)
     nothing = np.zeros(count, np.int32)
+    without_key = ~is_chase & _has_large_key(requests)
     return Deliveries(
         targets=targets,
         target=np.where(is_chase, source_topic[source_partition], 0).astype(np.int32),
         target_partition=np.where(is_chase, source_number[source_partition], NO_PARTITION).astype(
             np.int32
         ),
-        key_hash=prefix["key_hash"].astype(np.int32),
+        key_hash=np.where(without_key, NO_KEY, prefix["key_hash"]).astype(np.int32),
         due_ms=np.zeros(count, np.int64),
         source_partitions=list(source_partitions),
         source_partition=source_partition,
@@ -181,6 +183,13 @@ def _key_values(requests: StoredMessages, source: Column, outcome: Int32, replac
 def _key(key_value: bytes) -> bytes:
     size, at = read_varint(key_value, 0)
     return key_value[: at + max(size, 0)]
+
+
+def _has_large_key(requests: StoredMessages) -> Bool:
+    large = lengths(requests.key_value) > REPEATED_BYTES_MAX
+    for row in np.flatnonzero(large).tolist():
+        large[row] = read_varint(requests.key_value[row].as_py(), 0)[0] > REPEATED_BYTES_MAX
+    return large
 
 
 def _repeated_key(key_value: bytes) -> bytes:

@@ -8,7 +8,7 @@ import base64
 import binascii
 from typing import Annotated, ClassVar, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from duewheel.api.due_time import DueTime, NonNullHeader
 from duewheel.api.limits import BUCKETS_MAX, BULK_MAX, ID_MAX, KEY_MAX, PAGE_MAX, TOPIC_MAX
@@ -33,12 +33,18 @@ def _instant(given: int | str) -> int | str:
     return given
 
 
+def _no_bool(given: object) -> object:
+    if isinstance(given, bool):  # a JSON `true` would be level 1
+        raise ValueError("a whole number")  # noqa: TRY004 - one that names its field
+    return given
+
+
 Strict = Annotated[int, Field(strict=True)]
 Short = Annotated[str, Field(max_length=40)]
 Duration = Annotated[Short, AfterValidator(_duration)]
 Instant = Annotated[Short, AfterValidator(_instant)]
 Topic = Annotated[str, Field(max_length=TOPIC_MAX)]
-Level = Annotated[int, Field(ge=1, le=255)]
+Level = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=255)]
 Key = Annotated[str, Field(max_length=KEY_MAX)]
 KeyBase64 = Annotated[str, Field(max_length=2 * KEY_MAX)]
 # A timer without an id has the name of its record, topic-partition@offset, in its place.

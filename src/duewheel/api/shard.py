@@ -103,6 +103,9 @@ class TimerTopicsView(Result):
     read: list[str]
     left_out: dict[str, str] = Field(description="reason by topic")
     faulty: dict[str, str] = Field(description="reason by topic")
+    far_ahead: dict[str, int] = Field(
+        description="offset by partition that waits there: that record leads to too many hours"
+    )
 
 
 class QuotaView(Result):
@@ -179,6 +182,9 @@ class ShardView(Result):
                 waiting = counted(quota.waiting, "message waits", "messages wait")
                 reached = f"{topic} has reached its quota of {quota.per_second} per second"
                 found.append(condition("warn", f"quota_{topic}", f"{reached}: {waiting} in Kafka."))
+        for partition, offset in (self.timer_topics.far_ahead if self.timer_topics else {}).items():
+            text = f"{partition} waits at offset {offset}: its records lead too far ahead."
+            found.append(condition("bad", f"far_ahead_{partition}", text))
         if self.role == "standby":
             text = "This is a standby: it delivers nothing while its owner does."
             found.append(condition("plain", "standby", text))

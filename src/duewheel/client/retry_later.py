@@ -29,7 +29,7 @@ import functools
 import inspect
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -145,9 +145,10 @@ class RetryLater:
         @functools.wraps(handler)
         def handle(record: Any) -> T | Retry:
             try:
-                return handler(record)
+                result = handler(record)
             except Exception as error:  # noqa: BLE001 - whatever it is, the message is tried again
                 return self.send(record, error)
+            return _handled(handler, result)
 
         return handle
 
@@ -206,6 +207,7 @@ class RetryLater:
                     result = handler(record)
                 except Exception as error:
                     raise _HandlerError from error
+                _handled(handler, result)
                 self._send_offset(record, consumer)
         except _HandlerError as failed:
             cause = failed.__cause__
@@ -307,6 +309,19 @@ class RetryLater:
             key = None if key is None else RawBytes(key)
             value = None if value is None else RawBytes(value)
         self._producer.send(topic, value, key, headers).get(self._timeout_s)
+
+
+def _handled(handler: Callable[[Any], T], result: T) -> T:
+    """The result, unless it is a coroutine or generator that has done nothing yet.
+
+    Raises:
+        ConfigError: it is one: such a handler hides behind a wrapper or a callable object.
+    """
+    if isinstance(result, Coroutine | Generator):
+        result.close()  # otherwise Python warns of a coroutine that nobody awaits
+    if isinstance(result, Awaitable | Generator | AsyncGenerator):
+        raise ConfigError(f"{handler!r} returns a {type(result).__name__}: it handles no record")
+    return result
 
 
 def _require_plain(handler: Callable[[Any], Any]) -> None:

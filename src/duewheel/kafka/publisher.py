@@ -501,7 +501,8 @@ class KafkaPublisher:
         places = {(part.topic, part.partition) for part in parts}
         returning = places.intersection(deliveries.source_partitions)
         moves, closed = Moved(held=progress.held), set[Place]()
-        deadline = self._preparing(len(parts) + len(progress.held))
+        topics = {part.topic for part in parts} | {topic for topic, _ in progress.held}
+        deadline = self._preparing(len(topics))
         if progress.held or returning:
             moves, closed = self._moved(admin, parts, returning, progress, deadline)
 

@@ -31,6 +31,8 @@ from duewheel.ops.open_files import open_state
 from duewheel.ops.readyz import supervised
 from duewheel.runtime.readiness import ReadyBounds, not_ready
 from duewheel.runtime.shard_facts import ShardFacts
+from duewheel.streaming.batch_attempt import SPARK_DIR
+from duewheel.streaming.early_ends import waiting_far_ahead
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -90,7 +92,10 @@ def _timer_topics(settings: Settings) -> TimerTopicsView | None:
     if topics is None:
         return None
     return TimerTopicsView(
-        read=list(topics.topics), left_out=dict(topics.left_out), faulty=dict(topics.faulty)
+        read=list(topics.topics),
+        left_out=dict(topics.left_out),
+        faulty=dict(topics.faulty),
+        far_ahead=_named(waiting_far_ahead(settings.storage.data_dir / SPARK_DIR)),
     )
 
 

@@ -220,7 +220,12 @@ def a_shard_at_work() -> ShardView:
         "delivered": 5,
         "ingest": ingest,
         "dequeue": dequeue,
-        "timer_topics": {"read": ["a", "b"], "left_out": {"c": "no right"}, "faulty": {}},
+        "timer_topics": {
+            "read": ["a", "b"],
+            "left_out": {"c": "no right"},
+            "faulty": {},
+            "far_ahead": {},
+        },
         "quotas": {
             "a": {"per_second": 100, "waiting": 360_000},
             "b": {"per_second": 5, "waiting": 0},

@@ -225,3 +225,20 @@ def test_handlers_whose_call_handles_nothing_are_refused(handler: Callable[[Any]
     for decorator in (retry_later, retry_later.in_transactions(consumer)):
         with pytest.raises(ConfigError, match="no plain function"):
             decorator(handler)
+
+
+class CallableObject:
+    async def __call__(self, record: object) -> None: ...
+
+
+def wrapped(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda record: handler(record)  # noqa: PLW0108 - the kind of the function is hidden
+
+
+@pytest.mark.parametrize("handler", [CallableObject(), wrapped(coroutine), wrapped(generator)])
+def test_results_that_have_handled_nothing_are_refused(handler: Callable[[Any], Any]) -> None:
+    """A wrapper or an object hides the kind of its function."""
+    producer = ConfiguredProducer(transactional_id="t")
+    retry_later = RetryLater(producer, "orders.delayed", dead_letter_topic="orders.failed")
+    with pytest.raises(ConfigError, match="handles no record"):
+        retry_later(handler)(object())

@@ -45,13 +45,16 @@ class Answering(LogReader):
         offsets: Callable[[list[TopicPartition], int, bool], dict[Any, Any]] | None = None,
     ) -> None:
         self.fetches, self.starts = fetches, starts
+        self.topics_set: list[list[str]] = []
         self._stopping, self._waits, self._committed = None, simulated_waits(), True
         self._topics, self.deadline = ["deleted", "timers"], None
+        self._own_topics = tuple(self._topics)
         self._connected: Any = SimpleNamespace(
             fetch=self._answer,
             list_offsets=offsets or self._list_offsets,
             is_throttled=lambda: bool(self.delays_ms and self.delays_ms.pop(0)),
             request_metadata=lambda: None,
+            set_topics=self.topics_set.append,
             refresh_metadata=lambda: None,
         )
         self._settings = ClientSettings({})
@@ -129,6 +132,15 @@ def test_present_ends_wait_for_no_partition() -> None:
     found = Answering([], [], answers).present([TIMERS, moved, gone], LATEST, committed=False)
     assert found == {TIMERS: 5, moved: 7}
     assert asked == [[TIMERS, moved, gone], [moved, gone]]
+
+
+def test_topics_that_are_asked_for_once_are_not_kept() -> None:
+    """kafka-python would read their metadata for ever, and of a deleted one ten times a second."""
+    reader = Answering([], [], lambda wanted, *_: dict.fromkeys(wanted, 5))
+    assert reader.present([("others", 0)], LATEST, committed=False) == {("others", 0): 5}
+    assert reader.topics_set == [["deleted", "timers", "others"], ["deleted", "timers"]]
+    reader.present([TIMERS], LATEST, committed=False)
+    assert len(reader.topics_set) == 2
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,7 @@ class LogConnection:
             deadline: see the class; in the place of `stopping` and of those of `waits`.
         """
         self._settings = settings
+        self._own_topics = tuple(topics)
         self._topics = list(topics)
         self._stopping = stopping
         self._waits = waits
@@ -212,8 +213,20 @@ class LogConnection:
         Raises:
             KafkaUnavailable: no broker answers in time.
         """
+        try:
+            return self._present_answers(list(partitions), time, committed)
+        finally:
+            # kafka-python reads the metadata of all topics again and again, ten times a second
+            # once one of them is deleted.
+            if self._topics != [*self._own_topics]:
+                self._topics = [*self._own_topics]
+                if self._connected is not None:
+                    self._connected.set_topics(self._topics)
+
+    def _present_answers(
+        self, left: list[TopicPartition], time: int, committed: bool | None
+    ) -> dict[TopicPartition, int | Exception]:
         answers: dict[TopicPartition, int | Exception] = {}
-        left = list(partitions)
         for attempt in range(2):
             if left and (self._adds_topics(left) or attempt):  # then a leader may have moved
                 try:

@@ -17,11 +17,8 @@ from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.progress import NOBODY
 from duewheel.checkpoints.role import Role
 from duewheel.schemas import header_names as names
-from duewheel.schemas.batches import TimerBatch
-from duewheel.schemas.columns import binary
 from duewheel.schemas.header_names import CHASE_FLAG_FOUND
-from duewheel.schemas.wire.record_codec import added_headers, framed_bytes, key_values
-from duewheel.schemas.wire.varint import read_varint
+from duewheel.schemas.wire.record_codec import added_headers, framed_bytes
 from duewheel.wheel.dequeue import open_cancels
 from duewheel.wheel.dequeue.cancel_reply_rows import REPEATED_BYTES_MAX, repeated
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -396,46 +393,6 @@ def test_no_cancel_is_passed_over_where_the_bytes_of_a_transaction_end(
     sources = [source for source, _ in world.answers()]
     assert [s for s in sources if s.startswith("timers")] == [f"timers-0@{n}" for n in range(30)]
     assert len(sources) == 40
-
-
-def large(batch: TimerBatch, size: int) -> TimerBatch:
-    """The same requests with keys of so many bytes."""
-    keys = [b"k" * size] * len(batch)
-    return replace(batch, key_value=key_values(binary(keys), binary([None] * len(batch))))
-
-
-@pytest.mark.parametrize("size", [700, 2_500])
-def test_one_topic_with_large_cancels_delays_no_reply_of_another(
-    make_world: MakeWorld, size: int
-) -> None:
-    """Also if each is larger than a transaction: every other one has the replies of others."""
-    world = make_world(chunk_bytes=2_000)
-    other = replace(timer_batch([cancel(n, timer_id=b"b") for n in range(40)]), partitions=[OTHER])
-    world.engine.append(other, {OTHER: 40})
-    mine = large(timer_batch([cancel(offset) for offset in range(20)]), size)
-    world.engine.append(mine, {P0: 20})
-    world.at_slot(3)
-    sources = [source for source, _ in world.answers()]
-    assert sources.index("others-0@39") - 39 <= 10, "so many large ones before the last small one"
-    for topic, count in (("timers", 20), ("others", 40)):
-        own = [source for source in sources if source.startswith(topic)]
-        assert own == [f"{topic}-0@{n}" for n in range(count)]
-
-
-def test_a_reply_repeats_no_large_key(make_world: MakeWorld) -> None:
-    """Every client that awaits a reply reads the whole reply topic."""
-    world = make_world()
-    for offset, size in enumerate((REPEATED_BYTES_MAX, REPEATED_BYTES_MAX + 1)):
-        batch = large(timer_batch([cancel(offset)]), size)
-        world.engine.append(batch, {P0: offset + 1})
-    world.at_slot(3)
-    keys = [
-        read_varint(key_value or b"", 0)[0]
-        for deliveries, _ in world.publisher.committed
-        if deliveries is not None
-        for key_value in deliveries.key_value.to_pylist()
-    ]
-    assert keys == [REPEATED_BYTES_MAX, -1]
 
 
 def test_without_a_reply_topic_cancels_act_in_silence(make_world: MakeWorld) -> None:

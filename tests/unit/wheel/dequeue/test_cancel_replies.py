@@ -1,0 +1,88 @@
+"""The bytes of replies to cancels: shared among topics, and bounded in each reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.harness.cancel_world import CancelWorld, cancel
+from tests.harness.timer_rows import P0, timer_batch
+
+from duewheel.schemas.batches import NO_KEY, TimerBatch
+from duewheel.schemas.columns import binary
+from duewheel.schemas.wire.record_codec import key_values
+from duewheel.schemas.wire.varint import read_varint
+from duewheel.wheel.dequeue.cancel_reply_rows import REPEATED_BYTES_MAX
+
+OTHER = "others", 0
+MakeWorld = Callable[..., CancelWorld]
+
+
+@pytest.fixture
+def make_world(tmp_path: Path) -> MakeWorld:
+    return lambda **settings: CancelWorld(tmp_path / "data", **settings)
+
+
+def large(batch: TimerBatch, size: int) -> TimerBatch:
+    """The same requests with keys of so many bytes."""
+    keys = [b"k" * size] * len(batch)
+    column = key_values(binary(keys), binary([None] * len(batch)))
+    return replace(batch, key_value=column, key_hash=np.full(len(batch), 7, np.int32))
+
+
+@pytest.mark.parametrize("size", [700, 2_500])
+def test_one_topic_with_large_cancels_delays_no_reply_of_another(
+    make_world: MakeWorld, size: int
+) -> None:
+    """Also if each is larger than a transaction: every other one has the replies of others."""
+    world = make_world(chunk_bytes=2_000)
+    other = replace(timer_batch([cancel(n, timer_id=b"b") for n in range(40)]), partitions=[OTHER])
+    world.engine.append(other, {OTHER: 40})
+    mine = large(timer_batch([cancel(offset) for offset in range(20)]), size)
+    world.engine.append(mine, {P0: 20})
+    world.at_slot(3)
+    sources = [source for source, _ in world.answers()]
+    assert sources.index("others-0@39") - 39 <= 10, "so many large ones before the last small one"
+    for topic, count in (("timers", 20), ("others", 40)):
+        own = [source for source in sources if source.startswith(topic)]
+        assert own == [f"{topic}-0@{n}" for n in range(count)]
+
+
+def test_several_topics_with_large_cancels_delay_no_reply_of_another(
+    make_world: MakeWorld,
+) -> None:
+    """Of those that had no room, the one that has waited longest comes first."""
+    world = make_world(chunk_bytes=2_000)
+    small = timer_batch([cancel(n, timer_id=b"b") for n in range(40)])
+    world.engine.append(replace(small, partitions=[OTHER]), {OTHER: 40})
+    mine = large(timer_batch([cancel(offset) for offset in range(39)]), 900)
+    for number in range(4):
+        partition = (f"large{number}", 0)
+        world.engine.append(replace(mine, partitions=[partition]), {partition: 39})
+    world.at_slot(3)
+    sources = [source for source, _ in world.answers()]
+    assert sources.index("others-0@0") < 5
+    assert sources.index("others-0@39") < 150, "it has an equal part of the bytes"
+    assert len(sources) == 196
+
+
+def test_a_reply_repeats_no_large_key(make_world: MakeWorld) -> None:
+    """Every client that awaits a reply reads the whole reply topic."""
+    world = make_world()
+    for offset, size in enumerate((REPEATED_BYTES_MAX, REPEATED_BYTES_MAX + 1)):
+        batch = large(timer_batch([cancel(offset)]), size)
+        world.engine.append(batch, {P0: offset + 1})
+    world.at_slot(3)
+    keys = [
+        read_varint(key_value or b"", 0)[0]
+        for deliveries, _ in world.publisher.committed
+        if deliveries is not None
+        for key_value in deliveries.key_value.to_pylist()
+    ]
+    assert keys == [REPEATED_BYTES_MAX, -1]
+    sent = [deliveries for deliveries, _ in world.publisher.committed if deliveries is not None]
+    hashes = [value for deliveries in sent for value in deliveries.key_hash.tolist()]
+    assert [value == NO_KEY for value in hashes] == [False, True], "a compacted topic refuses it"
