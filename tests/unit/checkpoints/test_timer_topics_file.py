@@ -43,4 +43,5 @@ def test_status_tells_it(tmp_path: Path) -> None:
         "read": ["a", "b"],
         "left_out": {"c": "it is gone"},
         "faulty": {"b": "retention.ms is 1"},
+        "far_ahead": {},
     }
