@@ -71,7 +71,8 @@ def _readiness(reasons: Mapping[str, str]) -> Iterator[Metric]:
 def _lag(lag: LagFacts) -> Iterator[Metric]:
     yield gauge(
         "ingest_lag_messages",
-        "Offsets of the timer topics that can be read and are not in the wheel.",
+        "Offsets of the timer topics that can be read and are not in the wheel, without those that "
+        "wait for a quota, or at a record that leads too far ahead.",
         lag.messages,
     )
     yield gauge(
