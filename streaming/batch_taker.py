@@ -204,34 +204,37 @@ class BatchTaker:
         a short time: dequeue needs it, and its holder is killed after some seconds. A part that is
         taken stays taken.
         """
+        sizes, begin = written_bytes(batch), 0
         while True:
-            self._wait_while_paused(len(batch))
-            count = min(self._rows_with_room(batch), self._rows_of_one_lock(batch))
+            self._wait_while_paused(len(batch) - begin)
+            room = self._rows_with_room(sizes[begin:])
+            end = begin + min(room, self._rows_of_one_lock(batch, sizes, begin))
             if self._paused():  # since it began to wait for room
                 continue
-            if count >= len(batch):
+            if end >= len(batch):
                 break
-            rest = batch.take(np.arange(count, len(batch)))
-            first = _first_offsets(rest)
-            part = {p: min(end, first.get(p, end)) for p, end in marks.items()}
-            self._append(batch.take(np.arange(count)), part)
-            batch = rest
-        self._append(batch, marks)
+            # Each row is copied once: a batch may have hundreds of megabytes, and many parts.
+            first = _first_offsets(batch, end)
+            part = {p: min(mark, first.get(p, mark)) for p, mark in marks.items()}
+            self._append(batch.take(np.arange(begin, end)), part)
+            begin = end
+        self._append(batch.take(np.arange(begin, len(batch))) if begin else batch, marks)
 
-    def _rows_with_room(self, batch: TimerBatch) -> int:
-        """How many rows the disk has room for; waits until there is room for one."""
-        sizes = written_bytes(batch)
+    def _rows_with_room(self, sizes: Int64) -> int:
+        """How many rows, which write so many bytes each, the disk has room for; waits until it has
+        room for one.
+        """
         rows = self._guard.rows(sizes, waited=False)
-        if rows or not len(batch):
+        if rows or not len(sizes):
             return rows
-        self._statistics = replace(self._statistics, rows_without_room=len(batch))
+        self._statistics = replace(self._statistics, rows_without_room=len(sizes))
         warning = Interval(self._clock, REMIND_MS)
         while not (rows := self._guard.rows(sizes, waited=True)):
             if warning.is_over():
                 room = self._guard.room()
                 _log.error(
                     "the disk is nearly full: ingest takes no row, see storage.min_free",
-                    rows_without_room=len(batch),
+                    rows_without_room=len(sizes),
                     row_bytes=int(sizes[0]),
                     free_mib=room.free_bytes >> 20,
                     min_free_mib=room.min_free_bytes >> 20,
@@ -240,19 +243,21 @@ class BatchTaker:
             self._wait("the disk was nearly full")
             self._engine.close_expired_files()
         self._statistics = replace(self._statistics, rows_without_room=0)
-        _log.warning("the disk has room: ingest resumes", rows=rows, rows_without_room=len(batch))
+        _log.warning("the disk has room: ingest resumes", rows=rows, rows_without_room=len(sizes))
         return rows
 
-    def _rows_of_one_lock(self, batch: TimerBatch) -> int:
-        """How many of the first rows have CANCELS_MAX cancels and LOCKED_BYTES together, at least
-        one. Cancels are resolved and written under engine.lock; timers are written again whose slot
-        closes meanwhile.
+    def _rows_of_one_lock(self, batch: TimerBatch, sizes: Int64, begin: int) -> int:
+        """How many rows from `begin` on have CANCELS_MAX cancels and LOCKED_BYTES together; one at
+        least. Cancels are resolved and written under engine.lock; timers are written again whose
+        slot closes meanwhile.
         """
-        locked = batch.cancels | self._engine.closes_within(batch, _CLOSES_MS)
-        octets = np.cumsum(np.where(locked, written_bytes(batch), 0))
-        cancels = np.cumsum(batch.cancels)
-        count = np.searchsorted(octets, LOCKED_BYTES, "right")
-        return max(1, int(min(count, np.searchsorted(cancels, CANCELS_MAX, "right"))))
+        sizes, cancels = sizes[begin:], np.cumsum(batch.cancels[begin:])
+        count = int(np.searchsorted(cancels, CANCELS_MAX, "right"))
+        if sizes.sum() > LOCKED_BYTES:  # seldom: the slots cost as much as all else here
+            locked = batch.cancels | self._engine.closes_within(batch, _CLOSES_MS)
+            octets = np.cumsum(np.where(locked[begin:], sizes, 0))
+            count = min(count, int(np.searchsorted(octets, LOCKED_BYTES, "right")))
+        return max(1, count)
 
     def _append(self, batch: TimerBatch, marks: Marks) -> None:
         """Appends until the engine has taken everything."""
@@ -292,10 +297,10 @@ class BatchTaker:
         self._clock.sleep(WAIT_S)
 
 
-def _first_offsets(batch: TimerBatch) -> Marks:
-    """The lowest offset of each partition that has rows."""
+def _first_offsets(batch: TimerBatch, begin: int = 0) -> Marks:
+    """The lowest offset of each partition that has rows from `begin` on."""
     firsts = np.full(len(batch.partitions), _NEVER)
-    np.minimum.at(firsts, batch.partition, batch.offset)
+    np.minimum.at(firsts, batch.partition[begin:], batch.offset[begin:])
     offsets = zip(batch.partitions, firsts.tolist(), strict=True)
     return {partition: first for partition, first in offsets if first != _NEVER}
 

@@ -22,7 +22,26 @@ from duewheel.wheel.encoded import Aside
 from duewheel.wheel.publisher_protocol import Prepared, Seen
 
 
-class RecordingPublisher:
+class PlainPublisher:
+    """The steps before a transaction, without encoding.
+
+    Attributes:
+        ends: of timer partitions, by default 0: no copy is in flight.
+    """
+
+    ends: dict[TopicPartition, int]
+
+    def prepare(self, deliveries: Deliveries) -> Prepared:
+        return Prepared(deliveries)
+
+    def renew(self, prepared: Prepared, progress: Progress) -> Prepared:
+        return prepared
+
+    def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {partition: self.ends.get(partition, 0) for partition in partitions}
+
+
+class RecordingPublisher(PlainPublisher):
     """Keeps committed transactions in memory, as a state topic and real topics would. Also the
     ProgressReader of its transactions.
 
@@ -33,7 +52,6 @@ class RecordingPublisher:
         fate: called before each transaction: "commit", "lose" (PublishDoubt, not committed) or
             "doubt" (PublishDoubt, committed).
         stamps: whether transactions return the brokers' time.
-        ends: of timer partitions, by default 0: no copy is in flight.
         silent_ms: how old the newest progress is.
     """
 
@@ -46,7 +64,7 @@ class RecordingPublisher:
         self.aside, self.letters_wait = Aside(), False
         self.fate = fate
         self.stamps = True
-        self.ends: dict[TopicPartition, int] = {}
+        self.ends = {}
 
     def peek(self) -> Progress | None:
         return self.committed[-1][1] if self.committed else None
@@ -63,15 +81,6 @@ class RecordingPublisher:
 
     def start(self) -> Progress | None:
         return self.peek()
-
-    def prepare(self, deliveries: Deliveries) -> Prepared:
-        return Prepared(deliveries)
-
-    def renew(self, prepared: Prepared, progress: Progress) -> Prepared:
-        return prepared
-
-    def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {partition: self.ends.get(partition, 0) for partition in partitions}
 
     def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
         fate = self.fate()
@@ -122,7 +131,7 @@ class Delivered:
     answer: str
 
 
-class JournalPublisher:
+class JournalPublisher(PlainPublisher):
     """Keeps committed transactions in a file, a line each: they outlive the process.
 
     Its brokers have the host's clock.
@@ -132,12 +141,11 @@ class JournalPublisher:
 
     Attributes:
         aside: rows of the last transaction; none, for its targets always take writes.
-        ends: of timer partitions, by default 0: no copy is in flight.
     """
 
     def __init__(self, path: Path, clock: Clock, fs: FileSystem = HOST_FS) -> None:
         self.aside, self.letters_wait = Aside(), False
-        self.ends: dict[TopicPartition, int] = {}
+        self.ends = {}
         self._path = path
         self._clock = clock
         self._fs = fs
@@ -156,15 +164,6 @@ class JournalPublisher:
         return (
             Progress.decode(json.loads(lines[-1])["progress"].encode("latin-1")) if lines else None
         )
-
-    def prepare(self, deliveries: Deliveries) -> Prepared:
-        return Prepared(deliveries)
-
-    def renew(self, prepared: Prepared, progress: Progress) -> Prepared:
-        return prepared
-
-    def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {partition: self.ends.get(partition, 0) for partition in partitions}
 
     def publish(self, prepared: Prepared | None, progress: Progress) -> int:
         rows: list[tuple[str, int, int, bool, str]] = []

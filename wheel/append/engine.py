@@ -140,23 +140,19 @@ class Engine:
         """Returns for a batch that is not taken yet the partitions that must end before a row of
         it, and where (far_hours.py). Another thread may call it while a batch is appended.
         """
-        commit, close, config = (
-            self._directory.state.commit(),
-            self._close(),
-            self._directory.config,
-        )
+        close, config = self._close(), self._directory.config
         present = max(close.floor, slot_of(self._clock.now_ms(), config.precision_ms))
-        slot, _ = self._requested_slots(batch)
-        return ends_before_far_hours(
-            batch,
-            hour_of(slot, config.precision_ms),
-            commit.hours,
-            hour_of(present + config.slots, config.precision_ms) + 1,
-            {
-                p: max(mark, close.marks.get(p, 0))
-                for p, mark in {**close.marks, **commit.marks}.items()
-            },
-        )
+        first_far = hour_of(present + config.slots, config.precision_ms) + 1
+        # No slot is further than a roll window from its record's timestamp. So nearly every batch
+        # ends here, without its slots, which take 15 ms for 300,000 rows.
+        latest_ms = int(batch.timestamp_ms.max(initial=0)) + self._epochs.longest_window_ms
+        if hour_of(slot_of(latest_ms, config.precision_ms), config.precision_ms) < first_far:
+            return {}
+        commit, (slot, _) = self._directory.state.commit(), self._requested_slots(batch)
+        marks = {**close.marks, **commit.marks}
+        taken = {p: max(mark, close.marks.get(p, 0)) for p, mark in marks.items()}
+        hour = hour_of(slot, config.precision_ms)
+        return ends_before_far_hours(batch, hour, commit.hours, first_far, taken)
 
     def closes_within(self, batch: TimerBatch, ms: int) -> Bool:
         """Returns the timers whose requested slot is closed, or closes within this time: they may

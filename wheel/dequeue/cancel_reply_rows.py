@@ -94,7 +94,7 @@ def reply_rows(
         origin_offset=offset,
         source=source,
         timer_id=requests.timer_id,
-        key_value=_key_values(requests, source, outcome, replaces),
+        key_value=_key_values(requests, source, outcome, replaces, without_key),
         headers=join(own, choose(is_chase, chase_headers, reply_headers)),
         header_count=own_count + np.where(is_chase, chase_count, reply_count).astype(np.int32),
         roll_times=nothing,
@@ -165,16 +165,18 @@ def _chase_headers(
     return headers, 4 + (named != ANY_OFFSET)
 
 
-def _key_values(requests: StoredMessages, source: Column, outcome: Int32, replaces: Bool) -> Column:
+def _key_values(
+    requests: StoredMessages, source: Column, outcome: Int32, replaces: Bool, without_key: Bool
+) -> Column:
     columns = (requests.key_value, requests.timer_id, source)
     return binary(
-        _key(key_value) + _NULL
-        if code >= CHASE
-        else _repeated_key(key_value) + _value(timer_id, where, code, replacing)
-        for key_value, timer_id, where, code, replacing in zip(
+        (_NULL if keyless else _key(key_value))
+        + (_NULL if code >= CHASE else _value(timer_id, where, code, replacing))
+        for key_value, timer_id, where, code, replacing, keyless in zip(
             *(column.to_pylist() for column in columns),
             outcome.tolist(),
             replaces.tolist(),
+            without_key.tolist(),
             strict=True,
         )
     )
@@ -190,11 +192,6 @@ def _has_large_key(requests: StoredMessages) -> Bool:
     for row in np.flatnonzero(large).tolist():
         large[row] = read_varint(requests.key_value[row].as_py(), 0)[0] > REPEATED_BYTES_MAX
     return large
-
-
-def _repeated_key(key_value: bytes) -> bytes:
-    key = _key(key_value)
-    return key if read_varint(key, 0)[0] <= REPEATED_BYTES_MAX else _NULL
 
 
 def _value(timer_id: bytes, source: bytes, outcome: int, replaces: bool) -> bytes:

@@ -31,8 +31,6 @@ from duewheel.ops.open_files import open_state
 from duewheel.ops.readyz import supervised
 from duewheel.runtime.readiness import ReadyBounds, not_ready
 from duewheel.runtime.shard_facts import ShardFacts
-from duewheel.streaming.batch_attempt import SPARK_DIR
-from duewheel.streaming.early_ends import waiting_far_ahead
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -55,7 +53,7 @@ def status(settings: Settings, clock: Clock | None = None) -> ShardView:
             not_ready=reasons,
             run=supervised(facts.data_dir),
             ingest=_ingest(facts),
-            timer_topics=_timer_topics(settings),
+            timer_topics=_timer_topics(facts),
             open_targets=settings.timer.open_targets,
             quotas=_quotas(facts, settings.timer.quotas),
             dequeue=_dequeue(facts),
@@ -86,16 +84,16 @@ def _ingest(facts: ShardFacts) -> IngestView:
     )
 
 
-def _timer_topics(settings: Settings) -> TimerTopicsView | None:
+def _timer_topics(facts: ShardFacts) -> TimerTopicsView | None:
     """Reads the timer topics as ingest last listed them; None before its first list."""
-    topics = TopicSet.read(settings.storage.data_dir)
+    topics = TopicSet.read(facts.data_dir)
     if topics is None:
         return None
     return TimerTopicsView(
         read=list(topics.topics),
         left_out=dict(topics.left_out),
         faulty=dict(topics.faulty),
-        far_ahead=_named(waiting_far_ahead(settings.storage.data_dir / SPARK_DIR)),
+        far_ahead=_named(facts.far_ahead),
     )
 
 

@@ -22,6 +22,7 @@ from duewheel.checkpoints.unfinished_recovery import Recovering, recovering
 from duewheel.runtime import run_file
 
 if TYPE_CHECKING:  # they import pydantic, numpy or pyarrow
+    from duewheel.checkpoints.commit_and_close_pages import Marks
     from duewheel.checkpoints.progress_mirror import Mirror
     from duewheel.checkpoints.state_file import State
     from duewheel.config.values import Share
@@ -190,6 +191,14 @@ class ShardFacts:
         """The disk, with its setting `storage.min_free`."""
         space = fs.space(self.data_dir)
         return DiskFacts(space.free_bytes, min_free.of(space.total_bytes))
+
+    @property
+    def far_ahead(self) -> Marks:
+        """The partitions that wait at a record that leads too far ahead, and its offset."""
+        from duewheel.streaming.batch_attempt import SPARK_DIR
+        from duewheel.streaming.early_ends import waiting_far_ahead
+
+        return waiting_far_ahead(self.data_dir / SPARK_DIR)
 
     def quota_waiting(self, quotas: Mapping[str, int]) -> dict[str, int]:
         """Messages that wait in Kafka because of their topic's quota, by each topic with one."""
