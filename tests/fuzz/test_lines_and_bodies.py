@@ -19,10 +19,11 @@ from duewheel.api.schedules import NewSchedule, ScheduleSummary
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
-from duewheel.ops import dlq_replay, schedules
-from duewheel.ops.dlq_replay import Selection
+from duewheel.ops import schedules
+from duewheel.ops.dead_letters import replay as dlq_replay
+from duewheel.ops.dead_letters.replay import Selection
+from duewheel.ops.file_import.records import fields_of, record_of
 from duewheel.ops.schedules import accepted_schedule
-from duewheel.ops.timer_lines import fields_of, record_of
 from duewheel.recurring.schedule import Schedule
 from duewheel.serve.access import Access
 

@@ -26,7 +26,7 @@ from duewheel.kafka.log.columns import committed_records, rows_of
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.log.records import Record, records_of
 from duewheel.kafka.topic_follower import KeyedRecord
-from duewheel.ops.dlq_list import summary_of
+from duewheel.ops.dead_letters.listing import summary_of
 from duewheel.ops.receipts import matching
 from duewheel.recurring.records import owner_of, read_changes, read_table
 from duewheel.recurring.schedule import FiringPosition, Schedule

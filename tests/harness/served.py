@@ -17,7 +17,7 @@ from tests.harness.timer_rows import P0, P1, TimerRow
 from duewheel.client import Answer, Cancel, DelayProducer, Rescheduled, Timer
 from duewheel.config.settings import Settings, load
 from duewheel.errors import DuewheelError, KafkaUnavailable
-from duewheel.ops.changes import KeptProducers
+from duewheel.ops.changes.producers import KeptProducers
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
 from duewheel.serve.service import Service

@@ -28,8 +28,8 @@ from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.publisher_limits import PublisherLimits
 from duewheel.kafka.transactional_producer import open_producer, transact, warm_metadata
-from duewheel.ops import dlq_replay
-from duewheel.ops.dlq_replay import Selection
+from duewheel.ops.dead_letters import replay as dlq_replay
+from duewheel.ops.dead_letters.replay import Selection
 from duewheel.runtime.dequeue_process import init_progress
 from duewheel.schemas.batches import OffsetRanges, TimerBatch
 from duewheel.schemas.request.parser import Contract, parse

@@ -24,8 +24,8 @@ from duewheel.client import DelayProducer
 from duewheel.config.bounds import Bound
 from duewheel.doctor.topics import as_finding
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.ops.dlq_list import list_letters
-from duewheel.ops.recovery_preview import dry_run
+from duewheel.ops.dead_letters.listing import list_letters
+from duewheel.ops.recovery import dry_run
 from duewheel.runtime.dequeue_process import init_progress
 
 pytestmark = pytest.mark.kafka

@@ -25,7 +25,7 @@ from duewheel.errors import ConfigError, Displaced, PublishDoubt
 from duewheel.kafka import transactional_producer
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.transactional_producer import transact
-from duewheel.ops.dlq_list import list_letters, one_letter
+from duewheel.ops.dead_letters.listing import list_letters, one_letter
 from duewheel.schemas.wire.single_record import Header
 
 pytestmark = pytest.mark.kafka

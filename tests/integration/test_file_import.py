@@ -27,8 +27,8 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, PublishDoubt
 from duewheel.kafka import transactional_producer
-from duewheel.ops.file_import import Choice, import_lines
-from duewheel.ops.timer_lines import LINE_BYTES_MAX
+from duewheel.ops.file_import.exactly_once import Choice, import_lines
+from duewheel.ops.file_import.records import LINE_BYTES_MAX
 from duewheel.schemas.wire.single_record import Header
 
 pytestmark = pytest.mark.kafka

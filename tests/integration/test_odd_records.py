@@ -24,7 +24,7 @@ from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.log.ends import EARLIEST, LATEST
 from duewheel.kafka.log.reader import LogReader
-from duewheel.ops.topic_read import records_of
+from duewheel.ops.topics.reading import records_of
 
 pytestmark = pytest.mark.kafka
 

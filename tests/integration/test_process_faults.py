@@ -34,8 +34,8 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
 from duewheel.errors import PublishDoubt
 from duewheel.kafka.admin import KafkaAdmin
-from duewheel.ops import dlq_replay
-from duewheel.ops.dlq_replay import Selection
+from duewheel.ops.dead_letters import replay as dlq_replay
+from duewheel.ops.dead_letters.replay import Selection
 from duewheel.osutil.child_process import Child
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.recovery.rebuild import apply_recovery

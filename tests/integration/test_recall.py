@@ -34,7 +34,7 @@ from duewheel.config.settings import load
 from duewheel.errors import ConfigError, DuewheelError, InvalidTimer
 from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.clients import ClientSettings
-from duewheel.ops import changes
+from duewheel.ops.changes import requests as changes
 
 pytestmark = pytest.mark.kafka
 

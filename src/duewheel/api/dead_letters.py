@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from duewheel.api.limits import BULK_MAX, PAGE_MAX, TOPIC_MAX
+from duewheel.api.messages import WithMessage
 from duewheel.api.model import Result
-from duewheel.api.timers import HeaderOfMessage
 
 
 class DeadLetterSummary(Result):
@@ -32,13 +32,8 @@ class DeadLetterList(Result):
     next: str | None = Field(description="`page` of the next request; null: this is the last page")
 
 
-class DeadLetterWithMessage(DeadLetterSummary):
+class DeadLetterWithMessage(WithMessage, DeadLetterSummary):
     """A dead letter with its message."""
-
-    header_names: list[str] | None = Field(default=None, description="without serve.show_bodies")
-    headers: list[HeaderOfMessage] | None = None
-    value: str | None = None
-    value_base64: str | None = None
 
 
 class Replay(BaseModel):

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from duewheel.api.messages import WithMessage
 from duewheel.api.model import Result
 
 
@@ -37,22 +38,14 @@ class TimerList(Result):
     )
 
 
-class HeaderOfMessage(Result):
-    """A header of a message."""
-
-    name: str
-    value: str | None = None
-    value_base64: str | None = Field(default=None, description="a value that is no UTF-8")
-
-
-class TimerWithMessage(TimerSummary):
-    """A pending timer with its message."""
+class _PlacedTimer(TimerSummary):
+    """A pending timer with its partition, which is shown before its message."""
 
     partition: int | None = Field(description="of the target; null: chosen at delivery")
-    header_names: list[str] | None = Field(default=None, description="without serve.show_bodies")
-    headers: list[HeaderOfMessage] | None = None
-    value: str | None = None
-    value_base64: str | None = None
+
+
+class TimerWithMessage(WithMessage, _PlacedTimer):
+    """A pending timer with its message."""
 
 
 class HistogramRange(Result):

@@ -40,8 +40,8 @@ def dlq_list(
     If more follow, a line on stderr says how to list them.
     """
     from duewheel.config.bounds import Bound
-    from duewheel.ops.dlq_list import list_letters
-    from duewheel.ops.topic_pages import BEFORE_ALL, parsed_place
+    from duewheel.ops.dead_letters.listing import list_letters
+    from duewheel.ops.record_pages import BEFORE_ALL, parsed_place
 
     after = BEFORE_ALL if page is None else parsed_place(page)
     if after is None:
@@ -92,7 +92,7 @@ def dlq_replay(
     A rejected message goes back to its timer topic, an undeliverable one to its target.
     Exit code 1: some became dead letters again.
     """
-    from duewheel.ops.dlq_replay import Selection, replay
+    from duewheel.ops.dead_letters.replay import Selection, replay
 
     result = replay(settings, Selection(code, to_topic, limit), dry_run=dry_run)
     show(result, output)

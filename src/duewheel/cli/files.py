@@ -48,7 +48,7 @@ def require_file(file: str | None, import_name: str | None, *, has_choice: bool)
 def send_file(settings: Settings, file: str, defaults: TimerFields, output: str) -> int:
     """Runs `send --file` without a name; returns its exit code."""
     from duewheel.api.changes import FailedLine
-    from duewheel.ops.send_lines import send_lines
+    from duewheel.ops.file_import.acknowledged import send_lines
 
     written = refused = line = 0
     with opened(file) as lines:
@@ -83,7 +83,7 @@ def import_file(
     dry_run: bool,
 ) -> int:
     """Runs `send --file --name`; returns its exit code."""
-    from duewheel.ops.file_import import Choice, import_lines
+    from duewheel.ops.file_import.exactly_once import Choice, import_lines
 
     choice = Choice(name, dry_run, skip_refused)
     with opened(file) as lines:

@@ -37,7 +37,7 @@ def with_filter(command: Command) -> Command:
 
 def cancel_matching(settings: Settings, options: Options, wait_s: float | None, output: str) -> int:
     """Runs `cancel --matching`; returns its exit code."""
-    from duewheel.ops.pending_changes import Unchangeable, cancel_all
+    from duewheel.ops.changes.pending_timers import Unchangeable, cancel_all
 
     if any(options[name] is not None for name in ("handle", "partition", "timer_topic")):
         raise ConfigError("--matching goes with --topic, --id, --key, --level, --from and --to")

@@ -62,7 +62,7 @@ def stats(settings: Settings, by: str | None, output: str) -> None:
     """
     from duewheel.cli.status_text import WITH_CANCELLED
     from duewheel.clock import SystemClock
-    from duewheel.ops import stats as inspection
+    from duewheel.ops.timers import counts as inspection
 
     if by == "level":
         for row in inspection.levels(settings, SystemClock()):
@@ -83,7 +83,7 @@ def stats(settings: Settings, by: str | None, output: str) -> None:
 @with_settings()
 def check(settings: Settings, output: str) -> int:
     """Verify all files on disk. The processes may run meanwhile."""
-    from duewheel.ops.check import check as check_files
+    from duewheel.ops.files import check as check_files
 
     checked = check_files(settings)
     if output == "json":
@@ -142,7 +142,7 @@ def recover(settings: Settings, *, dry_run: bool, output: str) -> None:
 
     Changes nothing. Works without a data directory, and beside running processes.
     """
-    from duewheel.ops import recovery_preview as recovery
+    from duewheel.ops import recovery
 
     if not dry_run:
         raise ConfigError("every start recovers by itself: `recover` only has --dry-run")

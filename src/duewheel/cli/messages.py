@@ -80,8 +80,8 @@ def send(
         return import_file(
             settings, file, timer, output, import_name, skip_refused=skip_refused, dry_run=dry_run
         )
-    from duewheel.ops import changes as sender
-    from duewheel.ops.acceptance import is_missing
+    from duewheel.ops.changes import requests as sender
+    from duewheel.ops.changes.acceptance import is_missing
 
     show(sender.send(settings, timer), output)
     if is_missing(settings, timer.topic):
@@ -108,7 +108,7 @@ def cancel(settings: Settings, output: str, **options: Any) -> int:
     Exit code 0: the reply is "cancelled"; 1: another reply, or none in time. With --no-wait, and
     without `timer.reply_topic`, 0: the cancel is written and takes effect; no reply says how.
     """
-    from duewheel.ops import changes as sender
+    from duewheel.ops.changes import requests as sender
 
     wait_s = _wait_s(options)
     if options["matching"]:
@@ -133,7 +133,7 @@ def reschedule(settings: Settings, new: Replacement, output: str, **options: Any
     With --handle the message is read back from the timer topic, unless --topic and --value give it.
     The new timer is delivered whatever the reply is. Exit codes as for `cancel`.
     """
-    from duewheel.ops import changes as sender
+    from duewheel.ops.changes import requests as sender
 
     wait_s = _wait_s(options)
     named, goes_on = request_of(NamedTimers, options), while_starting(settings, options)
@@ -155,7 +155,7 @@ def _wait_s(options: Options) -> float | None:
 
 def while_starting(settings: Settings, options: Options) -> Callable[[], bool]:
     """Whether to wait once more: until a start on this host has ended, and one wait beyond it."""
-    from duewheel.ops.reply_delay import is_starting
+    from duewheel.ops.readiness import is_starting
 
     if options["wait"] is not None:
         return lambda: False
@@ -186,9 +186,9 @@ def answered(
         click.echo(f"duewheel: {_NO_REPLY_TOPIC}", err=True)
         return 0
     if result.answer is None:
-        from duewheel.ops.reply_delay import reasons
+        from duewheel.ops.readiness import why_no_reply
 
-        why = "".join(f"; {reason}" for reason in reasons(settings))
+        why = "".join(f"; {reason}" for reason in why_no_reply(settings))
         click.echo(
             f"duewheel: written, but no reply in time: it takes effect without one{why}", err=True
         )

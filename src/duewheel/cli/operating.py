@@ -44,7 +44,7 @@ def init(
     A new shard schedules every message that is in the timer topics: none may have been scheduled
     before. On a terminal it offers to create the missing targets that the settings name.
     """
-    from duewheel.ops.topics import begin_shard, init_topics
+    from duewheel.ops.topics.creation import begin_shard, init_topics
 
     def is_wanted(target: str) -> bool:
         question = f"The target {target} does not exist. Create it?"

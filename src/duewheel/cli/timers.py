@@ -33,7 +33,7 @@ def list_timers(
     """
     from duewheel.cli.timer_text import timer_line
     from duewheel.clock import SystemClock
-    from duewheel.ops.listed_timers import listed
+    from duewheel.ops.timers.pending import listed
 
     rows = listed(settings, wanted, limit + 1, page)
     now_ms, last = SystemClock().now_ms(), ""
@@ -68,17 +68,17 @@ def show_timers(
 
     Exit code 0: shown; 1: no such timer is pending.
     """
-    from duewheel.ops import timers
+    from duewheel.ops.timers import pending
 
     if (handle is None) == (wanted.id is None):
         raise ConfigError("give either --handle or --id")
     if handle is not None and wanted.key is not None:
         raise ConfigError("--key goes with --id: a handle names one timer")
     if handle is not None:
-        timer = timers.by_handle(settings, handle, body=body)
+        timer = pending.by_handle(settings, handle, body=body)
         rows = [] if timer is None else [timer]
     else:
-        rows = list(timers.selected(settings, wanted, body=body))
+        rows = list(pending.selected(settings, wanted, body=body))
     for number, row in enumerate(rows):
         if number and output == "text":
             click.echo()

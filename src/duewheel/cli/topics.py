@@ -40,7 +40,7 @@ def create(settings: Settings, names: tuple[str, ...], partitions: int | None, o
 
     Timer topics and the others of duewheel's own are created by `init`.
     """
-    from duewheel.ops.topics import create_topics
+    from duewheel.ops.topics.creation import create_topics
 
     for each in create_topics(settings, names, partitions):
         row = each.as_json()
@@ -78,7 +78,7 @@ def read(
     It stores no position and joins no group. Text has one line for each record, JSON all headers.
     """
     from duewheel.config.bounds import BEGINNING, Bound
-    from duewheel.ops.topic_read import lines_to_send, records_of
+    from duewheel.ops.topics.reading import lines_to_send, records_of
 
     if for_send:
         if follow or since is not None:

@@ -1,1 +1,3 @@
-"""The operations behind the operator's commands, one module per command."""
+"""The operations behind commands and the HTTP API: a module or a package for each subject, which has
+the same name in `api`, `cli` and `serve`.
+"""

@@ -10,7 +10,7 @@ from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.ops.open_files import opened
+from duewheel.ops.files import opened
 
 Process = Literal["ingest", "dequeue"]
 _PROCESSES: dict[Process, Role] = {"ingest": Role.INGEST, "dequeue": Role.DEQUEUE}

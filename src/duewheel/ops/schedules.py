@@ -22,8 +22,9 @@ from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.state_topic import place_of
 from duewheel.kafka.topic_follower import KeyedRecord, TopicFollower
-from duewheel.ops.acceptance import require_accepted
-from duewheel.ops.changes import ACKNOWLEDGED_S, producer_of, timer_topic_of
+from duewheel.ops.changes.acceptance import require_accepted
+from duewheel.ops.changes.producers import ACKNOWLEDGED_S, producer_of
+from duewheel.ops.changes.requests import timer_topic_of
 from duewheel.recurring.records import (
     read_heartbeat,
     read_table,

@@ -26,9 +26,9 @@ from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.checkpoints.unfinished_recovery import Recovering
 from duewheel.clock import Clock, SystemClock
 from duewheel.config.settings import Settings
-from duewheel.ops.limits import bounds
-from duewheel.ops.open_files import open_state
-from duewheel.ops.readyz import supervised
+from duewheel.ops.bounds_in_force import bounds
+from duewheel.ops.files import open_state
+from duewheel.ops.readiness import supervised
 from duewheel.runtime.readiness import ReadyBounds, not_ready
 from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.wheel.inspect.pending_counts import PendingTimers

@@ -29,7 +29,7 @@ from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.errors import DuewheelError
 from duewheel.kafka.clients import ClientSettings
-from duewheel.ops.topics import begin_shard
+from duewheel.ops.topics.creation import begin_shard
 from duewheel.osutil.signals import interruptible
 from duewheel.osutil.tempdir import ScratchFolder
 from duewheel.osutil.terminal import progress_bar

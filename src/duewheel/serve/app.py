@@ -13,8 +13,8 @@ from duewheel import __version__
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
-from duewheel.ops.changes import KeptProducers
-from duewheel.ops.pending_view import PendingView
+from duewheel.ops.changes.producers import KeptProducers
+from duewheel.ops.timers.histogram import PendingView
 from duewheel.osutil.metrics_server import exposed
 from duewheel.serve import changes, dead_letters, page, probes, reads, receipts, schedules
 from duewheel.serve.access import Access, may_change, may_read

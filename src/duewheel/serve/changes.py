@@ -25,7 +25,8 @@ from duewheel.api.changes import (
 from duewheel.api.requests import BulkCancel, DueTimeFields, NamedTimers, NewTimer
 from duewheel.api.shard import Paused
 from duewheel.errors import DuewheelError
-from duewheel.ops import changes, pending_changes
+from duewheel.ops.changes import pending_timers as pending_changes
+from duewheel.ops.changes import requests as changes
 from duewheel.ops.pause import set_paused
 from duewheel.serve.models import problem
 from duewheel.serve.reads import NOT_PENDING, Handle, not_pending

@@ -11,7 +11,8 @@ from fastapi import APIRouter, Path, Query, Request
 
 from duewheel.api.dead_letters import DeadLetterList, DeadLetterWithMessage, Replay, Replayed
 from duewheel.api.limits import Limit
-from duewheel.ops import dlq_list, dlq_replay
+from duewheel.ops.dead_letters import listing as dlq_list
+from duewheel.ops.dead_letters import replay as dlq_replay
 from duewheel.serve.changes import logged
 from duewheel.serve.models import problem
 from duewheel.serve.problems import Refused

@@ -14,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from duewheel.api.conditions import of_reasons
 from duewheel.api.shard import Readiness
-from duewheel.ops.readyz import not_ready_reasons
+from duewheel.ops.readiness import not_ready_reasons
 from duewheel.serve.models import problem
 from duewheel.serve.problems import Refused
 from duewheel.serve.service import Shared

@@ -29,8 +29,8 @@ from duewheel.errors import (
     RecoveryPending,
     Unacknowledged,
 )
-from duewheel.ops.open_files import Unreadable
-from duewheel.ops.pending_changes import Unchangeable
+from duewheel.ops.changes.pending_timers import Unchangeable
+from duewheel.ops.files import Unreadable
 
 log = structlog.get_logger(__name__)
 

@@ -17,7 +17,8 @@ from duewheel.api.timers import (
     TimerList,
     TimerWithMessage,
 )
-from duewheel.ops import lateness, status, timers
+from duewheel.ops import lateness, status
+from duewheel.ops.timers import pending
 from duewheel.serve.models import problem
 from duewheel.serve.problems import Refused
 from duewheel.serve.service import Shared
@@ -38,7 +39,7 @@ async def list_timers(service: Shared, wanted: Annotated[TimerQuery, Query()]) -
     the messages of all timers that the other filters select: give `from` and `to`, or an `id`.
     """
     return await service.read(
-        partial(timers.page_of, service.settings, wanted, wanted.limit, wanted.page)
+        partial(pending.page_of, service.settings, wanted, wanted.limit, wanted.page)
     )
 
 
@@ -46,7 +47,7 @@ async def list_timers(service: Shared, wanted: Annotated[TimerQuery, Query()]) -
 async def show_timer(service: Shared, handle: Handle) -> TimerWithMessage:
     """One pending timer; with value and headers of its message if serve.show_bodies is set."""
     body = service.settings.serve.show_bodies
-    timer = await service.read(partial(timers.by_handle, service.settings, handle, body=body))
+    timer = await service.read(partial(pending.by_handle, service.settings, handle, body=body))
     if timer is None:
         raise not_pending()
     return timer

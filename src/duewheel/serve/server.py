@@ -25,7 +25,7 @@ from duewheel.serve.service import Service
 log = structlog.get_logger(__name__)
 
 # A stop ends within 5 s: the calls of Kafka have CALLS_S, then all responses the rest of STOP_S;
-# the producers are closed within a second (ops/changes.py).
+# the producers are closed within a second (ops/changes/producers.py).
 CALLS_S = 2.0
 STOP_S = 3
 

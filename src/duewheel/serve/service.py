@@ -21,9 +21,9 @@ from fastapi import Depends, Request
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import CorruptFile, DuewheelError, RecoveryPending, Unacknowledged
-from duewheel.ops.changes import KeptProducers
-from duewheel.ops.open_files import files_identity
-from duewheel.ops.pending_view import PendingView
+from duewheel.ops.changes.producers import KeptProducers
+from duewheel.ops.files import files_identity
+from duewheel.ops.timers.histogram import PendingView
 from duewheel.serve.problems import Stopping
 from duewheel.threads import beside
 

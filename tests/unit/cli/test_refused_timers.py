@@ -16,8 +16,8 @@ from duewheel.client.request_headers import target, timer_headers
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.factory import contract
-from duewheel.ops import changes
-from duewheel.ops.acceptance import require_accepted
+from duewheel.ops.changes import requests as changes
+from duewheel.ops.changes.acceptance import require_accepted
 from duewheel.schemas.request.preview import Rejection, rejection_of
 
 NOW_MS = 1_800_000_000_000

@@ -13,7 +13,7 @@ from duewheel.api.changes import FailedLine, SentLine
 from duewheel.api.requests import TimerFields
 from duewheel.cli.files import opened, send_file
 from duewheel.errors import ConfigError, KafkaUnavailable, Unacknowledged
-from duewheel.ops import send_lines
+from duewheel.ops.file_import import acknowledged as send_lines
 
 
 def sent(line: int) -> SentLine:

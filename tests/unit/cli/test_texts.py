@@ -28,8 +28,8 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
 from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError
-from duewheel.ops.listed_timers import listed
 from duewheel.ops.status import status
+from duewheel.ops.timers.pending import listed
 
 
 @pytest.fixture

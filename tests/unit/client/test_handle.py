@@ -20,7 +20,7 @@ from duewheel.client.handle import RecallHandle, id_bytes
 from duewheel.config.keys_and_defaults import TimerSection as Timer_
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
-from duewheel.ops.changes import topic_of
+from duewheel.ops.changes.requests import topic_of
 from duewheel.schemas.name_patterns import may_name_topic
 
 TOPIC = st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True).filter(may_name_topic)

@@ -23,8 +23,8 @@ from duewheel.client import Answer
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import KafkaUnavailable
-from duewheel.ops.changes import KeptProducers
-from duewheel.ops.open_files import opened
+from duewheel.ops.changes.producers import KeptProducers
+from duewheel.ops.files import opened
 from duewheel.serve.access import Access
 
 NEW: dict[str, Any] = {"topic": "orders", "value": "v", "delay": "1m"}

@@ -71,7 +71,7 @@ def test_no_text_of_the_api_names_an_option_of_a_command() -> None:
     command = [sys.executable, "-P", "-c", program]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     modules = [name for name in loaded if name.startswith(("duewheel.serve", "duewheel.ops"))]
-    assert "duewheel.ops.dlq_replay" in modules
+    assert "duewheel.ops.dead_letters.replay" in modules
     named = [
         (module, part.value)
         for module in modules

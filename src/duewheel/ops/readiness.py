@@ -1,4 +1,4 @@
-"""What can be said of a shard whose files may be missing: ready or not, and its processes."""
+"""Readiness of a shard whose files may be missing, its processes, and why a reply may be late."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from prometheus_client.core import Metric
 
 from duewheel.api.shard import SupervisedProcess
-from duewheel.clock import Clock
+from duewheel.clock import Clock, SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError, NoDataDirectory, RecoveryPending
-from duewheel.ops.open_files import Unreadable, files_identity, open_state
+from duewheel.ops.files import Unreadable, files_identity, open_state
 from duewheel.runtime import run_file
 from duewheel.runtime.readiness import ReadyBounds, not_ready
 from duewheel.runtime.shard_facts import ShardFacts
@@ -48,3 +48,22 @@ def shard_families(settings: Settings, clock: Clock) -> Iterator[Metric]:
     """The metrics of the shard; none without its files: `not_ready_reasons` says why."""
     with suppress(OSError, DuewheelError):
         yield from ShardMetrics(settings, clock).families()
+
+
+def is_starting(settings: Settings) -> bool:
+    """Whether a `run` on this host is starting its processes; False if it works or fails."""
+    processes = (supervised(settings.storage.data_dir) or {}).values()
+    return any(not each.lives for each in processes) and not any(p.is_failing for p in processes)
+
+
+def why_no_reply(settings: Settings) -> list[str]:
+    """Why the shard does not reply now; empty if it should, or works on another host."""
+    try:
+        state = open_state(settings)
+    except (OSError, DuewheelError):
+        return []
+    with state:
+        facts = ShardFacts(state, SystemClock().now_ms())
+        found = not_ready(facts, ReadyBounds.of(settings))
+        paused = [name for name, each in facts.processes.items() if each.state == "paused"]
+    return [*found.values(), *(f"{name} is paused" for name in paused)]

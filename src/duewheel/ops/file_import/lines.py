@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from duewheel.ops.timer_lines import LINE_BYTES_MAX
+from duewheel.ops.file_import.records import LINE_BYTES_MAX
 
 _PART_BYTES = LINE_BYTES_MAX + 1
 

@@ -32,8 +32,8 @@ from duewheel.kafka import shard_settings
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.ledger import NewRecord, RecordLedger
 from duewheel.kafka.state_topic import place_of
-from duewheel.ops.file_lines import FileLine, lines_of, next_chunk
-from duewheel.ops.timer_lines import TimerRecord, fields_of, record_of
+from duewheel.ops.file_import.lines import FileLine, lines_of, next_chunk
+from duewheel.ops.file_import.records import TimerRecord, fields_of, record_of
 from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import key_hashes

@@ -6,14 +6,14 @@ import base64
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from duewheel.api.messages import octets_shown
 from duewheel.api.records import ReadRecord
 from duewheel.config.bounds import Bound
 from duewheel.config.settings import Settings
 from duewheel.kafka.clients import ClientSettings
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record, shown
-from duewheel.ops.listed_timers import key_shown
-from duewheel.ops.timer_lines import CopiedHeader, CopiedLine, CopiedRecord
+from duewheel.ops.file_import.records import CopiedHeader, CopiedLine, CopiedRecord
 from duewheel.schemas.header_names import DUE_MS
 
 _DIGITS_MAX = 20
@@ -101,7 +101,7 @@ def _row(record: Record) -> ReadRecord:
         partition=record.partition,
         offset=record.offset,
         timestamp_ms=record.timestamp_ms,
-        **key_shown(record.key),
+        **octets_shown("key", record.key),
         value=_text(record.value),
         headers=[(shown(name), _text(value)) for name, value in record.headers],
         late_ms=record.timestamp_ms - int(due_ms) if is_due else None,

@@ -16,30 +16,25 @@ from duewheel.api.requests import NewTimer, TimerFields
 from duewheel.client import Timer
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.ops.changes import (
+from duewheel.ops.changes.producers import (
     ACKNOWLEDGED_S,
     REQUESTS_AT_ONCE,
     KeptProducers,
     acknowledging,
-    prepared,
     producer_of,
-    scheduled,
 )
-from duewheel.ops.timer_lines import fields_of, is_copy
+from duewheel.ops.changes.requests import prepared, result_of
+from duewheel.ops.file_import.records import fields_of, is_copy
 
 
 def send_lines(
     settings: Settings, lines: Iterable[str], defaults: TimerFields
 ) -> Iterator[SentLine | FailedLine]:
-    """Writes a timer for each line, and waits for Kafka's acknowledgements.
+    """Writes a timer for each line that is not empty; yields the results in the order of the lines.
 
     Args:
-        settings: of the shard.
-        lines: a JSON object each, with the fields of NewTimer; empty ones are skipped.
+        lines: a JSON object each, with the fields of NewTimer.
         defaults: fields of all lines that do not have them.
-
-    Yields:
-        Each line's result, in their order.
 
     Raises:
         KafkaUnavailable: no broker answers.
@@ -75,4 +70,4 @@ def _result(settings: Settings, number: int, request: Future[Timer] | str) -> Se
     if isinstance(request, str):
         return FailedLine(line=number, error=request)
     with acknowledging(settings):
-        return SentLine(line=number, **scheduled(request.result(ACKNOWLEDGED_S)).as_json())
+        return result_of(SentLine, request.result(ACKNOWLEDGED_S), line=number)

@@ -28,8 +28,8 @@ from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt
 from duewheel.kafka import shard_settings
 from duewheel.kafka.ledger import NewRecord, RecordLedger
 from duewheel.kafka.state_topic import place_of
-from duewheel.ops.acceptance import NOT_ALLOWED
-from duewheel.ops.dlq_list import CHUNK_RECORDS, DeadLetterReader, dead_letter_reader
+from duewheel.ops.changes.acceptance import NOT_ALLOWED
+from duewheel.ops.dead_letters.listing import CHUNK_RECORDS, DeadLetterReader, dead_letter_reader
 from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.batches import NO_KEY, NO_PARTITION
 from duewheel.schemas.columns import binary

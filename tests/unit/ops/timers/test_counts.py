@@ -11,6 +11,7 @@ from tests.harness.config_file import small_settings
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0, TimerRow
 
+from duewheel.api.messages import octets_shown
 from duewheel.api.requests import TimerFilter
 from duewheel.api.shard import Paused
 from duewheel.api.timers import TimerSummary
@@ -18,11 +19,10 @@ from duewheel.checkpoints.role import Role
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.ops import listed_timers, stats
-from duewheel.ops.listed_timers import key_shown
-from duewheel.ops.open_files import opened
+from duewheel.ops.files import opened
 from duewheel.ops.pause import set_paused
 from duewheel.ops.status import status
+from duewheel.ops.timers import counts, pending
 from duewheel.testing import ManualClock
 
 CLOCK = ManualClock(NOW_MS)
@@ -45,7 +45,7 @@ def shard(settings: Settings) -> Settings:
 def listed(
     settings: Settings, limit: int = 100, page: str | None = None, **wanted: Any
 ) -> list[TimerSummary]:
-    return list(listed_timers.listed(settings, TimerFilter.of(wanted), limit, page))
+    return list(pending.listed(settings, TimerFilter.of(wanted), limit, page))
 
 
 def test_status_tells_what_the_disk_must_keep_free(shard: Settings) -> None:
@@ -56,7 +56,7 @@ def test_status_tells_what_the_disk_must_keep_free(shard: Settings) -> None:
 
 
 def test_stats_of_a_stopped_shard(shard: Settings) -> None:
-    found = stats.stats(shard, CLOCK)
+    found = counts.stats(shard, CLOCK)
     assert (found.pending, found.slot_max) == (60, 1)
     assert found.by_topic == {"bills": 30, "orders": 30}
     assert found.oldest_ms == NOW_MS + 1000
@@ -103,7 +103,7 @@ def test_a_pause_is_kept_for_the_next_start(shard: Settings) -> None:
 
 def test_without_a_data_directory_there_is_nothing_to_look_into(settings: Settings) -> None:
     with pytest.raises(ConfigError, match="there is no data directory"):
-        stats.stats(settings, CLOCK)
+        counts.stats(settings, CLOCK)
 
 
 @pytest.mark.parametrize(
@@ -118,4 +118,4 @@ def test_without_a_data_directory_there_is_nothing_to_look_into(settings: Settin
 def test_keys_are_text_or_say_that_they_are_not(
     key: bytes | None, shown: dict[str, str | None]
 ) -> None:
-    assert key_shown(key) == shown
+    assert octets_shown("key", key) == shown

@@ -1,12 +1,14 @@
-"""Opens a shard's data directory, or its `state` alone, for a command. Takes no lock: the shard's
-processes may run meanwhile.
+"""The files of a shard: opened for a command, or verified. No lock is taken: the shard's processes
+may run meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 
+from duewheel.api.operations import CheckedFiles, FileFinding
 from duewheel.checkpoints.fs import READING_FS, FileSystem
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import Settings
@@ -17,6 +19,7 @@ from duewheel.errors import (
     NoDataDirectory,
     RecoveryPending,
 )
+from duewheel.wheel.storage import full_check
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 
@@ -85,3 +88,17 @@ def files_identity(settings: Settings) -> tuple[str, int, int]:
         raise
     except (ConfigError, CorruptFile, OSError) as error:
         raise Unreadable(f"{settings.storage.data_dir} cannot be read: {error}") from error
+
+
+def check(settings: Settings) -> CheckedFiles:
+    """Verifies all files of the data directory.
+
+    Raises:
+        ConfigError: there is no data directory, or it was made with another geometry.
+    """
+    try:
+        report = full_check.check(settings.storage.data_dir, settings.wheel)
+    except FileNotFoundError as error:
+        raise settings.no_data_dir() from error
+    findings = [FileFinding(**asdict(finding)) for finding in report.findings]
+    return CheckedFiles(ok=report.ok, records=report.records, findings=findings)

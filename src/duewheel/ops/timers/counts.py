@@ -8,7 +8,7 @@ from duewheel.api.timers import LevelCount, PendingStats, Rolls
 from duewheel.clock import Clock
 from duewheel.config.durations import format_duration_ms
 from duewheel.config.settings import Settings
-from duewheel.ops.open_files import opened
+from duewheel.ops.files import opened
 from duewheel.runtime.dequeue_metrics import count_pending
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.inspect.pending_counts import PendingTimers

@@ -1,7 +1,7 @@
-"""Changes of timers that are pending: a new due time, now, and cancels by filter.
+"""Changes of pending timers: another due time, firing now, and cancels by filter.
 
 The timers and their messages are read from the mapped files; each change is a record in the timer
-topic, like any client's. So a timer may leave between the two: the reply tells.
+topic, like any client's. A timer may leave between the two: the reply says so.
 """
 
 from __future__ import annotations
@@ -21,19 +21,23 @@ from duewheel.client.handle import RecallHandle
 from duewheel.client.request_headers import timer_headers
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, DuewheelError, InvalidTimer, Unacknowledged
-from duewheel.ops.acceptance import require_accepted
-from duewheel.ops.changes import (
+from duewheel.ops.changes.acceptance import require_accepted
+from duewheel.ops.changes.producers import (
     ACKNOWLEDGED_S,
     REQUESTS_AT_ONCE,
     KeptProducers,
     answered,
     producer_of,
-    require_due,
-    rescheduled,
 )
-from duewheel.ops.listed_timers import handle_of, selection, source_of, summary_of
-from duewheel.ops.open_files import opened
-from duewheel.ops.timers import pending_by_handle
+from duewheel.ops.changes.requests import require_due, result_of
+from duewheel.ops.files import opened
+from duewheel.ops.timers.pending import (
+    handle_of,
+    pending_by_handle,
+    selection,
+    source_of,
+    summary_of,
+)
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks
 
 LEAVES_SOON_MS = 5_000
@@ -53,19 +57,12 @@ def reschedule_pending(
 ) -> RescheduledTimer | None:
     """Replaces a pending timer by one with the same message and another due time.
 
-    Args:
-        settings: of the shard.
-        handle: of the timer.
-        new: its due time.
-        wait_s: the longest wait for the reply; None: do not wait.
-        producers: of a process that keeps them.
-
     Returns:
-        As `changes.reschedule`; None if no such timer is pending.
+        As `requests.reschedule`; None if no such timer is pending.
 
     Raises:
         Unchangeable: it is cancelled.
-        ConfigError, KafkaUnavailable, Unacknowledged: as `changes.reschedule`.
+        ConfigError, KafkaUnavailable, Unacknowledged: as `requests.reschedule`.
     """
     require_due(settings, new)
     timer = _changeable(settings, handle)
@@ -79,18 +76,10 @@ def fire(
     now_ms: int,
     producers: KeptProducers | None = None,
 ) -> RescheduledTimer | None:
-    """Makes a pending timer due now.
-
-    Args:
-        settings, handle, wait_s, producers: as for `reschedule_pending`.
-        now_ms: this host's clock.
-
-    Returns:
-        As `reschedule_pending`.
+    """Makes a pending timer due now; returns and raises as `reschedule_pending`.
 
     Raises:
-        Unchangeable: it is cancelled; or it leaves soon by itself, and could be delivered twice.
-        ConfigError, KafkaUnavailable: as `reschedule_pending`.
+        Unchangeable: also: it leaves soon by itself, and could be delivered twice.
     """
     timer = _changeable(settings, handle)
     if timer is None:
@@ -114,12 +103,9 @@ def cancel_all(
     """Cancels all pending timers that match, or none if they are more than `at_most`.
 
     Args:
-        settings: of the shard.
         wanted: at least one condition.
-        wait_s: the longest wait for all replies; None: do not wait.
-        producers: of a process that keeps them.
+        wait_s: the longest wait for all replies together; None: do not wait.
         at_most: a bound against a filter that selects more than was meant.
-        dry_run: only count; nothing is written.
         within_s: the longest search.
 
     Raises:
@@ -174,7 +160,8 @@ def _replace(
             reply=wait_s is not None,
             **due.arguments,
         )
-        return rescheduled(*answered(request, wait_s))
+        written, answer = answered(request, wait_s)
+        return result_of(RescheduledTimer, written, answer=answer)
 
 
 def _non_null(timer: PendingTimer) -> list[NonNullHeader]:
@@ -241,7 +228,7 @@ def _acknowledged(requests: Sequence[Future[Cancel]]) -> list[Cancel]:
 def _partly(
     requests: Sequence[Future[Cancel]], matched: int, error: DuewheelError
 ) -> DuewheelError:
-    """Counts what is written after an error: the requests in front of it, and behind it."""
+    """Makes the error that says how many cancels are written, and how many may be."""
     written = sum(each.done() and each.exception() is None for each in requests)
     in_doubt = len(requests) - written
     text = f"{written} of {matched} cancels are written, {in_doubt} may be: {error}"

@@ -19,7 +19,7 @@ from duewheel.api.model import RequestFields
 from duewheel.api.requests import NewTimer, Strict, TimerFields, octets
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.ops.changes import record_headers, timer_topic_of
+from duewheel.ops.changes.requests import record_headers, timer_topic_of
 from duewheel.schemas.wire.single_record import Header
 
 LINE_BYTES_MAX = 16 << 20

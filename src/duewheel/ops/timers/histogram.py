@@ -18,8 +18,8 @@ from duewheel.api.timers import HistogramRange, PendingHistogram, PendingStats
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
-from duewheel.ops.open_files import files_identity, open_directory
-from duewheel.ops.stats import stats_of
+from duewheel.ops.files import files_identity, open_directory
+from duewheel.ops.timers.counts import stats_of
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.inspect.rolled_due_times import rolled_due_times

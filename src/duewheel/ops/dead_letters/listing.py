@@ -22,8 +22,7 @@ from duewheel.kafka.deadline import Deadline
 from duewheel.kafka.log.connection import INIT_MAKES_IT, Waits
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.state_topic import newest_record, place_of
-from duewheel.ops.listed_timers import message_shown
-from duewheel.ops.topic_pages import BEFORE_ALL, Place, place_before, ranges_behind
+from duewheel.ops.record_pages import BEFORE_ALL, Place, place_before, ranges_behind
 from duewheel.schemas.dead_letters import DeadLetter
 
 _DEADLINE_S = 30.0
@@ -198,11 +197,10 @@ def one_letter(
         position = reader.position()
         for letters, _ in reader.read(partition, offset, offset + 1):
             for letter in letters:
-                row = summary_of(letter, position).as_json()
                 headers = [
                     (name.encode(errors="surrogateescape").decode(errors="replace"), value)
                     for name, value in letter.headers
                 ]
-                row |= message_shown(headers, letter.value, body=body)
-                return DeadLetterWithMessage.model_validate(row)
+                summary = summary_of(letter, position)
+                return DeadLetterWithMessage.of(summary, headers, letter.value, body=body)
     return None

@@ -14,9 +14,9 @@ from duewheel.api.requests import TimerFilter
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
-from duewheel.ops import timers
-from duewheel.ops.listed_timers import handle_of
-from duewheel.ops.open_files import opened
+from duewheel.ops.files import opened
+from duewheel.ops.timers import pending as timers
+from duewheel.ops.timers.pending import handle_of
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.storage.message_store import MessageStore, StoredMessages
 from duewheel.wheel.storage.timer_log import Records

@@ -1,0 +1,53 @@
+"""Messages as results show them: bytes that are UTF-8 as text, others in base64."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from typing import Self
+
+from pydantic import Field
+
+from duewheel.api.model import Result
+
+
+class HeaderOfMessage(Result):
+    """A header of a message."""
+
+    name: str
+    value: str | None = None
+    value_base64: str | None = Field(default=None, description="a value that is no UTF-8")
+
+
+class WithMessage(Result):
+    """The message of a timer or dead letter; a subclass adds it to the summary."""
+
+    header_names: list[str] | None = Field(default=None, description="without serve.show_bodies")
+    headers: list[HeaderOfMessage] | None = None
+    value: str | None = None
+    value_base64: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        summary: Result,
+        headers: Iterable[tuple[str, bytes | None]],
+        value: bytes | None,
+        *,
+        body: bool,
+        **others: object,
+    ) -> Self:
+        """Adds the message, and `others`, to the summary; without `body` only header names."""
+        shown: dict[str, object] = {"header_names": [name for name, _ in headers]}
+        if body:
+            named = [{"name": name, **octets_shown("value", each)} for name, each in headers]
+            shown = {"headers": named, **octets_shown("value", value)}
+        return cls.model_validate(summary.as_json() | others | shown)
+
+
+def octets_shown(name: str, octets: bytes | None) -> dict[str, str | None]:
+    """Shows bytes as text, or in base64 under the name `<name>_base64` if they are no UTF-8."""
+    try:
+        return {name: None if octets is None else octets.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(octets or b"").decode()}

@@ -1,0 +1,1 @@
+"""Timers that are written, cancelled and replaced: records in a timer topic, like any client's."""

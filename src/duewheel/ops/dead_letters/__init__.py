@@ -1,0 +1,1 @@
+"""Dead letters: their list, and their replay."""

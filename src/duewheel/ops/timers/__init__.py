@@ -1,0 +1,1 @@
+"""Pending timers, as the mapped files have them: lists, single ones, counts, the histogram."""

@@ -1,0 +1,1 @@
+"""Topics: `init`, `topic create` and `topic read`."""
