@@ -5,11 +5,12 @@ The parsers of foreign bytes, by the file that tests them (test_fuzzed.py compar
 test_record_batches.py    schemas/wire/batch_reader schemas/wire/record_reader kafka/compression
                           kafka/log/columns schemas/request/parser
 test_records.py           schemas/wire/record_rows kafka/log/records client/replies
-                          client/retry_headers ops/receipts schemas/receipts ops/dlq_list
+                          client/retry_headers ops/receipts schemas/receipts
+                          ops/dead_letters/listing
                           checkpoints/import_position checkpoints/reshard_records
                           checkpoints/held_copies recurring/records recurring/schedule
 test_requests.py          schemas/request/parser schemas/dead_letters schemas/wire/copy_mac
-test_lines_and_bodies.py  ops/timer_lines ops/schedules serve/app client/handle
+test_lines_and_bodies.py  ops/file_import/records ops/schedules serve/app client/handle
 test_config.py            config/settings config/durations
 test_checkpoints.py       checkpoints/state_file checkpoints/progress checkpoints/progress_mirror
                           checkpoints/durable_checkpoint checkpoints/cancel_bounds

@@ -193,8 +193,9 @@ def test_without_spark_commands_work_or_name_the_extra(dequeue: Site) -> None:
         assert run.returncode == 2, words
         (line,) = run.stderr.splitlines()
         assert line.endswith(f"pip install 'duewheel[{extra}]'"), line
-    modules = "ops.pending_changes ops.status ops.dlq_replay ops.reshard doctor.examination"
-    code = "\n".join(f"import duewheel.{name}" for name in modules.split())
+    ops = "changes.pending_timers status dead_letters.replay reshard"
+    modules = [*(f"ops.{name}" for name in ops.split()), "doctor.examination"]
+    code = "\n".join(f"import duewheel.{name}" for name in modules)
     run = dequeue.python("-c", f"{code}\nimport duewheel.runtime.dequeue_process")
     assert run.returncode == 0, run.stderr
 

@@ -82,7 +82,7 @@ def import_lines(
 
     Args:
         settings: of the shard.
-        file: a JSON object on each line (timer_lines.py); empty lines are skipped.
+        file: a JSON object on each line (records.py); empty lines are skipped.
         defaults: fields of all lines that do not have them.
         choice: how.
         chunk_lines: the most lines of a transaction.
