@@ -54,11 +54,13 @@ class CorruptBatch(Exception):
 
 
 class Undecodable(Exception):
-    """The records of a batch cannot be decompressed; `defect` says why."""
+    """The records of a batch cannot be decompressed; `defect` says why. `tried_bytes`: at most so
+    many were decompressed before that was found.
+    """
 
-    def __init__(self, defect: Defect) -> None:
+    def __init__(self, defect: Defect, tried_bytes: int) -> None:
         super().__init__(defect.name)
-        self.defect = defect
+        self.defect, self.tried_bytes = defect, tried_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class BatchBody:
     crc: int = 0
     # Of a batch without content: it has one empty record instead of its own
     defect: Defect = Defect.NONE
+    read_bytes: int = 0  # the bytes that the broker sent, or the decompressed ones if more
 
     @property
     def id(self) -> BatchId:
@@ -131,7 +134,7 @@ def committed_batches(
         if is_left_out or (count == 0 and first == end):
             continue
         append_ms = max_ms if attributes & _LOG_APPEND_TIME else -1
-        body, defect = (octets, first, end), Defect.NONE
+        body, defect, read_bytes = (octets, first, end), Defect.NONE, end - first
         codec = attributes & _CODEC
         if base in skipped and (codec or not is_whole):
             defect = Defect.SKIPPED
@@ -140,12 +143,14 @@ def committed_batches(
         elif codec:
             plain = plain_of.get((base, crc))
             if plain is None:
-                plain, defect = _plain(codec, octets[first:end], decompress)
+                plain, defect, tried_bytes = _plain(codec, octets[first:end], decompress)
+                read_bytes = max(read_bytes, tried_bytes)
             body = (plain, 0, len(plain))
+            read_bytes = max(read_bytes, len(plain))
         if defect:
             body, count = _EMPTY_BODY, 1
-        batch = BatchBody(*body, count, base, base_ms, append_ms, partition, after, crc, defect)
-        yield batch
+        place = (base, base_ms, append_ms, partition, after, crc)
+        yield BatchBody(*body, count, *place, defect, read_bytes)
 
 
 class _Transactions:
@@ -175,14 +180,14 @@ class _Transactions:
 
 def _plain(
     codec: int, body: memoryview, decompress: Callable[[Codec, memoryview], bytes | bytearray]
-) -> tuple[memoryview, Defect]:
-    """The decompressed records; none if they have a defect."""
+) -> tuple[memoryview, Defect, int]:
+    """The decompressed records; none if they have a defect: then also its `tried_bytes`."""
     if codec >= len(CODECS):
-        return _NO_BYTES, Defect.CODEC
+        return _NO_BYTES, Defect.CODEC, 0
     try:
-        return memoryview(decompress(CODECS[codec], body)), Defect.NONE
+        return memoryview(decompress(CODECS[codec], body)), Defect.NONE, 0
     except Undecodable as error:
-        return _NO_BYTES, error.defect
+        return _NO_BYTES, error.defect, error.tried_bytes
 
 
 def _require_header(octets: memoryview, at: int) -> None:

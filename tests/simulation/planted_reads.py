@@ -23,8 +23,8 @@ READS = {
         "2",
         "the last record of a batch is not read",
         "schemas/wire/batch_reader.py",
-        "        batch = BatchBody(*body, count, base, ",
-        "        batch = BatchBody(*body, count - (count > 1), base, ",
+        "        yield BatchBody(*body, count, *place",
+        "        yield BatchBody(*body, count - (count > 1), *place",
     ),
     "range-end": Planted(
         "3",

@@ -51,6 +51,8 @@ _PLAIN_BYTES_FREE, _RATIO_MAX = 16 << 20, 64
 _CHUNK_BYTES = 1 << 20
 _GZIP = 16 + zlib.MAX_WBITS  # zlib's number for the container
 _LZ4_RATIO_MAX = 255  # a byte of a match's length stands for so many
+# The most bytes that a byte of each codec stands for. zstd: a block of 128 KiB in 4 bytes.
+_RATIOS: Mapping[Codec, int] = {"gzip": 1032, "snappy": 22, "lz4": _LZ4_RATIO_MAX, "zstd": 1 << 15}
 # How the framing of xerial begins, Kafka's of snappy: blocks, each behind its compressed size.
 _XERIAL, _XERIAL_HEADER_BYTES = b"\x82SNAPPY\0", 16
 _SIZE = struct.Struct(">I")
@@ -100,23 +102,26 @@ def decompressed(
     if not _INSTALLED.get(codec, has_gzip)():
         library = {"snappy": "python-snappy", "zstd": "zstandard"}.get(codec, codec)
         raise ConfigError(f"a record batch is compressed by {codec}: pip install {library}")
+    most = min(plain_bytes_max, _PLAIN_BYTES_FREE + _RATIO_MAX * len(body))
     try:
-        most = min(plain_bytes_max, _PLAIN_BYTES_FREE + _RATIO_MAX * len(body))
         return _DECODERS[codec](body, most)
-    except Undecodable:
-        raise
     except Exception as error:  # each codec has its own kinds
-        raise Undecodable(Defect.COMPRESSION) from error
+        defect = Defect.TOO_LARGE if isinstance(error, _TooLarge) else Defect.COMPRESSION
+        raise Undecodable(defect, min(most, _RATIOS[codec] * len(body))) from error
+
+
+class _TooLarge(Exception):
+    """More bytes than are permitted."""
 
 
 def _require_small(plain_bytes: int, most: int) -> None:
     if plain_bytes > most:
-        raise Undecodable(Defect.TOO_LARGE)
+        raise _TooLarge
 
 
 def _require(is_whole: bool) -> None:
     if not is_whole:
-        raise Undecodable(Defect.COMPRESSION)
+        raise ValueError("incomplete, or of more parts than writers make")
 
 
 def _gzip_decode(body: memoryview, most: int) -> bytes:

@@ -104,6 +104,16 @@ def test_a_partition_with_a_backlog_ends_no_other_partition() -> None:
         assert sum(p == quiet for p, _, _ in found) == 3
 
 
+def test_batches_that_decompress_too_far_count_with_what_that_takes() -> None:
+    """Hundreds of bytes each, and milliseconds: a batch of offsets has 300,000 of them."""
+    log = Log()
+    for _ in range(20):
+        log.write([(NOW_MS, None, bytes(17 << 20), [])], codec=4)
+    _, early = read({A0: log, B0: small(10)}, {A0: (0, 20), B0: (0, 10)}, 64 << 20)
+    assert early.keys() == {A0}
+    assert early[A0] <= 6
+
+
 def test_all_bytes_are_used_where_one_topic_has_a_backlog() -> None:
     empty = {("c", number): small(1) for number in range(20)}
     of = {A0: large(50), **empty}

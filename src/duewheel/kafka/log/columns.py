@@ -37,7 +37,7 @@ _KEPT_RECORDS_MAX, _KEPT_BYTES_MAX = RECORDS_MAX, PLAIN_BYTES_MAX
 _NONE_SKIPPED: Mapping[TopicPartition, Sequence[int]] = MappingProxyType({})
 
 Took = Callable[[TopicPartition, int, int], None]
-"""Gets for each record batch its partition, the bytes of its records, and the offset after it."""
+"""Gets for each record batch its partition, its `read_bytes`, and the offset after it."""
 Row = tuple[int, int, bytes | None, bytes | None, tuple[Header, ...]]
 """Offset, timestamp in ms, key, value and headers of a record."""
 
@@ -166,7 +166,7 @@ def _committed_batches(
         ):
             reached = batch.last_offset + 1
             if took is not None:
-                took(partition, batch.end - batch.first, reached)
+                took(partition, batch.read_bytes, reached)
             yield batch
             if reached >= ranges[partition][1]:
                 return
