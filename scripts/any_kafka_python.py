@@ -5,6 +5,6 @@ try_kafka_python.py beside it names it, to see what another release needs.
 
 import kafka
 
-from duewheel.kafka import producer_internals
+from duewheel.kafka.ledger import producer_internals
 
 producer_internals.SUPPORTED_VERSION = kafka.__version__

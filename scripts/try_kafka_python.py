@@ -3,8 +3,8 @@
     python -P scripts/try_kafka_python.py [version]
 
 Without a version it is the newest release. The service takes exactly one, because it touches the
-internals of the producer (src/duewheel/kafka/producer_internals.py); this shows what another one
-needs there. If the newest release is the one that the service takes, `make test` has tried it.
+internals of the producer (producer_internals.py); this shows what another one needs there. If the
+newest release is the one that the service takes, `make test` has tried it.
 
 The exit code is that of the tests if a version is given. Of the newest release failures are only
 printed: a release of another project is no fault of this tree.
@@ -19,7 +19,7 @@ import tempfile
 from importlib.metadata import Distribution
 from pathlib import Path
 
-from duewheel.kafka.producer_internals import SUPPORTED_VERSION
+from duewheel.kafka.ledger.producer_internals import SUPPORTED_VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ("tests/unit/kafka/test_producer_internals.py", "tests/integration/test_kafka_publisher.py")

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from duewheel.checkpoints.config_epochs import Epochs
-from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.log.columns import CutBatches, committed_records
 from duewheel.kafka.log.reader import LogReader
 from duewheel.schemas.batches import TimerBatch, TopicPartition

@@ -1,7 +1,7 @@
 """The seam between the dequeue loop and Kafka: the protocol of a publisher.
 
 Publishing has three steps. `prepare` encodes the next chunk while a transaction is in flight;
-`renew` encodes outdated rows again; `publish` is the transaction. kafka/publisher.py implements the
+`renew` encodes outdated rows again; `publish` is the transaction. kafka/publish implements the
 protocol, and tests/harness/publishers.py has the fake.
 
 Invariant: a transaction has its messages and the progress after them, or neither. If `publish`

@@ -17,12 +17,12 @@ from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.compression import Compression
-from duewheel.kafka.progress_reader import KafkaProgressReader
-from duewheel.kafka.publisher import KafkaPublisher
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.log.compression import Compression
+from duewheel.kafka.progress.progress_reader import KafkaProgressReader
+from duewheel.kafka.progress.state_topic import place_of
+from duewheel.kafka.publish.publisher import KafkaPublisher
 from duewheel.kafka.shard_settings import publisher_limits, transactional_id
-from duewheel.kafka.state_topic import place_of
 from duewheel.osutil.terminal import bar_of_bytes
 from duewheel.schemas.request.acceptance_rules import Rules, compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract

@@ -39,7 +39,7 @@ from duewheel.checkpoints.state_file import State
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
-from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.status import status
 from duewheel.osutil.child_process import Child
 from duewheel.runtime.dequeue_process import init_progress

@@ -28,7 +28,7 @@ from tests.harness.deliveries import rows  # noqa: E402
 from tests.harness.publishing import create_topics, progress, publish_rows  # noqa: E402
 
 from duewheel.clock import SystemClock  # noqa: E402
-from duewheel.kafka.publisher import KafkaPublisher  # noqa: E402
+from duewheel.kafka.publish.publisher import KafkaPublisher  # noqa: E402
 from duewheel.schemas.batches import Deliveries  # noqa: E402
 from duewheel.schemas.columns import binary  # noqa: E402
 from duewheel.schemas.hashing import key_hashes  # noqa: E402

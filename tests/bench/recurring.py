@@ -36,7 +36,7 @@ from tests.harness.reader import read_topic  # noqa: E402
 from duewheel.clock import SystemClock  # noqa: E402
 from duewheel.config.settings import Settings, load  # noqa: E402
 from duewheel.dev.broker import DevBroker  # noqa: E402
-from duewheel.kafka.admin import KafkaAdmin  # noqa: E402
+from duewheel.kafka.topics.admin import KafkaAdmin  # noqa: E402
 from duewheel.recurring.schedule import SCHEDULE_PREFIX, Schedule  # noqa: E402
 from duewheel.recurring.steps import AHEAD_MS  # noqa: E402
 

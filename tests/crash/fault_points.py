@@ -50,7 +50,7 @@ ANSWERS = "duewheel.wheel.dequeue.cancel_reply_rows:reply_rows"
 REPLIES = "duewheel.wheel.dequeue.cancel_replies:CancelReplies"
 CHASES = f"{REPLIES}.next"
 UNLINK = "duewheel.wheel.storage.hour_files:HourFiles.unlink_below"
-INTERNALS = "duewheel.kafka.producer_internals"
+INTERNALS = "duewheel.kafka.ledger.producer_internals"
 PRODUCER = "kafka:KafkaProducer"
 TRANSACTIONS = "kafka.producer.transaction_manager"
 COMMIT = f"{TRANSACTIONS}:TransactionManager.begin_commit"
@@ -136,7 +136,7 @@ POINTS = {
     # dequeue's start: role, transactional id, progress, decision
     "dequeue.role_taken": after(f"{STATE}.count_dequeue_start"),
     "dequeue.id_taken": after(f"{PRODUCER}.init_transactions"),
-    "dequeue.progress_read": after("duewheel.kafka.state_topic:newest_of"),
+    "dequeue.progress_read": after("duewheel.kafka.progress.state_topic:newest_of"),
     "dequeue.bounds_unwritten": before(BOUNDS),
     "dequeue.undecided": before("duewheel.checkpoints.recovery_decision:RecoveryRecord.write"),
     "dequeue.deciding": before(

@@ -31,7 +31,7 @@ from duewheel.checkpoints.state_file import State
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import RecoveryPending
-from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.status import status as read_status
 from duewheel.osutil.child_process import Child
 from duewheel.prove.cancel_rules import (

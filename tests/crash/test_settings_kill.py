@@ -23,7 +23,7 @@ from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import load
 from duewheel.errors import SettingsChange
-from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.osutil.child_process import Child
 from duewheel.runtime import wanted_settings
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.harness.record_batches import RECORDS, batch, plain
 from tests.harness.timer_rows import suite_parameters
 
-from duewheel.kafka.compression import decompressed
 from duewheel.kafka.log.columns import CutBatches, committed_records
+from duewheel.kafka.log.compression import decompressed
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite

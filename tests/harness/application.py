@@ -18,8 +18,8 @@ from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.all_shards_progress import all_shards
+from duewheel.kafka.progress.all_shards import all_shards
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops import reshard
 
 

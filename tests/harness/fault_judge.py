@@ -15,9 +15,9 @@ from tests.harness.timer_rows import TimerRow, timer_batch
 
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.clock import Clock
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.state_topic import newest_record, place_of
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.progress.state_topic import newest_record, place_of
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.slots import closable_slot
 from duewheel.wheel.storage.data_directory import DataDirectory

@@ -9,8 +9,8 @@ from tests.harness.timer_shard import TimerShard
 
 from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
-from duewheel.kafka.publisher import KafkaPublisher
-from duewheel.kafka.publisher_limits import PublisherLimits
+from duewheel.kafka.limits import PublisherLimits
+from duewheel.kafka.publish.publisher import KafkaPublisher
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.statistics import Statistics

@@ -21,8 +21,8 @@ from tests.harness.source_table import as_table, read_records
 from tests.harness.timer_rows import suite_parameters
 
 from duewheel.checkpoints.role import Role
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.publisher_limits import PublisherLimits
+from duewheel.kafka.limits import PublisherLimits
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.wheel.admin import accept_loss as accepting

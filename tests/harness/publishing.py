@@ -20,9 +20,9 @@ from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.clock import SystemClock
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.compression import Compression
-from duewheel.kafka.publisher import KafkaPublisher
-from duewheel.kafka.publisher_limits import PublisherLimits
+from duewheel.kafka.limits import PublisherLimits
+from duewheel.kafka.log.compression import Compression
+from duewheel.kafka.publish.publisher import KafkaPublisher
 from duewheel.schemas.batches import NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.varint import varint

@@ -13,7 +13,7 @@ from tests.harness.launcher import wait_until
 from tests.harness.shared_broker import AnyBroker
 
 from duewheel.config.settings import Settings, load
-from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topics.admin import KafkaAdmin
 
 TIMER = "timer"
 DEAD = "dead-letter"

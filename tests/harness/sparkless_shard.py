@@ -20,14 +20,18 @@ from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings, load
 from duewheel.errors import KafkaUnavailable, RecoveryRefused
-from duewheel.kafka import producer_internals as internals
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.ledger import producer_internals as internals
+from duewheel.kafka.ledger.transactional_producer import (
+    open_producer,
+    transact,
+    warm_metadata,
+)
+from duewheel.kafka.limits import PublisherLimits
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.reader import LogReader
-from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.kafka.transactional_producer import open_producer, transact, warm_metadata
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.dead_letters import replay as dlq_replay
 from duewheel.ops.dead_letters.replay import Selection
 from duewheel.runtime.dequeue_process import init_progress

@@ -15,7 +15,7 @@ from tests.harness.shared_broker import SharedBroker
 
 from duewheel.client import AsyncDelayProducer
 from duewheel.errors import ConfigError, DuewheelError
-from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topics.admin import KafkaAdmin
 
 pytestmark = pytest.mark.kafka
 

@@ -32,11 +32,15 @@ from tests.harness.reader import consumer, read_committed
 from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints.role import Role
-from duewheel.kafka import producer_internals as internals
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.kafka.transactional_producer import open_producer, transact, warm_metadata
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.ledger import producer_internals as internals
+from duewheel.kafka.ledger.transactional_producer import (
+    open_producer,
+    transact,
+    warm_metadata,
+)
+from duewheel.kafka.limits import PublisherLimits
 from duewheel.schemas.wire.single_record import single
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig

@@ -28,7 +28,7 @@ from duewheel.client import AsyncDelayProducer, DelayProducer, Timer
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, InvalidTimer
-from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.schemas.header_names import LEVELS_MS
 
 pytestmark = pytest.mark.kafka

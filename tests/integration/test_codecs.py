@@ -23,7 +23,7 @@ from duewheel.checkpoints.progress import PartitionProgress
 from duewheel.client import DelayProducer
 from duewheel.config.bounds import Bound
 from duewheel.doctor.topics import as_finding
-from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.dead_letters.listing import list_letters
 from duewheel.ops.recovery import dry_run
 from duewheel.runtime.dequeue_process import init_progress

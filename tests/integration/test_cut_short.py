@@ -20,7 +20,7 @@ from tests.harness.whole_shard import CLOCK, WholeShard
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
 from duewheel.java.find import Java
-from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topics.admin import KafkaAdmin
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.crash_matrix]
 

@@ -22,9 +22,9 @@ from duewheel.clock import SystemClock
 from duewheel.config.bounds import Bound
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, Displaced, PublishDoubt
-from duewheel.kafka import transactional_producer
-from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.transactional_producer import transact
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.ledger import transactional_producer
+from duewheel.kafka.ledger.transactional_producer import transact
 from duewheel.ops.dead_letters.listing import list_letters, one_letter
 from duewheel.schemas.wire.single_record import Header
 

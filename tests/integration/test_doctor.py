@@ -21,7 +21,7 @@ from duewheel.config.settings import Settings
 from duewheel.dev.listeners import free_ports
 from duewheel.doctor import apis, examination
 from duewheel.doctor.findings import Diagnosis
-from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops import schedules
 from duewheel.runtime.dequeue_process import init_progress
 

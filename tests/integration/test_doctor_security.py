@@ -43,10 +43,10 @@ from duewheel.doctor import examination
 from duewheel.doctor.findings import exit_code
 from duewheel.errors import DuewheelError
 from duewheel.java.find import Java
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.reader import LogReader
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.recurring.kafka_store import KafkaStore
 from duewheel.recurring.schedule import Schedule
 from duewheel.recurring.scheduler import ScheduleCommit

@@ -26,7 +26,7 @@ from duewheel.api.requests import TimerFields
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, PublishDoubt
-from duewheel.kafka import transactional_producer
+from duewheel.kafka.ledger import transactional_producer
 from duewheel.ops.file_import.exactly_once import Choice, import_lines
 from duewheel.ops.file_import.records import LINE_BYTES_MAX
 from duewheel.schemas.wire.single_record import Header

@@ -18,8 +18,8 @@ from tests.harness.shared_broker import SharedBroker
 from duewheel.config.keys_and_defaults import KafkaSection, TimerSection
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, KafkaUnavailable
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.topic_requirements import TopicFinding
+from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.topics.requirements import TopicFinding
 
 pytestmark = pytest.mark.kafka
 

@@ -33,13 +33,13 @@ from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt, TransactionTooSlow
-from duewheel.kafka import producer_internals, transactional_producer
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.compression import Compression
-from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.publisher import KafkaPublisher
-from duewheel.kafka.state_topic import newest_record, place_of
-from duewheel.kafka.target_metadata import LOOKUPS_MAX
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.ledger import producer_internals, transactional_producer
+from duewheel.kafka.log.compression import Compression
+from duewheel.kafka.progress.state_topic import newest_record, place_of
+from duewheel.kafka.publish.publisher import KafkaPublisher
+from duewheel.kafka.targets.catalog import LOOKUPS_MAX
 from duewheel.schemas.wire.compression import CODECS, Codec
 from duewheel.wheel.dequeue import encoder
 

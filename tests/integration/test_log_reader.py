@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import KafkaUnavailable
 from duewheel.java.find import Java
-from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.log.ends import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.streaming.source import SourceOptions, TimerReader

@@ -31,8 +31,8 @@ from duewheel.dev.listeners import HOST, free_ports, listener_properties
 from duewheel.dev.sasl_ssl import keystore_properties, password_properties, self_signed
 from duewheel.errors import ConfigError
 from duewheel.java.find import Java
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline
 
 # kafka-python leaves a socket of TLS to the garbage collector where a handshake fails.
 pytestmark = [

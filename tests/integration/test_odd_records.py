@@ -20,10 +20,10 @@ from duewheel.client.handle import RecallHandle
 from duewheel.config.bounds import Bound
 from duewheel.config.settings import load
 from duewheel.errors import InvalidTimer
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.log.ends import EARLIEST, LATEST
 from duewheel.kafka.log.reader import LogReader
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.topics.reading import records_of
 
 pytestmark = pytest.mark.kafka

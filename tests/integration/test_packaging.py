@@ -21,8 +21,8 @@ from tests.harness.reader import everything_in
 from tests.harness.shared_broker import SharedBroker
 
 from duewheel.extras import COMMANDS, LIBRARIES
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.producer_internals import SUPPORTED_VERSION
+from duewheel.kafka.ledger.producer_internals import SUPPORTED_VERSION
+from duewheel.kafka.topics.admin import KafkaAdmin
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 

@@ -28,7 +28,7 @@ from tests.harness.sparkless_shard import SparklessShard
 from duewheel.api.schedules import NewSchedule
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
-from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops import schedules
 
 pytestmark = pytest.mark.kafka

@@ -32,7 +32,7 @@ from tests.harness.topics import alter
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.held_copies import Held, key_of, value_of
 from duewheel.checkpoints.progress import PartitionProgress, Progress
-from duewheel.kafka.held_queue import BATCHES_AT_ONCE
+from duewheel.kafka.publish.held_queue import BATCHES_AT_ONCE
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.single_record import single
 from duewheel.wheel.dequeue_config import DequeueConfig

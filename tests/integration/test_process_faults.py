@@ -33,7 +33,7 @@ from duewheel.client import DelayProducer
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
 from duewheel.errors import PublishDoubt
-from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.dead_letters import replay as dlq_replay
 from duewheel.ops.dead_letters.replay import Selection
 from duewheel.osutil.child_process import Child

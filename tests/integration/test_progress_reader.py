@@ -17,11 +17,11 @@ from tests.harness.shared_broker import SharedBroker
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.client import transaction
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.leader_requests import LeaderRequests
-from duewheel.kafka.progress_reader import KafkaProgressReader
-from duewheel.kafka.state_topic import newest_records, place_of
+from duewheel.kafka.progress.progress_reader import KafkaProgressReader
+from duewheel.kafka.progress.state_topic import newest_records, place_of
 from duewheel.wheel.publisher_protocol import Seen
 
 pytestmark = pytest.mark.kafka

@@ -31,9 +31,9 @@ from tests.harness.publishing import (
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import PublishDoubt
 from duewheel.java.find import Java
-from duewheel.kafka import producer_internals
-from duewheel.kafka.clients import close
-from duewheel.kafka.publisher import KafkaPublisher
+from duewheel.kafka.connect.clients import close
+from duewheel.kafka.ledger import producer_internals
+from duewheel.kafka.publish.publisher import KafkaPublisher
 
 pytestmark = pytest.mark.kafka
 

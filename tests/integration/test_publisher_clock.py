@@ -15,7 +15,7 @@ from tests.harness.publishing import Message, progress, publish, read
 from tests.harness.shared_broker import SharedBroker
 
 from duewheel.clock import SystemClock
-from duewheel.kafka.publisher import KafkaPublisher
+from duewheel.kafka.publish.publisher import KafkaPublisher
 
 pytestmark = pytest.mark.kafka
 

@@ -32,8 +32,8 @@ from duewheel.client import Answer, Cancel, DelayProducer, Timer, transaction
 from duewheel.client.replies import AnswerReader
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, DuewheelError, InvalidTimer
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.changes import requests as changes
 
 pytestmark = pytest.mark.kafka

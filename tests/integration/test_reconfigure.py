@@ -17,7 +17,7 @@ from tests.harness.whole_shard import WholeShard
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, Locked, RecoveryRefused
-from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.reconfigure import accept_loss, reconfigure
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

@@ -28,7 +28,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError
 from duewheel.factory import StoppableClock
-from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops import schedules
 from duewheel.osutil.child_process import Child
 from duewheel.recurring.kafka_store import KafkaStore

@@ -19,8 +19,8 @@ from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress
 from duewheel.checkpoints.reshard_records import sealed
 from duewheel.checkpoints.role import Role
 from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryRefused
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.publisher import KafkaPublisher
+from duewheel.kafka.publish.publisher import KafkaPublisher
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops import reconfigure, reshard
 from duewheel.runtime import dequeue_process
 from duewheel.runtime.topic_watch import TopicWatch

@@ -17,7 +17,7 @@ from tests.harness.whole_shard import CLOCK
 
 from duewheel.config.settings import load
 from duewheel.errors import Fenced
-from duewheel.kafka.all_shards_progress import all_shards
+from duewheel.kafka.progress.all_shards import all_shards
 from duewheel.osutil.child_process import Child
 from duewheel.wheel.storage.full_check import check
 

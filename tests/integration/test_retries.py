@@ -36,7 +36,7 @@ from duewheel.client import (
 )
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, InvalidTimer
-from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.testing import ManualClock
 
 pytestmark = pytest.mark.kafka

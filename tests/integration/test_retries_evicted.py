@@ -17,7 +17,7 @@ from tests.harness import reader
 from tests.harness.shared_broker import SharedBroker
 
 from duewheel.client import RetryLater
-from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topics.admin import KafkaAdmin
 
 pytestmark = pytest.mark.kafka
 

@@ -25,9 +25,9 @@ from duewheel.checkpoints.recovery_decision import Local
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, Fenced, RecoveryPending, RecoveryRefused
 from duewheel.kafka import shard_settings
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.publisher import KafkaPublisher
-from duewheel.kafka.publisher_limits import PublisherLimits
+from duewheel.kafka.limits import PublisherLimits
+from duewheel.kafka.publish.publisher import KafkaPublisher
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.runtime import dequeue_process
 from duewheel.threads import beside
 from duewheel.wheel.recovery import startup

@@ -14,7 +14,7 @@ from tests.harness.fault_judge import FaultTopics
 from tests.harness.proxied_shard import ProxiedShard
 from tests.harness.shared_broker import SharedBroker
 
-from duewheel.kafka.target_metadata import LOOKUPS_MAX
+from duewheel.kafka.targets.catalog import LOOKUPS_MAX
 
 pytestmark = pytest.mark.kafka
 

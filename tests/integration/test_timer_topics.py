@@ -33,10 +33,10 @@ from duewheel.doctor import topics
 from duewheel.doctor.cluster import Cluster as DoctorCluster
 from duewheel.doctor.cluster import Topic
 from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.log.ends import EARLIEST
-from duewheel.kafka.topic_discovery import TakenTopics, discover, first_starts
+from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.topics.discovery import TakenTopics, discover, first_starts
 from duewheel.runtime.topic_watch import TopicWatch
 from duewheel.testing import ManualClock
 from duewheel.wheel.storage.data_directory import DataDirectory

@@ -23,8 +23,8 @@ from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError
 from duewheel.java.find import Java
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.topic_requirements import TopicPlan, state_plan
+from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.topics.requirements import TopicPlan, state_plan
 
 pytestmark = pytest.mark.kafka
 

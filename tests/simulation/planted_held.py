@@ -8,7 +8,7 @@ HELD = {
     "held-overtaken": Planted(
         "8",
         "new copies do not go behind those that wait",
-        "kafka/held_queue.py",
+        "kafka/publish/held_queue.py",
         "(place in closed or place in waits)",
         "(place in closed)",
         test="unit/kafka/test_held_queue.py::test_copies_are_moved_in_their_order_and_new_ones_go_behind_them",
@@ -16,7 +16,7 @@ HELD = {
     "held-moved-twice": Planted(
         "3",
         "what was moved is found again",
-        "kafka/held_queue.py",
+        "kafka/publish/held_queue.py",
         "        left[place] = Held(record.offset + 1, left[place].records - batch.count)\n",
         "        left[place] = Held(left[place].start_offset, left[place].records - batch.count)\n",
         test="unit/kafka/test_held_queue.py::test_no_more_is_moved_at_once_than_a_transaction_takes",
@@ -24,7 +24,7 @@ HELD = {
     "held-below-c": Planted(
         "held",
         "copies go to a partition that has lost its end",
-        "kafka/held_queue.py",
+        "kafka/publish/held_queue.py",
         "if log_ends.get(p, -1) >= (of[p].closed_mark if p in of else 0)]",
         "if log_ends.get(p, -1) >= 0]",
         test="unit/kafka/test_held_queue.py::test_nothing_goes_to_a_partition_that_has_lost_its_end",
@@ -32,7 +32,7 @@ HELD = {
     "held-of-another-topic": Planted(
         "2",
         "copies name offsets of a topic that is no more",
-        "kafka/held_queue.py",
+        "kafka/publish/held_queue.py",
         "            batch = as_first_copies(place, batch, progress.epochs.newest.signing_key)\n",
         "            pass\n",
         test="unit/kafka/test_held_queue.py::test_copies_of_a_topic_that_was_made_anew_begin_anew",
@@ -63,7 +63,7 @@ HELD = {
     "moved-unsigned": Planted(
         "bytes",
         "a copy for a recreated topic keeps the MAC of the headers that it had",
-        "kafka/held_queue.py",
+        "kafka/publish/held_queue.py",
         "        headers += mac_header(copy_key, place, record_key, value, headers)\n",
         "        headers += own[-1:]\n",
         test="unit/schemas/wire/test_copy_mac.py::test_held_copies_of_a_topic_that_was_recreated_are_signed_again",

@@ -40,7 +40,7 @@ LETTERS = {
     "error-not-learnt": Planted(
         "6",
         "an error that is in no list says nothing of its partition",
-        "kafka/target_metadata.py",
+        "kafka/targets/catalog.py",
         "            if not (alone or is_refusal):\n",
         "            if not alone or type(error).__name__ == 'InvalidTimestampError':\n",
         test="unit/kafka/test_target_metadata.py::test_any_error_of_a_partition_is_a_verdict",

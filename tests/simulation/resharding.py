@@ -31,7 +31,7 @@ from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.checkpoints.reshard_records import NOTICE_KEY
 from duewheel.checkpoints.role import Role
 from duewheel.errors import Fenced, KafkaUnavailable, RecoveryRefused
-from duewheel.kafka.all_shards_progress import ShardRecord
+from duewheel.kafka.progress.all_shards import ShardRecord
 from duewheel.ops.reshard import BACKOFF_MS, Reassignment
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 

@@ -25,8 +25,8 @@ from duewheel.checkpoints.held_copies import Held
 from duewheel.checkpoints.progress import Progress, shard_of
 from duewheel.checkpoints.reshard_records import NOTICE_KEY
 from duewheel.errors import Displaced, Fenced, PublishDoubt, TransactionTooSlow
-from duewheel.kafka.publisher import is_yield_requested
-from duewheel.kafka.state_topic import StateRecord
+from duewheel.kafka.progress.state_topic import StateRecord
+from duewheel.kafka.publish.publisher import is_yield_requested
 from duewheel.schemas import header_names as names
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.schemas.wire.copy_mac import signed

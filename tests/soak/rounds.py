@@ -39,7 +39,7 @@ from tests.soak.shard import (
 
 from duewheel.clock import SystemClock
 from duewheel.errors import DuewheelError
-from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.prove.arrivals import ArrivalReader, committed_records
 from duewheel.prove.load import FAR_WINDOWS, ProofLoad
 from duewheel.prove.plan import drawn

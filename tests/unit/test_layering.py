@@ -74,7 +74,7 @@ def test_the_supervisor_starts_its_processes_before_it_has_heavy_libraries() -> 
 
 def test_publisher_needs_no_spark() -> None:
     seam = modules_of("kafka")
-    assert "duewheel.kafka.publisher" in seam
+    assert "duewheel.kafka.publish.publisher" in seam
     for name, found in foreign_modules(*seam).items():
         assert not {"pyspark", "py4j"} & set(found), name
 

@@ -12,7 +12,7 @@
 The column depends only on the rows, the time and the metadata of the topics. Encoding only reads it
 (routing.py). Decided earlier, without metadata: rows that are out or cancelled are dropped
 (pipeline.py), timers that are due beyond the window roll (roll_rule.py). Decided later: copies for
-a timer partition that takes no writes are held, whole batches at a time (kafka/held_queue.py).
+a timer partition that takes no writes are held, whole batches at a time (kafka/publish/held_queue).
 
 Pure functions over columns: no client, any thread.
 """

@@ -39,11 +39,11 @@ from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka import shard_settings
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.reader import LogReader
-from duewheel.kafka.topic_discovery import TakenTopics, discover, require_some
+from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.topics.discovery import TakenTopics, discover, require_some
 from duewheel.osutil.signals import stop_signals
 from duewheel.osutil.terminal import Steps, steps
 from duewheel.schemas.batches import OffsetRanges, TopicPartition

@@ -39,8 +39,8 @@ from duewheel.client.message_reader import MessageReader, RawBytes, Untouching
 from duewheel.client.replies import AnswerReader
 from duewheel.clock import SystemClock
 from duewheel.errors import ConfigError, InvalidTimer, KafkaUnavailable
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.reader import LogReader
 from duewheel.schemas.header_names import LEVELS_MS, NAME_OF, REQUEST, Answer, Request
 from duewheel.schemas.name_patterns import may_name_topic

@@ -23,7 +23,7 @@ from itertools import count
 from weakref import WeakValueDictionary
 
 from duewheel.errors import DuewheelError, KafkaUnavailable
-from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.log.connection import INIT_MAKES_IT, Waits
 from duewheel.kafka.log.ends import LATEST
 from duewheel.kafka.log.reader import LogReader

@@ -32,9 +32,9 @@ from duewheel.dev.broker import DevBroker
 from duewheel.dev.jars import broker_jars
 from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.java.find import find_java
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.bootstrap import require_connection
-from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.connect.bootstrap import require_connection
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.osutil.signals import interruptible
 from duewheel.osutil.tempdir import ScratchFolder
 from duewheel.prove.arrivals import ArrivalReader, committed_records

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from duewheel.config.settings import Settings
 from duewheel.doctor.findings import UNREACHABLE, Diagnosis
 from duewheel.errors import ConfigError, DuewheelError
-from duewheel.kafka.bootstrap import REMEDY, refusals
-from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.connect.bootstrap import REMEDY, refusals
+from duewheel.kafka.connect.clients import ClientSettings
 
 
 def examine(settings: Settings) -> Iterator[Diagnosis]:

@@ -10,10 +10,10 @@ from duewheel.doctor import apis
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import UNREACHABLE, Diagnosis, diagnose
 from duewheel.errors import DuewheelError
-from duewheel.kafka import producer_internals as internals
 from duewheel.kafka import shard_settings
-from duewheel.kafka.producer_internals import OLDEST_BROKER
-from duewheel.kafka.publisher_limits import PublisherLimits
+from duewheel.kafka.ledger import producer_internals as internals
+from duewheel.kafka.ledger.producer_internals import OLDEST_BROKER
+from duewheel.kafka.limits import PublisherLimits
 
 _AT_A_TIME = 16  # brokers examined in parallel
 _TRANSACTION_MAX = "transaction.max.timeout.ms"

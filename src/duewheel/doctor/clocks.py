@@ -16,7 +16,7 @@ from duewheel.config.values import as_millis
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Diagnosis, diagnose
 from duewheel.doctor.scratch import ScratchTopic
-from duewheel.kafka.clients import close
+from duewheel.kafka.connect.clients import close
 
 _NO_BROKER = -1
 _REMEDY = "run NTP on every host: chronyc tracking; timedatectl"

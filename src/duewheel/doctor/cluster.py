@@ -13,9 +13,9 @@ from kafka.errors import TopicAuthorizationFailedError
 
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.topics.admin import KafkaAdmin
 
 T = TypeVar("T")
 

@@ -20,9 +20,9 @@ from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import UNREACHABLE, Diagnosis, as_lines, as_object, exit_code
 from duewheel.doctor.scratch import scratch_topic
 from duewheel.errors import DuewheelError
-from duewheel.kafka.bootstrap import capture_errors
-from duewheel.kafka.clients import ClientSettings, close
-from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.connect.bootstrap import capture_errors
+from duewheel.kafka.connect.clients import ClientSettings, close
+from duewheel.kafka.connect.deadline import Deadline
 from duewheel.osutil.terminal import progress_bar
 
 Parts = dict[str, Callable[[Cluster], Iterator[Diagnosis]]]

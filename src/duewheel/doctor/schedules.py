@@ -10,8 +10,8 @@ from contextlib import closing
 
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Diagnosis, diagnose
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.state_topic import place_of
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.progress.state_topic import place_of
 from duewheel.kafka.topic_follower import KeyedRecord, TopicFollower
 from duewheel.recurring.records import SchedulerBeat, read_heartbeat, read_table
 from duewheel.recurring.scheduler import Table

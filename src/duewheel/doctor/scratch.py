@@ -18,7 +18,7 @@ from kafka.errors import TopicAlreadyExistsError, for_code
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Diagnosis
 from duewheel.errors import DuewheelError
-from duewheel.kafka.producer_internals import advertised_brokers
+from duewheel.kafka.ledger.producer_internals import advertised_brokers
 
 _SETTINGS = {"message.timestamp.type": "LogAppendTime", "retention.ms": "3600000"}
 

@@ -1,6 +1,6 @@
 """Checks the topics: all problems that a start would refuse, and the durability of their records.
 
-A start's own checks (topic_requirements.py) become findings here. This module adds the checks that
+A start's own checks (kafka/topics) become findings here. This module adds the checks that
 a start leaves to the operator: replicas, elections that lose records, sizes, partitions, progress.
 """
 
@@ -15,10 +15,10 @@ from duewheel.doctor.cluster import Cluster, Topic
 from duewheel.doctor.findings import Diagnosis, Severity, diagnose
 from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.all_shards_progress import ShardRecord, all_shards, require_as_many
-from duewheel.kafka.topic_requirements import TopicFinding, remedy_command
-from duewheel.kafka.transaction_settings import SPAN_MIN_MS, unsurvivable
+from duewheel.kafka.progress.all_shards import ShardRecord, all_shards, require_as_many
+from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.topics.requirements import TopicFinding, remedy_command
+from duewheel.kafka.topics.transaction_settings import SPAN_MIN_MS, unsurvivable
 
 _TRANSACTION_LOG = "__transaction_state"
 _IN_SYNC_MIN = "min.insync.replicas"

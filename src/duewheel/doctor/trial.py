@@ -25,10 +25,10 @@ from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Diagnosis, diagnose
 from duewheel.doctor.scratch import ScratchTopic, name_of
 from duewheel.errors import DuewheelError, KafkaUnavailable
-from duewheel.kafka import producer_internals as internals
 from duewheel.kafka import shard_settings
-from duewheel.kafka.state_topic import newest_records
-from duewheel.kafka.transactional_producer import open_producer, warm_metadata
+from duewheel.kafka.ledger import producer_internals as internals
+from duewheel.kafka.ledger.transactional_producer import open_producer, warm_metadata
+from duewheel.kafka.progress.state_topic import newest_records
 from duewheel.schemas.wire.single_record import single
 
 T = TypeVar("T")

@@ -1,1 +1,12 @@
-"""Everything that uses Kafka's client: connections, topics, metadata, transactions."""
+"""All use of Kafka's client. Each folder depends on the ones above it:
+
+    connect/     clients that are opened, bounded in time and closed; why a server refuses one
+    log/         the one reader: ends, ranges as columns or as records, following
+    topics/      topics as Kafka describes them, the settings that they must have, which are read
+    targets/     where a transaction may write, cached; partitions that take no writes for now
+    ledger/      transactions: kafka-python's producer, and the exactly-once writer of commands
+    progress/    the records of shards in the state topic
+    publish/     a shard's transaction of deliveries and progress; held copies
+
+`limits.py` has the bounds of transactions, `shard_settings.py` derives them from a configuration.
+"""

@@ -9,7 +9,7 @@ from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.progress import shard_of
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.kafka.publisher_limits import PublisherLimits
+from duewheel.kafka.limits import PublisherLimits
 from duewheel.schemas.batches import TopicPartition
 
 

@@ -13,7 +13,7 @@ from duewheel.api.shard import BoundInForce
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
-from duewheel.kafka.publisher_limits import PublisherLimits
+from duewheel.kafka.limits import PublisherLimits
 from duewheel.osutil.metrics_server import TOPIC_SERIES_MAX
 from duewheel.runtime.readiness import ReadyBounds
 from duewheel.streaming.batch_attempt import SPARK_DIR, Attempt

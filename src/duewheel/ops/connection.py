@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from duewheel.config.settings import Settings
 from duewheel.errors import KafkaUnavailable, Unacknowledged
-from duewheel.kafka import bootstrap
-from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.connect import bootstrap
+from duewheel.kafka.connect.clients import ClientSettings
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from duewheel.api.receipts import DeliveryReceipt, ReceiptFilter, ReceiptList
 from duewheel.config.bounds import Bound
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.log.columns import committed_records, rows_of
 from duewheel.kafka.log.connection import INIT_MAKES_IT, Waits
 from duewheel.kafka.log.reader import LogReader

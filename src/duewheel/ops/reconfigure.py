@@ -34,9 +34,9 @@ from duewheel.checkpoints.state_file import State
 from duewheel.config import setting_names
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, DuewheelError, RecoveryRefused
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.all_shards_progress import all_shards
-from duewheel.kafka.publisher import KafkaPublisher
+from duewheel.kafka.progress.all_shards import all_shards
+from duewheel.kafka.publish.publisher import KafkaPublisher
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.osutil.signals import stop_signals
 from duewheel.runtime import wanted_settings
 from duewheel.runtime.checkpointer import DurableCheckpoints

@@ -30,11 +30,11 @@ from duewheel.checkpoints.recovery_decision import Decision, Keep, Local, decide
 from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings
 from duewheel.errors import RecoveryRefused
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.reader import LogReader
-from duewheel.kafka.topic_discovery import first_starts
+from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.topics.discovery import first_starts
 from duewheel.osutil.signals import stop_signals
 from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.request.parser import parse

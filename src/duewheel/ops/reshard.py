@@ -53,12 +53,15 @@ from duewheel.errors import (
     RecoveryRefused,
 )
 from duewheel.kafka import shard_settings
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.all_shards_progress import ShardRecord, all_shards
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.state_topic import place_of
-from duewheel.kafka.transactional_producer import TransactionalProducer, doubt_of
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.ledger.transactional_producer import (
+    TransactionalProducer,
+    doubt_of,
+)
+from duewheel.kafka.progress.all_shards import ShardRecord, all_shards
+from duewheel.kafka.progress.state_topic import place_of
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.osutil.signals import stop_signals
 from duewheel.schemas.wire.single_record import single
 from duewheel.wheel.ledger import CommitOutcome, Ledger

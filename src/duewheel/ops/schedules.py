@@ -17,10 +17,10 @@ from duewheel.client.request_headers import timer_headers
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, NoSuchSchedule
-from duewheel.kafka.bootstrap import require_connection
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.state_topic import place_of
+from duewheel.kafka.connect.bootstrap import require_connection
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.progress.state_topic import place_of
 from duewheel.kafka.topic_follower import KeyedRecord, TopicFollower
 from duewheel.ops.changes.acceptance import require_accepted
 from duewheel.ops.changes.producers import ACKNOWLEDGED_S, producer_of

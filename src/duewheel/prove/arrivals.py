@@ -13,8 +13,8 @@ from kafka.structs import TopicPartition
 
 from duewheel.clock import Clock
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.clients import ClientSettings, close
-from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.connect.clients import ClientSettings, close
+from duewheel.kafka.connect.deadline import Deadline
 from duewheel.prove.load import ProofLoad
 from duewheel.prove.records import NUMBER, ArrivedReply, ArrivedTimer
 from duewheel.threads import Worker

@@ -24,8 +24,8 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError
 
 from duewheel.clock import Clock
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline
 from duewheel.prove.cancel_rules import Source
 from duewheel.prove.records import LEVELS_MS, NUMBER
 from duewheel.threads import Worker

@@ -23,10 +23,10 @@ from duewheel.doctor import examination
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Diagnosis
 from duewheel.errors import ConfigError, DuewheelError
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.clients import ClientSettings, close
-from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.topic_requirements import Requirement, TopicPlan
+from duewheel.kafka.connect.clients import ClientSettings, close
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.topics.requirements import Requirement, TopicPlan
 from duewheel.schemas.name_patterns import may_name_topic
 
 log = structlog.get_logger(__name__)

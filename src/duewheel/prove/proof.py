@@ -28,7 +28,7 @@ from duewheel.config.differences import differing
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.errors import DuewheelError
-from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.ops.topics.creation import begin_shard
 from duewheel.osutil.signals import interruptible
 from duewheel.osutil.tempdir import ScratchFolder

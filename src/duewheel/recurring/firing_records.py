@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from duewheel.client import Answer, DelayProducer
-from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.connect.deadline import Deadline
 from duewheel.recurring.schedule import POSITION_PREFIX, Schedule
 from duewheel.recurring.scheduler import ScheduleCommit
 from duewheel.recurring.steps import FiringCancels

@@ -21,13 +21,16 @@ from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError, DuewheelError, PublishDoubt
 from duewheel.factory import StoppableClock
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.ledger.transactional_producer import (
+    TransactionalProducer,
+    doubt_of,
+)
+from duewheel.kafka.progress.state_topic import broker_now_ms, newest_record, place_of
 from duewheel.kafka.shard_settings import publisher_limits
-from duewheel.kafka.state_topic import broker_now_ms, newest_record, place_of
 from duewheel.kafka.topic_follower import TopicFollower
-from duewheel.kafka.transactional_producer import TransactionalProducer, doubt_of
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.recurring.firing_records import (
     Row,
     batches_of,

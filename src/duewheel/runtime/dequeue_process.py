@@ -27,10 +27,10 @@ from duewheel.clock import Clock
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, Fenced, KafkaUnavailable, OwnerAlive, RecoveryPending
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.all_shards_progress import all_shards, require_as_many
-from duewheel.kafka.publisher import KafkaPublisher
-from duewheel.kafka.topic_discovery import first_starts
+from duewheel.kafka.progress.all_shards import all_shards, require_as_many
+from duewheel.kafka.publish.publisher import KafkaPublisher
+from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.topics.discovery import first_starts
 from duewheel.osutil.host_share import do_without_pandas, share_one_heap
 from duewheel.osutil.signals import ignore_kafka_errors_after_stop, stop_signals
 from duewheel.runtime import wanted_settings

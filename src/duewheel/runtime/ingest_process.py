@@ -52,8 +52,8 @@ from duewheel.errors import (
 )
 from duewheel.java.spark_session import spark_session
 from duewheel.kafka import shard_settings
-from duewheel.kafka.admin import KafkaAdmin
-from duewheel.kafka.topic_discovery import TakenTopics, discover
+from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.topics.discovery import TakenTopics, discover
 from duewheel.osutil.host_share import do_without_pandas, yield_processors
 from duewheel.osutil.metrics_server import Together, served
 from duewheel.osutil.signals import ignore_kafka_errors_after_stop, stop_signals

@@ -29,7 +29,7 @@ from duewheel.clock import Clock, Interval
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.kafka import shard_settings
-from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.batch_attempt import SPARK_DIR
 from duewheel.streaming.early_ends import waiting_far_ahead

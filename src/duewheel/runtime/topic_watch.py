@@ -1,7 +1,7 @@
 """Watches the timer topics for ingest: discovers them before every query, polls them beside it.
 
 A topic that was created, deleted or corrected ends the running query; the next one begins at the
-engine's marks, a new topic at its beginning. Which topics are read: topic_discovery.py.
+engine's marks, a new topic at its beginning. Which topics are read: kafka/topics/discovery.py.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError, KafkaUnavailable, RecoveryPending, RecoveryRefused
 from duewheel.kafka import shard_settings
-from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.log.ends import EARLIEST
-from duewheel.kafka.topic_discovery import TakenTopics, discover, require_some
+from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.topics.discovery import TakenTopics, discover, require_some
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.append.engine import require_same_topics
 

@@ -29,7 +29,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, CorruptFile, RecoveryRefused
-from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.wheel.admin.change_settings import take
 from duewheel.wheel.recovery.rebuild import OffsetsAt
 

@@ -18,7 +18,7 @@ from duewheel.client import DelayProducer
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.topic_follower import KeyedRecord
 from duewheel.ops.schedules import accepted_schedule, paused, require_schedule
 from duewheel.recurring.firing_records import (

@@ -23,7 +23,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.config.sources import read_file
 from duewheel.errors import ConfigError
-from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.log.leader_requests import LeaderRequests
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing.clock import ManualClock

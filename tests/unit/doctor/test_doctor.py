@@ -28,9 +28,9 @@ from duewheel.doctor import (
 )
 from duewheel.doctor.cluster import Cluster, Topic
 from duewheel.doctor.findings import Diagnosis
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.kafka.topic_requirements import TopicFinding
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.limits import PublisherLimits
+from duewheel.kafka.topics.requirements import TopicFinding
 from duewheel.recurring.records import SchedulerBeat
 from duewheel.recurring.schedule import FiringPosition, Schedule
 from duewheel.recurring.scheduler import Table

@@ -6,8 +6,8 @@ import pytest
 from kafka.errors import LeaderNotAvailableError, TopicAuthorizationFailedError
 
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
-from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.log.connection import LogConnection
+from duewheel.kafka.topics.admin import KafkaAdmin
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from kafka.errors import KafkaError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from duewheel.errors import ConfigError
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.token_provider import tokens_of
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.token_provider import tokens_of
 
 
 def token() -> str:

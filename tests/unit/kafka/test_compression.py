@@ -10,7 +10,7 @@ import zstandard
 from kafka.codec import snappy_encode
 from kafka.record import MemoryRecords
 
-from duewheel.kafka.compression import PLAIN_BYTES_MAX, Compression, compressed, decompressed
+from duewheel.kafka.log.compression import PLAIN_BYTES_MAX, Compression, compressed, decompressed
 from duewheel.schemas.wire.batch_reader import Undecodable
 from duewheel.schemas.wire.compression import CODECS, Codec
 from duewheel.schemas.wire.defects import Defect

@@ -23,7 +23,7 @@ from duewheel.checkpoints.progress import RECORD_BYTES_MAX, PartitionProgress, P
 from duewheel.checkpoints.reshard_records import reassigned, unsealed
 from duewheel.checkpoints.role import Role
 from duewheel.errors import RecoveryRefused
-from duewheel.kafka.held_queue import (
+from duewheel.kafka.publish.held_queue import (
     READ_BYTES,
     Bounds,
     as_first_copies,

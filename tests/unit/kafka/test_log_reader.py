@@ -18,8 +18,8 @@ from tests.harness.record_batches import batch, plain
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.config.bounds import Bound
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import DeadlineExceeded
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import DeadlineExceeded
 from duewheel.kafka.log.connection import Waits
 from duewheel.kafka.log.ends import EARLIEST, LATEST
 from duewheel.kafka.log.leader_requests import Fetched, LeaderRequests

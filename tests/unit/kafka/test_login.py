@@ -15,9 +15,9 @@ from tests.harness.small_servers import hangs_up, is_silent, server, speaks_tls
 
 from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError, KafkaUnavailable
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.login import LoginAttempt, attempts, in_words, refusal
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.connect.login import LoginAttempt, attempts, in_words, refusal
 
 
 def attempt(address: str, seconds: float = 5.0, **settings: Any) -> LoginAttempt:

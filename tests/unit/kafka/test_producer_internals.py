@@ -16,8 +16,8 @@ from kafka.errors import (
 from kafka.record import MemoryRecords
 
 from duewheel.errors import ConfigError
-from duewheel.kafka import producer_internals as internals
-from duewheel.kafka.deadline import Deadline, DeadlineExceeded
+from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded
+from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.varint import varint
 

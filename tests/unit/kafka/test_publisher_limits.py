@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from duewheel.errors import ConfigError
-from duewheel.kafka.publisher_limits import PublisherLimits
+from duewheel.kafka.limits import PublisherLimits
 
 
 def test_a_publish_must_be_shorter_than_its_transaction() -> None:

@@ -22,10 +22,10 @@ from kafka.errors import (
 from tests.harness.deliveries import rows
 
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.kafka.target_metadata import LOOKUPS_MAX, SentBatch, TargetCatalog
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.limits import PublisherLimits
+from duewheel.kafka.targets.catalog import LOOKUPS_MAX, SentBatch, TargetCatalog
 from duewheel.schemas.columns import binary
 from duewheel.wheel.encoded import Reason, Target
 

@@ -13,7 +13,7 @@ from tests.harness.timer_shard import TimerShard
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile
-from duewheel.kafka.topic_discovery import TakenTopics
+from duewheel.kafka.topics.discovery import TakenTopics
 from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from duewheel.config.keys_and_defaults import TimerSection
 from duewheel.config.settings import Settings
-from duewheel.kafka.topic_requirements import compare, dead_letter_plan, timer_topic_plans
+from duewheel.kafka.topics.requirements import compare, dead_letter_plan, timer_topic_plans
 
 SETTINGS = Settings(timer=TimerSection(topics=("t",)))
 

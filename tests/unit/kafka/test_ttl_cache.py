@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duewheel.kafka.ttl_cache import TtlCache
+from duewheel.kafka.targets.ttl_cache import TtlCache
 
 
 def test_what_is_known_of_topics_is_bounded() -> None:

@@ -13,7 +13,7 @@ from duewheel.api.shard import BoundInForce
 from duewheel.cli.main import cli
 from duewheel.config.settings import load
 from duewheel.factory import dequeue_config
-from duewheel.kafka.publisher_limits import PublisherLimits
+from duewheel.kafka.limits import PublisherLimits
 from duewheel.ops.bounds_in_force import bounds
 from duewheel.streaming.batch_attempt import SPARK_DIR, Attempt
 from duewheel.wheel.dequeue_config import ROLLS_MAX, TOPICS_MAX

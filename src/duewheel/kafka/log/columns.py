@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from duewheel.kafka.compression import PLAIN_BYTES_MAX, decompressed
+from duewheel.kafka.log.compression import PLAIN_BYTES_MAX, decompressed
 from duewheel.kafka.log.leader_requests import Fetched, unreadable
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import OffsetRanges, TopicPartition

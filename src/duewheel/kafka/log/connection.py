@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Self
 from kafka import errors
 
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline, within
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline, within
 from duewheel.kafka.log.ends import EARLIEST, LATEST
 from duewheel.kafka.log.leader_requests import LeaderRequests
 

@@ -24,8 +24,8 @@ from kafka import errors
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 
 from duewheel.errors import DuewheelError
-from duewheel.kafka.clients import ClientSettings, close
-from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.connect.clients import ClientSettings, close
+from duewheel.kafka.connect.deadline import Deadline
 from duewheel.schemas.wire.batch_reader import CorruptBatch, end_offset
 
 if TYPE_CHECKING:  # the client has no numpy

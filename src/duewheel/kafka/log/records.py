@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from duewheel.kafka.compression import decompressed
+from duewheel.kafka.log.compression import decompressed
 from duewheel.kafka.log.leader_requests import Fetched, partition_name, unreadable
 from duewheel.schemas.wire.batch_reader import BatchBody, CorruptBatch, committed_batches
 from duewheel.schemas.wire.record_rows import Header, rows_of

@@ -8,7 +8,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.factory import contract
-from duewheel.kafka.admin import KafkaAdmin
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.schemas.request.preview import rejection_of
 from duewheel.schemas.wire.single_record import Header
 

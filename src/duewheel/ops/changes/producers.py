@@ -15,7 +15,7 @@ from kafka.errors import KafkaError, MessageSizeTooLargeError
 from duewheel.client import Answer, Cancel, DelayProducer, Rescheduled
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError, InvalidTimer, Unacknowledged
-from duewheel.kafka.bootstrap import require_connection
+from duewheel.kafka.connect.bootstrap import require_connection
 
 log = structlog.get_logger(__name__)
 

@@ -17,11 +17,11 @@ from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
 from duewheel.config.bounds import BEGINNING, Bound
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.connection import INIT_MAKES_IT, Waits
 from duewheel.kafka.log.reader import LogReader
-from duewheel.kafka.state_topic import newest_record, place_of
+from duewheel.kafka.progress.state_topic import newest_record, place_of
 from duewheel.ops.record_pages import BEFORE_ALL, Place, place_before, ranges_behind
 from duewheel.schemas.dead_letters import DeadLetter
 

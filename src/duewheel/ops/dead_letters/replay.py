@@ -2,7 +2,7 @@
 
 A replay reads the dead-letter topic up to its end at the start, one bounded chunk at a time. One
 Kafka transaction per chunk holds the messages and the position (dlq_replay_position.py), so a dead
-letter is replayed once, whatever is killed and however often the command runs (kafka/ledger.py).
+letter is replayed once, whatever is killed and however often the command runs (kafka/ledger/).
 
 The same transaction writes a letter that cannot be replayed now (no such topic, too large, a target
 that its timer topic is not open for …) to the end of the dead-letter topic again, with the present
@@ -26,8 +26,8 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt
 from duewheel.kafka import shard_settings
-from duewheel.kafka.ledger import NewRecord, RecordLedger
-from duewheel.kafka.state_topic import place_of
+from duewheel.kafka.ledger.record_ledger import NewRecord, RecordLedger
+from duewheel.kafka.progress.state_topic import place_of
 from duewheel.ops.changes.acceptance import NOT_ALLOWED
 from duewheel.ops.dead_letters.listing import CHUNK_RECORDS, DeadLetterReader, dead_letter_reader
 from duewheel.osutil.terminal import progress_bar

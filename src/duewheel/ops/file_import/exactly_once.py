@@ -4,7 +4,7 @@ For each chunk of lines:
 
 1. Ingest's own rules are applied to the lines. One that ingest would reject ends the import before
    it, or is left out if the user says so. A dead letter is never made.
-2. One Kafka transaction writes the records and the position after them (kafka/ledger.py).
+2. One Kafka transaction writes the records and the position after them (kafka/ledger/).
 
 So a line is written once, whatever is killed and however often the command runs: a killed
 transaction has neither records nor position, and the next run reads its lines again. A position
@@ -29,9 +29,9 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt
 from duewheel.kafka import shard_settings
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.ledger import NewRecord, RecordLedger
-from duewheel.kafka.state_topic import place_of
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.ledger.record_ledger import NewRecord, RecordLedger
+from duewheel.kafka.progress.state_topic import place_of
 from duewheel.ops.file_import.lines import FileLine, lines_of, next_chunk
 from duewheel.ops.file_import.records import TimerRecord, fields_of, record_of
 from duewheel.osutil.terminal import progress_bar

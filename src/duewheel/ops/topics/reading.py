@@ -10,7 +10,7 @@ from duewheel.api.messages import octets_shown
 from duewheel.api.records import ReadRecord
 from duewheel.config.bounds import Bound
 from duewheel.config.settings import Settings
-from duewheel.kafka.clients import ClientSettings
+from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record, shown
 from duewheel.ops.file_import.records import CopiedHeader, CopiedLine, CopiedRecord

@@ -27,7 +27,7 @@ from tests.harness.record_batches import (
     sealed,
 )
 
-from duewheel.kafka.compression import decompressed
+from duewheel.kafka.log.compression import decompressed
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.batch_reader import (
     RECORDS_MAX,

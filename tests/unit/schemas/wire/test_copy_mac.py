@@ -10,9 +10,9 @@ import pytest
 from tests.harness.deliveries import CONTRACT, NOW_MS, rows
 from tests.harness.record_batches import Record, batch, rows_of
 
-from duewheel.kafka.held_queue import as_first_copies
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.leader_requests import Fetched
+from duewheel.kafka.publish.held_queue import as_first_copies
 from duewheel.schemas.batches import Deliveries, TimerBatch, TopicPartition
 from duewheel.schemas.columns import binary, join, lengths
 from duewheel.schemas.header_names import SERVICE

@@ -12,7 +12,7 @@ import pytest
 from tests.harness.deliveries import rows
 
 from duewheel.errors import PublishDoubt
-from duewheel.kafka.compression import compressed
+from duewheel.kafka.log.compression import compressed
 from duewheel.schemas.batches import NO_PARTITION, Deliveries
 from duewheel.wheel.dequeue.encoder import Encoder, encode
 from duewheel.wheel.dequeue.receipt_rows import Receipts

@@ -22,8 +22,8 @@ from tests.harness.deliveries import (
 from tests.simulation.contract_check import decoded
 
 from duewheel.errors import PublishDoubt
-from duewheel.kafka.ttl_cache import TtlCache
-from duewheel.kafka.unavailable_partitions import UnavailablePartitions
+from duewheel.kafka.targets.ttl_cache import TtlCache
+from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.record_codec import NO_ORIGIN

@@ -13,7 +13,7 @@ from kafka.partitioner.default import murmur2
 from kafka.record import MemoryRecords
 from tests.harness.deliveries import rows
 
-from duewheel.kafka.compression import compressed
+from duewheel.kafka.log.compression import compressed
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.receipts import Receipt

@@ -33,7 +33,7 @@ from duewheel.checkpoints.reshard_records import (
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import RecoveryRefused
-from duewheel.kafka.all_shards_progress import ShardRecord
+from duewheel.kafka.progress.all_shards import ShardRecord
 from duewheel.ops.reshard import Reassignment
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import ManualClock

@@ -24,8 +24,8 @@ from dataclasses import replace
 
 import structlog
 
-from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.kafka.ttl_cache import TtlCache
+from duewheel.kafka.limits import PublisherLimits
+from duewheel.kafka.targets.ttl_cache import TtlCache
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.encoded import Target
 

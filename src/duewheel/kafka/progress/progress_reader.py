@@ -11,11 +11,11 @@ from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.progress import Progress
-from duewheel.kafka.clients import ClientSettings, close, open_admin
-from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.connect.clients import ClientSettings, close, open_admin
+from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.ends import EARLIEST, LATEST
 from duewheel.kafka.log.reader import LogReader
-from duewheel.kafka.state_topic import read_records, search_record
+from duewheel.kafka.progress.state_topic import read_records, search_record
 from duewheel.wheel.publisher_protocol import Seen
 
 _COORDINATOR_S = 3.0  # for its answer

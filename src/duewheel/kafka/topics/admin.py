@@ -1,6 +1,6 @@
 """Creates and checks duewheel's topics, and reads where partitions begin and end.
 
-What each topic must be: topic_requirements.py.
+What each topic must be: requirements.py.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from kafka.errors import (
 
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, KafkaUnavailable
-from duewheel.kafka.clients import ClientSettings, close
-from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.connect.clients import ClientSettings, close
+from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.connection import LogConnection
 from duewheel.kafka.log.ends import EARLIEST, LATEST
-from duewheel.kafka.topic_requirements import (
+from duewheel.kafka.topics.requirements import (
     TopicFinding,
     TopicPlan,
     compare,

@@ -19,17 +19,17 @@ from kafka.structs import TopicPartition as Place
 
 from duewheel.clock import Clock
 from duewheel.errors import Displaced, KafkaUnavailable, PublishDoubt
-from duewheel.kafka import producer_internals as internals
-from duewheel.kafka.clients import ClientSettings, close, open_admin
-from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.kafka.state_topic import newest_record
-from duewheel.kafka.target_metadata import SentBatch, TargetCatalog
-from duewheel.kafka.transactional_producer import (
+from duewheel.kafka.connect.clients import ClientSettings, close, open_admin
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.ledger import producer_internals as internals
+from duewheel.kafka.ledger.transactional_producer import (
     TransactionalProducer,
     doubt_of,
     preparation_deadline,
 )
+from duewheel.kafka.limits import PublisherLimits
+from duewheel.kafka.progress.state_topic import newest_record
+from duewheel.kafka.targets.catalog import SentBatch, TargetCatalog
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.single_record import Header, encode, single

@@ -31,9 +31,9 @@ from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, CorruptFile
-from duewheel.kafka.admin import KafkaAdmin
 from duewheel.kafka.shard_settings import own, own_counts
-from duewheel.kafka.topic_requirements import TopicFinding, described, remedy_command
+from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.topics.requirements import TopicFinding, described, remedy_command
 from duewheel.schemas.batches import is_retired
 
 

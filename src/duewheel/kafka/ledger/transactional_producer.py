@@ -24,10 +24,10 @@ from kafka.errors import (
 from kafka.structs import TopicPartition
 
 from duewheel.errors import Displaced, DuewheelError, PublishDoubt, TransactionTooSlow
-from duewheel.kafka import producer_internals as internals
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline, DeadlineExceeded, within
-from duewheel.kafka.publisher_limits import PublisherLimits
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded, within
+from duewheel.kafka.ledger import producer_internals as internals
+from duewheel.kafka.limits import PublisherLimits
 from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.wire.record_batch import Batch
 

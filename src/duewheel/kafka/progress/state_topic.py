@@ -24,8 +24,8 @@ from kafka import KafkaProducer
 from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.held_copies import HELD_PREFIX
-from duewheel.kafka.clients import ClientSettings, close
-from duewheel.kafka.deadline import Deadline
+from duewheel.kafka.connect.clients import ClientSettings, close
+from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.connection import INIT_MAKES_IT
 from duewheel.kafka.log.ends import LATEST
 from duewheel.kafka.log.reader import LogReader

@@ -55,11 +55,27 @@ from duewheel.errors import (
     PublishDoubt,
     TransactionTooSlow,
 )
-from duewheel.kafka import producer_internals as internals
-from duewheel.kafka.clients import ClientSettings, close, open_admin
-from duewheel.kafka.compression import Compression, compressed
-from duewheel.kafka.deadline import Deadline, DeadlineExceeded
-from duewheel.kafka.held_queue import (
+from duewheel.kafka.connect.clients import ClientSettings, close, open_admin
+from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded
+from duewheel.kafka.ledger import producer_internals as internals
+from duewheel.kafka.ledger.transactional_producer import (
+    TransactionalProducer,
+    blocked,
+    doubt_of,
+    preparation_deadline,
+)
+from duewheel.kafka.limits import PublisherLimits
+from duewheel.kafka.log.compression import Compression, compressed
+from duewheel.kafka.log.ends import LATEST
+from duewheel.kafka.log.reader import LogReader
+from duewheel.kafka.progress.state_topic import (
+    StateRecord,
+    broker_now_ms,
+    last_write_ms,
+    newest_of,
+    place_of,
+)
+from duewheel.kafka.publish.held_queue import (
     BATCHES_AT_ONCE,
     Bounds,
     Moved,
@@ -68,23 +84,7 @@ from duewheel.kafka.held_queue import (
     moved,
     split,
 )
-from duewheel.kafka.log.ends import LATEST
-from duewheel.kafka.log.reader import LogReader
-from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.kafka.state_topic import (
-    StateRecord,
-    broker_now_ms,
-    last_write_ms,
-    newest_of,
-    place_of,
-)
-from duewheel.kafka.target_metadata import NO_VERDICT, SentBatch, TargetCatalog
-from duewheel.kafka.transactional_producer import (
-    TransactionalProducer,
-    blocked,
-    doubt_of,
-    preparation_deadline,
-)
+from duewheel.kafka.targets.catalog import NO_VERDICT, SentBatch, TargetCatalog
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.wire.batch_header import HEADER_BYTES

@@ -26,8 +26,8 @@ from kafka.errors import (
     UnsupportedSaslMechanismError,
 )
 
-from duewheel.kafka.deadline import Deadline, DeadlineExceeded, within
-from duewheel.kafka.network_client import NetworkClient
+from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded, within
+from duewheel.kafka.connect.network_client import NetworkClient
 from duewheel.threads import each_beside
 
 _AT_A_TIME = 16

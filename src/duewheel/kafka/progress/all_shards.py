@@ -11,9 +11,9 @@ from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.config.settings import Settings
 from duewheel.errors import RecoveryRefused
 from duewheel.kafka import shard_settings
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.state_topic import newest_records
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.progress.state_topic import newest_records
 
 _KEY = re.compile(rb"shard-([0-9]+)")
 

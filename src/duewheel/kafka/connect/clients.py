@@ -28,10 +28,10 @@ from kafka.errors import (
 from kafka.record import default_records, util
 
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
-from duewheel.kafka import login
-from duewheel.kafka.deadline import Deadline, DeadlineExceeded, within
-from duewheel.kafka.network_client import NetworkClient
-from duewheel.kafka.token_provider import tokens_of
+from duewheel.kafka.connect import login
+from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded, within
+from duewheel.kafka.connect.network_client import NetworkClient
+from duewheel.kafka.connect.token_provider import tokens_of
 from duewheel.schemas.wire.crc32c import crc32c
 
 # Both names are kafka-python's own: a release without them computes its checksums as it likes.

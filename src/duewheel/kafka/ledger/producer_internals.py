@@ -26,7 +26,7 @@ from kafka.producer.producer_batch import FinalState, ProducerBatch
 from kafka.structs import TopicPartition
 
 from duewheel.errors import ConfigError
-from duewheel.kafka.deadline import Deadline, DeadlineExceeded
+from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.record_batch import Batch, seal
 

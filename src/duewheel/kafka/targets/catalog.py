@@ -42,14 +42,14 @@ from kafka.errors import (
 )
 
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.clients import ClientSettings
-from duewheel.kafka.compression import Compression
-from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.publisher_limits import PublisherLimits
-from duewheel.kafka.transaction_settings import NAMES as TIMESTAMP_SETTINGS
-from duewheel.kafka.transaction_settings import unsurvivable
-from duewheel.kafka.ttl_cache import TtlCache
-from duewheel.kafka.unavailable_partitions import UnavailablePartitions
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.limits import PublisherLimits
+from duewheel.kafka.log.compression import Compression
+from duewheel.kafka.targets.ttl_cache import TtlCache
+from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
+from duewheel.kafka.topics.transaction_settings import NAMES as TIMESTAMP_SETTINGS
+from duewheel.kafka.topics.transaction_settings import unsurvivable
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.schemas.name_patterns import may_name_topic
 from duewheel.threads import beside

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 from duewheel.config.settings import Settings
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.clients import LOGIN_S, ClientSettings
-from duewheel.kafka.deadline import Deadline
-from duewheel.kafka.login import refusal
+from duewheel.kafka.connect.clients import LOGIN_S, ClientSettings
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.connect.login import refusal
 from duewheel.threads import each_beside
 
 _AT_A_TIME = 16

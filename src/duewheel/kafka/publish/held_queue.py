@@ -28,7 +28,7 @@ from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress
 from duewheel.kafka.log.ends import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record
-from duewheel.kafka.topic_requirements import FRAME_BYTES
+from duewheel.kafka.topics.requirements import FRAME_BYTES
 from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.hashing import source_names
 from duewheel.schemas.header_names import COPY_MAC, LETTER, ORIGIN, TIMER_ID

@@ -1,0 +1,1 @@
+"""A shard's transactions: `publisher` runs them, `held_queue` decides which copies wait."""

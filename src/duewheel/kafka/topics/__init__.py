@@ -1,0 +1,5 @@
+"""Topics: `requirements` has the settings that each must have, `admin` creates and checks them.
+
+`discovery` decides which timer topics are read, `transaction_settings` which settings no
+transaction survives.
+"""
