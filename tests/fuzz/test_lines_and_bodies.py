@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.served import TOKEN, RecordingProducer, bearer, fill, served, settings_of
 
+from duewheel.api.dead_letters import ReplayFilter
 from duewheel.api.requests import TimerFields
 from duewheel.api.schedules import NewSchedule, ScheduleSummary
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.ops import schedules
-from duewheel.ops.dead_letters import replay as dlq_replay
-from duewheel.ops.dead_letters.replay import Selection
+from duewheel.ops.dead_letters import replay
 from duewheel.ops.file_import.records import fields_of, record_of
 from duewheel.ops.schedules import accepted_schedule
 from duewheel.recurring.schedule import Schedule
@@ -139,15 +139,15 @@ def test_any_body_of_a_replay(
     client: TestClient, damage: Change, alter: Change, data: st.DataObject
 ) -> None:
     changed = data.draw(st.sampled_from([damage, alter]))(data, json.dumps(REPLAY).encode())
-    made: list[Selection] = []
+    made: list[ReplayFilter] = []
 
-    def replay(_: Settings, selection: Selection, *, dry_run: bool) -> dict[str, Any]:
+    def noted(_: Settings, selection: ReplayFilter, *, dry_run: bool) -> dict[str, Any]:
         assert type(dry_run) is bool
         made.append(selection)
         return {"dry_run": dry_run, "replayed": 0, "topics": {}, "refused": {}}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dlq_replay, "replay", replay)  # it needs Kafka
+        patch.setattr(replay, "replay", noted)  # it needs Kafka
         response = client.post("/v1/dead-letters/replay", content=changed, headers=JSON)
     assert response.status_code < 500, response.text
     assert (response.status_code == 200) == bool(made) and response.json()

@@ -16,6 +16,7 @@ from tests.harness.launcher import wait_until
 from tests.harness.reader import read_topic
 
 from duewheel import factory
+from duewheel.api.dead_letters import ReplayFilter
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings, load
@@ -32,8 +33,7 @@ from duewheel.kafka.limits import PublisherLimits
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.ops.dead_letters import replay as dlq_replay
-from duewheel.ops.dead_letters.replay import Selection
+from duewheel.ops.dead_letters import replay
 from duewheel.runtime.dequeue_process import init_progress
 from duewheel.schemas.batches import OffsetRanges, TimerBatch
 from duewheel.schemas.request.parser import Contract, parse
@@ -168,8 +168,8 @@ class SparklessShard:
     def replay(
         self, *, dry_run: bool = False, chunk_records: int = 1_000, **selection: Any
     ) -> dict[str, Any]:
-        chosen = Selection(**selection)
-        return dlq_replay.replay(
+        chosen = ReplayFilter(**selection)
+        return replay.replay(
             self.settings, chosen, dry_run=dry_run, chunk_records=chunk_records
         ).as_json()
 

@@ -19,9 +19,9 @@ from tests.harness.shared_broker import SharedBroker
 from tests.harness.whole_shard import WholeShard, schedule
 
 from duewheel import factory
+from duewheel.api.dead_letters import DeadLetterFilter
 from duewheel.checkpoints.progress import PartitionProgress
 from duewheel.client import DelayProducer
-from duewheel.config.bounds import Bound
 from duewheel.doctor.topics import as_finding
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.dead_letters.listing import list_letters
@@ -65,7 +65,7 @@ def test_progress_and_dead_letters_are_read_and_the_change_is_told(
     newest = reader.newest()
     assert newest is not None and newest.progress == progress
     reader.close()
-    letters = list(list_letters(settings, since=Bound(), code=None, limit=10))
+    letters = list(list_letters(settings, DeadLetterFilter(), limit=10))
     assert [row.value_bytes for row in letters] == [500]
 
     with KafkaAdmin(settings.kafka.client_options("admin")) as admin:

@@ -18,8 +18,9 @@ from tests.harness.sparkless_shard import Message, SparklessShard, failing_third
 from tests.harness.topics import alter
 
 from duewheel import factory
+from duewheel.api.dead_letters import DeadLetterFilter
 from duewheel.clock import SystemClock
-from duewheel.config.bounds import Bound
+from duewheel.config.instants import utc_text
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, Displaced, PublishDoubt
 from duewheel.kafka.connect.deadline import Deadline
@@ -55,8 +56,8 @@ def test_a_header_whose_name_is_no_text_stops_no_list_and_no_replay(shard: Spark
         (b"b", None, [("n", None), *ends]),
     ]
     shard.send(shard.settings.dead_letter_topic, 0, *letters)
-    options: Any = {"since": Bound(offset=0), "code": None, "limit": 9}
-    assert [row.key for row in list_letters(shard.settings, **options)] == ["a", "b"]
+    rows = list_letters(shard.settings, DeadLetterFilter(), limit=9)
+    assert [row.key for row in rows] == ["a", "b"]
     one = one_letter(shard.settings, 0, 0, body=False)
     assert one is not None
     assert one.header_names and one.header_names[0] == "\ufffd"
@@ -334,7 +335,7 @@ def test_a_replay_of_one_code_counts_what_was_committed_in_a_doubt(
 ) -> None:
     """The position as it is read has all partitions; that of the plan only those of the code."""
     numbered(shard, 45)
-    rows = list(list_letters(shard.settings, since=Bound(0), code=None, limit=1))
+    rows = list(list_letters(shard.settings, DeadLetterFilter(), limit=1))
     monkeypatch.setattr(transactional_producer, "transact", failing_third(committed=True))
     outcome = shard.replay(to_topic=shard.target, chunk_records=10, code=rows[0].code)
     assert outcome["replayed"] == 45
@@ -367,7 +368,7 @@ def test_a_limit_and_what_the_target_does_not_take(shard: SparklessShard) -> Non
     assert shard.outcomes(to_topic=shard.target, limit=7, dry_run=True) == (7, {})
     assert shard.outcomes(to_topic=shard.target, limit=8) == (8, {})
     assert values(shard, shard.target) == list(range(15))
-    rows = list(list_letters(shard.settings, since=Bound(10), code=None, limit=100))
+    rows = list(list_letters(shard.settings, DeadLetterFilter.of({"from": "10"}), limit=100))
     assert [row.replayed for row in rows] == [True] * 5 + [False] * 15
 
     with shard.admin() as admin:
@@ -435,11 +436,12 @@ def test_where_a_listing_begins(shard: SparklessShard) -> None:
     shard.send(shard.timers, 0, (b"k", b"3", []))
     shard.pump()
 
-    def offsets(since: Bound) -> list[int]:
-        return [r.offset for r in list_letters(shard.settings, since=since, code=None, limit=9)]
+    def offsets(since: int | str) -> list[int]:
+        wanted = DeadLetterFilter.of({"from": str(since)})
+        return [row.offset for row in list_letters(shard.settings, wanted, limit=9)]
 
-    every = offsets(Bound())
+    every = offsets(0)
     assert len(every) == 4
-    assert offsets(Bound(every[2])) == every[2:]
-    assert offsets(Bound(time_ms=between)) == every[3:]
-    assert offsets(Bound(time_ms=between + 10**9)) == []
+    assert offsets(every[2]) == every[2:]
+    assert offsets(utc_text(between)) == every[3:]
+    assert offsets(utc_text(between + 10**9)) == []

@@ -27,6 +27,7 @@ from tests.harness.launcher import launch, tail, wait_until
 from tests.harness.reader import read_committed
 from tests.harness.shared_broker import SharedBroker
 
+from duewheel.api.dead_letters import ReplayFilter
 from duewheel.checkpoints.recovery_decision import dequeue_has_decided
 from duewheel.checkpoints.role import Role
 from duewheel.client import DelayProducer
@@ -34,8 +35,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
 from duewheel.errors import PublishDoubt
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.ops.dead_letters import replay as dlq_replay
-from duewheel.ops.dead_letters.replay import Selection
+from duewheel.ops.dead_letters import replay
 from duewheel.osutil.child_process import Child
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.recovery.rebuild import apply_recovery
@@ -230,11 +230,11 @@ def test_dead_letters_are_replayed_once_over_faults(
         replayed = 0
         while placed.hits < fault.times or replayed == 0:
             with suppress(PublishDoubt):
-                dlq_replay.replay(settings, Selection(), dry_run=False)
+                replay.replay(settings, ReplayFilter(), dry_run=False)
                 replayed += 1
         proxy.clear()
     producer.close()
-    assert dlq_replay.replay(settings, Selection(), dry_run=False).replayed == 0
+    assert replay.replay(settings, ReplayFilter(), dry_run=False).replayed == 0
     starts = {TopicPartition(topics.orders, partition): 0 for partition in range(4)}
     values = sorted(int(r.value) for r in read_committed(broker.bootstrap_servers, starts))
     assert values == list(range(20 * len(REPLAYED)))

@@ -20,22 +20,6 @@ class Scheduled(Result):
     handle: str
 
 
-class _FileLine(Result):
-    """A line of a file."""
-
-    line: int
-
-
-class SentLine(Scheduled, _FileLine):
-    """A line whose timer Kafka has acknowledged."""
-
-
-class FailedLine(_FileLine):
-    """A line that was not written."""
-
-    error: str
-
-
 class Answered(Result):
     """A cancel that Kafka has acknowledged."""
 

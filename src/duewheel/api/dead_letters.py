@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
-from duewheel.api.limits import BULK_MAX, PAGE_MAX, TOPIC_MAX
+from duewheel.api.limits import BULK_MAX, PAGE_MAX
 from duewheel.api.messages import WithMessage
-from duewheel.api.model import Result
+from duewheel.api.model import RequestFields, Result
+from duewheel.api.requests import RecordPage, Strict, Topic
+from duewheel.config.bounds import Bound
+from duewheel.errors import ConfigError
+
+Code = Annotated[str, Field(max_length=100)]
+
+
+def _offset_or_instant(text: str) -> str:
+    try:
+        Bound.parse("", text)
+    except ConfigError as error:
+        raise ValueError(str(error).strip()) from None  # one that names its field
+    return text
 
 
 class DeadLetterSummary(Result):
@@ -36,19 +49,45 @@ class DeadLetterWithMessage(WithMessage, DeadLetterSummary):
     """A dead letter with its message."""
 
 
-class Replay(BaseModel):
+class DeadLetterFilter(RequestFields):
+    """Conditions of dead letters that all hold."""
+
+    code: str | None = Field(
+        default=None, description="only dead letters with this TIMER_ERROR_CODE"
+    )
+    since: Annotated[str, AfterValidator(_offset_or_instant)] = Field(
+        default="0",
+        max_length=40,
+        validation_alias="from",
+        description="an offset, or ISO-8601 with a zone; by default 0",
+    )
+
+
+class DeadLetterQuery(DeadLetterFilter, RecordPage, extra="ignore"):
+    """A page of dead letters."""
+
+    code: Code | None = None
+
+
+class ReplayFilter(RequestFields):
     """Which dead letters to write again, and where."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    code: str | None = Field(default=None, max_length=100, description="only those with this code")
-    to_topic: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=TOPIC_MAX,
-        description="by default each one's own topic",
+    code: str | None = Field(
+        default=None, description="only dead letters with this TIMER_ERROR_CODE"
     )
-    limit: Annotated[int, Field(strict=True, ge=1, le=BULK_MAX)] = PAGE_MAX
+    to_topic: Annotated[Topic, Field(min_length=1)] | None = Field(
+        default=None, description="a target for all; by default each one's own topic"
+    )
+    limit: Annotated[Strict, Field(ge=1)] | None = Field(
+        default=None, description="how many at most"
+    )
+
+
+class Replay(ReplayFilter):
+    """A replay by the HTTP API, which is bounded."""
+
+    code: Code | None = Field(default=None, description="only those with this code")
+    limit: Annotated[Strict, Field(ge=1, le=BULK_MAX)] = PAGE_MAX
     dry_run: bool = Field(strict=True, description="only count")
 
 

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
 PAGE_MAX = 1_000
 BULK_MAX = 10_000
 BUCKETS_MAX = 400
 KEY_MAX = 4_096
 ID_MAX = 255
 TOPIC_MAX = 249
-
-Limit = Annotated[int, Field(ge=1, le=PAGE_MAX)]

@@ -30,7 +30,7 @@ class Result(BaseModel):
 class RequestFields(BaseModel):
     """A request: frozen. Its fields are options of a command, and the JSON of a line or body."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
     def of(cls, fields: object) -> Self:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
-from duewheel.api.limits import PAGE_MAX
 from duewheel.api.model import Result
-from duewheel.api.requests import TimerId, TimeSpan, Topic
-
-PlaceOfRecord = Annotated[str, Field(pattern=r"^[0-9]{1,9}@[0-9]{1,18}$")]
+from duewheel.api.requests import RecordPage, TimerId, TimeSpan, Topic
 
 
 class ReceiptFilter(TimeSpan):
@@ -22,11 +17,8 @@ class ReceiptFilter(TimeSpan):
     target: Topic | None = Field(default=None, description="the topic of the messages")
 
 
-class ReceiptQuery(ReceiptFilter, extra="ignore"):
+class ReceiptQuery(ReceiptFilter, RecordPage, extra="ignore"):
     """A page of receipts."""
-
-    limit: int = Field(default=100, ge=1, le=PAGE_MAX)
-    page: PlaceOfRecord | None = None
 
 
 class DeliveryReceipt(Result):

@@ -222,6 +222,16 @@ class TimeSpan(RequestFields):
         return None if self.until is None else epoch_ms(parse_instant(self.until))
 
 
+_BY_KEY = "only timers with this key; reads messages: seconds a million"
+
+
+class RecordPage(RequestFields):
+    """A page of a list of a topic's records."""
+
+    limit: int = Field(default=100, ge=1, le=PAGE_MAX)
+    page: Annotated[str, Field(pattern=r"^[0-9]{1,9}@[0-9]{1,18}$")] | None = None
+
+
 class TimerFilter(TimeSpan):
     """Conditions of pending timers that all hold."""
 
@@ -229,10 +239,8 @@ class TimerFilter(TimeSpan):
     id: TimerId | None = Field(
         default=None, description="only timers with this id, in any partition"
     )
-    key: Key | None = Field(
-        default=None, description="only timers with this key; reads messages: seconds a million"
-    )
-    key_base64: KeyBase64 | None = None
+    key: str | None = Field(default=None, description=_BY_KEY)
+    key_base64: str | None = None
     level: Level | None = Field(default=None, description="only timers of this delay level")
     since: Instant | None = Field(
         default=None,
@@ -253,7 +261,14 @@ class TimerFilter(TimeSpan):
         return octets("key", self.key, self.key_base64)
 
 
-class TimerQuery(TimerFilter, extra="ignore"):
+class BoundedTimerFilter(TimerFilter):
+    """The conditions of an HTTP request, whose head is bounded."""
+
+    key: Key | None = Field(default=None, description=_BY_KEY)
+    key_base64: KeyBase64 | None = None
+
+
+class TimerQuery(BoundedTimerFilter, extra="ignore"):
     """A page of pending timers."""
 
     id: Annotated[str, Field(max_length=ID_MAX)] | None = None
@@ -272,14 +287,14 @@ class HistogramQuery(TimeSpan, extra="ignore"):
         if (since_ms is None) != (until_ms is None):
             raise ValueError("give `from` and `to`, or neither")
         if since_ms is not None and until_ms is not None and until_ms <= since_ms:
-            raise ValueError("give an end behind the begin")
+            raise ValueError("give an end after the begin")
         return self
 
 
 class BulkCancel(RequestFields):
     """A cancel of all pending timers that match."""
 
-    filter: TimerFilter
+    filter: BoundedTimerFilter
     dry_run: bool = Field(strict=True, description="only count")
     at_most: Annotated[Strict, Field(ge=1, le=BULK_MAX)] = Field(
         default=BULK_MAX, description="if more timers match, none is cancelled"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import islice
 
 import click
 
-from duewheel.api.dead_letters import DeadLetterSummary
+from duewheel.api.dead_letters import DeadLetterFilter, DeadLetterSummary, ReplayFilter
 from duewheel.cli.examples import CommandGroup
-from duewheel.cli.options import show, with_output, with_settings
-from duewheel.cli.printable import printable
+from duewheel.cli.options import with_output, with_settings
+from duewheel.cli.output import say, show, show_rows
+from duewheel.cli.request_options import with_fields, with_request
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError
 
 
 @click.group(cls=CommandGroup)
@@ -23,42 +22,30 @@ def dlq() -> None:
 
 @dlq.command("list")
 @click.option("--limit", type=click.IntRange(1), default=100, help="how many at most")
-@click.option("--code", help="only dead letters with this TIMER_ERROR_CODE")
-@click.option("--from", "since", default="0", help="an offset, or ISO-8601 with a zone")
+@with_fields(DeadLetterFilter, "code", "since")
 @click.option(
     "--page",
     metavar="PARTITION@OFFSET",
-    help="of the last dead letter that was listed: continue behind it",
+    help="of the last dead letter that was listed: continue after it",
 )
+@with_request("wanted", DeadLetterFilter)
 @with_output
 @with_settings(needs_kafka=True)
 def dlq_list(
-    settings: Settings, limit: int, code: str | None, since: str, page: str | None, output: str
+    settings: Settings, wanted: DeadLetterFilter, limit: int, page: str | None, output: str
 ) -> None:
     """Show dead letters, oldest first within each partition.
 
     If more follow, a line on stderr says how to list them.
     """
-    from duewheel.config.bounds import Bound
     from duewheel.ops.dead_letters.listing import list_letters
-    from duewheel.ops.record_pages import BEFORE_ALL, parsed_place
 
-    after = BEFORE_ALL if page is None else parsed_place(page)
-    if after is None:
-        raise ConfigError(f"--page {page}: give partition@offset of the letter listed last")
-    bound = Bound.parse("--from", since)
-    rows = list_letters(settings, since=bound, code=code, limit=limit + 1, after=after)
-    last = ""
-    for row in islice(rows, limit):
-        last = f"{row.partition}@{row.offset}"
-        if output == "json":
-            click.echo(json.dumps(row.as_json()))
-        else:
-            click.echo(printable("  ".join(_parts(row))))
-    if not last:
-        click.echo("duewheel: no dead letters", err=True)
-    if next(rows, None) is not None:
-        click.echo(f"duewheel: more dead letters follow: --page {last}, or --limit", err=True)
+    rows = list_letters(settings, wanted, limit + 1, page)
+    last = show_rows(islice(rows, limit), output, lambda row: "  ".join(_parts(row)))
+    if last is None:
+        say("no dead letters")
+    elif next(rows, None) is not None:
+        say(f"more dead letters follow: --page {last.partition}@{last.offset}, or --limit")
 
 
 def _parts(row: DeadLetterSummary) -> Iterator[str]:
@@ -73,27 +60,19 @@ def _parts(row: DeadLetterSummary) -> Iterator[str]:
 
 
 @dlq.command("replay")
-@click.option("--code", help="only dead letters with this TIMER_ERROR_CODE")
-@click.option("--to-topic", help="a target for all; by default each one's own topic")
-@click.option("--limit", type=click.IntRange(1), help="how many at most")
+@with_fields(ReplayFilter, "code", "to_topic", "limit")
 @click.option("--dry-run", is_flag=True, help="only count, write nothing")
+@with_request("wanted", ReplayFilter)
 @with_output
 @with_settings(needs_kafka=True)
-def dlq_replay(
-    settings: Settings,
-    code: str | None,
-    to_topic: str | None,
-    limit: int | None,
-    dry_run: bool,
-    output: str,
-) -> int:
+def dlq_replay(settings: Settings, wanted: ReplayFilter, *, dry_run: bool, output: str) -> int:
     """Write the messages of dead letters again, each once, however often the command runs.
 
     A rejected message goes back to its timer topic, an undeliverable one to its target.
     Exit code 1: some became dead letters again.
     """
-    from duewheel.ops.dead_letters.replay import Selection, replay
+    from duewheel.ops.dead_letters.replay import replay
 
-    result = replay(settings, Selection(code, to_topic, limit), dry_run=dry_run)
+    result = replay(settings, wanted, dry_run=dry_run)
     show(result, output)
     return 1 if result.refused else 0

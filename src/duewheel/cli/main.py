@@ -14,12 +14,12 @@ import sys
 import click
 
 from duewheel import __version__
-from duewheel.cli import developing, inspecting, messages, operating, processes, schedules, timers
+from duewheel.cli import changes, developing, processes, schedules, shard, timers, topics
 from duewheel.cli.command_groups import GroupedCommands
-from duewheel.cli.config_check import config
 from duewheel.cli.dead_letters import dlq
+from duewheel.cli.output import say
 from duewheel.cli.receipts import receipts
-from duewheel.cli.topics import topic
+from duewheel.cli.reconfigure import config, reconfigure
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.runtime import exit_reason
 from duewheel.threads import watch_libraries
@@ -34,11 +34,11 @@ def main() -> None:
         error.show()
         code = ConfigError.exit_code
     except DuewheelError as error:
-        click.echo(f"duewheel: {error}", err=True)
+        say(str(error))
         exit_reason.write(str(error))
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        click.echo("duewheel: interrupted", err=True)
+        say("interrupted")
         code = 130
     except Exception as error:
         exit_reason.write(f"{type(error).__name__}: {error}")
@@ -53,15 +53,15 @@ def cli() -> None:
 
 
 for command in (  # in the order of the reference (docs/commands.md)
-    *(operating.init, processes.run, processes.standby, operating.pause, operating.resume),
+    *(topics.init, processes.run, processes.standby, shard.pause, shard.resume),
     *(processes.ingest, processes.dequeue),
-    *(inspecting.status, inspecting.health, inspecting.stats),
+    *(shard.status, shard.health, timers.stats),
     *(timers.list_timers, timers.show_timers, receipts, processes.serve),
-    *(inspecting.check, inspecting.doctor, inspecting.audit, config),
-    *(messages.send, messages.cancel, messages.reschedule),
+    *(shard.check, shard.doctor, shard.audit, config),
+    *(changes.send, changes.cancel, changes.reschedule),
     *(schedules.schedule, schedules.recur),
-    *(operating.reconfigure, operating.reshard),
-    *(inspecting.recover, operating.promote, dlq),
-    *(developing.demo, developing.prove, developing.dev_broker, topic),
+    *(reconfigure, shard.reshard),
+    *(shard.recover, shard.promote, dlq),
+    *(developing.demo, developing.prove, developing.dev_broker, topics.topic),
 ):
     cli.add_command(command)

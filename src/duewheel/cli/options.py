@@ -1,21 +1,16 @@
-"""The parts that commands share: the flags of the settings, and the output of results."""
+"""The options that commands share: --output, and those of the settings."""
 
 from __future__ import annotations
 
 import functools
-import json
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
-from duewheel.api.model import Result
-from duewheel.cli.printable import printable
-from duewheel.config.durations import duration_text
-from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings, load
 from duewheel.errors import NO_ROOM, ConfigError, DiskFull
 from duewheel.extras import of_command, require
@@ -23,37 +18,6 @@ from duewheel.osutil import logs
 
 Command = Callable[..., Any]
 Tables = dict[str, Any]  # of settings, as deep as they are: config parses the values
-
-# Fields with an instant in epoch milliseconds; other names in _ms are durations.
-_INSTANTS = frozenset(
-    [
-        "delivered_ms",
-        "delivered_until_ms",
-        "due_ms",
-        "earliest_due_ms",
-        "floor_ms",
-        "lag_asked_ms",
-        "last_due_ms",
-        "latest_due_ms",
-        "leaves_ms",
-        "next_due_ms",
-        "next_try_ms",
-        "oldest_ms",
-    ]
-)
-
-# As text, a dry run says these of what it has not done; JSON has the names of a real run.
-_WOULD = {
-    "accepted": "would accept",
-    "cancelled": "would cancel",
-    "dropped": "would drop",
-    "key_rotated": "would rotate key",
-    "moved": "would move",
-    "refused": "would refuse",
-    "replayed": "would replay",
-    "skipped": "would skip",
-    "written": "would write",
-}
 
 
 def one_of(*words: str) -> click.Choice[str]:
@@ -160,75 +124,3 @@ def _overrides(
             table = table.setdefault("topic", {}).setdefault(topic.strip('"'), {})
         table[key] = value
     return overrides
-
-
-def show(
-    result: Result | Mapping[str, object], output: str, *, without: Collection[str] = ()
-) -> None:
-    """Prints one result, which is that of a dry run if it has a true `dry_run`.
-
-    Args:
-        result: of the command.
-        output: text or json.
-        without: fields that are not shown.
-    """
-    fields = _fields(result)
-    fields = {name: value for name, value in fields.items() if name not in without}
-    if output == "json":
-        click.echo(json.dumps(fields))
-        return
-    if fields.get("dry_run"):
-        fields = {_WOULD.get(key, key): value for key, value in fields.items()}
-    rows = flat(fields)
-    width = max((len(key) for key, _ in rows), default=0)
-    for key, value in rows:
-        click.echo(f"{key:<{width}} {value}")
-
-
-def _fields(result: Result | Mapping[str, object]) -> Mapping[str, object]:
-    return result.as_json() if isinstance(result, Result) else result
-
-
-def show_row(row: Result | Mapping[str, object], output: str) -> None:
-    """Prints one result of a list."""
-    fields = _fields(row)
-    if output == "json":
-        click.echo(json.dumps(fields))
-    else:
-        known = {key: value for key, value in fields.items() if value is not None}
-        click.echo("  ".join(f"{_label(key)}={_shown(key, value)}" for key, value in known.items()))
-
-
-def flat(table: Mapping[str, object], prefix: str = "") -> list[tuple[str, str]]:
-    """Flattens nested tables to dotted names."""
-    rows: list[tuple[str, str]] = []
-    for key, value in table.items():
-        if isinstance(value, dict) and value.keys() == {"value", "from"}:  # a bound
-            rows.append((prefix + key, f"{_shown(key, value['value'])}   {value['from']}"))
-        elif isinstance(value, dict):
-            rows += flat(value, f"{prefix}{key}.")
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
-            for number, each in enumerate(value):
-                rows += flat(each, f"{prefix}{key}.{number}.")
-        else:
-            rows.append((prefix + _label(key), _shown(key, value)))
-    return rows
-
-
-def _label(key: str) -> str:
-    return key.removesuffix("_ms") if key in _INSTANTS else key
-
-
-def _shown(key: str, value: object) -> str:
-    """A value for people: instants in UTC, durations with their unit."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if key.endswith("_ms") and isinstance(value, int):
-        return utc_text(value) if key in _INSTANTS else duration_text(value)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    elif isinstance(value, dict):
-        value = [f"{name} {_shown(key, each)}" for name, each in value.items()]
-    if isinstance(value, list):
-        return ", ".join(_shown(key, each) for each in value) or "-"
-    return "-" if value is None else printable(str(value))

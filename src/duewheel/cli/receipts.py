@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import click
 
-from duewheel.api.receipts import ReceiptFilter
+from duewheel.api.receipts import DeliveryReceipt, ReceiptFilter
 from duewheel.api.requests import INSTANT
 from duewheel.cli.examples import CommandWithExamples
 from duewheel.cli.options import with_output, with_settings
-from duewheel.cli.printable import printable
+from duewheel.cli.output import say, show_rows
 from duewheel.cli.request_options import with_fields, with_request
 from duewheel.config.durations import duration_text
 from duewheel.config.instants import utc_text
@@ -33,12 +32,7 @@ from duewheel.config.settings import Settings
 @with_output
 @with_settings(needs_kafka=True)
 def receipts(
-    settings: Settings,
-    *,
-    wanted: ReceiptFilter,
-    limit: int,
-    page: str | None,
-    output: str,
+    settings: Settings, *, wanted: ReceiptFilter, limit: int, page: str | None, output: str
 ) -> None:
     """Show which timers were delivered: when, where, how late.
 
@@ -48,14 +42,13 @@ def receipts(
     from duewheel.ops.receipts import page_of_receipts
 
     part = page_of_receipts(settings, wanted, limit=limit, page=page, within_s=math.inf)
-    for row in part.receipts:
-        if output == "json":
-            click.echo(json.dumps(row.as_json()))
-        else:
-            to = f"{row.target}-{row.target_partition}"
-            line = f"{duration_text(row.lateness_ms)} late  {to}  {row.id}  from {row.source}"
-            click.echo(printable(f"{utc_text(row.delivered_ms)}  {line}"))
+    show_rows(part.receipts, output, _line)
     if not part.receipts:
-        click.echo("duewheel: no receipts", err=True)
+        say("no receipts")
     if part.next is not None:
-        click.echo(f"duewheel: more may follow: --page {part.next}, or --limit", err=True)
+        say(f"more may follow: --page {part.next}, or --limit")
+
+
+def _line(row: DeliveryReceipt) -> str:
+    late, to = duration_text(row.lateness_ms), f"{row.target}-{row.target_partition}"
+    return f"{utc_text(row.delivered_ms)}  {late} late  {to}  {row.id}  from {row.source}"

@@ -83,7 +83,8 @@ def request_of(model: type[R], options: Options) -> R:
     Raises:
         ConfigError: names the options that are wrong.
     """
-    fields = {name: options[name] for name in model.model_fields if options.get(name) is not None}
+    given = (name for name in model.model_fields if options.get(name) is not None)
+    fields = {_alias(model, name): options[name] for name in given}
     if "headers" in fields:
         fields["headers"] = list(map(_header, fields["headers"]))
     try:
@@ -96,7 +97,7 @@ def request_of(model: type[R], options: Options) -> R:
 
 def _with_flags(model: type[RequestFields], field: str, text: str) -> str:
     if field:
-        return f"--{field.partition('.')[0].replace('_', '-')}: {text}"
+        return f"{_as_flag(field.partition('.')[0])}: {text}"
     if issubclass(model, DueTimeFields):
         for name in DueTimeFields.model_fields:
             text = text.replace(name, _flag(model, name))
@@ -104,8 +105,11 @@ def _with_flags(model: type[RequestFields], field: str, text: str) -> str:
 
 
 def _flag(model: type[RequestFields], name: str) -> str:
-    shown = "header" if name == "headers" else _alias(model, name)
-    return f"--{shown.replace('_', '-')}"
+    return _as_flag(_alias(model, name))
+
+
+def _as_flag(alias: str) -> str:
+    return f"--{'header' if alias == 'headers' else alias.replace('_', '-')}"
 
 
 @functools.cache  # a schema takes milliseconds of each command

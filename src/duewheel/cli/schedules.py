@@ -11,7 +11,8 @@ import click
 
 from duewheel.api.schedules import NewSchedule, ScheduleSummary
 from duewheel.cli.examples import CommandGroup, CommandWithExamples
-from duewheel.cli.options import Command, show, with_output, with_settings
+from duewheel.cli.options import Command, with_output, with_settings
+from duewheel.cli.output import show
 from duewheel.cli.request_options import with_fields, with_request
 from duewheel.config.durations import format_duration_ms
 from duewheel.config.instants import utc_text

@@ -1,17 +1,20 @@
-"""The commands `list` and `show`: their options, and their text."""
+"""The commands `list`, `show` and `stats`: their options, and their text."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from itertools import islice
 
 import click
 
 from duewheel.api.requests import TimerFilter
-from duewheel.api.timers import TimerWithMessage
+from duewheel.api.timers import TimerSummary, TimerWithMessage
+from duewheel.cli import times
 from duewheel.cli.examples import CommandWithExamples
-from duewheel.cli.options import show, with_output, with_settings
+from duewheel.cli.options import one_of, with_output, with_settings
+from duewheel.cli.output import say, show, show_row, show_rows
 from duewheel.cli.request_options import with_fields, with_request
+from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
@@ -19,7 +22,7 @@ from duewheel.errors import ConfigError
 @click.command("list", cls=CommandWithExamples)
 @with_fields(TimerFilter, "topic", "id", "key", "level", "since", "until")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=100, help="how many at most")
-@click.option("--page", help="the last `page` value of the previous list: continue behind it")
+@click.option("--page", help="the last `page` value of the previous list: continue after it")
 @with_request("wanted", TimerFilter)
 @with_output
 @with_settings()
@@ -31,19 +34,15 @@ def list_timers(
     A cancelled timer is listed until then, with `cancelled`. If more timers follow, a line on
     stderr says how to list them. JSON has times in epoch milliseconds, and recall handles.
     """
-    from duewheel.cli.timer_text import timer_line
     from duewheel.clock import SystemClock
     from duewheel.ops.timers.pending import listed
 
-    rows = listed(settings, wanted, limit + 1, page)
-    now_ms, last = SystemClock().now_ms(), ""
-    for row in islice(rows, limit):
-        last = row.page
-        click.echo(json.dumps(row.as_json()) if output == "json" else timer_line(row, now_ms))
-    if not last:
-        click.echo("duewheel: no pending timers", err=True)
-    if next(rows, None) is not None:
-        click.echo(f"duewheel: more timers follow: --page {last}, or --limit", err=True)
+    rows, now_ms = listed(settings, wanted, limit + 1, page), SystemClock().now_ms()
+    last = show_rows(islice(rows, limit), output, lambda row: timer_line(row, now_ms))
+    if last is None:
+        say("no pending timers")
+    elif next(rows, None) is not None:
+        say(f"more timers follow: --page {last.page}, or --limit")
 
 
 @click.command("show", cls=CommandWithExamples)
@@ -82,9 +81,9 @@ def show_timers(
     for number, row in enumerate(rows):
         if number and output == "text":
             click.echo()
-        show(row.as_json() if output == "json" else _as_text(row), output)
+        show(row if output == "json" else _as_text(row), output)
     if not rows:
-        click.echo("duewheel: no such timer is pending here", err=True)
+        say("no such timer is pending here")
     return 0 if rows else 1
 
 
@@ -98,3 +97,56 @@ def _as_text(timer: TimerWithMessage) -> dict[str, object]:
         text = header.value if header.value_base64 is None else header.value_base64
         row[f"header {header.name}"] = text
     return row
+
+
+@click.command(cls=CommandWithExamples)
+@click.option("--by", type=one_of("topic", "time", "level"), help="only this breakdown; no totals")
+@with_output
+@with_settings()
+def stats(settings: Settings, by: str | None, output: str) -> None:
+    """Count pending timers by target, level and seconds to wait.
+
+    A cancelled timer counts until it would have left; `list` marks it.
+    """
+    from duewheel.cli.status_text import WITH_CANCELLED
+    from duewheel.clock import SystemClock
+    from duewheel.ops.timers import counts
+
+    if by == "level":
+        for row in counts.levels(settings, SystemClock()):
+            show_row(row, output)
+        return
+    found = counts.stats(settings, SystemClock())
+    if by is None:
+        more = {"pending": f"{found.pending}, {WITH_CANCELLED}"} if output == "text" else {}
+        show({**found.as_json(), **more}, output)
+        return
+    label, by_label = ("topic", found.by_topic) if by == "topic" else ("within_s", found.within_s)
+    for value, pending in by_label.items():
+        show_row({label: value, "pending": pending}, output)
+
+
+def timer_line(row: TimerSummary, now_ms: int) -> str:
+    """A pending timer: when it leaves, for which target, and its peculiarities."""
+    return "  ".join(_parts(row, now_ms))
+
+
+def _parts(row: TimerSummary, now_ms: int) -> Iterator[str]:
+    leaves_ms, due_ms = row.leaves_ms, row.due_ms
+    yield utc_text(leaves_ms)
+    yield times.distance(leaves_ms, now_ms)
+    yield row.topic
+    if row.key is not None:
+        yield f"key {row.key}"
+    if row.key_base64 is not None:
+        yield f"key (base64) {row.key_base64}"
+    yield f"id {row.id}"
+    yield "no value" if row.value_bytes is None else f"{row.value_bytes} bytes"
+    if row.level is not None:
+        yield f"level {row.level}"
+    if due_ms is None:
+        yield "dead letter"
+    elif row.rolled:
+        yield f"rolls; due {times.moment(due_ms, now_ms)}"
+    if row.cancelled:
+        yield "CANCELLED: will not be delivered"

@@ -1,4 +1,4 @@
-"""The commands `topic create` and `topic read`, for a first message without Kafka's own tools."""
+"""The commands `init`, `topic create` and `topic read`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,70 @@ from typing import TYPE_CHECKING
 
 import click
 
-from duewheel.cli.examples import CommandGroup
+from duewheel.cli.examples import CommandGroup, CommandWithExamples
 from duewheel.cli.options import with_output, with_settings
-from duewheel.cli.printable import printable
+from duewheel.cli.output import show_rows
 from duewheel.config.durations import about
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
 if TYPE_CHECKING:
-    from duewheel.api.records import ReadRecord
+    from duewheel.api.topics import ReadRecord
 
 _VALUE_CHARACTERS_MAX = 200
+
+
+@click.command(cls=CommandWithExamples)
+@click.option(
+    "--partitions",
+    type=click.IntRange(1),
+    help="of new timer topics; by default the brokers' setting",
+)
+@click.option(
+    "--replication-factor",
+    type=int,
+    default=-1,
+    help="of new topics; by default the brokers' setting",
+)
+@click.option(
+    "--create-targets", is_flag=True, help="create the missing targets that the settings name"
+)
+@with_output
+@with_settings(needs_kafka=True)
+def init(
+    settings: Settings,
+    *,
+    partitions: int | None,
+    replication_factor: int,
+    create_targets: bool,
+    output: str,
+) -> int:
+    """Create or check duewheel's topics, and begin a new shard.
+
+    A new shard schedules every message that is in the timer topics: none may have been scheduled
+    before. On a terminal it offers to create the missing targets that the settings name.
+    """
+    from duewheel.ops.topics.creation import begin_shard, init_topics
+
+    def is_wanted(target: str) -> bool:
+        question = f"The target {target} does not exist. Create it?"
+        asks = output == "text" and sys.stdin.isatty()
+        return create_targets or (asks and click.confirm(question, default=True, err=True))
+
+    differs = False
+    for topic in init_topics(settings, partitions, replication_factor, is_wanted):
+        differs |= topic.state == "differs"
+        show_rows([topic], output, lambda row: "  ".join(filter(None, row.as_json().values())))
+    if differs:
+        return 1
+    began = begin_shard(settings)
+    if output == "text":
+        click.echo("the shard has begun" if began else "the shard has progress: nothing is changed")
+        for name, opened in settings.timer.open_targets.items():
+            names = ", ".join(opened) or "no target: name some in timer.targets or timer.mapping"
+            click.echo(f"{name} is open for {names}")
+    return 0
 
 
 @click.group(cls=CommandGroup)
@@ -42,9 +94,8 @@ def create(settings: Settings, names: tuple[str, ...], partitions: int | None, o
     """
     from duewheel.ops.topics.creation import create_topics
 
-    for each in create_topics(settings, names, partitions):
-        row = each.as_json()
-        click.echo(json.dumps(row) if output == "json" else f"{each.topic}  {each.state}")
+    rows = create_topics(settings, names, partitions)
+    show_rows(rows, output, lambda each: f"{each.topic}  {each.state}")
 
 
 @topic.command()
@@ -90,9 +141,7 @@ def read(
     if bound is None and not follow:
         bound = BEGINNING
     rows = records_of(settings, name, bound, follow=follow)
-    for row in islice(rows, limit):
-        click.echo(json.dumps(row.as_json()) if output == "json" else _line(row))
-        sys.stdout.flush()
+    show_rows(islice(rows, limit), output, _line)
 
 
 def _line(row: ReadRecord) -> str:
@@ -104,4 +153,4 @@ def _line(row: ReadRecord) -> str:
         "no key" if key is None else f"key {key}",
         "no value" if row.value is None else row.value[:_VALUE_CHARACTERS_MAX],
     ]
-    return printable("  ".join(filter(None, parts)))
+    return "  ".join(filter(None, parts))

@@ -22,7 +22,7 @@ from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.log.columns import committed_records, rows_of
 from duewheel.kafka.log.connection import INIT_MAKES_IT, Waits
 from duewheel.kafka.log.reader import LogReader
-from duewheel.ops.record_pages import place_before, ranges_behind
+from duewheel.ops.record_pages import place_before, ranges_after
 from duewheel.schemas.arrays import Bool
 from duewheel.schemas.columns import constant, filled
 from duewheel.schemas.receipts import Receipt, target_pattern
@@ -58,7 +58,7 @@ def page_of_receipts(
         reader.existing(hint=INIT_MAKES_IT)
         found = reader.bounds(_time(wanted.since_ms), _time(wanted.until_ms))
         bounds = {number: each for (_, number), each in found.items()}
-        for number, start, end in ranges_behind(after, bounds):
+        for number, start, end in ranges_after(after, bounds):
             ranges = {(topic, number): (start, end)}
             for part in reader.read(ranges, _FETCH_BYTES):
                 for records in committed_records(part, ranges):

@@ -17,7 +17,7 @@ from dataclasses import asdict, replace
 from functools import partial
 
 from duewheel import factory
-from duewheel.api.operations import (
+from duewheel.api.reconfigure import (
     LossAccepted,
     LostPartition,
     Reconfigured,

@@ -1,6 +1,6 @@
-"""Pages of a list of a topic's records, which `dlq list`, `receipts` and the API share.
+"""Pages of a list of a topic's records, which dead letters and receipts share.
 
-A list goes through the partitions in their order, and through each by offset. The page behind a
+A list goes through the partitions in their order, and through each by offset. The page after a
 record is named by its place, "partition@offset".
 """
 
@@ -12,35 +12,29 @@ from collections.abc import Iterator, Mapping
 from duewheel.errors import ConfigError
 
 Place = tuple[int, int]  # partition and offset
-BEFORE_ALL: Place = (0, -1)
-
-
-def parsed_place(page: str) -> Place | None:
-    """Parses "partition@offset"; returns None for anything else."""
-    match = re.fullmatch(r"(\d{1,9})@(\d{1,18})", page)
-    return None if match is None else (int(match[1]), int(match[2]))
 
 
 def place_before(page: str | None) -> Place:
-    """Returns the place behind which a page begins; None is the first page.
+    """Returns the place after which a page begins; None is the first page.
 
     Raises:
         ConfigError: it names no place.
     """
-    place = BEFORE_ALL if page is None else parsed_place(page)
-    if place is None:
-        raise ConfigError(f"{page!r} is no page: take `next` of the page before")
-    return place
+    if page is None:
+        return 0, -1
+    match = re.fullmatch(r"(\d{1,9})@(\d{1,18})", page)
+    if match is None:
+        raise ConfigError(f"{page!r} is no page: give partition@offset of the last one in the list")
+    return int(match[1]), int(match[2])
 
 
-def ranges_behind(
+def ranges_after(
     after: Place, bounds: Mapping[int, tuple[int, int]]
 ) -> Iterator[tuple[int, int, int]]:
-    """Yields what lies behind a place: partition, first offset, end. No range is empty.
+    """Yields partition, first offset and end of the records after a place; no range is empty.
 
     Args:
-        after: the place.
-        bounds: first offset and end, by partition, rising.
+        bounds: first offset and end, by partition; the partitions rise.
     """
     for partition, (start, end) in bounds.items():
         if partition == after[0]:

@@ -16,12 +16,7 @@ from typing import Annotated, Literal, TypeVar
 import structlog
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from duewheel.api.changes import (
-    Answered,
-    BulkCancelled,
-    RescheduledTimer,
-    Scheduled,
-)
+from duewheel.api.changes import Answered, BulkCancelled, RescheduledTimer, Scheduled
 from duewheel.api.requests import BulkCancel, DueTimeFields, NamedTimers, NewTimer
 from duewheel.api.shard import Paused
 from duewheel.errors import DuewheelError

@@ -9,10 +9,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 
-from duewheel.api.dead_letters import DeadLetterList, DeadLetterWithMessage, Replay, Replayed
-from duewheel.api.limits import Limit
-from duewheel.ops.dead_letters import listing as dlq_list
-from duewheel.ops.dead_letters import replay as dlq_replay
+from duewheel.api.dead_letters import (
+    DeadLetterList,
+    DeadLetterQuery,
+    DeadLetterWithMessage,
+    Replay,
+    Replayed,
+)
+from duewheel.ops.dead_letters import listing, replay
 from duewheel.serve.changes import logged
 from duewheel.serve.models import problem
 from duewheel.serve.problems import Refused
@@ -26,28 +30,15 @@ changing = APIRouter(prefix="/v1/dead-letters", tags=["dead letters"])
 
 @reading.get("", operation_id="list_dead_letters")
 async def list_dead_letters(
-    service: Shared,
-    code: Annotated[str | None, Query(max_length=100)] = None,
-    since: Annotated[
-        str, Query(alias="from", max_length=40, description="an offset, or ISO-8601 with a zone")
-    ] = "0",
-    limit: Limit = 100,
-    page: Annotated[str | None, Query(pattern=r"^[0-9]{1,9}@[0-9]{1,18}$")] = None,
+    service: Shared, wanted: Annotated[DeadLetterQuery, Query()]
 ) -> DeadLetterList:
     """Dead letters, oldest first within each partition.
 
     With a `code` a page may have fewer than `limit`, or none, before the last page.
     """
-    call = partial(
-        dlq_list.page_of_letters,
-        service.settings,
-        since=since,
-        code=code,
-        limit=limit,
-        page=page,
-        within_s=PAGE_S,
+    return await service.read_kafka(
+        partial(listing.page_of_letters, service.settings, wanted, PAGE_S)
     )
-    return await service.read_kafka(call)
 
 
 @reading.get(
@@ -62,7 +53,7 @@ async def show_dead_letter(
 ) -> DeadLetterWithMessage:
     """One dead letter; with value and headers of its message if serve.show_bodies is set."""
     body = service.settings.serve.show_bodies
-    call = partial(dlq_list.one_letter, service.settings, partition, offset, body=body)
+    call = partial(listing.one_letter, service.settings, partition, offset, body=body)
     letter = await service.read_kafka(call)
     if letter is None:
         raise Refused(HTTPStatus.NOT_FOUND, "no_such_letter", "there is no such dead letter")
@@ -72,7 +63,6 @@ async def show_dead_letter(
 @changing.post("/replay", operation_id="replay_dead_letters")
 async def replay_dead_letters(service: Shared, request: Request, wanted: Replay) -> Replayed:
     """Writes the messages of dead letters again, each once; with `dry_run` it only counts them."""
-    selection = dlq_replay.Selection(wanted.code, wanted.to_topic, wanted.limit)
-    call = partial(dlq_replay.replay, service.settings, selection, dry_run=wanted.dry_run)
+    call = partial(replay.replay, service.settings, wanted, dry_run=wanted.dry_run)
     with nullcontext() if wanted.dry_run else logged(request):
         return await service.replay(call)

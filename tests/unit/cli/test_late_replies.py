@@ -12,7 +12,7 @@ from tests.harness.timer_rows import P0
 
 from duewheel.checkpoints.file_lock import FileLock
 from duewheel.checkpoints.fs import HOST_FS
-from duewheel.cli.messages import while_starting
+from duewheel.cli.changes import while_starting
 from duewheel.config.settings import Settings
 from duewheel.ops import readiness
 from duewheel.runtime import run_file

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.harness.served import settings_of
 
-from duewheel.api.changes import FailedLine, SentLine
+from duewheel.api.file_import import FailedLine, SentLine
 from duewheel.api.requests import TimerFields
-from duewheel.cli.files import opened, send_file
+from duewheel.cli.file_import import opened, send_file
 from duewheel.errors import ConfigError, KafkaUnavailable, Unacknowledged
 from duewheel.ops.file_import import acknowledged as send_lines
 
@@ -34,7 +34,7 @@ def test_the_last_line_that_is_written_is_named(
     monkeypatch.setattr(send_lines, "send_lines", fails)
     file = tmp_path / "timers.jsonl"
     file.write_text("")
-    with pytest.raises(Unacknowledged, match="2 written, 1 refused, up to line 4; lines behind it"):
+    with pytest.raises(Unacknowledged, match="2 written, 1 refused, up to line 4; lines after it"):
         send_file(settings_of(tmp_path), str(file), TimerFields(), "text")
 
 

@@ -19,11 +19,11 @@ from duewheel.api.timers import TimerSummary
 from duewheel.checkpoints.live_fields import Lag
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
-from duewheel.cli.filters import cancel_matching
+from duewheel.cli.changes import cancel_matching
 from duewheel.cli.main import cli
-from duewheel.cli.options import show, show_row
+from duewheel.cli.output import printable, show, show_row
 from duewheel.cli.status_text import status_lines
-from duewheel.cli.timer_text import timer_line
+from duewheel.cli.timers import timer_line
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
 from duewheel.dev.listeners import HOST, free_ports
@@ -126,7 +126,7 @@ def test_no_producer_writes_to_the_terminal() -> None:
         "page": "1-2",
         "handle": None,
     }
-    line = timer_line(TimerSummary.model_validate(row), NOW_MS)
+    line = printable(timer_line(TimerSummary.model_validate(row), NOW_MS))
     assert r"key k\x1b[2J  id a\n2027-01-15  false \u202e line é" in line
 
 

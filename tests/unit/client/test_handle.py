@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from duewheel.api.changes import Answered
 from duewheel.api.requests import NamedTimers
-from duewheel.cli.messages import answered
+from duewheel.cli.changes import answered
 from duewheel.client import Timer
 from duewheel.client.handle import RecallHandle, id_bytes
 from duewheel.config.keys_and_defaults import TimerSection as Timer_

@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from tests.harness.local_world import NOW_MS
 from tests.harness.served import COUNT, fill, served, settings_of
 
+from duewheel.api.requests import BulkCancel
 from duewheel.api.timers import TimerList
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.config.settings import load
@@ -125,6 +126,15 @@ def test_the_histogram_has_everything(client: TestClient) -> None:
     assert zoomed["counts"] == [4] * 5
     problem(client.get("/v1/histogram", params={"from": 1}), 422, "invalid_request")
     problem(client.get("/v1/histogram", params={"from": 2, "to": 1}), 422, "invalid_request")
+
+
+def test_a_span_has_one_name(client: TestClient) -> None:
+    """The names of the fields in Python are none of the API's."""
+    span = {"since": NOW_MS, "until": NOW_MS + 1}
+    named = {each["name"] for each in client.get("/v1/histogram", params=span).json()["ranges"]}
+    assert "range" not in named
+    with pytest.raises(ConfigError, match="since: Extra inputs"):
+        BulkCancel.of({"filter": span, "dry_run": True})
 
 
 def test_stats_and_status(client: TestClient) -> None:

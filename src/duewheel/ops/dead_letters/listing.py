@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 from duewheel.api.dead_letters import (
+    DeadLetterFilter,
     DeadLetterList,
+    DeadLetterQuery,
     DeadLetterSummary,
     DeadLetterWithMessage,
 )
@@ -22,7 +24,7 @@ from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.connection import INIT_MAKES_IT, Waits
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.state_topic import newest_record, place_of
-from duewheel.ops.record_pages import BEFORE_ALL, Place, place_before, ranges_behind
+from duewheel.ops.record_pages import place_before, ranges_after
 from duewheel.schemas.dead_letters import DeadLetter
 
 _DEADLINE_S = 30.0
@@ -99,36 +101,31 @@ def dead_letter_reader(
 
 
 def list_letters(
-    settings: Settings,
-    *,
-    since: Bound,
-    code: str | None,
-    limit: int,
-    after: Place = BEFORE_ALL,
+    settings: Settings, wanted: DeadLetterFilter, limit: int, page: str | None = None
 ) -> Iterator[DeadLetterSummary]:
-    """Lists dead letters, oldest first within each partition.
+    """Yields dead letters, oldest first within each partition, `limit` at most. `page` is the
+    "partition@offset" of the last one that the caller has.
 
-    Args:
-        settings: name the topic.
-        since: the first one of each partition.
-        code: only dead letters with this code.
-        limit: how many at most.
-        after: the place of one: only those behind it in this order.
+    Raises:
+        ConfigError: `page` does not parse, or there is no such topic.
+        KafkaUnavailable: no answer in time.
     """
-    with closing(_parts(settings, since, code, after)) as parts:
+    with closing(_parts(settings, wanted, page)) as parts:
         yield from islice((row for rows, _ in parts for row in rows), limit)
 
 
 def _parts(
-    settings: Settings, since: Bound, code: str | None, after: Place
+    settings: Settings, wanted: DeadLetterFilter, page: str | None
 ) -> Generator[tuple[list[DeadLetterSummary], str], None, None]:
-    """Yields the rows of some dead letters, and the place up to which these go."""
+    """Yields the rows of a part of the topic, and the place up to which it was read."""
+    after = place_before(page)
     with dead_letter_reader(settings) as reader:
         position = reader.position()
-        for partition, start, end in ranges_behind(after, reader.bounds(since)):
+        bounds = reader.bounds(Bound.parse("from", wanted.since))
+        for partition, start, end in ranges_after(after, bounds):
             for letters, reached in reader.read(partition, start, end):
-                wanted = [each for each in letters if code in (None, each.code)]
-                rows = [summary_of(each, position) for each in wanted]
+                matching = [each for each in letters if wanted.code in (None, each.code)]
+                rows = [summary_of(each, position) for each in matching]
                 yield rows, f"{partition}@{reached - 1}"
 
 
@@ -147,30 +144,13 @@ def summary_of(letter: DeadLetter, position: ReplayPosition) -> DeadLetterSummar
     )
 
 
-def page_of_letters(
-    settings: Settings,
-    *,
-    since: str,
-    code: str | None,
-    limit: int,
-    page: str | None,
-    within_s: float,
-) -> DeadLetterList:
-    """Lists dead letters as `list_letters`, for a limited time.
-
-    Args:
-        settings, code, limit: as for `list_letters`.
-        since: an offset, or ISO-8601 with a zone.
-        page: "partition@offset" of the page before: the list continues behind it.
-        within_s: after this time the page ends, whatever it has.
-
-    Raises:
-        ConfigError: `since` or `page` does not parse, or there is no such topic.
-        KafkaUnavailable: no answer in time.
+def page_of_letters(settings: Settings, wanted: DeadLetterQuery, within_s: float) -> DeadLetterList:
+    """Returns a page of the dead letters that `list_letters` yields; after `within_s` it ends, with
+    those so far. Raises as `list_letters`.
     """
-    after = place_before(page)
     end_s, rows = time.monotonic() + within_s, list[DeadLetterSummary]()
-    with closing(_parts(settings, Bound.parse("from", since), code, after)) as parts:
+    limit = wanted.limit
+    with closing(_parts(settings, wanted, wanted.page)) as parts:
         for found, reached in parts:
             rows += found
             if len(rows) > limit:
@@ -185,10 +165,8 @@ def page_of_letters(
 def one_letter(
     settings: Settings, partition: int, offset: int, *, body: bool
 ) -> DeadLetterWithMessage | None:
-    """Returns one dead letter; with its value and headers if `body` is set.
-
-    Raises:
-        ConfigError, KafkaUnavailable: as `page_of_letters`.
+    """Returns one dead letter; with its value and headers if `body` is set. Raises as
+    `list_letters`.
     """
     with dead_letter_reader(settings) as reader:
         start, end = reader.bounds().get(partition, (0, 0))

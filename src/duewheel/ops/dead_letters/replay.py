@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from duewheel import factory
-from duewheel.api.dead_letters import Replayed
+from duewheel.api.dead_letters import Replayed, ReplayFilter
 from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
@@ -45,21 +45,6 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """The dead letters to replay, and their target.
-
-    Attributes:
-        code: only dead letters with this TIMER_ERROR_CODE.
-        to_topic: a target for all of them; None: the topic that each was on its way to.
-        limit: how many at most.
-    """
-
-    code: str | None = None
-    to_topic: str | None = None
-    limit: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _Record(NewRecord):
     """The record of one letter; one with a `refusal` goes to the dead-letter topic again."""
 
@@ -68,7 +53,7 @@ class _Record(NewRecord):
 
 def replay(
     settings: Settings,
-    selection: Selection,
+    wanted: ReplayFilter,
     *,
     dry_run: bool,
     chunk_records: int = CHUNK_RECORDS,
@@ -89,7 +74,7 @@ def replay(
     """
     with ExitStack() as stack:
         reader = stack.enter_context(dead_letter_reader(settings, chunk_records))
-        run = _Replay(settings, selection, reader, dry_run=dry_run)
+        run = _Replay(settings, wanted, reader, dry_run=dry_run)
         stack.callback(run.close)
         return run.run()
 
@@ -100,12 +85,12 @@ class _Replay:
     def __init__(
         self,
         settings: Settings,
-        selection: Selection,
+        wanted: ReplayFilter,
         reader: DeadLetterReader,
         *,
         dry_run: bool,
     ) -> None:
-        self._settings, self._selection = settings, selection
+        self._settings, self._wanted = settings, wanted
         self._reader, self._dry_run = reader, dry_run
         self._contract = factory.contract(settings)
         self._refusals: dict[tuple[str | None, str], Refusal | None] = {}
@@ -123,7 +108,7 @@ class _Replay:
             SystemClock(),
         )
         self._position = ReplayPosition(reader.topic_id)
-        self._left = selection.limit
+        self._left = wanted.limit
         self._topics: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
 
@@ -150,7 +135,7 @@ class _Replay:
         )
 
     def _require_real_topic(self) -> None:
-        topic = self._selection.to_topic
+        topic = self._wanted.to_topic
         if topic is None:
             return
         refusal = self._why_no_target(None, topic)
@@ -172,7 +157,7 @@ class _Replay:
 
     def _run(self) -> None:
         bounds = {
-            partition: (max(start, self._position.start(partition, self._selection.code)), end)
+            partition: (max(start, self._position.start(partition, self._wanted.code)), end)
             for partition, (start, end) in self._reader.bounds().items()
         }
         with progress_bar() as bar:
@@ -198,9 +183,9 @@ class _Replay:
             reached: the offset below which `partition` has no other dead letters.
         """
         while True:
-            wanted, end = self._wanted(letters, reached)
-            moved = self._position.moved(partition, end, self._selection.code)
-            records = self._plan(wanted) if wanted else []
+            chosen, end = self._chosen(letters, reached)
+            moved = self._position.moved(partition, end, self._wanted.code)
+            records = self._plan(chosen) if chosen else []
             # Without records the next transaction commits the position.
             is_written = bool(records) and not self._dry_run
             self._position = self._ledger.write(records, moved) if is_written else moved
@@ -208,9 +193,9 @@ class _Replay:
                 self._count(records)
                 return
 
-    def _wanted(self, letters: list[DeadLetter], reached: int) -> tuple[list[DeadLetter], int]:
+    def _chosen(self, letters: list[DeadLetter], reached: int) -> tuple[list[DeadLetter], int]:
         """Selects letters that are not replayed yet, and the offset below which none remains."""
-        code, position = self._selection.code, self._position
+        code, position = self._wanted.code, self._position
         wanted = [
             letter
             for letter in letters
@@ -227,7 +212,7 @@ class _Replay:
             letter.replayed(
                 self._settings.timer_topics,
                 self._why_no_target,
-                self._selection.to_topic,
+                self._wanted.to_topic,
                 self._settings.timer.reply_topic,
             )
             for letter in letters

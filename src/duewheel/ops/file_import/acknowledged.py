@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 
-from duewheel.api.changes import FailedLine, SentLine
+from duewheel.api.file_import import FailedLine, SentLine
 from duewheel.api.requests import NewTimer, TimerFields
 from duewheel.client import Timer
 from duewheel.config.settings import Settings

@@ -22,7 +22,7 @@ from itertools import islice
 from typing import BinaryIO
 
 from duewheel import factory
-from duewheel.api.operations import FileImported, RefusedLine
+from duewheel.api.file_import import FileImported, RefusedLine
 from duewheel.api.requests import TimerFields
 from duewheel.checkpoints.import_position import ImportPosition, key_of
 from duewheel.clock import SystemClock

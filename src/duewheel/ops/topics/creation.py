@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
-from duewheel.api.operations import CreatedTopic, ExaminedTopic
+from duewheel.api.topics import CreatedTopic, ExaminedTopic
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, Locked
 from duewheel.kafka.topics.admin import KafkaAdmin

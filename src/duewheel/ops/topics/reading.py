@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from duewheel.api.messages import octets_shown
-from duewheel.api.records import ReadRecord
+from duewheel.api.topics import ReadRecord
 from duewheel.config.bounds import Bound
 from duewheel.config.settings import Settings
 from duewheel.kafka.connect.clients import ClientSettings

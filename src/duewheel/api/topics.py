@@ -1,10 +1,29 @@
-"""Records of a topic, as a consumer gets them."""
+"""Topics: those that are created or examined, and their records."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
 from duewheel.api.model import Result
+
+
+class ExaminedTopic(Result):
+    """A line about a topic, or about one of its settings."""
+
+    topic: str
+    state: str = Field(description="created, found, missing, or what is wrong with a setting")
+    setting: str
+    wanted: str
+    actual: str
+    reason: str
+    remedy: str = Field(description="name=value for kafka-configs.sh; empty: no setting helps")
+
+
+class CreatedTopic(Result):
+    """A topic that was created, or found."""
+
+    topic: str
+    state: str
 
 
 class ReadRecord(Result):

@@ -1,11 +1,16 @@
-"""Commands that only read: `status`, `health`, `stats`, `check`, `doctor`, `audit`, `recover`."""
+"""Commands for a shard as a whole: `status`, `health`, `pause`, `resume`, `promote`, `check`,
+`doctor`, `audit`, `recover` and `reshard`.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 
 from duewheel.cli.examples import CommandWithExamples
-from duewheel.cli.options import one_of, show, show_row, with_output, with_settings
+from duewheel.cli.options import one_of, with_output, with_settings
+from duewheel.cli.output import show
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
@@ -51,31 +56,40 @@ def health(settings: Settings) -> int:
     return report_of(settings)
 
 
+_process = click.argument("process", type=one_of("ingest", "dequeue"))
+
+
 @click.command(cls=CommandWithExamples)
-@click.option("--by", type=one_of("topic", "time", "level"), help="only this breakdown; no totals")
+@_process
 @with_output
 @with_settings()
-def stats(settings: Settings, by: str | None, output: str) -> None:
-    """Count pending timers by target, level and seconds to wait.
+def pause(settings: Settings, process: Any, output: str) -> None:
+    """Pause ingest or dequeue until `resume`, over restarts, too."""
+    from duewheel.ops.pause import set_paused
 
-    A cancelled timer counts until it would have left; `list` marks it.
-    """
-    from duewheel.cli.status_text import WITH_CANCELLED
+    show(set_paused(settings, process, on=True), output)
+
+
+@click.command(cls=CommandWithExamples)
+@_process
+@with_output
+@with_settings()
+def resume(settings: Settings, process: Any, output: str) -> None:
+    """End the pause of ingest or dequeue."""
+    from duewheel.ops.pause import set_paused
+
+    show(set_paused(settings, process, on=False), output)
+
+
+@click.command(cls=CommandWithExamples)
+@with_output
+@with_settings()
+def promote(settings: Settings, output: str) -> None:
+    """Make this directory's standby take over, and wait for that."""
     from duewheel.clock import SystemClock
-    from duewheel.ops.timers import counts as inspection
+    from duewheel.ops.promote import promote as promote_standby
 
-    if by == "level":
-        for row in inspection.levels(settings, SystemClock()):
-            show_row(row, output)
-        return
-    found = inspection.stats(settings, SystemClock())
-    if by is None:
-        more = {"pending": f"{found.pending}, {WITH_CANCELLED}"} if output == "text" else {}
-        show({**found.as_json(), **more}, output)
-        return
-    label, counts = ("topic", found.by_topic) if by == "topic" else ("within_s", found.within_s)
-    for value, pending in counts.items():
-        show_row({label: value, "pending": pending}, output)
+    show(promote_standby(settings, SystemClock()), output)
 
 
 @click.command(cls=CommandWithExamples)
@@ -147,3 +161,24 @@ def recover(settings: Settings, *, dry_run: bool, output: str) -> None:
     if not dry_run:
         raise ConfigError("every start recovers by itself: `recover` only has --dry-run")
     show(recovery.dry_run(settings), output)
+
+
+@click.command(cls=CommandWithExamples)
+@click.option("--to", type=click.IntRange(1), required=True, help="the new number of shards")
+@click.option("--dry-run", is_flag=True, help="only report the new assignment")
+@with_output
+@with_settings(needs_kafka=True)
+def reshard(settings: Settings, to: int, *, dry_run: bool, output: str) -> None:
+    """Reassign partitions to another number of shards.
+
+    Runs on any host, without a data directory. Running shards are fenced, and end with exit code 4;
+    start the new number of shards afterwards, with the new [shard] count. After a kill, run it
+    again: it continues.
+    """
+    from duewheel.ops.reshard import reshard as run_reshard
+
+    result = run_reshard(settings, to, dry_run=dry_run)
+    if output == "text" and result.from_shards == to:
+        click.echo(f"there are {to} shards")
+    else:
+        show(result, output)

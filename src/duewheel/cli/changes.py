@@ -1,4 +1,4 @@
-"""The commands that write into a timer topic, `send`, `cancel` and `reschedule`: their options."""
+"""The commands that write into a timer topic: `send`, `cancel` and `reschedule`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from duewheel.api.changes import Answered, RescheduledTimer
-from duewheel.api.requests import NamedTimers, NewTimer, Replacement, TimerFields
+from duewheel.api.requests import NamedTimers, NewTimer, Replacement, TimerFields, TimerFilter
 from duewheel.cli.examples import CommandWithExamples
-from duewheel.cli.files import import_file, require_file, send_file, with_file
-from duewheel.cli.filters import cancel_matching, require_one, with_filter
-from duewheel.cli.options import Command, show, with_output, with_settings
+from duewheel.cli.file_import import import_file, require_file, send_file, with_file
+from duewheel.cli.options import Command, with_output, with_settings
+from duewheel.cli.output import say, show
 from duewheel.cli.request_options import Options, request_of, with_fields, with_request
 from duewheel.config.durations import parse_duration_ms
 from duewheel.config.settings import Settings
@@ -25,6 +25,8 @@ _NO_REPLY_TOPIC = (
     "written, and takes effect; timer.reply_topic names no topic, so that no reply says whether it "
     "stopped a timer"
 )
+AT_MOST = 1_000
+_TOPIC = "with --matching: those with this target"
 
 
 def _with_timers(command: Command) -> Command:
@@ -80,22 +82,42 @@ def send(
         return import_file(
             settings, file, timer, output, import_name, skip_refused=skip_refused, dry_run=dry_run
         )
-    from duewheel.ops.changes import requests as sender
+    from duewheel.ops.changes import requests
     from duewheel.ops.changes.acceptance import is_missing
 
-    show(sender.send(settings, timer), output)
+    show(requests.send(settings, timer), output)
     if is_missing(settings, timer.topic):
-        click.echo(
-            f"duewheel: there is no topic {timer.topic!r} yet. `duewheel topic create "
-            f"{timer.topic}` makes it; until then a timer that is due becomes a dead letter",
-            err=True,
+        say(
+            f"there is no topic {timer.topic!r} yet. `duewheel topic create {timer.topic}` makes "
+            "it; until then a timer that is due becomes a dead letter"
         )
     return 0
 
 
+def _with_filter(command: Command) -> Command:
+    """Adds the options of a bulk cancel."""
+    for option in (
+        click.option("--dry-run", is_flag=True, help="with --matching: only count"),
+        click.option(
+            "--at-most",
+            type=click.IntRange(1, 100_000),
+            default=AT_MOST,
+            help="if more timers match, none is cancelled",
+        ),
+        with_fields(TimerFilter, "topic", "level", "since", "until", topic=_TOPIC),
+        click.option(
+            "--matching",
+            is_flag=True,
+            help="cancel all pending timers that the other options select, --id and --key, too",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command(cls=CommandWithExamples)
 @_with_timers
-@with_filter
+@_with_filter
 @with_fields(NamedTimers, "partition")
 @with_output
 @with_settings(needs_kafka=True)
@@ -108,14 +130,14 @@ def cancel(settings: Settings, output: str, **options: Any) -> int:
     Exit code 0: the reply is "cancelled"; 1: another reply, or none in time. With --no-wait, and
     without `timer.reply_topic`, 0: the cancel is written and takes effect; no reply says how.
     """
-    from duewheel.ops.changes import requests as sender
+    from duewheel.ops.changes import requests
 
     wait_s = _wait_s(options)
     if options["matching"]:
         return cancel_matching(settings, options, wait_s, output)
-    require_one(options)
+    _require_one(options)
     goes_on = while_starting(settings, options)
-    result = sender.cancel(settings, request_of(NamedTimers, options), wait_s, goes_on)
+    result = requests.cancel(settings, request_of(NamedTimers, options), wait_s, goes_on)
     return answered(settings, result, wait_s, output)
 
 
@@ -133,12 +155,44 @@ def reschedule(settings: Settings, new: Replacement, output: str, **options: Any
     With --handle the message is read back from the timer topic, unless --topic and --value give it.
     The new timer is delivered whatever the reply is. Exit codes as for `cancel`.
     """
-    from duewheel.ops.changes import requests as sender
+    from duewheel.ops.changes import requests
 
     wait_s = _wait_s(options)
     named, goes_on = request_of(NamedTimers, options), while_starting(settings, options)
-    result = sender.reschedule(settings, named, new, wait_s, goes_on)
+    result = requests.reschedule(settings, named, new, wait_s, goes_on)
     return answered(settings, result, wait_s, output)
+
+
+def cancel_matching(settings: Settings, options: Options, wait_s: float | None, output: str) -> int:
+    """Runs `cancel --matching`; returns its exit code."""
+    from duewheel.ops.changes.pending_timers import Unchangeable, cancel_all
+
+    if any(options[name] is not None for name in ("handle", "partition", "timer_topic")):
+        raise ConfigError("--matching goes with --topic, --id, --key, --level, --from and --to")
+    wanted = request_of(TimerFilter, options)
+    dry_run, at_most = options["dry_run"], options["at_most"]
+    try:
+        result = cancel_all(settings, wanted, wait_s, at_most=at_most, dry_run=dry_run)
+    except Unchangeable as error:
+        allow = "or allow more with --at-most; --dry-run beside it only counts them"
+        raise ConfigError(f"{error}, {allow}") from error
+    show(result, output, hidden=("sample",))
+    awaits = settings.timer.reply_topic is not None and wait_s is not None and not dry_run
+    cancelled = result.answers.get("cancelled", 0)
+    return 1 if awaits and cancelled < result.written else 0
+
+
+def _require_one(options: Options) -> None:
+    """Refuses options of a bulk cancel without --matching.
+
+    Raises:
+        ConfigError: names one of them.
+    """
+    for name, flag in (("topic", "--topic"), ("level", "--level"), ("since", "--from")):
+        if options[name] is not None:
+            raise ConfigError(f"{flag} selects several timers: give --matching, too")
+    if options["until"] is not None or options["dry_run"]:
+        raise ConfigError("--to and --dry-run go with --matching")
 
 
 def _wait_s(options: Options) -> float | None:
@@ -167,8 +221,7 @@ def while_starting(settings: Settings, options: Options) -> Callable[[], bool]:
         if time.monotonic() >= end_s or not (before or was_starting):
             return False
         if not is_announced:
-            text = f"the shard is starting: waiting for the reply, {_START_S:g} s at most"
-            click.echo(f"duewheel: written; {text}", err=True)
+            say(f"written; the shard is starting: waiting for the reply, {_START_S:g} s at most")
             is_announced = True
         return True
 
@@ -183,13 +236,11 @@ def answered(
     if wait_s is None:
         return 0
     if settings.timer.reply_topic is None:
-        click.echo(f"duewheel: {_NO_REPLY_TOPIC}", err=True)
+        say(_NO_REPLY_TOPIC)
         return 0
     if result.answer is None:
         from duewheel.ops.readiness import why_no_reply
 
         why = "".join(f"; {reason}" for reason in why_no_reply(settings))
-        click.echo(
-            f"duewheel: written, but no reply in time: it takes effect without one{why}", err=True
-        )
+        say(f"written, but no reply in time: it takes effect without one{why}")
     return 0 if result.answer == "cancelled" else 1

@@ -13,8 +13,8 @@ from typing import BinaryIO
 import click
 
 from duewheel.api.requests import TimerFields
-from duewheel.cli.options import Command, show
-from duewheel.cli.printable import printable
+from duewheel.cli.options import Command
+from duewheel.cli.output import printable, say, show
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, KafkaUnavailable, Unacknowledged
 
@@ -47,26 +47,26 @@ def require_file(file: str | None, import_name: str | None, *, has_choice: bool)
 
 def send_file(settings: Settings, file: str, defaults: TimerFields, output: str) -> int:
     """Runs `send --file` without a name; returns its exit code."""
-    from duewheel.api.changes import FailedLine
+    from duewheel.api.file_import import FailedLine
     from duewheel.ops.file_import.acknowledged import send_lines
 
     written = refused = line = 0
     with opened(file) as lines:
-        # What is no UTF-8 is refused with its line.
+        # A line that is no UTF-8 is refused, and does not end the others.
         text = TextIOWrapper(lines, "utf-8", errors="surrogateescape")
         try:
             for row in send_lines(settings, text, defaults):
                 line = row.line
                 if isinstance(row, FailedLine):
                     refused += 1
-                    click.echo(f"duewheel: line {line}: {row.error}", err=True)
+                    say(f"line {line}: {row.error}")
                 else:
                     written += 1
                 if output == "json":
                     click.echo(json.dumps(row.as_json()))
         except (KafkaUnavailable, Unacknowledged) as error:
             so_far = f"{written} written, {refused} refused, up to line {line}"
-            raise Unacknowledged(f"{so_far}; lines behind it may be written: {error}") from error
+            raise Unacknowledged(f"{so_far}; lines after it may be written: {error}") from error
     if output == "text":
         click.echo(f"{written} written, {refused} refused")
     return 1 if refused else 0
@@ -91,13 +91,12 @@ def import_file(
     if output != "json":
         for each in verdict.refused_first:
             click.echo(printable(f"refused: line {each.line}  {each.code}  {each.reason}"))
-    show(verdict, output, without=() if output == "json" else ("refused_first",))
+    show(verdict, output, hidden=("refused_first",))
     if not verdict.complete:
-        text = (
+        say(
             "stopped before the first refused line: change the settings or the line and run it "
             "again, or leave such lines out with --skip-refused"
         )
-        click.echo(f"duewheel: {text}", err=True)
     return 1 if verdict.refused else 0
 
 

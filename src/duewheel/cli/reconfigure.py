@@ -1,0 +1,99 @@
+"""The commands `reconfigure` and `config check`."""
+
+from __future__ import annotations
+
+import click
+
+from duewheel.cli.examples import CommandGroup, CommandWithExamples
+from duewheel.cli.options import with_output, with_settings
+from duewheel.cli.output import show
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
+
+
+@click.command(cls=CommandWithExamples)
+@click.option("--dry-run", is_flag=True, help="only report the changes")
+@click.option(
+    "--accept-loss",
+    "lost",
+    multiple=True,
+    metavar="TOPIC-PARTITION",
+    help="continue without the lost records of a deleted, recreated or truncated timer partition",
+)
+@click.option(
+    "--skip",
+    "skipped",
+    multiple=True,
+    metavar="TOPIC-PARTITION@OFFSET",
+    help="make a dead letter of a record on which ingest fails",
+)
+@click.option(
+    "--rotate-key", is_flag=True, help="draw a new key for the copies that duewheel writes"
+)
+@with_output
+@with_settings(needs_kafka=True)
+def reconfigure(
+    settings: Settings,
+    *,
+    dry_run: bool,
+    lost: tuple[str, ...],
+    skipped: tuple[str, ...],
+    rotate_key: bool,
+    output: str,
+) -> None:
+    """Apply changed settings from the next message on.
+
+    Needed for targets, mapping, levels, roll window, topics of replies and receipts, and others. A
+    running shard takes them while it runs. Pending timers stay as they are. With --accept-loss or
+    --skip no setting changes; for these and --rotate-key both processes must be stopped.
+    """
+    from duewheel.ops import reconfigure as change
+
+    if bool(lost) + bool(skipped) + rotate_key > 1:
+        raise ConfigError("--accept-loss, --skip and --rotate-key: use one after the other")
+    if skipped:
+        show(change.skip(settings, skipped, dry_run=dry_run), output)
+        return
+    if lost:
+        show(change.accept_loss(settings, lost, dry_run=dry_run), output)
+        return
+    result = change.reconfigure(settings, dry_run=dry_run, rotate_key=rotate_key)
+    if output == "text" and not result.changes and not rotate_key:
+        click.echo("the shard has these settings already: nothing to change")
+    else:
+        show(result, output)
+
+
+@click.group(cls=CommandGroup)
+def config() -> None:
+    """Check the configuration."""
+
+
+@config.command("check")
+@click.option("--all", "everything", is_flag=True, help="also the defaults, and all bounds")
+@with_output
+@with_settings()
+def config_check(settings: Settings, *, everything: bool, output: str) -> None:
+    """Read the settings as the processes do; print those that differ from the defaults,
+    and the targets that each timer topic is open for.
+
+    Secrets are shown as stars. JSON has all settings, and the bounds that follow from them.
+    """
+    from duewheel.config.differences import differing
+    from duewheel.ops.bounds_in_force import bounds
+    from duewheel.ops.changes.acceptance import require_contract
+
+    require_contract(settings)
+    settings.kafka.client_options("admin")  # reads the files that it names
+    opened, differs = {"open_targets": settings.timer.open_targets}, differing(settings)
+    in_force = {name: each.as_json() for name, each in bounds(settings).items()}
+    others = {**settings.redacted(), "bounds": in_force}
+    if output == "json":
+        show({"differs": differs, **opened, **others}, output)
+        return
+    show({**differs, **opened}, output)
+    if everything:
+        click.echo()
+        show(others, output)
+    else:
+        click.echo("no contradictions; the other settings have their defaults: --all shows them")
