@@ -6,7 +6,7 @@ A page has its generated part between two comments; what stands around it is wri
 With --check nothing is written, and the exit code is 1 if a page differs from the code.
 
     docs/configuration.md   the sections of the configuration: keys, kinds, defaults, descriptions
-    docs/metrics.md         the calls in the collectors that make families: names, labels, help
+    docs/metrics.md         the facts of a shard, and the calls in the collectors that make families
     docs/commands.md        the commands, their options and their help
 """
 
@@ -27,6 +27,8 @@ import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from duewheel.api.fact import exported
+from duewheel.api.shard import ShardView
 from duewheel.audit import metrics as audit_metrics
 from duewheel.cli import main as cli
 from duewheel.cli.examples import EXAMPLES
@@ -165,6 +167,12 @@ COLLECTORS: tuple[tuple[ModuleType, str], ...] = (
     (serve_metrics, "Serve: the HTTP API"),
     (recurring_metrics, "Recur: recurring schedules"),
 )
+# Who exports the facts of the shard that name it.
+FACTS: dict[ModuleType, str] = {
+    shard_metrics: "shard",
+    ingest_metrics: "ingest",
+    dequeue_metrics: "dequeue",
+}
 # Functions of metrics_server.py that make a family: its type, and what is added to the name.
 FAMILIES = {
     "counter": ("counter", "_total"),
@@ -186,8 +194,13 @@ def families() -> Iterator[tuple[ModuleType, str, str, str, str]]:
                 "version, python",
                 "Versions.",
             )
+        for fact in exported(ShardView) if module in FACTS else ():
+            if fact.gauge.by == FACTS[module]:
+                kind, suffix = ("counter", "_total") if fact.gauge.is_counter else ("gauge", "")
+                name = f"{metrics_server.PREFIX}{fact.gauge.name}{suffix}"
+                yield module, name, kind, fact.gauge.label, fact.help
         tree = ast.parse(inspect.getsource(module))
-        for call in _calls(tree):
+        for call in () if module is shard_metrics else _calls(tree):
             name, text = (_literal(tree, part) for part in call.args[:2])
             assert isinstance(call.func, ast.Name)
             kind, suffix = FAMILIES[call.func.id]

@@ -307,7 +307,9 @@ def test_what_the_document_names_is_there() -> None:
         model = sections[section]
         assert isinstance(model, type) and issubclass(model, BaseModel)
         assert key in {*model.model_fields, "behind_ms", "lag"}, f"{section}.{key}"
-    shell = "".join(path.read_text() for path in (ROOT / "src" / "duewheel").rglob("*metrics.py"))
+    package = ROOT / "src" / "duewheel"
+    named = [*package.rglob("*metrics.py"), package / "api" / "shard.py"]
+    shell = "".join(path.read_text() for path in named)
     for name in re.findall(r"`duewheel_(\w+?)(?:_total)?`", text):
         assert f'"{name}"' in shell, name
     for name in re.findall(r"`duewheel (\w+)", text):

@@ -17,7 +17,7 @@ import promql_parser
 import pytest
 from ruamel.yaml import YAML
 
-from duewheel.runtime.readiness import REASONS
+from duewheel.api.reasons import REASONS
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "docs" / "deploy"

@@ -54,7 +54,7 @@ def test_documented_defaults_are_those_in_force() -> None:
 def test_the_families_that_are_scraped_are_documented(tmp_path: Path) -> None:
     world = LocalWorld(tmp_path)
     beside = DataDirectory(tmp_path, world.wheel)
-    source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics, lambda: False)
+    source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics)
     found: list[Metric] = [build_info(), thread_failures(), *source.families()]
     documented = {name: (kind, text) for _, name, kind, _, text in REFERENCE["families"]()}
     for family in found:

@@ -1,19 +1,21 @@
 """What is wrong with a shard, in sentences: the fact, and its consequence for timers.
 
-The page of `duewheel serve` shows these: the first one, the others on request. Those that follow
-from a field of a view are made there (shard.py); those of a shard that is not ready are here.
+The page of `duewheel serve` shows these: the first one, the others on request. The sentences are
+beside the facts (shard.py), and beside the reasons for not being ready (reasons.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import get_args
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
+from duewheel.api.fact import Kind, facts_of, in_words
 from duewheel.api.model import Result
+from duewheel.api.reasons import REASONS, WITHOUT_FILES
 
-Kind = Literal["bad", "warn", "plain"]
+_UNKNOWN = "The shard is not ready."  # by a later version
 
 
 class Condition(Result):
@@ -25,55 +27,40 @@ class Condition(Result):
     detail: str = Field(description="may change each second, or be empty")
 
 
-# By the reasons of `not_ready`, in the order in which they are shown.
-_NOT_READY = {
-    "no_data_directory": "The shard has no files yet: the first start of its processes makes them.",
-    "unreadable": "The files of the shard cannot be read here: what is pending is unknown.",
-    "recovering": "The files are being recovered or, at a first start, made; or messages are read "
-    "from Kafka again: nothing is delivered until that ends.",
-    "dequeue_failing": "Dequeue keeps ending: due timers wait.",
-    "dequeue_not_running": "Dequeue does not run: due timers wait.",
-    "dequeue_silent": "Dequeue is silent: due timers may wait. It waits for Kafka, or its disk.",
-    "transaction_blocked": "Kafka cannot end the shard's last transaction: due timers wait.",
-    "disk_full": "The disk is nearly full: new timers and cancels wait in Kafka until there is "
-    "room.",
-    "ingest_failing": "Ingest keeps ending: new timers and cancels wait in Kafka.",
-    "ingest_not_running": "Ingest does not run: new timers and cancels wait in Kafka.",
-    "ingest_silent": "Ingest is silent: new timers and cancels may wait in Kafka.",
-    "no_planner": "Ingest lacks processor time: new timers and cancels wait in Kafka.",
-}
-# What follows from another fault, mostly: shown after all that may be the cause.
-_SYMPTOMS = {
-    "ends_unknown": "Kafka does not answer: how much waits there is unknown, and deliveries may "
-    "wait.",
-    "dequeue_behind": "Deliveries are late.",
-    "batch_stuck": "Ingest is stuck in a batch: timers that were written are not listed here yet.",
-    "ingest_lag": "Ingest is behind: timers that were written are not listed here yet.",
-}
-
-
 def of_reasons(reasons: Mapping[str, str]) -> list[Condition]:
     """Conditions by the reasons of a shard that is not ready: causes first."""
-    texts = _NOT_READY | _SYMPTOMS
+    texts = {name: each.sentence for name, each in {**WITHOUT_FILES, **REASONS}.items()}
     known = [name for name in texts if name in reasons]
-    others = [name for name in reasons if name not in texts]
     return [
-        condition("bad", name, texts.get(name, "The shard is not ready."), reasons[name])
-        for name in [*known, *others]
+        Condition(name=name, kind="bad", text=texts.get(name, _UNKNOWN), detail=reasons[name])
+        for name in dict.fromkeys([*known, *reasons])
     ]
+
+
+def of_facts(view: BaseModel, key: str = "") -> Iterator[Condition]:
+    """Conditions by the facts of a view, which is the entry `key` of a table."""
+    for name, each, found in facts_of(view):
+        rule = each.condition
+        if rule is None or not (found == rule.when if rule.when else found):
+            continue
+        entries = found.items() if isinstance(found, Mapping) else [(key, found)]
+        for entry, value in entries:
+            ending = f"_{entry}" if entry else ""
+            yield Condition(
+                name=f"{rule.name or name}{ending}",
+                kind=rule.kind,
+                text=in_words(rule.text, view, entry, value),
+                detail=value if ending and isinstance(value, str) else "",
+            )
 
 
 def ranked(conditions: Iterable[Condition]) -> list[Condition]:
     """Sorts conditions: the gravest first, and among these causes before symptoms."""
-    kinds: tuple[Kind, ...] = ("bad", "warn", "plain")
-    return sorted(conditions, key=lambda each: (kinds.index(each.kind), each.name in _SYMPTOMS))
-
-
-def condition(kind: Kind, name: str, text: str, detail: str = "") -> Condition:
-    """Makes a condition."""
-    return Condition(name=name, kind=kind, text=text, detail=detail)
-
-
-def counted(count: int, one: str, many: str) -> str:
-    """A count with what is counted."""
-    return f"{count:,} {one if count == 1 else many}"
+    kinds = get_args(Kind)
+    return sorted(
+        conditions,
+        key=lambda each: (
+            kinds.index(each.kind),
+            each.name in REASONS and REASONS[each.name].is_symptom,
+        ),
+    )

@@ -1,24 +1,34 @@
-"""The state of a shard: `duewheel status`, and /v1/status."""
+"""The state of a shard, one declaration per fact (fact.py): `duewheel status`, /v1/status, the
+metrics of the shard, its conditions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, computed_field
+from pydantic import BeforeValidator, Field, computed_field
 
-from duewheel.api.conditions import Condition, condition, counted, of_reasons, ranked
+from duewheel.api.conditions import Condition, of_facts, of_reasons, ranked
+from duewheel.api.fact import Gauge, Sentence, fact
 from duewheel.api.model import Result
 from duewheel.api.process_state import ALIVE, ProcessState
-from duewheel.config.durations import about
+from duewheel.api.reasons import REASONS, effects
+
+
+def _named(marks: Mapping[Any, int]) -> dict[str, int]:
+    """By topic-partition, where the keys are pairs of both."""
+    return {key if isinstance(key, str) else f"{key[0]}-{key[1]}": n for key, n in marks.items()}
+
+
+ByPartition = Annotated[dict[str, int], BeforeValidator(_named)]
+
+
+STATE = "`starting` until its first heartbeat; `paused` while it is idle by request"
 
 
 class ProcessView(Result):
-    """One of the two processes.
-
-    Attributes:
-        state: `starting` until its first heartbeat; `paused` while it is idle by request.
-    """
+    """One of the two processes."""
 
     pid: int | None
     state: ProcessState
@@ -33,78 +43,158 @@ class SupervisedProcess(Result):
     """A process as `duewheel run` sees it."""
 
     pid: int | None = Field(description="null while it does not run")
-    restarts: int = Field(description="starts after the first, since `run` began")
+    restarts: int = fact(
+        "starts of a process after its first, since `run` began",
+        Gauge("shard", "process_restarts", "process", is_counter=True),
+    )
     lives: bool = Field(description="it has written a heartbeat since it was started")
-    last_exit_code: int | None = Field(description="negative: the signal; null: it never ended")
+    last_exit_code: int | None = fact(
+        "last exit code; negative: the signal; none before the first end",
+        Gauge("shard", "process_last_exit_code", "process"),
+    )
     last_reason: str = Field(description="why it ended; empty if it never has")
-    next_try_ms: int | None = Field(description="when it is started again; null while it runs")
-    is_failing: bool = Field(description="it has ended, and no successor lives yet")
+    next_try_ms: int | None = fact(
+        "when a process that does not run is started again; null while it runs",
+        Gauge("shard", "process_next_try_timestamp_seconds", "process"),
+    )
+    is_failing: bool = fact(
+        "the process has ended, and no successor has written a heartbeat yet",
+        Gauge("shard", "process_failing", "process"),
+    )
 
 
 class IngestView(ProcessView):
     """Ingest; lag and ages are null until dequeue has asked Kafka once."""
 
-    lag: int | None = Field(description="offsets that can be read and are not in the wheel")
-    lag_ms: int | None = Field(description="age of the oldest of them, since a poll saw it first")
-    batch_age_ms: int | None = Field(description="time without a finished batch, with some to read")
-    lag_polled_ms: int | None = Field(
-        serialization_alias="lag_asked_ms", description="when Kafka last returned the ends"
+    state: ProcessState = fact(
+        STATE,
+        Gauge(
+            "ingest",
+            "ingest_paused",
+            value=lambda ingest: ingest.is_paused,
+            help="1 while ingest is paused",
+        ),
+        condition=Sentence(
+            "warn",
+            "Ingest is paused: new timers and cancels wait in Kafka for a resume.",
+            "ingest_paused",
+            when="paused",
+        ),
     )
-    high_water: dict[str, int] = Field(description="next offset to take, by topic-partition")
-
-    def conditions(self) -> Iterator[Condition]:
-        """What is unusual."""
-        if self.state == "paused":
-            text = "Ingest is paused: new timers and cancels wait in Kafka for a resume."
-            yield condition("warn", "ingest_paused", text)
+    lag: int | None = fact(
+        "offsets of the timer topics that can be read and are not in the wheel, without those that "
+        "wait for a quota, or at a record that leads too far ahead",
+        Gauge("shard", "ingest_lag_messages"),
+    )
+    lag_ms: int | None = fact(
+        "age of the oldest of these offsets, since a poll first saw it",
+        Gauge("shard", "ingest_lag_seconds"),
+    )
+    batch_age_ms: int | None = fact(
+        "time without a finished batch while there were messages to read",
+        Gauge("shard", "ingest_batch_age_seconds"),
+    )
+    lag_polled_ms: int | None = fact(
+        "when Kafka last returned the ends of the timer topics",
+        Gauge(
+            "shard",
+            "ingest_lag_asked_age_seconds",
+            value=lambda ingest: ingest.lag_polled_ms and ingest.poll_age_ms / 1000,
+            help="time since Kafka last returned the ends of the timer topics",
+        ),
+        alias="lag_asked_ms",
+    )
+    open_messages: int | None = fact(
+        "offsets above an open transaction: readers of committed records do not see them yet",
+        Gauge("shard", "ingest_open_messages"),
+    )
+    high_water: ByPartition = Field(description="next offset to take, by topic-partition")
 
 
 class DequeueView(ProcessView):
     """Dequeue; most fields are null while it does not run."""
 
-    floor_ms: int | None = Field(description="end of the last closed slot")
-    floor_ahead_ms: int | None = Field(description="how far that is ahead of this host's clock")
-    behind_ms: int | None = Field(
-        description="age of the oldest slot that is not delivered; 0 below a second"
+    state: ProcessState = fact(
+        STATE,
+        Gauge(
+            "dequeue",
+            "dequeue_paused",
+            value=lambda dequeue: dequeue.is_paused,
+            help="1 while dequeue is paused",
+        ),
+        condition=Sentence(
+            "warn",
+            "Dequeue is paused: due timers wait for a resume.",
+            "dequeue_paused",
+            when="paused",
+        ),
     )
-    clock_skew_ms: int | None = Field(description="this host's clock minus Kafka's")
-    closing_blocked: bool | None = Field(description="no slot is closed: the clock is ahead")
-    delivered: int | None = Field(description="since its start")
+    floor_ms: int | None = fact(
+        "end of the last closed slot", Gauge("dequeue", "floor_timestamp_seconds")
+    )
+    behind_ms: int | None = fact(
+        "age of the oldest slot that is not delivered in full; 0 below a second",
+        Gauge("dequeue", "dequeue_behind_seconds"),
+        says="{behind_ms:about} behind",
+    )
+    clock_skew_ms: int | None = fact(
+        "how far this host's clock is ahead of the brokers' clock",
+        Gauge("dequeue", "clock_skew_seconds"),
+    )
+    delivered: int | None = fact(
+        "since its start",
+        says="since its start {delivered} delivered, {dead_letters} dead letters",
+        says_zero=True,
+    )
     dead_letters: int | None = Field(description="since its start")
-    dead_letters_wait: bool | None = Field(description="the dead-letter topic takes no writes")
-    copies_held: int | None = Field(description="copies that wait for their timer partition")
-    targets_closed: dict[str, str] | None = Field(description="reason by topic, parked for now")
+    dead_letters_wait: bool | None = fact(
+        "the dead-letter topic takes no writes: it is missing, or has no leader",
+        Gauge("dequeue", "dead_letters_wait"),
+        condition=Sentence("warn", "The dead-letter topic takes no writes: dead letters wait."),
+        says="dead letters wait for their topic",
+    )
+    targets_closed: dict[str, str] | None = fact(
+        "reason by topic, parked for now",
+        condition=Sentence("warn", "{key} takes no writes: its timers wait.", "target"),
+    )
+    copies_held: int | None = fact(
+        "copies, chases and dead letters held until their timer partition takes writes",
+        Gauge("dequeue", "copies_held"),
+        condition=Sentence(
+            "warn", "A timer partition takes no writes: {copies_held:copy waits|copies wait}."
+        ),
+        says="{copies_held} copies wait for their partition",
+    )
+    closing_blocked: bool | None = fact(
+        "no slot is closed: this host's clock is too far ahead",
+        Gauge("dequeue", "closing_blocked"),
+        condition=Sentence(
+            "bad",
+            "The clock of this host is {clock_skew_ms:about} ahead of the brokers': nothing is "
+            "delivered.",
+        ),
+        says="closes no slot: this clock is {clock_skew_ms:about} ahead of Kafka's",
+    )
+    floor_ahead_ms: int | None = fact(
+        "how far the floor is ahead of this host's clock: timers due before it are late",
+        Gauge("dequeue", "floor_ahead_seconds"),
+        says="closed until {floor_ms:instant} (in {floor_ahead_ms:about})",
+    )
     transaction_blocked: str | None = Field(description="why no transaction can begin, or empty")
-
-    def conditions(self) -> Iterator[Condition]:
-        """What is wrong or unusual."""
-        if self.closing_blocked:
-            ahead = about(self.clock_skew_ms or 0)
-            text = f"The clock of this host is {ahead} ahead of the brokers': nothing is delivered."
-            yield condition("bad", "closing_blocked", text)
-        if self.state == "paused":
-            text = "Dequeue is paused: due timers wait for a resume."
-            yield condition("warn", "dequeue_paused", text)
-        if self.dead_letters_wait:
-            text = "The dead-letter topic takes no writes: dead letters wait."
-            yield condition("warn", "dead_letters_wait", text)
-        for topic, reason in (self.targets_closed or {}).items():
-            text = f"{topic} takes no writes: its timers wait."
-            yield condition("warn", f"target_{topic}", text, reason)
-        if self.copies_held:
-            waiting = counted(self.copies_held, "copy waits", "copies wait")
-            text = f"A timer partition takes no writes: {waiting}."
-            yield condition("warn", "copies_held", text)
 
 
 class TimerTopicsView(Result):
     """The timer topics, as ingest last listed them."""
 
     read: list[str]
-    left_out: dict[str, str] = Field(description="reason by topic")
+    left_out: dict[str, str] = fact(
+        "topics that match timer.topics_pattern and are not read, with the reason",
+        Gauge("ingest", "timer_topics_left_out", value=lambda topics: len(topics.left_out)),
+    )
     faulty: dict[str, str] = Field(description="reason by topic")
-    far_ahead: dict[str, int] = Field(
-        description="offset by partition that waits there: that record leads to too many hours"
+    far_ahead: ByPartition = fact(
+        "offset by partition that waits there: that record leads to too many hours",
+        condition=Sentence("bad", "{key} waits at offset {value}: its records lead too far ahead."),
     )
 
 
@@ -112,22 +202,66 @@ class QuotaView(Result):
     """The quota of a timer topic."""
 
     per_second: int
-    waiting: int = Field(description="messages that wait in Kafka because of it")
+    waiting: int = fact(
+        "messages that wait in Kafka because of their topic's quota",
+        Gauge("shard", "quota_waiting", "topic"),
+        Gauge(
+            "shard",
+            "quota_waiting_seconds",
+            "topic",
+            lambda quota: quota.waiting / quota.per_second,
+            "how long they wait at the rate of the quota, until the last one is taken",
+        ),
+        condition=Sentence(
+            "warn",
+            "{key} has reached its quota of {per_second} per second: "
+            "{waiting:message waits|messages wait} in Kafka.",
+            "quota",
+        ),
+        says="{waiting} messages wait, {wait_ms:about} at {per_second} per second",
+    )
+
+    @property
+    def wait_ms(self) -> int:
+        """Until the last of them is taken."""
+        return 1_000 * self.waiting // self.per_second
 
 
 class DiskView(Result):
     """The disk of the data directory."""
 
-    free_bytes: int
-    min_free_bytes: int = Field(description="ingest takes no message that would leave less")
-    rows_without_room: int = Field(description="messages that wait for room")
+    free_bytes: int = fact(
+        "free bytes of the data directory's file system", Gauge("ingest", "disk_free_bytes")
+    )
+    min_free_bytes: int = fact(
+        "free bytes below which ingest takes no messages", Gauge("ingest", "disk_min_free_bytes")
+    )
+    rows_without_room: int = fact(
+        "messages read that wait because the disk is too full",
+        Gauge("ingest", "disk_waiting"),
+        condition=Sentence(
+            "bad",
+            "The disk is too full: {rows_without_room:message waits|messages wait} for room.",
+            "disk",
+        ),
+        says="{rows_without_room} rows wait",
+    )
 
 
 class StandbyView(Result):
     """A standby, compared with its owner."""
 
-    missing: dict[str, int] = Field(description="offsets that it reads again, by topic-partition")
-    behind_ms: int = Field(description="how far it is behind the closed slots of its owner")
+    behind_ms: int = fact(
+        "age of the oldest slot closed by the owner and not yet by the standby",
+        Gauge("dequeue", "standby_behind_seconds"),
+        says="{behind_ms:about} behind its owner",
+        says_zero=True,
+    )
+    missing: ByPartition = fact(
+        "offsets closed by the owner and not yet by the standby, transaction markers included",
+        Gauge("dequeue", "standby_missing_messages", value=lambda at: sum(at.missing.values())),
+        says="reads {missing:sum} offsets again",
+    )
     followed_slot: int | None
     promotion_wanted: bool
 
@@ -137,7 +271,7 @@ class RecoveringView(Result):
 
     generation: int
     files_whole: bool
-    missing: dict[str, int] = Field(description="offsets to read again, by topic-partition")
+    missing: ByPartition = Field(description="offsets to read again, by topic-partition")
 
 
 class BoundInForce(Result):
@@ -151,10 +285,33 @@ class ShardView(Result):
     """The state of a shard, from its data directory alone."""
 
     shard: int
-    role: Literal["owner", "standby"]
+    role: Literal["owner", "standby"] = fact(
+        "a standby follows the owner of the shard, and delivers nothing",
+        Gauge(
+            "dequeue",
+            "standby",
+            value=lambda shard: shard.is_standby,
+            help="1 in a standby, 0 where the shard is served",
+        ),
+        condition=Sentence(
+            "plain",
+            "This is a standby: it delivers nothing while its owner does.",
+            "standby",
+            when="standby",
+        ),
+    )
     data_dir: str
-    ready: bool
-    not_ready: dict[str, str] = Field(description="text by reason; empty if it is ready")
+    ready: bool = fact("the shard does its work: see `duewheel status`", Gauge("shard", "ready"))
+    not_ready: dict[str, str] = fact(
+        "text by reason; empty if it is ready",
+        Gauge(
+            "shard",
+            "not_ready",
+            "reason",
+            lambda shard: {reason: reason in shard.not_ready for reason in REASONS},
+            "1 for each reason why the shard is not ready",
+        ),
+    )
     run: dict[str, SupervisedProcess] | None = Field(description="null without `duewheel run`")
     ingest: IngestView
     timer_topics: TimerTopicsView | None = Field(description="null before the first list")
@@ -163,32 +320,44 @@ class ShardView(Result):
     dequeue: DequeueView
     disk: DiskView
     standby: StandbyView | None = Field(description="null in an owner's directory")
-    copies_signed: bool | None = Field(description="whether copies carry a MAC")
+    copies_signed: bool | None = fact(
+        "whether copies carry a MAC",
+        Gauge(
+            "dequeue",
+            "copies_unsigned",
+            value=lambda shard: shard.copies_signed is False,
+            help="1 if copies have no MAC, because an older version began the shard",
+        ),
+    )
     bounds: dict[str, BoundInForce]
-    recovering: RecoveringView | None
-    pending: int = Field(description="cancelled timers included")
+    recovering: RecoveringView | None = fact(
+        "null unless a recovery stops the deliveries",
+        Gauge(
+            "dequeue",
+            "recovering",
+            value=lambda shard: shard.recovering is not None,
+            help="1 while files are recovered or messages are read again: no timer is delivered",
+        ),
+    )
+    pending: int = fact(
+        "timers in the wheel, cancelled ones and rejected messages that wait included",
+        Gauge("dequeue", "pending"),
+    )
     delivered: int
 
     @computed_field(description="what is wrong, in sentences: the gravest first, causes first")  # type: ignore[prop-decorator]
     @property
     def conditions(self) -> list[Condition]:
         """What is wrong or unusual."""
-        found = [*of_reasons(self.not_ready), *self.dequeue.conditions(), *self.ingest.conditions()]
-        if self.disk.rows_without_room and "disk_full" not in self.not_ready:
-            waiting = counted(self.disk.rows_without_room, "message waits", "messages wait")
-            found.append(condition("bad", "disk", f"The disk is too full: {waiting} for room."))
+        found = [*of_reasons(self.not_ready), *of_facts(self.dequeue), *of_facts(self.ingest)]
+        found += of_facts(self.disk)
         for topic, quota in self.quotas.items():
-            if quota.waiting:
-                waiting = counted(quota.waiting, "message waits", "messages wait")
-                reached = f"{topic} has reached its quota of {quota.per_second} per second"
-                found.append(condition("warn", f"quota_{topic}", f"{reached}: {waiting} in Kafka."))
-        for partition, offset in (self.timer_topics.far_ahead if self.timer_topics else {}).items():
-            text = f"{partition} waits at offset {offset}: its records lead too far ahead."
-            found.append(condition("bad", f"far_ahead_{partition}", text))
-        if self.role == "standby":
-            text = "This is a standby: it delivers nothing while its owner does."
-            found.append(condition("plain", "standby", text))
-        return ranked(found)
+            found += of_facts(quota, topic)
+        if self.timer_topics is not None:
+            found += of_facts(self.timer_topics)
+        found += of_facts(self)
+        hidden = effects(self.not_ready)
+        return ranked(each for each in found if each.name not in hidden)
 
 
 class Paused(Result):

@@ -6,15 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from duewheel.api.shard import (
-    DequeueView,
-    IngestView,
-    ProcessView,
-    QuotaView,
-    ShardView,
-    TimerTopicsView,
-)
-from duewheel.cli import times
+from duewheel.api.fact import phrases
+from duewheel.api.shard import IngestView, ProcessView, ShardView
 from duewheel.config.durations import about
 
 Line = tuple[str, str]
@@ -51,88 +44,46 @@ def _status(shard: ShardView, now_ms: int, unreachable: str) -> Iterator[Line]:
     yield "pending", f"{shard.pending}, {WITH_CANCELLED}"
     yield "delivered", str(shard.delivered)
     answered = "ends_unknown" not in shard.not_ready
-    yield "ingest", "; ".join(_ingest(shard.ingest, now_ms, answered=answered))
-    yield "dequeue", "; ".join(_dequeue(shard.dequeue, now_ms))
-    yield from _obstacles(shard.dequeue)
-    yield from _topics(shard.timer_topics)
-    yield from _quotas(shard.quotas)
-    disk = shard.disk
-    room = f"{_gib(disk.free_bytes)} free, {_gib(disk.min_free_bytes)} of them reserved"
-    waiting = disk.rows_without_room
-    yield "disk", room + (f"; {waiting} rows wait" if waiting else "")
+    lag = _lag(shard.ingest, now_ms, answered=answered)
+    yield "ingest", "; ".join([_process(shard.ingest), lag, *phrases(shard.ingest)])
+    more = phrases(shard.dequeue) if shard.dequeue.is_alive else ()
+    yield "dequeue", "; ".join([_process(shard.dequeue), *more])
+    if shard.dequeue.transaction_blocked:
+        yield "blocked", shard.dequeue.transaction_blocked
+    yield from _table("parked for", shard.dequeue.targets_closed or {})
+    if shard.timer_topics is not None:
+        yield "timer topics", ", ".join(shard.timer_topics.read) or "none"
+        yield from _table("", shard.timer_topics.left_out)
+        yield from _table("", shard.timer_topics.faulty)
+    yield from _table("quotas", {t: text for t, q in shard.quotas.items() for text in phrases(q)})
+    free, least = shard.disk.free_bytes, shard.disk.min_free_bytes
+    room = f"{_gib(free)} free, {_gib(least)} of them reserved"
+    yield "disk", "; ".join([room, *phrases(shard.disk)])
     if shard.standby is not None:
-        missing = shard.standby.missing
-        lacks = f"; reads {_offsets(missing)} again" if missing else ""
-        yield "standby", f"{about(shard.standby.behind_ms)} behind its owner{lacks}"
+        yield "standby", "; ".join(phrases(shard.standby))
     if shard.copies_signed is False:
         remedy = "stop the shard, then `duewheel reconfigure --rotate-key`"
         yield "copies", f"have no MAC, so producers can forge them: {remedy}"
 
 
-def _process(process: ProcessView) -> Iterator[str]:
-    pid = process.pid
-    yield process.state if pid is None else f"{process.state}, process {pid}"
+def _process(process: ProcessView) -> str:
+    return process.state if process.pid is None else f"{process.state}, process {process.pid}"
 
 
-def _ingest(process: IngestView, now_ms: int, *, answered: bool) -> Iterator[str]:
-    yield from _process(process)
-    if process.lag is None:
-        yield "lag not known yet"
-    elif not answered:
-        since = about(now_ms - (process.lag_polled_ms or now_ms))
-        yield f"lag not known, {process.lag} messages {since} ago"
-    elif not process.lag:
-        yield "no lag"
-    else:
-        yield f"lag {process.lag} messages, the oldest seen {about(process.lag_ms or 0)} ago"
+def _lag(ingest: IngestView, now_ms: int, *, answered: bool) -> str:
+    if ingest.lag is None:
+        return "lag not known yet"
+    if not answered:
+        since = about(now_ms - (ingest.lag_polled_ms or now_ms))
+        return f"lag not known, {ingest.lag} messages {since} ago"
+    if not ingest.lag:
+        return "no lag"
+    return f"lag {ingest.lag} messages, the oldest seen {about(ingest.lag_ms or 0)} ago"
 
 
-def _dequeue(process: DequeueView, now_ms: int) -> Iterator[str]:
-    yield from _process(process)
-    if not process.is_alive:
-        return
-    if process.behind_ms:
-        yield f"{about(process.behind_ms)} behind"
-    letters = process.dead_letters
-    yield f"since its start {process.delivered} delivered, {letters} dead letters"
-    if process.dead_letters_wait:
-        yield "dead letters wait for their topic"
-    if process.copies_held:
-        yield f"{process.copies_held} copies wait for their partition"
-    if process.closing_blocked:
-        yield f"closes no slot: this clock is {about(process.clock_skew_ms or 0)} ahead of Kafka's"
-    elif process.floor_ahead_ms and process.floor_ms is not None:
-        yield f"closed until {times.moment(process.floor_ms, now_ms)}"
-
-
-def _obstacles(process: DequeueView) -> Iterator[Line]:
-    if process.transaction_blocked:
-        yield "blocked", process.transaction_blocked
-    for row, (topic, text) in enumerate((process.targets_closed or {}).items()):
-        yield "" if row else "parked for", f"{topic}: {text}"
-
-
-def _topics(topics: TimerTopicsView | None) -> Iterator[Line]:
-    if topics is None:
-        return
-    yield "timer topics", ", ".join(topics.read) or "none"
-    for reasons in (topics.left_out, topics.faulty):
-        for topic, reason in reasons.items():
-            yield "", f"{topic}: {reason}"
-
-
-def _quotas(quotas: Mapping[str, QuotaView]) -> Iterator[Line]:
-    waiting = [(topic, quota) for topic, quota in quotas.items() if quota.waiting]
-    for row, (topic, quota) in enumerate(waiting):
-        count, rate = quota.waiting, quota.per_second
-        text = (
-            f"{topic}: {count} messages wait, {about(1_000 * count // rate)} at {rate} per second"
-        )
-        yield "" if row else "quotas", text
-
-
-def _offsets(missing: Mapping[str, int]) -> str:
-    return f"{sum(missing.values())} offsets"
+def _table(name: str, texts: Mapping[str, str]) -> Iterator[Line]:
+    for row, (key, text) in enumerate(texts.items()):
+        yield "" if row else name, f"{key}: {text}"
 
 
 def _gib(count: int) -> str:

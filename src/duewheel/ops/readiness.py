@@ -39,7 +39,7 @@ def supervised(data_dir: Path) -> dict[str, SupervisedProcess] | None:
     if processes is None:
         return None
     return {
-        name: SupervisedProcess(**one._asdict(), is_failing=one.is_failing)
+        name: SupervisedProcess.model_validate(one, from_attributes=True)
         for name, one in processes.items()
     }
 

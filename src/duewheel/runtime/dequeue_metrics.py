@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 
 import structlog
 from prometheus_client.core import Metric
@@ -13,6 +12,7 @@ from duewheel.clock import Clock
 from duewheel.errors import CorruptFile
 from duewheel.osutil.metrics_server import TopicLabels, counter, counters, gauge, gauges, histogram
 from duewheel.runtime.shard_facts import ShardFacts
+from duewheel.runtime.shard_metrics import families_of
 from duewheel.wheel.dequeue.statistics import REJECTED, Statistics
 from duewheel.wheel.inspect.pending_counts import Pending, PendingTimers
 from duewheel.wheel.slots import HOUR_MS, closable_slot
@@ -30,7 +30,6 @@ class DequeueMetrics:
         directory: opened for this object alone.
         clock: this host's.
         statistics: the loop's newest snapshot.
-        letters_wait: whether the dead-letter topic takes no writes.
     """
 
     def __init__(
@@ -38,22 +37,20 @@ class DequeueMetrics:
         directory: DataDirectory,
         clock: Clock,
         statistics: Callable[[], Statistics],
-        letters_wait: Callable[[], bool],
     ) -> None:
         self._directory = directory
         self._clock = clock
         self._statistics = statistics
-        self._letters_wait = letters_wait
         self._pending = PendingTimers(directory)
-        self._copies_signed: bool | None = None
         self._topics: defaultdict[str, TopicLabels] = defaultdict(TopicLabels)  # by family
 
     def families(self) -> Iterator[Metric]:
         """See metrics_server.Source."""
         yield from self._deliveries()
-        yield from self._standing()
-        now_ms = self._clock.now_ms()
-        if self._directory.state.needs_recovery:
+        state, now_ms = self._directory.state, self._clock.now_ms()
+        facts = ShardFacts(state, now_ms, lambda: self._pending.count().total)
+        yield from families_of(facts, "dequeue")
+        if state.needs_recovery:
             return  # files may be cut at any moment
         try:
             pending = count_pending(self._pending, self._directory, now_ms)
@@ -90,19 +87,9 @@ class DequeueMetrics:
             "counted each time.",
             statistics.letters_kept,
         )
-        yield gauge(
-            "dead_letters_wait",
-            "1 while the dead-letter topic takes no writes: it is missing, or has no leader.",
-            int(self._letters_wait()),
-        )
 
     def _copies(self, statistics: Statistics) -> Iterator[Metric]:
         """Copies: rolled, parked, spread or held."""
-        yield gauge(
-            "copies_held",
-            "Copies, chases and dead letters held until their timer partition takes writes.",
-            statistics.held,
-        )
         yield counters(
             "rolled",
             "Timers written to their timer topic again: due beyond the roll window.",
@@ -177,70 +164,6 @@ class DequeueMetrics:
             {topic: each.late for topic, each in objectives},
         )
 
-    def _standing(self) -> Iterator[Metric]:
-        facts = ShardFacts(self._directory.state, self._clock.now_ms())
-        skew_ms, blocks_closing = facts.state.live.host_clock
-        follows = facts.is_standby
-        yield gauge("standby", "1 in a standby, 0 where the shard is served.", int(follows))
-        if follows:
-            yield from _following(facts)
-        else:
-            yield gauge(
-                "dequeue_behind_seconds",
-                "Now minus the end of the last slot that is delivered in full.",
-                facts.behind_ms / 1000,
-            )
-        if facts.floor_ms is not None:
-            yield gauge(
-                "floor_timestamp_seconds", "End of the last closed slot.", facts.floor_ms / 1000
-            )
-            yield gauge(
-                "floor_ahead_seconds",
-                "How far the floor is ahead of this host's clock: timers due before it are late.",
-                facts.floor_ahead_ms / 1000,
-            )
-        yield gauge(
-            "clock_skew_seconds",
-            "How far this host's clock is ahead of the brokers' clock.",
-            skew_ms / 1000,
-        )
-        yield gauge(
-            "closing_blocked",
-            "1 while no slot is closed: this host's clock is too far ahead.",
-            int(blocks_closing),
-        )
-        yield gauge(
-            "recovering",
-            "1 while files are recovered or messages are read again: no timer is delivered.",
-            int(facts.recovery is not None),
-        )
-        yield gauge(
-            "copies_unsigned",
-            "1 if copies have no MAC, because an older version began the shard.",
-            int(self._has_unsigned_copies(facts)),
-        )
-        yield gauge("dequeue_paused", "1 while dequeue is paused.", int(facts.dequeue.is_paused))
-
-    def _has_unsigned_copies(self, facts: ShardFacts) -> bool:
-        # A shard keeps its key: the progress is decoded only until it has one.
-        if not self._copies_signed:
-            with suppress(CorruptFile):  # dequeue reads the same file, and raises the error
-                self._copies_signed = facts.copies_signed
-        return self._copies_signed is False
-
-
-def _following(facts: ShardFacts) -> Iterator[Metric]:
-    yield gauge(
-        "standby_missing_messages",
-        "Offsets closed by the owner and not yet by the standby, transaction markers included.",
-        facts.missing,
-    )
-    yield gauge(
-        "standby_behind_seconds",
-        "Age of the oldest slot closed by the owner and not yet by the standby.",
-        facts.behind_ms / 1000,
-    )
-
 
 def count_pending(
     timers: PendingTimers, directory: DataDirectory, now_ms: int
@@ -258,9 +181,6 @@ def pending_families(
     pending: Pending, within: Mapping[str, float], topics: TopicLabels
 ) -> Iterator[Metric]:
     """The families of one count."""
-    yield gauge(
-        "pending", "Timers in the wheel, rejected messages that wait included.", pending.total
-    )
     yield gauges(
         "pending_by_topic",
         "Pending timers by target topic.",

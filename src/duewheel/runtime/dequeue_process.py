@@ -89,7 +89,7 @@ def _run(
             topics = _TopicCheck(settings, directory, clock)
             if standby:
                 topics.require()
-                with _metrics(settings, clock, dequeue, publisher):
+                with _metrics(settings, clock, dequeue):
                     if _stand_by(settings, directory, clock, publisher, dequeue):
                         _deliver(settings, directory, clock, dequeue)
             else:
@@ -100,7 +100,7 @@ def _run(
                 with topics.explaining():
                     is_owner = once_the_owner_is_silent(start, clock, publisher)
                 if is_owner:
-                    with _metrics(settings, clock, dequeue, publisher):
+                    with _metrics(settings, clock, dequeue):
                         _deliver(settings, directory, clock, dequeue)
         log.info("dequeue stopped", **_counters(dequeue))
     finally:
@@ -218,9 +218,7 @@ def _stand_by(
 
 
 @contextmanager
-def _metrics(
-    settings: Settings, clock: Clock, dequeue: Dequeue, publisher: KafkaPublisher
-) -> Iterator[None]:
+def _metrics(settings: Settings, clock: Clock, dequeue: Dequeue) -> Iterator[None]:
     """Serve the process's metrics, if a port is configured."""
     if settings.metrics.dequeue_port is None:
         yield
@@ -231,9 +229,7 @@ def _metrics(
     from duewheel.runtime.shard_metrics import ShardMetrics
 
     with closing(DataDirectory(settings.storage.data_dir, settings.wheel)) as beside:
-        own = DequeueMetrics(
-            beside, clock, lambda: dequeue.statistics, lambda: publisher.letters_wait
-        )
+        own = DequeueMetrics(beside, clock, lambda: dequeue.statistics)
         source = Together(own, ShardMetrics(settings, clock))
         with served(
             source, settings.metrics.host, settings.metrics.dequeue_port, "metrics.dequeue_port"

@@ -11,9 +11,10 @@ from duewheel.audit.history import AuditHistory
 from duewheel.checkpoints import durable_checkpoint
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock
-from duewheel.config.values import Share
+from duewheel.config.settings import Settings
 from duewheel.osutil.metrics_server import counter, counters, gauge, gauges
-from duewheel.runtime.shard_facts import ShardFacts
+from duewheel.runtime.configured_facts import ConfiguredFacts
+from duewheel.runtime.shard_metrics import families_of
 from duewheel.streaming.batch_taker import TakerStatistics
 from duewheel.streaming.query_progress import QueryProgress
 
@@ -25,12 +26,11 @@ class IngestMetrics:
         state: of the data directory, opened for this object alone.
         clock: this host's.
         statistics: the sink's newest snapshot.
-        min_free: free bytes of the file system below which ingest takes no row.
+        settings: of the shard.
         audits: of the shard; the newest one is exported.
 
     Attributes:
         progress: the query's newest; ingest's tick sets it.
-        topics_left_out: how many topics that match the pattern are not read, set likewise.
     """
 
     def __init__(
@@ -38,16 +38,15 @@ class IngestMetrics:
         state: State,
         clock: Clock,
         statistics: Callable[[], TakerStatistics],
-        min_free: Share,
+        settings: Settings,
         audits: AuditHistory,
     ) -> None:
         self._state = state
         self._clock = clock
         self._statistics = statistics
-        self._min_free = min_free
+        self._settings = settings
         self._audits = audits
         self.progress = QueryProgress()
-        self.topics_left_out = 0
 
     def families(self) -> Iterator[Metric]:
         """See metrics_server.Source."""
@@ -55,37 +54,15 @@ class IngestMetrics:
         yield from _taken(statistics)
         yield from self._waiting(statistics)
         yield from _spark(self.progress, statistics)
-        yield gauge(
-            "timer_topics_left_out",
-            "Topics that match timer.topics_pattern and are not read: see `duewheel status`.",
-            self.topics_left_out,
-        )
-        facts = ShardFacts(self._state, self._clock.now_ms())
-        yield gauge("ingest_paused", "1 while ingest is paused.", int(facts.ingest.is_paused))
-        checkpoint = facts.data_dir / durable_checkpoint.FILE_NAME
+        facts = ConfiguredFacts(self._state, self._clock.now_ms(), self._settings)
+        yield from families_of(facts, "ingest")
+        checkpoint = facts.path / durable_checkpoint.FILE_NAME
         if checkpoint.exists():
             age_s = facts.now_ms / 1000 - checkpoint.stat().st_mtime
             yield gauge("checkpoint_age_seconds", "Age of the last durable checkpoint.", age_s)
-        yield from self._disk(facts, statistics)
         audit = self._audits.newest()
         if audit is not None:
             yield from audit_metrics.families(audit)
-
-    def _disk(self, facts: ShardFacts, statistics: TakerStatistics) -> Iterator[Metric]:
-        disk = facts.disk(self._min_free)
-        yield gauge(
-            "disk_free_bytes", "Free bytes of the data directory's file system.", disk.free_bytes
-        )
-        yield gauge(
-            "disk_min_free_bytes",
-            "Free bytes below which ingest takes no messages.",
-            disk.min_free_bytes,
-        )
-        yield gauge(
-            "disk_waiting",
-            "Messages read that wait because the disk is too full.",
-            statistics.rows_without_room,
-        )
 
     def _waiting(self, statistics: TakerStatistics) -> Iterator[Metric]:
         yield gauge(

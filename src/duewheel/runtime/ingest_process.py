@@ -317,7 +317,7 @@ class IngestRun:
                 state,
                 clock,
                 lambda: self._sink.statistics,
-                settings.storage.min_free,
+                settings,
                 AuditHistory(settings.audit_dir),
             )
             families = Together(metrics, ShardMetrics(settings, clock))
@@ -329,7 +329,7 @@ class IngestRun:
     def _tick(self, metrics: IngestMetrics, progress: QueryProgress) -> bool:
         """Runs twice a second beside the query; returns whether another query must replace it."""
         state = self._directory.state
-        metrics.progress, metrics.topics_left_out = progress, self._watch.left_out
+        metrics.progress = progress
         statistics = self._sink.statistics
         state.live.note_rows_without_room(statistics.rows_without_room)
         now_ms = self._clock.now_ms()

@@ -9,44 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from duewheel.api.reasons import REASONS, effects
 from duewheel.errors import KafkaUnavailable
 from duewheel.runtime.shard_facts import ShardFacts
 
 if TYPE_CHECKING:  # pydantic would cost more than all else here
     from duewheel.config.settings import Settings
-
-# Label values of the metric `not_ready`: alarms name them.
-REASONS = (
-    "ingest_not_running",
-    "dequeue_not_running",
-    "ingest_silent",
-    "dequeue_silent",
-    "ingest_failing",
-    "dequeue_failing",
-    "recovering",
-    "ends_unknown",
-    "transaction_blocked",
-    "disk_full",
-    "no_planner",
-    "ingest_lag",
-    "batch_stuck",
-    "dequeue_behind",
-)
-
-# The effects of a reason, which are not reported beside it.
-_LAG = {"ingest_lag", "batch_stuck"}
-_EFFECTS = {
-    **dict.fromkeys(("ingest_not_running", "ingest_failing", "disk_full", "no_planner"), _LAG),
-    "transaction_blocked": {"dequeue_silent", "dequeue_behind"},
-}
-_EFFECTS_OF_NO_ANSWER = {
-    "ingest_silent",
-    "dequeue_silent",
-    "ends_unknown",
-    "no_planner",
-    "dequeue_behind",
-    *_LAG,
-}
 
 
 class ReadyBounds(NamedTuple):
@@ -87,7 +55,7 @@ def not_ready(facts: ShardFacts, bounds: ReadyBounds) -> dict[str, str]:
     if it is.
     """
     found = {}
-    supervised = facts.supervised or {}
+    supervised = facts.run or {}
     for name, process in facts.processes.items():
         if not process.is_alive:
             found[f"{name}_not_running"] = f"{name} is {process.state}"
@@ -95,7 +63,7 @@ def not_ready(facts: ShardFacts, bounds: ReadyBounds) -> dict[str, str]:
             found[f"{name}_silent"] = f"no heartbeat of {name} for {_s(process.silent_ms)}"
         elif name == "ingest":
             found |= _ingest_waits(facts, bounds)
-        if name == "dequeue" and (why := facts.obstacles.transaction):
+        if name == "dequeue" and (why := facts.dequeue.transaction_blocked):
             found["transaction_blocked"] = why
         known = supervised.get(name)
         if known is not None and known.is_failing:
@@ -113,8 +81,8 @@ def not_ready(facts: ShardFacts, bounds: ReadyBounds) -> dict[str, str]:
         for how in ("not_running", "failing")
     }
     found = _without_effects_of_no_answer(facts, bounds, found, ended_without_kafka)
-    effects = set().union(*(_EFFECTS.get(reason, ()) for reason in found))
-    return {reason: text for reason, text in found.items() if reason not in effects}
+    hidden = effects(found)
+    return {reason: text for reason, text in found.items() if reason not in hidden}
 
 
 def _ingest_waits(facts: ShardFacts, bounds: ReadyBounds) -> dict[str, str]:
@@ -122,10 +90,10 @@ def _ingest_waits(facts: ShardFacts, bounds: ReadyBounds) -> dict[str, str]:
     found = {}
     if rows := facts.rows_without_room:
         found["disk_full"] = f"the disk is nearly full: {rows} messages wait (storage.min_free)"
-    if facts.unplanned_ms > bounds.unplanned_ms:
+    if (unplanned_ms := facts.ingest.unplanned_ms) > bounds.unplanned_ms:
         found["no_planner"] = (
-            f"ingest has had no process that plans batches for {_s(facts.unplanned_ms)}: too few "
-            "free processors"
+            f"ingest has had no process that plans batches for {_s(unplanned_ms)}: too few free "
+            "processors"
         )
     return found
 
@@ -136,42 +104,47 @@ def _without_effects_of_no_answer(
     """Names Kafka, if dequeue's last poll of it has failed, in the place of the effects, and of
     `more` of them.
     """
-    failed_ms = facts.state.live.no_answer_ms
-    effects = reasons.keys() & (_EFFECTS_OF_NO_ANSWER | more)
-    is_old = failed_ms <= facts.lag.polled_ms or facts.since_ms(failed_ms) > bounds.silence_ms
-    if not effects or is_old:
+    failed_ms, polled_ms = facts.state.live.no_answer_ms, facts.ingest.lag_polled_ms or 0
+    kept = {
+        reason: text
+        for reason, text in reasons.items()
+        if not (REASONS[reason].is_without_kafka or reason in more)
+    }
+    is_old = failed_ms <= polled_ms or facts.since_ms(failed_ms) > bounds.silence_ms
+    if len(kept) == len(reasons) or is_old:
         return reasons
-    kept = {reason: text for reason, text in reasons.items() if reason not in effects}
     text = f"Kafka does not answer: no ends of the timer topics {_since_poll(facts)}"
     return kept | {"ends_unknown": text}
 
 
 def _since_poll(facts: ShardFacts) -> str:
-    return f"for {_s(facts.lag.poll_age_ms)}" if facts.lag.polled_ms else "yet"
+    return f"for {_s(facts.ingest.poll_age_ms)}" if facts.ingest.lag_polled_ms else "yet"
 
 
 def _recovery(facts: ShardFacts) -> dict[str, str]:
-    left = facts.recovery
+    left = facts.recovering
     if left is None:
         return {}
-    text = f"{facts.missing} offsets are read again" if left.files_whole else "files are made whole"
+    text = (
+        f"{sum(left.missing.values())} offsets are read again"
+        if left.files_whole
+        else "files are made whole"
+    )
     return {"recovering": f"{text}; nothing is delivered until then"}
 
 
 def _late(facts: ShardFacts, bounds: ReadyBounds) -> dict[str, str]:
-    found, lag, dequeue = {}, facts.lag, facts.dequeue
-    if lag.poll_age_ms > bounds.silence_ms:
+    found, ingest, dequeue = {}, facts.ingest, facts.dequeue
+    if ingest.poll_age_ms > bounds.silence_ms:
         text = f"Kafka has not reported the ends of the timer topics {_since_poll(facts)}"
         by_whom = "" if dequeue.is_alive else f": dequeue, which asks, is {dequeue.state}"
         found["ends_unknown"] = f"{text}{by_whom}"
-    if not facts.ingest.is_paused:
-        if lag.oldest_age_ms > bounds.lag_ms:
-            found["ingest_lag"] = (
-                f"{lag.messages} offsets not taken, the oldest for {_s(lag.oldest_age_ms)}"
-            )
-        if lag.batch_age_ms > bounds.batch_ms:
-            since, left = _s(lag.batch_age_ms), lag.messages
-            found["batch_stuck"] = f"no batch has ended for {since}, with {left} offsets to take"
+    if not ingest.is_paused:
+        if (age_ms := ingest.lag_ms or 0) > bounds.lag_ms:
+            found["ingest_lag"] = f"{ingest.lag} offsets not taken, the oldest for {_s(age_ms)}"
+        if (age_ms := ingest.batch_age_ms or 0) > bounds.batch_ms:
+            left = f"with {ingest.lag} offsets to take"
+            found["batch_stuck"] = f"no batch has ended for {_s(age_ms)}, {left}"
     if not dequeue.is_paused and facts.behind_ms > bounds.behind_ms:
         found["dequeue_behind"] = (
             f"delivery is {_s(facts.behind_ms)} behind: timers due since then, if any, wait"

@@ -1,20 +1,21 @@
-"""What `status`, `health`, the metrics and the HTTP API say of a shard, from the files of its data
-directory at one moment. Each fact is computed here alone. Times are milliseconds, and none is below
-0 if a clock was set back; instants are epoch ms by this host's clock.
+"""The facts of a shard, each computed here alone, from the files of its data directory at one
+moment. The properties have the names of api/shard.py, which declares what is made of them.
+
+Times are milliseconds, and none is below 0 if a clock was set back; instants are epoch ms by this
+host's clock.
 
 Invariant: this module and all that it imports are light, because `duewheel health` runs every few
-seconds: tuples with names, no dataclasses, whose import and classes would cost a quarter of it
+seconds: no dataclasses, whose import and classes would cost a quarter of it
 (tests/unit/runtime/test_health.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from duewheel.api.process_state import ALIVE, ProcessState
-from duewheel.checkpoints import fs
 from duewheel.checkpoints.file_lock import holder_of
 from duewheel.checkpoints.obstacles import Obstacles
 from duewheel.checkpoints.role import Role
@@ -25,118 +26,137 @@ if TYPE_CHECKING:  # they import pydantic, numpy or pyarrow
     from duewheel.checkpoints.commit_and_close_pages import Marks
     from duewheel.checkpoints.progress_mirror import Mirror
     from duewheel.checkpoints.state_file import State
-    from duewheel.config.values import Share
-
 
 _REPORTED_MS = 1_000  # dequeue reports twice a second
 
 
-class ProcessFacts(NamedTuple):
+class ProcessFacts:
     """One of the two processes."""
 
-    pid: int | None
-    state: ProcessState  # starting until its first heartbeat; paused while it is idle by request
-    silent_ms: int  # since its last heartbeat
-    is_paused: bool  # by request, whether it runs or not
+    state: ProcessState
+
+    def __init__(self, shard: ShardFacts, role: Role) -> None:
+        live = shard.state.live
+        beat = live.heartbeat(role)
+        self.detail, self.silent_ms = beat.detail, shard.since_ms(beat.at_ms)
+        self.is_paused = live.paused(role)  # by request, whether it runs or not
+        self.pid = holder_of(shard.path / role.lock_name)
+        if self.pid is None:
+            self.state = "stopped"
+        elif beat.pid != self.pid:
+            self.state = "starting"
+        else:
+            self.state = "paused" if self.is_paused else "running"
+        self.is_alive = self.state in ALIVE  # it writes heartbeats
+
+
+class IngestFacts(ProcessFacts):
+    """Ingest, with its lag as dequeue last measured it (lag_watch.py); None before that."""
+
+    def __init__(self, shard: ShardFacts) -> None:
+        super().__init__(shard, Role.INGEST)
+        lag = shard.state.live.lag
+        known = lag if lag.polled_ms else None
+        self.lag = known and known.messages
+        self.lag_ms = known and known.age_ms(shard.now_ms)
+        self.batch_age_ms = known and known.batch_age_ms(shard.now_ms)
+        self.lag_polled_ms = known and known.polled_ms
+        self.open_messages = known and known.open
+        self.poll_age_ms = shard.since_ms(lag.polled_ms)  # since 1970 before the first poll
+        # How long it has had no process that plans batches.
+        self.unplanned_ms = shard.since_ms(self.detail) if self.detail else 0
+        self._state = shard.state
 
     @property
-    def is_alive(self) -> bool:
-        """Whether it writes heartbeats."""
-        return self.state in ALIVE
+    def high_water(self) -> Marks:
+        commit, close = self._state.commit(), self._state.close()
+        return {**(close.marks if close else {}), **commit.marks}
 
 
-class LagFacts(NamedTuple):
-    """The lag of ingest, as dequeue last measured it (lag_watch.py)."""
+class DequeueFacts(ProcessFacts):
+    """Dequeue; most are None while it does not run."""
 
-    messages: int  # offsets that can be read and are not in the wheel
-    oldest_age_ms: int  # of these, since a poll first saw it
-    batch_age_ms: int  # without a finished batch, while there were some to read
-    polled_ms: int  # when Kafka last returned the ends of the timer topics; 0: never
-    poll_age_ms: int  # since then
-    open: int  # offsets behind an open transaction
+    def __init__(self, shard: ShardFacts) -> None:
+        super().__init__(shard, Role.DEQUEUE)
+        alive = shard.state.live if self.is_alive else None
+        self.floor_ms = shard.floor_ms
+        self.floor_ahead_ms = self.floor_ms and max(0, self.floor_ms - shard.now_ms)
+        self.behind_ms = shard.behind_ms if alive and not shard.is_standby else None
+        self.clock_skew_ms = alive and alive.host_clock[0]
+        self.closing_blocked = alive and alive.host_clock[1]
+        self.delivered = alive and alive.deliveries[0]
+        self.dead_letters = alive and alive.deliveries[1]
+        self.dead_letters_wait = alive and alive.deliveries[2]
+        self._shard = shard
+
+    @property
+    def copies_held(self) -> int | None:
+        return self._shard.copies_held if self.is_alive else None
+
+    @cached_property
+    def _obstacles(self) -> Obstacles | None:
+        return Obstacles.read(self._shard.path) if self.is_alive else None
+
+    @property
+    def targets_closed(self) -> Mapping[str, str] | None:
+        return self._obstacles and self._obstacles.targets
+
+    @property
+    def transaction_blocked(self) -> str | None:
+        return self._obstacles and self._obstacles.transaction
 
 
-class DiskFacts(NamedTuple):
-    """Free bytes of the data directory's disk, and those that ingest must leave."""
+class StandbyFacts(NamedTuple):
+    """A standby, compared with its owner's closed slots."""
 
-    free_bytes: int
-    min_free_bytes: int
+    missing: Marks
+    behind_ms: int
+    followed_slot: int | None
+    promotion_wanted: bool
 
 
 class ShardFacts:
     """See the module's head."""
 
-    def __init__(self, state: State, now_ms: int) -> None:
-        """`state` stays open meanwhile; `now_ms` is the moment."""
-        self.state, self.now_ms = state, now_ms
-        self.data_dir = state.path.parent
+    def __init__(self, state: State, now_ms: int, count: Callable[[], int] | None = None) -> None:
+        """`state` stays open meanwhile; `now_ms` is the moment; `count` counts the timers in the
+        files, for a standby.
+        """
+        self.state, self.now_ms, self._count = state, now_ms, count
+        self.path, self.data_dir = state.path.parent, str(state.path.parent)
         self.is_standby = state.standby
+        self.role = "standby" if self.is_standby else "owner"
 
     def since_ms(self, instant_ms: int) -> int:
         """How long ago an instant was."""
         return max(0, self.now_ms - instant_ms)
 
     @cached_property
-    def ingest(self) -> ProcessFacts:
-        """Ingest."""
-        return self._process(Role.INGEST)
+    def ingest(self) -> IngestFacts:
+        return IngestFacts(self)
 
     @cached_property
-    def dequeue(self) -> ProcessFacts:
-        """Dequeue."""
-        return self._process(Role.DEQUEUE)
+    def dequeue(self) -> DequeueFacts:
+        return DequeueFacts(self)
 
     @property
     def processes(self) -> dict[str, ProcessFacts]:
-        """Both, by name."""
         return {"ingest": self.ingest, "dequeue": self.dequeue}
 
-    def _process(self, role: Role) -> ProcessFacts:
-        beat, is_paused = self.state.live.heartbeat(role), self.state.live.paused(role)
-        holder = holder_of(self.data_dir / role.lock_name)
-        how: ProcessState
-        if holder is None:
-            how = "stopped"
-        elif beat.pid != holder:
-            how = "starting"
-        else:
-            how = "paused" if is_paused else "running"
-        return ProcessFacts(holder, how, self.since_ms(beat.at_ms), is_paused)
-
     @cached_property
-    def supervised(self) -> Mapping[str, run_file.Supervised] | None:
+    def run(self) -> Mapping[str, run_file.Supervised] | None:
         """The processes as `duewheel run` sees them; None without one."""
-        return run_file.read(self.data_dir)
-
-    @cached_property
-    def lag(self) -> LagFacts:
-        """The lag of ingest; zeros before the first poll."""
-        lag = self.state.live.lag
-        return LagFacts(
-            lag.messages,
-            lag.age_ms(self.now_ms),
-            lag.batch_age_ms(self.now_ms),
-            lag.polled_ms,
-            self.since_ms(lag.polled_ms),
-            lag.open,
-        )
-
-    @property
-    def unplanned_ms(self) -> int:
-        """How long ingest has had no process that plans batches."""
-        since_ms = self.state.live.heartbeat(Role.INGEST).detail
-        return self.since_ms(since_ms) if since_ms else 0
+        return run_file.read(self.path)
 
     @property
     def rows_without_room(self) -> int:
-        """Messages that wait for room on the disk."""
         return self.state.live.rows_without_room if self.ingest.is_alive else 0
 
     @property
     def behind_ms(self) -> int:
         """Age of the oldest slot that is not delivered, as dequeue last reported it, plus the time
         since; of a standby: of the oldest that its owner has closed and it has not taken. 0 below a
-        second: an idle shard is up to a slot and a heartbeat behind.
+        second: an idle shard is up to a slot and a heartbeat late.
         """
         beat = self.state.live.heartbeat(Role.DEQUEUE)
         silent_ms = self.since_ms(beat.at_ms) if beat.at_ms else 0
@@ -149,31 +169,29 @@ class ShardFacts:
         close = self.state.close()
         return None if close is None else close.floor * int(self.state.identity["precision_ms"])
 
-    @property
-    def floor_ahead_ms(self) -> int:
-        """How far that is ahead of this host's clock: timers that are due before it are late."""
-        return max(0, (self.floor_ms or 0) - self.now_ms)
-
-    @cached_property
-    def obstacles(self) -> Obstacles:
-        """What keeps deliveries from leaving; nothing while dequeue does not run."""
-        return Obstacles.read(self.data_dir) if self.dequeue.is_alive else Obstacles()
-
     @cached_property
     def unread(self) -> Recovering | None:
         """The closed offsets that are not taken yet, if any; a standby usually has some."""
         return recovering(self.state)
 
     @property
-    def recovery(self) -> Recovering | None:
+    def recovering(self) -> Recovering | None:
         """The recovery that stops the deliveries. A standby has none, whatever it still reads."""
         is_following = self.is_standby and self.unread is not None and self.unread.files_whole
         return None if is_following else self.unread
 
     @property
-    def missing(self) -> int:
-        """Offsets that are read again, transaction markers included."""
-        return sum(self.unread.missing.values()) if self.unread else 0
+    def standby(self) -> StandbyFacts | None:
+        """None in an owner's directory."""
+        if not self.is_standby:
+            return None
+        close = self.state.close()
+        return StandbyFacts(
+            self.unread.missing if self.unread else {},
+            self.behind_ms,
+            close.lower if close else None,
+            self.state.live.promotion_wanted(self.now_ms),
+        )
 
     @cached_property
     def mirror(self) -> Mirror | None:
@@ -181,28 +199,29 @@ class ShardFacts:
         return self.state.mirror()
 
     @property
+    def copies_held(self) -> int:
+        from duewheel.checkpoints.held_copies import copies
+
+        return copies(self.mirror.progress.held) if self.mirror else 0
+
+    @property
     def copies_signed(self) -> bool | None:
-        """Whether copies carry a MAC; None before the first progress, and in a recovery."""
+        """None before the first progress, and in a recovery."""
         if self.state.needs_recovery or self.mirror is None:
             return None
         return self.mirror.signs_copies
 
-    def disk(self, min_free: Share) -> DiskFacts:
-        """The disk, with its setting `storage.min_free`."""
-        space = fs.space(self.data_dir)
-        return DiskFacts(space.free_bytes, min_free.of(space.total_bytes))
+    @cached_property
+    def _placed(self) -> int:
+        return self.state.commit().placed
+
+    @cached_property
+    def pending(self) -> int:
+        """No process of a standby counts the deliveries of its owner: its files are counted."""
+        if self.is_standby:
+            return self._count() if self._count and not self.state.needs_recovery else 0
+        return self._placed - (self.mirror.delivered_rows if self.mirror else 0)
 
     @property
-    def far_ahead(self) -> Marks:
-        """The partitions that wait at a record that leads too far ahead, and its offset."""
-        from duewheel.streaming.batch_attempt import SPARK_DIR
-        from duewheel.streaming.early_ends import waiting_far_ahead
-
-        return waiting_far_ahead(self.data_dir / SPARK_DIR)
-
-    def quota_waiting(self, quotas: Mapping[str, int]) -> dict[str, int]:
-        """Messages that wait in Kafka because of their topic's quota, by each topic with one."""
-        from duewheel.checkpoints.quota_waiting import QuotaWaiting
-
-        waiting = QuotaWaiting.read_valid(self.data_dir, self.now_ms).by_topic
-        return {topic: waiting[topic] for topic in quotas}
+    def delivered(self) -> int:
+        return max(0, self._placed - self.pending)

@@ -59,11 +59,6 @@ class TopicWatch:
         self._partitions: frozenset[TopicPartition] = frozenset()
         self.topic_set = TopicSet(())
 
-    @property
-    def left_out(self) -> int:
-        """How many topics that match are not read, by the last poll."""
-        return len(self._logged.left_out) if self._logged else 0
-
     # ---- before a query ------------------------------------------------------------------------
 
     def find(self, admin: KafkaAdmin) -> Mapping[str, str]:

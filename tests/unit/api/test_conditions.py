@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from duewheel.api import conditions
+from duewheel.api.reasons import REASONS
 from duewheel.api.shard import ShardView
-from duewheel.runtime.readiness import REASONS
 
 
 def shard(
@@ -20,7 +20,7 @@ def shard(
         ("floor_ms", "floor_ahead_ms", "behind_ms", "clock_skew_ms", "closing_blocked", "delivered")
     )
     unknown |= dict.fromkeys(("dead_letters", "dead_letters_wait", "copies_held", "targets_closed"))
-    lags = dict.fromkeys(("lag", "lag_ms", "batch_age_ms", "lag_polled_ms"))
+    lags = dict.fromkeys(("lag", "lag_ms", "batch_age_ms", "lag_polled_ms", "open_messages"))
     return ShardView.model_validate(
         {
             "shard": 0,

@@ -192,6 +192,7 @@ def a_shard_at_work() -> ShardView:
         "lag_ms": 61_000,
         "batch_age_ms": 0,
         "lag_polled_ms": NOW_MS,
+        "open_messages": 0,
     }
     ingest["high_water"] = {}
     dequeue = {

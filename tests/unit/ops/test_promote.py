@@ -89,7 +89,7 @@ def test_status_says_what_a_standby_lacks(pair: Pair) -> None:
 
 def test_metrics_say_what_a_standby_lacks(pair: Pair) -> None:
     beside = DataDirectory(pair.path, pair.settings.wheel)
-    source = DequeueMetrics(beside, pair.clock, Statistics, bool)
+    source = DequeueMetrics(beside, pair.clock, Statistics)
     assert values(source)["standby_missing_messages"] == ROWS
     pair.catch_up()
     found = values(source)

@@ -50,8 +50,9 @@ def test_a_scrape_shows_deliveries_lateness_and_what_is_pending(tmp_path: Path) 
     world.append(TimerRow(0, 6, 0, rejected=True), TimerRow(0, 7, NOW_MS + 100, level=3))
     world.clock.set(NOW_MS + 1_000)
     assert world.tick()
+    world.state.live.note_deliveries(4, 1, wait=True)
     beside, port = DataDirectory(tmp_path, WHEEL), free_port()
-    source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics, lambda: True)
+    source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics)
     with served(source, "127.0.0.1", port, "metrics.dequeue_port"):
         seen = scrape(port)
     assert (seen["delivered_total"], seen["transactions_total"]) == (4, 2)
@@ -79,7 +80,7 @@ def test_a_scrape_shows_deliveries_by_objective(tmp_path: Path) -> None:
     limits_ms = {"timers": 500, "silent": 1_000}
     world = LocalWorld(tmp_path, WHEEL, starts={P0: 0}, lateness_p99_ms=limits_ms)
     beside, port = DataDirectory(tmp_path, WHEEL), free_port()
-    source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics, lambda: False)
+    source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics)
     world.put(100, 100, 900)
     world.append(TimerRow(0, 6, 0, rejected=True))
     with served(source, "127.0.0.1", port, "metrics.dequeue_port"):
@@ -103,7 +104,7 @@ def test_a_shard_without_a_key_is_reported(tmp_path: Path) -> None:
     """An older version began it; later a key is drawn, as by `reconfigure --rotate-key`."""
     world = LocalWorld(tmp_path, WHEEL, starts={P0: 0})
     beside = DataDirectory(tmp_path, WHEEL)
-    source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics, lambda: False)
+    source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics)
     assert value_of(source, "copies_unsigned") == 1
     before = beside.state.mirror()
     assert before is not None
@@ -128,7 +129,7 @@ def test_producers_cannot_make_series_at_will(tmp_path: Path) -> None:
     target = np.minimum(np.arange(5_010), 5_000).astype(np.int32)
     world.engine.append(replace(batch, targets=names, target=target), {P0: 5_010})
     beside = DataDirectory(tmp_path, WHEEL)
-    source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics, lambda: False)
+    source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics)
     first, again = families(source), families(source)
     assert first == again
     topics = [labels["topic"] for labels in first["duewheel_pending_by_topic"]]
@@ -154,7 +155,7 @@ def test_only_histograms_have_bounds_for_labels(tmp_path: Path) -> None:
     """`le` has a meaning to Prometheus, which a gauge does not give it."""
     world = LocalWorld(tmp_path, WHEEL, starts={P0: 0})
     beside = DataDirectory(tmp_path, WHEEL)
-    source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics, lambda: False)
+    source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics)
     found = list(source.families())
     assert len(found) > 20
     for family in found:

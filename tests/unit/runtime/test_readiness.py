@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from duewheel.api.reasons import REASONS
 from duewheel.checkpoints.file_lock import FileLock
 from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.live_fields import Lag
@@ -17,7 +18,7 @@ from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import Settings, load
 from duewheel.runtime import run_file
 from duewheel.runtime.lag_watch import LagNotes
-from duewheel.runtime.readiness import REASONS, ReadyBounds, not_ready
+from duewheel.runtime.readiness import ReadyBounds, not_ready
 from duewheel.runtime.run_file import Supervised
 from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.runtime.shard_metrics import ShardMetrics

@@ -34,7 +34,7 @@ def floor_ms(world: LocalWorld) -> int:
 def floor_ahead_s(world: LocalWorld) -> float:
     """As the metric says it."""
     beside = DataDirectory(world.path, WHEEL)
-    source = DequeueMetrics(beside, world.clock, Statistics, bool)
+    source = DequeueMetrics(beside, world.clock, Statistics)
     found = {each.name: each.samples for each in source.families()}
     beside.close()
     (sample,) = found["duewheel_floor_ahead_seconds"]
@@ -226,7 +226,7 @@ def test_metrics_show_the_clock(world: LocalWorld) -> None:
         world.drain()
     dequeue = world.dequeue
     beside = DataDirectory(world.shard.path, WHEEL)
-    source = DequeueMetrics(beside, world.clock, lambda: dequeue.statistics, bool)
+    source = DequeueMetrics(beside, world.clock, lambda: dequeue.statistics)
     seen = {family.name: family.samples[0].value for family in source.families() if family.samples}
     assert seen["duewheel_clock_skew_seconds"] == 90
     assert seen["duewheel_closing_blocked"] == 1
