@@ -29,6 +29,7 @@ ANY_TIME = -(2**62)  # not_before_ms of a row that was not parked
 ANY_OFFSET = -1  # named_offset of a cancel that matches all timers of its id
 NO_SLOT = -(2**62)  # chase_slot of a user's cancel
 NEVER = 2**62  # not_before_ms of a row that must not go to its target
+NO_POLICY = -1  # policy of a row that no policy postpones
 
 TopicPartition = tuple[str, int]
 OffsetRanges = Mapping[TopicPartition, tuple[int, int]]  # first offset, and the end
@@ -79,7 +80,8 @@ class TimerBatch:
     headers: pa.LargeBinaryArray  # the user's headers, request headers taken out
     header_count: Int32  # number of headers in `headers`
     roll_times: Int32  # how often the timer has been rolled
-    retries: Int32  # how often in a row it was parked or spread, or waited as a dead letter
+    # How often in a row it was parked, or waited as a dead letter; at least 1 if it ever waited
+    retries: Int32
     level: Int32  # the DELAY level that requested its due time, 0 for none
     timestamp_ms: Int64  # of the record; a timer due more than the roll window later is rolled
     # Of a chase, the last slot delivered in full when it was written, else NO_SLOT
@@ -181,9 +183,11 @@ class Deliveries:
     # The row is a copy on its way back to its timer topic, rolled, parked, spread or a chase: its
     # `headers` are complete.
     is_copy: Bool
-    # Of a row in excess of its slot (wheel/slot_overflow.py): it goes back to its timer topic with
-    # this instant, or becomes a dead letter if that is NEVER; else ANY_TIME.
+    # Of a row that a policy postpones (wheel/policies/policy.py): it returns to its timer topic
+    # with this instant, or becomes a dead letter if that is NEVER; else ANY_TIME.
     not_before_ms: Int64
+    policies: list[str]  # names, indexed by `policy`
+    policy: Int32  # the one that postpones the row, or NO_POLICY
     # The row is the reply to a cancel: of the added headers it gets TIMER_SOURCE only, and it never
     # waits.
     answer: Bool
@@ -194,7 +198,7 @@ class Deliveries:
         text: pa.LargeBinaryArray = pa.array([], pa.large_binary())
         return cls(
             *([], no32, no32, no32, no64, [], no32, no64, text, text, text, text),
-            *(no32, no32, no32, no32, no, no, no64, no),
+            *(no32, no32, no32, no32, no, no, no64, [], no32, no),
         )
 
     def __len__(self) -> int:

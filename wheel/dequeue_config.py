@@ -1,13 +1,13 @@
-"""The configuration of the dequeue loop: shard, bounds, hot slots, reply topic."""
+"""The configuration of the dequeue loop: shard, bounds, policies, reply topic."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from duewheel.checkpoints.config_epochs import BY_OFFSET, PRECISION, ROLL_SPREAD, WINDOW
-from duewheel.wheel.slot_overflow import HotSlots
+from duewheel.wheel.policies.policy import Policy
 from duewheel.wheel.slots import WheelConfig
 
 # Records of one span of a scan (slot_scan.py); their positions take 8 bytes each while it lasts.
@@ -20,7 +20,7 @@ SPAN_RECORDS = 1 << 20
 TOPICS_MAX = 1_000
 
 # Ingest reads committed records only: a long transaction with copies would keep it from all records
-# after them. So transactions with many rolled or spread timers are short.
+# after them. So transactions with many rolled or postponed timers are short.
 ROLLS_MAX = 2_000
 
 REPLIES_MAX = 1_000  # replies and chases of one transaction
@@ -44,12 +44,12 @@ class DequeueConfig:
     take_over_after_ms: int = 10_000
     # While this host's clock is ahead of the brokers' by more, no slot is closed
     clock_skew_max_ms: int = 1_000
-    hot_slots: HotSlots = field(default_factory=HotSlots)
+    policies: Sequence[Policy] = ()  # of delivery, asked in this order
     reply_topic: str | None = None  # of the replies to cancels; None: no replies
     # By how much 99 of 100 deliveries may be late, for each timer topic with an objective
     lateness_p99_ms: Mapping[str, int] = field(default_factory=dict)
     chunk_topics: int = TOPICS_MAX  # the most target topics of a transaction
-    chunk_rolls: int = ROLLS_MAX  # the most rolled and spread timers of a transaction
+    chunk_rolls: int = ROLLS_MAX  # the most rolled and postponed timers of a transaction
     chunk_replies: int = REPLIES_MAX  # the most replies and chases of a transaction
     # The most records in a span of the scan, unless one slot has more (slot_scan.py)
     span_records: int = SPAN_RECORDS

@@ -32,7 +32,7 @@ class Reason(IntEnum):
     RECORD_TOO_LARGE = 5
     RECORD_REFUSED = 6
     TARGET_UNAVAILABLE = 7
-    HOT_SLOT = 8
+    HOT_SLOT = 8  # the policy of this name has forbidden it
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,12 @@ class Target:
 @dataclass(frozen=True, slots=True)
 class Aside:
     """The rows of a transaction that did not go to their target. No row is in two of the first
-    three.
+    four.
     """
 
-    # Rows that went back to their timer topic: their target takes no writes for now, or they are in
-    # excess of their slot.
+    # Rows that went back to their timer topic because their target takes no writes for now
     parked: Int64 = field(default_factory=lambda: NO_ROWS)
+    postponed: Int64 = field(default_factory=lambda: NO_ROWS)  # the same, because of a policy
     # Dead letters that went back because the dead-letter topic takes no writes; some of them may
     # have become dead letters only now.
     letters: Int64 = field(default_factory=lambda: NO_ROWS)

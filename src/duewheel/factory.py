@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -29,7 +29,8 @@ from duewheel.schemas.request.parser import Contract
 from duewheel.wheel.dequeue.prefetch import ReadAheadConfig
 from duewheel.wheel.dequeue.receipt_rows import Receipts
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.slot_overflow import HotSlots
+from duewheel.wheel.policies.hot_slots import HotSlots
+from duewheel.wheel.policies.policy import Policy
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 log = structlog.get_logger(__name__)
@@ -94,6 +95,14 @@ def slot_values(settings: Settings) -> dict[str, Any]:
     return dequeue_config(settings).slot_values(settings.wheel)
 
 
+def policies(settings: Settings) -> Iterator[Policy]:
+    """Makes the policies of delivery that are configured."""
+    dequeue = settings.dequeue
+    if dequeue.hot_slot != "none":
+        window_ms = as_millis(dequeue.hot_slot_window)
+        yield HotSlots(dequeue.hot_slot, dequeue.hot_slot_limit, window_ms)
+
+
 def dequeue_config(settings: Settings) -> DequeueConfig:
     """Bounds and identity of the dequeue loop."""
     return DequeueConfig(
@@ -104,11 +113,7 @@ def dequeue_config(settings: Settings) -> DequeueConfig:
         chunk_bytes=settings.dequeue.chunk_bytes,
         take_over_after_ms=as_millis(settings.shard.take_over_after),
         clock_skew_max_ms=as_millis(settings.dequeue.clock_skew_max),
-        hot_slots=HotSlots(
-            settings.dequeue.hot_slot,
-            settings.dequeue.hot_slot_limit,
-            as_millis(settings.dequeue.hot_slot_window),
-        ),
+        policies=tuple(policies(settings)),
         reply_topic=settings.timer.reply_topic,
         lateness_p99_ms={
             name: as_millis(table.lateness_p99)

@@ -44,7 +44,7 @@ from duewheel.ops.status import status
 from duewheel.osutil.child_process import Child
 from duewheel.runtime.dequeue_process import init_progress
 from duewheel.schemas.arrays import Int64
-from duewheel.schemas.batches import ANY_TIME, NO_PARTITION, Deliveries
+from duewheel.schemas.batches import ANY_TIME, NO_PARTITION, NO_POLICY, Deliveries
 from duewheel.schemas.columns import Column, binary, constant, decimals, from_parts, join
 from duewheel.schemas.wire.record_batch import seal, split
 from duewheel.schemas.wire.record_codec import framed, framed_bytes, key_values
@@ -286,6 +286,8 @@ def timer_records(number: Int64, due_ms: Int64, kind: Kind = Kind.TIMERS) -> Del
         dead_letter=np.zeros(count, np.bool_),
         is_copy=np.ones(count, np.bool_),
         not_before_ms=np.full(count, ANY_TIME),
+        policies=[],
+        policy=np.full(count, NO_POLICY, np.int32),
         answer=np.zeros(count, np.bool_),
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 from tests.harness.source_table import SourceRow, as_table, read_records
 from tests.harness.timer_rows import suite_parameters
 
-from duewheel.schemas.batches import ANY_TIME, NO_PARTITION, Deliveries, TimerBatch
+from duewheel.schemas.batches import ANY_TIME, NO_PARTITION, NO_POLICY, Deliveries, TimerBatch
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
@@ -45,6 +45,8 @@ def plain_deliveries(count: int) -> Deliveries:
         dead_letter=np.zeros(count, np.bool_),
         is_copy=np.zeros(count, np.bool_),
         not_before_ms=np.full(count, ANY_TIME),
+        policies=[],
+        policy=np.full(count, NO_POLICY, np.int32),
         answer=np.zeros(count, np.bool_),
     )
 

@@ -27,8 +27,8 @@ from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.wheel.admin import accept_loss as accepting
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.policies.policy import Policy
 from duewheel.wheel.recovery.survey import survey
-from duewheel.wheel.slot_overflow import HotSlots
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -46,11 +46,11 @@ class ProxiedShard(KafkaShard):
         broker: SharedBroker,
         servers: str,
         topics: FaultTopics,
-        hot_slots: HotSlots | None = None,
+        policies: Sequence[Policy] = (),
         wheel: WheelConfig = WHEEL,
         limits: PublisherLimits = QUICKLY,
     ) -> None:
-        self._config = DequeueConfig(0, 1, {}, hot_slots=hot_slots or HotSlots())
+        self._config = DequeueConfig(0, 1, {}, policies=policies)
         super().__init__(path, servers, topics, wheel, self._config, limits)
         self._servers = broker.bootstrap_servers
         self._homes = [TopicPartition(topics.timers, number) for number in range(2)]

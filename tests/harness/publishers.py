@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from duewheel.schemas import header_names as names
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.testing.clock import ManualClock
 from duewheel.wheel.encoded import Aside
+from duewheel.wheel.policies.policy import returning
 from duewheel.wheel.publisher_protocol import Prepared, Seen
 
 
@@ -89,6 +90,8 @@ class RecordingPublisher(PlainPublisher):
             # Encoded and decoded: a read must return the written value.
             self.committed.append((deliveries, Progress.decode(progress.encode())))
             self._written_ms = self.clock.true_ms
+            if deliveries is not None:
+                self.aside = replace(self.aside, postponed=np.flatnonzero(returning(deliveries)))
         if fate != "commit":
             raise PublishDoubt(fate)
         return self.clock.true_ms + self.broker_error_ms if self.stamps else None

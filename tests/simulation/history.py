@@ -38,10 +38,9 @@ from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Cop
 
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, shard_of
 from duewheel.clock import Clock
-from duewheel.schemas.batches import NO_PARTITION, Deliveries
+from duewheel.schemas.batches import ANY_TIME, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import lengths
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.slot_overflow import overflow_rows
 from duewheel.wheel.slots import WheelConfig
 
 
@@ -123,7 +122,7 @@ class History:
         self._left: dict[int, list[tuple[int, int]]] = {}
         self._progress: dict[int, Progress] = {}  # by shard
         self.shards = 1
-        self._hot = HotSlotJudge(config.hot_slots, wheel.precision_ms, self.violated)
+        self._hot = HotSlotJudge(config.policies, wheel.precision_ms, self.violated)
         replies = config.reply_topic is not None
         self.cancels = CancelJudge(self.violated, self.counts, self.newest, replies=replies)
 
@@ -402,7 +401,7 @@ class Columns:
         self._names = deliveries.targets
         self.source = _texts(deliveries.source.to_pylist())
         self.rolled: list[bool] = deliveries.is_copy.tolist()
-        self.excess: list[bool] = overflow_rows(deliveries).tolist()
+        self.excess: list[bool] = (deliveries.not_before_ms != ANY_TIME).tolist()
         self.until_ms: list[int] = deliveries.not_before_ms.tolist()
         self._columns: dict[str, list[object]] = {
             name: getattr(deliveries, name).tolist()

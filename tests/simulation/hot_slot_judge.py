@@ -17,7 +17,8 @@ from tests.simulation.timers import TOPIC, Copy
 
 from duewheel.checkpoints.progress import Progress, half_rows_by_slot
 from duewheel.schemas.batches import ANY_TIME, NEVER
-from duewheel.wheel.slot_overflow import HotSlots
+from duewheel.wheel.policies.hot_slots import HotSlots
+from duewheel.wheel.policies.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,11 @@ class HotSlotJudge:
     """Hears of each row that leaves, in order."""
 
     def __init__(
-        self, hot: HotSlots, precision_ms: int, violated: Callable[[str, str], None]
+        self, policies: Sequence[Policy], precision_ms: int, violated: Callable[[str, str], None]
     ) -> None:
-        self._hot = hot
+        found = [policy for policy in policies if isinstance(policy, HotSlots)]
+        self._is_limited = bool(found)
+        self._hot = found[0] if found else HotSlots()
         self._precision_ms = precision_ms
         self._violated = violated
         self._spread: dict[tuple[int, bytes], dict[bytes, _Overtakable]] = {}
@@ -60,7 +63,7 @@ class HotSlotJudge:
         """A transaction that has taken the shard from one progress to the next; `whole`: nobody has
         cancelled anything, so that every row shows that leaves its slot.
         """
-        if self._hot.policy == "none" and any(excess):
+        if not self._is_limited and any(excess):
             self._violated("6 held up", "a row is in excess, though nobody asked")
         self._after = after
         first = before.delivered_slot if before else 0
@@ -94,9 +97,9 @@ class HotSlotJudge:
             place, limit = self._place + row, self._hot.limit
             if excess and place <= limit:
                 self._violated("6 held up", f"place {place} is in excess, the limit is {limit}")
-            if not excess and place >= 2 * limit and self._hot.policy != "none":
+            if not excess and place >= 2 * limit and self._is_limited:
                 self._violated("6 held up", f"place {place} leaves, the limit is {limit}")
-        if until_ms == NEVER and (sent_back or self._hot.policy != "dead-letter"):
+        if until_ms == NEVER and (sent_back or self._hot.action != "dead-letter"):
             self._violated("6 held up", f"{timer.source!r} has no dead letter for its hot slot")
         elif excess and until_ms != NEVER:
             self._judge_instant(until_ms)

@@ -24,31 +24,31 @@ HOT_SLOTS = {
     "hot-by-id": Planted(
         "4",
         "the rows of a key are judged one by one",
-        "wheel/slot_overflow.py",
+        "wheel/policies/hot_slots.py",
         "    keyless = np.flatnonzero(hashes == NO_KEY)\n",
         "    keyless = np.arange(len(rows))\n",
-        test="unit/wheel/test_slot_overflow.py::"
+        test="unit/wheel/policies/test_hot_slots.py::"
         "test_once_a_row_of_a_key_is_in_excess_all_later_ones_are_and_wait_as_long",
     ),
     "hot-again": Planted(
         "6",
         "what was spread may be in excess of its next slot, too",
-        "wheel/slot_overflow.py",
-        " | (deliveries.retries > 0)",
-        "",
+        "wheel/policies/hot_slots.py",
+        "(rows.rank > self.limit) & (rows.deliveries.retries == 0)",
+        "rows.rank > self.limit",
     ),
     "hot-same-slot": Planted(
         "6",
         "what is spread may leave again with the slot that follows",
-        "wheel/slot_overflow.py",
-        "(slot[rows] + 1) * precision_ms",
-        "slot[rows] * precision_ms",
+        "wheel/policies/hot_slots.py",
+        "(rows.slot[chosen] + 1) * rows.precision_ms",
+        "rows.slot[chosen] * rows.precision_ms",
     ),
     "hot-upside-down": Planted(
         "6",
         "what is spread is chosen the other way round",
-        "wheel/slot_overflow.py",
-        "excess = fraction < self.probability(rank[rows])",
-        "excess = fraction > self.probability(rank[rows])",
+        "wheel/policies/hot_slots.py",
+        "excess = fraction < self.probability(rows.rank[candidates])",
+        "excess = fraction > self.probability(rows.rank[candidates])",
     ),
 }

@@ -33,7 +33,8 @@ from tests.simulation.world import World
 
 from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.slot_overflow import HotSlots
+from duewheel.wheel.policies.hot_slots import Action, HotSlots
+from duewheel.wheel.policies.policy import Policy
 from duewheel.wheel.slots import WheelConfig
 
 PRECISIONS_MS = (1_000, 600_000, 1_800_000)
@@ -130,7 +131,7 @@ class Schedule:
         self._requests = Requests(seed, self.world, likely, cuts=not self._sources.any)
         self._resharding = Resharding(seed, self.host, lambda: self._happens("kill"), self._write)
         asks = self._requests.any or has_schedules(seed)
-        letters = not asks and setup.config.hot_slots.policy != "dead-letter"
+        letters = not asks and not _forbids(setup.config.policies)
         self._refusals = Refusals(seed, self.host.kafka, letters=letters)
         self._forgers = Forgers(seed, self.host.keys)
         self._backup: dict[str, bytes | None] = {}
@@ -493,10 +494,17 @@ def _setup(rng: Random, precisions_ms: Sequence[int]) -> Setup:
         chunk_bytes=rng.choice((200, 1_000, 1 << 20)),
         progress_interval_ms=rng.choice((5_000, 2 * p, 10 * p)),
         clock_skew_max_ms=rng.choice((1_000, p // 2, 2 * p)),
-        hot_slots=HotSlots(
-            rng.choice(("none", "spread", "dead-letter", "spread")),
-            limit=rng.choice((1, 3, 5)),
-            window_ms=rng.choice((0, p // 2, 2 * p, window * p)),
-        ),
+        policies=_policies(rng, p, window * p),
     )
     return Setup(wheel, config, rng.randint(1, 3), rng.choice((1, 3, 8, 30)))
+
+
+def _policies(rng: Random, precision_ms: int, window_ms: int) -> tuple[HotSlots, ...]:
+    actions: tuple[Action | None, ...] = (None, "spread", "dead-letter", "spread")
+    action, limit = rng.choice(actions), rng.choice((1, 3, 5))
+    spread_ms = rng.choice((0, precision_ms // 2, 2 * precision_ms, window_ms))
+    return () if action is None else (HotSlots(action, limit, spread_ms),)
+
+
+def _forbids(policies: Sequence[Policy]) -> bool:
+    return any(isinstance(policy, HotSlots) and policy.action != "spread" for policy in policies)

@@ -27,6 +27,7 @@ from duewheel.schemas.batches import (
     NO_KEY,
     NO_LEVEL,
     NO_PARTITION,
+    NO_POLICY,
     Deliveries,
     TopicPartition,
 )
@@ -103,6 +104,8 @@ def reply_rows(
         dead_letter=np.zeros(count, np.bool_),
         is_copy=is_chase,  # its headers are complete
         not_before_ms=np.full(count, ANY_TIME),
+        policies=[],
+        policy=np.full(count, NO_POLICY, np.int32),
         answer=np.ones(count, np.bool_),  # never parked: a parked chase would come too late
     )
 

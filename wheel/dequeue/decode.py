@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from duewheel.schemas.arrays import Int32, Int64
-from duewheel.schemas.batches import ANY_TIME, Deliveries, TopicPartition
+from duewheel.schemas.batches import ANY_TIME, NO_POLICY, Deliveries, TopicPartition
 from duewheel.schemas.columns import choose
 from duewheel.schemas.hashing import source_names
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
 from duewheel.wheel.dequeue.requeue import rolled_copies
 from duewheel.wheel.dequeue.slot_scan import ScannedChunk
-from duewheel.wheel.slot_overflow import spread_rows
+from duewheel.wheel.policies.policy import returning
 from duewheel.wheel.storage.byte_layouts import FLAG_DEAD_LETTER, level_of
 from duewheel.wheel.storage.message_store import StoredMessages
 from duewheel.wheel.storage.topic_numbers import TopicNames, public_name
@@ -91,6 +91,8 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
         dead_letter=(prefix["flags"] & FLAG_DEAD_LETTER) != 0,
         is_copy=np.zeros(len(rolled), np.bool_),
         not_before_ms=np.full(len(rolled), ANY_TIME),
+        policies=[],
+        policy=np.full(len(rolled), NO_POLICY, np.int32),
         answer=np.zeros(len(rolled), np.bool_),
     )
     if rolled.any():
@@ -102,9 +104,9 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
 def split_by_limits(
     decoded: DecodedChunk, topics_max: int, rolls_max: int
 ) -> Iterator[DecodedChunk]:
-    """Splits a chunk into the fewest parts within the bounds on topics, rolls and spread rows."""
+    """Splits a chunk into the fewest parts within the bounds on topics and on returning rows."""
     first, target = 0, decoded.deliveries.target
-    rolls = np.cumsum(decoded.deliveries.is_copy | spread_rows(decoded.deliveries))
+    rolls = np.cumsum(decoded.deliveries.is_copy | returning(decoded.deliveries))
     while first < len(target):
         _, first_rows = np.unique(target[first:], return_index=True)
         before = int(rolls[first - 1]) if first else 0

@@ -3,8 +3,8 @@
     DELIVER      to its target. Also a reply, and a copy that was made before: rolled, or a chase
     PARK         its target partition takes no writes for now, or its receipt has no place: a copy
                  waits in its timer topic (requeue.py), unless that refuses the copy
-    SPREAD       in excess of its slot (slot_overflow.py): a copy waits likewise; if its timer topic
-                 refuses the copy, the row is delivered now
+    POSTPONE     a policy lets it leave later (policies/policy.py): a copy waits likewise; if its
+                 timer topic refuses the copy, the row is delivered now
     DEAD_LETTER  ingest has rejected it; or it has a Reason: it can never be published, or cannot
                  wait, and waiting for its target would delay every other row
     KEEP         such a row, while the dead-letter topic takes none: it waits in its timer topic
@@ -36,7 +36,7 @@ from duewheel.schemas.wire.record_batch import bytes_alone
 from duewheel.wheel.dequeue import requeue
 from duewheel.wheel.dequeue.partitioner import used_topics, without_target
 from duewheel.wheel.encoded import Reason, Target
-from duewheel.wheel.slot_overflow import spread_rows
+from duewheel.wheel.policies.policy import returning
 
 # A record and its added headers without the columns' own bytes: names, lengths, numbers.
 _OVERHEAD_BYTES_MAX = HEADER_BYTES + 160
@@ -50,7 +50,7 @@ class Fate(IntEnum):
 
     DELIVER = 0
     PARK = 1
-    SPREAD = 2
+    POSTPONE = 2
     DEAD_LETTER = 3
     KEEP = 4
 
@@ -62,7 +62,7 @@ class Fates:
     Attributes:
         fate: a Fate, as a number.
         reason: a Reason, as a number, of dead letters that ingest has not rejected.
-        not_before_ms: when a copy may leave, of rows that are parked or spread.
+        not_before_ms: when a copy may leave, of rows that are parked or postponed.
     """
 
     fate: Int32
@@ -100,19 +100,19 @@ def decide(
     reason[waits & deliveries.answer] = Reason.TARGET_UNAVAILABLE
     waits &= ~deliveries.answer
     waits |= without_receipt(deliveries, fetch) & (reason == Reason.NONE)
-    spread = spread_rows(deliveries) & (reason == Reason.NONE)
+    later = returning(deliveries) & (reason == Reason.NONE)
     # The later of the two: otherwise this row could overtake an earlier one of its key.
     retry_ms = np.where(waits, now_ms + requeue.waits_ms(deliveries, wait_ms), ANY_TIME)
-    not_before_ms = np.maximum(retry_ms, np.where(spread, deliveries.not_before_ms, ANY_TIME))
-    back = waits | spread
+    not_before_ms = np.maximum(retry_ms, np.where(later, deliveries.not_before_ms, ANY_TIME))
+    back = waits | later
     if back.any():
-        copies = requeue.parked(deliveries, back, not_before_ms)
+        copies = requeue.parked(deliveries, back, not_before_ms, waits)
         no_copy = back & (why_not(copies, fetch(_timer_topics(deliveries)), []) != Reason.NONE)
         reason[no_copy & waits] = Reason.TARGET_UNAVAILABLE
         back &= ~no_copy
     fate = np.select(
         [deliveries.dead_letter | (reason != Reason.NONE), back & waits, back],
-        [Fate.DEAD_LETTER, Fate.PARK, Fate.SPREAD],
+        [Fate.DEAD_LETTER, Fate.PARK, Fate.POSTPONE],
         Fate.DELIVER,
     ).astype(np.int32)
     letters = fate == Fate.DEAD_LETTER
@@ -147,7 +147,10 @@ def why_not(
     if refused:
         sources = pa.array(refused, pa.large_binary())
         mark(np.asarray(pc.is_in(deliveries.source, value_set=sources)), Reason.RECORD_REFUSED)
-    mark(deliveries.not_before_ms == NEVER, Reason.HOT_SLOT)
+    for number, policy in enumerate(deliveries.policies):
+        forbidden = (deliveries.policy == number) & (deliveries.not_before_ms == NEVER)
+        if forbidden.any():
+            mark(forbidden, Reason[policy.upper()])
     reason[deliveries.dead_letter] = Reason.NONE
     return reason
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -58,6 +58,7 @@ from duewheel.wheel.storage.far_slots import Linker
 log = structlog.get_logger(__name__)
 
 _BEAT_MS = 500
+_POSTPONED_LOG_MS = 60_000
 _BLOCKED_COMMIT_MS = 1_000  # between readings of the brokers' clock, while closing is blocked
 _EMPTY_MS = 200  # empty slots that are closed together while ingest commits nothing
 
@@ -94,7 +95,7 @@ class Loop:
         self._commits = Committer(
             directory, publisher, clock, self._guard, totals, started, self._beat, stopping
         )
-        self._chunks = Pipeline(directory, publisher.prepare, config, threads)
+        self._chunks = Pipeline(directory, publisher.prepare, config, clock, threads)
         self._linker = Linker(directory)
         self._bounds = BoundsKeeper(directory.path, directory.fs, publisher, clock)
         self._replies = CancelReplies(
@@ -105,7 +106,8 @@ class Loop:
             config.chunk_replies,
         )
         self._closed_at_commit: int | None = None  # `commits` at the last closing
-        self._hot_slot: int | None = None  # the last one with rows in excess
+        self._postponing = Interval(clock, _POSTPONED_LOG_MS)
+        self._postponed: Mapping[str, int] = {}  # when it was logged last
         self._is_paused = False
         self._beating = Interval(clock, _BEAT_MS)
         self._collecting = Interval(clock, config.collect_interval_ms)
@@ -321,21 +323,9 @@ class Loop:
         self._chunks.note_commit(self._clock.boottime_ms() - begun_ms)
         self.position = reached
         self._totals.now = self._totals.now.after_cancels(chunk.cancelled)
-        self._warn_of_hot_slots(chunk.hot)
-
-    def _warn_of_hot_slots(self, slots: list[int]) -> None:
-        """Counts and logs each slot with rows in excess once."""
-        new = [slot for slot in slots if self._hot_slot is None or slot > self._hot_slot]
-        if new:
-            self._hot_slot = new[-1]
-            self._totals.now = self._totals.now.after_hot_slots(len(new))
-            hot, precision_ms = self._config.hot_slots, self._directory.config.precision_ms
-            log.warning(
-                "more timers in a slot than dequeue.hot_slot_limit",
-                slots_ms=[slot * precision_ms for slot in new],
-                limit=hot.limit,
-                policy=hot.policy,
-            )
+        if self._totals.now.postponed != self._postponed and self._postponing.is_over():
+            self._postponed = self._totals.now.postponed
+            log.warning("policies have postponed timers", timers=dict(self._postponed))
 
     def _reply(self) -> bool:
         """Runs 5. of the module's head; returns whether a reply or chase left."""

@@ -1,11 +1,11 @@
 """Prepares chunks for their transactions: two stages, each in a thread of its own, and two queues.
 
-    scan ──► queue ──► read, decode, mark, drop, prepare ──► queue ──► the loop publishes
+    scan ──► queue ──► read, decode, postpone, drop, prepare ──► queue ──► the loop publishes
 
     scan       finds the closed slots' rows in the log and cuts them into chunks     (slot_scan.py)
     read       reads a chunk's messages and verifies them                        (message_store.py)
     decode     decodes them as deliveries, split if they name too many topics           (decode.py)
-    mark       marks the rows in excess of their slot                            (slot_overflow.py)
+    postpone   asks the policies of delivery                                   (policies/policy.py)
     drop       drops rows that are cancelled, or out already             (checkpoints/delivered.py)
     prepare    encodes the rows before the transaction                      (publisher_protocol.py)
 
@@ -37,15 +37,17 @@ from typing import Any
 import numpy as np
 
 from duewheel.checkpoints.delivered import is_out
+from duewheel.clock import Clock
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.threads import Worker
 from duewheel.wheel.dequeue.bounded_queue import BoundedQueue, QueueClosed
 from duewheel.wheel.dequeue.decode import DecodedChunk, decode_chunk, split_by_limits
+from duewheel.wheel.dequeue.slot_ranks import RankCounter
 from duewheel.wheel.dequeue.slot_scan import ScannedChunk, SlotScan
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.policies.policy import DueRows, postponed
 from duewheel.wheel.publisher_protocol import Prepared
-from duewheel.wheel.slot_overflow import RankCounter, overflow_rows
 from duewheel.wheel.storage.byte_layouts import is_cancelled
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -62,7 +64,6 @@ class PreparedChunk:
         ends: if the slot after it is half delivered, the offset behind its last row, by source
             partition of this chunk; else None.
         half_rows: how many rows of that slot are out then, by timer topic of this chunk.
-        hot: slots with rows in excess among those that are not delivered yet.
     """
 
     prepared: Prepared
@@ -71,7 +72,6 @@ class PreparedChunk:
     rank: Int64
     ends: Mapping[TopicPartition, int] | None
     half_rows: Mapping[str, int]
-    hot: list[int]
 
     @property
     def rows(self) -> int:
@@ -136,12 +136,14 @@ class Pipeline:
         directory: DataDirectory,
         prepare: Callable[[Deliveries], Prepared],
         config: DequeueConfig,
+        clock: Clock,
         threads: Threads = THREADS,
     ) -> None:
         self._directory = directory
         self._prepare = prepare
         self._bounds = (config.chunk_records, config.chunk_bytes)
         self._config = config
+        self._clock = clock
         self._threads = threads
         self._range: _Range | None = None
         self._stages: _Stages | None = None
@@ -266,20 +268,22 @@ class Pipeline:
         # A cancelled row has a rank, too: in another owner's files it may have been delivered.
         rank = slots.ranks.of(chunk.slot, *_timer_topics(whole), ~_delivered(slots, whole))
         config, end = self._config, 0
-        marked = config.hot_slots.mark_overflow(whole.deliveries, chunk.slot, rank, precision_ms)
-        whole = replace(whole, deliveries=marked)
+        if config.policies:
+            now_ms = self._clock.now_ms()
+            rows = DueRows(whole.deliveries, chunk.slot, rank, precision_ms, now_ms)
+            whole = replace(whole, deliveries=postponed(rows, config.policies))
         for decoded in split_by_limits(whole, config.chunk_topics, config.chunk_rolls):
             first, end = end, end + len(decoded.chunk)
             yield self._prepared(slots, decoded, rank[first:end])
 
     def _prepared(self, slots: _Range, decoded: DecodedChunk, rank: Int64) -> PreparedChunk:
         """Drops rows that are cancelled or out already, and prepares the others."""
-        slot, deliveries = decoded.chunk.slot, decoded.deliveries
+        deliveries = decoded.deliveries
         pending = ~_delivered(slots, decoded)
         cancelled = is_cancelled(decoded.chunk.records) & pending
         leaves = pending & ~cancelled
         if not leaves.all():
-            deliveries, slot = deliveries.take(np.flatnonzero(leaves)), slot[leaves]
+            deliveries = deliveries.take(np.flatnonzero(leaves))
         return PreparedChunk(
             self._prepare(deliveries),
             int(cancelled.sum()),
@@ -287,7 +291,6 @@ class Pipeline:
             rank,
             _ends(decoded),
             _half_rows(decoded, rank, pending),
-            np.unique(slot[overflow_rows(deliveries)]).tolist(),
         )
 
 

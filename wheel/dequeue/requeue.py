@@ -4,9 +4,9 @@ A copy has its request in the headers again, with the due time absolute, and the
 copy. Two kinds:
 
     rolled    due beyond the window; has the number of rolls
-    parked    due, but its target takes no writes for now, or it is in excess of its slot
-              (slot_overflow.py); has the instant before which it does not leave again, and how
-              often in a row it was parked
+    parked    due, but its target takes no writes for now, or a policy postpones it
+              (policies/policy.py); has the instant before which it does not leave again, and how
+              often in a row its target has refused it, which a policy does not raise above 1
 
 A dead letter whose topic takes no writes returns unchanged, with four headers behind its own: the
 offset of its first copy, those of a parked copy, and one that marks it as a dead letter: ingest
@@ -48,10 +48,14 @@ def rolled_copies(deliveries: Deliveries, rows: Bool) -> Deliveries:
     return _to_source(deliveries, rows, headers, count)
 
 
-def parked(deliveries: Deliveries, rows: Bool, not_before_ms: Int64) -> Deliveries:
-    """Makes parked copies of the given rows, which leave no earlier than an instant."""
+def parked(deliveries: Deliveries, rows: Bool, not_before_ms: Int64, refused: Bool) -> Deliveries:
+    """Makes parked copies of the given rows, which leave no earlier than an instant. The targets
+    of those that are `refused` take no writes; the others are postponed.
+    """
     headers, count = _headers(deliveries, deliveries.roll_times)
-    parking = parking_headers(not_before_ms, _retries(deliveries))
+    # A postponed row has not failed: if it counted, its first wait for a target would be longer.
+    retries = np.where(refused, _retries(deliveries), np.maximum(deliveries.retries, 1))
+    parking = parking_headers(not_before_ms, retries.astype(np.int32))
     return _to_source(deliveries, rows, join(headers, parking), count + 2)
 
 

@@ -72,9 +72,10 @@ def route(
         return used_targets
 
     fates = decide(deliveries, fetch, refused, dead_letter_topic, now_ms, wait_ms, without_receipt)
-    back = fates.are(Fate.PARK, Fate.SPREAD)
+    back = fates.are(Fate.PARK, Fate.POSTPONE)
     if back.any():
-        deliveries = requeue.parked(deliveries, back, fates.not_before_ms)
+        parked = fates.are(Fate.PARK)
+        deliveries = requeue.parked(deliveries, back, fates.not_before_ms, parked)
     dead = fates.reason != Reason.NONE
     if dead.any():
         deliveries = signed(deliveries, copy_key, dead)
@@ -96,7 +97,8 @@ def _aside(fates: Fates) -> Aside:
     dead_lettered = fates.are(Fate.DEAD_LETTER) & (fates.reason != Reason.NONE)
     counts = enumerate(np.bincount(fates.reason[dead_lettered]).tolist())
     return Aside(
-        np.flatnonzero(fates.are(Fate.PARK, Fate.SPREAD)),
+        np.flatnonzero(fates.are(Fate.PARK)),
+        np.flatnonzero(fates.are(Fate.POSTPONE)),
         np.flatnonzero(fates.are(Fate.KEEP)),
         np.flatnonzero(dead_lettered),
         {Reason(number).name.lower(): count for number, count in counts if count},

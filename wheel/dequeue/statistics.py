@@ -14,7 +14,6 @@ from duewheel.schemas.batches import NO_LEVEL, Deliveries
 from duewheel.wheel.dequeue.duration_histogram import Histogram
 from duewheel.wheel.encoded import Aside
 from duewheel.wheel.inspect.pending_counts import OTHER, TOPICS_MAX
-from duewheel.wheel.slot_overflow import overflow_rows
 
 REJECTED, WAITED = "rejected", "waited"
 
@@ -55,8 +54,7 @@ class Statistics:
         chases: cancels that were written again to the end of their partition.
         rolled: timers sent back to their timer topic, by that topic; not among `delivered`.
         parked: timers sent back because their target took no writes, by target.
-        spread: timers sent back because they were in excess of their slot.
-        hot_slots: slots with rows in excess.
+        postponed: timers sent back by a policy, by its name; each time.
         transactions: commits, those without messages included.
         doubts: transactions whose outcome had to be read back.
         held: copies that wait in the state topic for their timer partition to take writes.
@@ -75,8 +73,7 @@ class Statistics:
     chases: int = 0
     rolled: Mapping[str, int] = field(default_factory=dict)
     parked: Mapping[str, int] = field(default_factory=dict)
-    spread: int = 0
-    hot_slots: int = 0
+    postponed: Mapping[str, int] = field(default_factory=dict)
     transactions: int = 0
     doubts: int = 0
     held: int = 0
@@ -88,10 +85,6 @@ class Statistics:
     def after_doubt(self) -> Statistics:
         """Returns these with one more transaction whose outcome had to be read back."""
         return replace(self, doubts=self.doubts + 1)
-
-    def after_hot_slots(self, count: int) -> Statistics:
-        """Returns these with `count` more slots with rows in excess."""
-        return replace(self, hot_slots=self.hot_slots + count)
 
     def after_cancels(self, cancelled: int) -> Statistics:
         """Returns these with `cancelled` more suppressed timers."""
@@ -115,13 +108,13 @@ class Statistics:
         if deliveries is None or not len(deliveries) or deliveries.answer.all():
             return counted  # replies have a transaction of their own
         at_target = np.ones(len(deliveries), np.bool_)
-        at_target[np.concatenate([aside.parked, aside.letters, aside.dead_lettered])] = False
+        elsewhere = (aside.parked, aside.postponed, aside.letters, aside.dead_lettered)
+        at_target[np.concatenate(elsewhere)] = False
         dead, rolled = at_target & deliveries.dead_letter, at_target & deliveries.is_copy
         waited = int((dead & (deliveries.retries > 0)).sum())
         counts = {**aside.reasons, REJECTED: int(dead.sum()) - waited, WAITED: waited}
         delivered = at_target & ~dead & ~rolled
         late_ms = committed_at_ms - deliveries.due_ms[delivered]
-        spread = overflow_rows(deliveries)[aside.parked]
         return replace(
             counted,
             delivered=self.delivered + int(delivered.sum()),
@@ -129,8 +122,8 @@ class Statistics:
             dead_letters=Counter(self.dead_letters) + Counter(counts),
             letters_kept=self.letters_kept + len(aside.letters),
             rolled=_with(self.rolled, deliveries, np.flatnonzero(rolled)),
-            parked=_with(self.parked, deliveries, aside.parked[~spread]),
-            spread=self.spread + int(spread.sum()),
+            parked=_with(self.parked, deliveries, aside.parked),
+            postponed=_with_policies(self.postponed, deliveries, aside.postponed),
             lateness_max_ms=max(self.lateness_max_ms, int(late_ms.max(initial=0))),
             lateness_ms=self.lateness_ms.with_values(late_ms),
             objectives=_with_lateness(self.objectives, deliveries, delivered, late_ms),
@@ -173,6 +166,16 @@ def _with(counts: Mapping[str, int], deliveries: Deliveries, rows: Int64) -> Map
         topic = deliveries.targets[index]
         total[topic if topic in total or len(total) < TOPICS_MAX else OTHER] += count
     return +total
+
+
+def _with_policies(
+    counts: Mapping[str, int], deliveries: Deliveries, rows: Int64
+) -> Mapping[str, int]:
+    """Returns counts by policy, with these rows added."""
+    if not len(rows):
+        return counts
+    found = np.bincount(deliveries.policy[rows], minlength=len(deliveries.policies)).tolist()
+    return Counter(counts) + Counter(dict(zip(deliveries.policies, found, strict=True)))
 
 
 def _with_levels(counts: Mapping[int, int], levels: Int32) -> Mapping[int, int]:

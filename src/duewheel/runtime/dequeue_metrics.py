@@ -89,7 +89,7 @@ class DequeueMetrics:
         )
 
     def _copies(self, statistics: Statistics) -> Iterator[Metric]:
-        """Copies: rolled, parked, spread or held."""
+        """Copies: rolled, parked or postponed."""
         yield counters(
             "rolled",
             "Timers written to their timer topic again: due beyond the roll window.",
@@ -102,19 +102,12 @@ class DequeueMetrics:
             "topic",
             self._topics["parked"].of(statistics.parked),
         )
-        yield counter(
-            "hot_slot_slots",
-            "Slots with more timers than `dequeue.hot_slot_limit`.",
-            statistics.hot_slots,
-        )
         yield counters(
-            "hot_slot_excess",
-            "Timers beyond `dequeue.hot_slot_limit` in a slot, by the policy applied to them.",
+            "postponed",
+            "Timers written to their timer topic again by a policy of delivery, by its name; each "
+            "time. Those that it forbids are `dead_letters` with its name as the reason.",
             "policy",
-            {
-                "spread": statistics.spread,
-                "dead-letter": statistics.dead_letters.get("hot_slot", 0),
-            },
+            statistics.postponed,
         )
 
     def _cancels(self, statistics: Statistics) -> Iterator[Metric]:

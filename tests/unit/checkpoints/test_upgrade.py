@@ -38,7 +38,8 @@ NOW = Contract(
 def copy_of(offset: int) -> SourceRow:
     """A parked copy without a MAC, of the timer at offset 3; overdue since long."""
     due = replace(rows(["bills"], [0]), origin_offset=np.array([3]), due_ms=np.array([NOW_MS]))
-    copy: Any = parked(due, np.array([True]), np.array([NOW_MS + 900]))
+    this = np.array([True])
+    copy: Any = parked(due, this, np.array([NOW_MS + 900]), this)
     headers = headers_of(copy.headers[0].as_py(), int(copy.header_count[0]))
     return SourceRow(offset, NOW_MS + 500, headers, 0, value=b"v")
 

@@ -17,6 +17,7 @@ from duewheel.kafka.limits import PublisherLimits
 from duewheel.ops.bounds_in_force import bounds
 from duewheel.streaming.batch_attempt import SPARK_DIR, Attempt
 from duewheel.wheel.dequeue_config import ROLLS_MAX, TOPICS_MAX
+from duewheel.wheel.policies.hot_slots import HotSlots
 
 pytestmark = pytest.mark.usefixtures("clean_surroundings")
 
@@ -47,7 +48,8 @@ def test_bounds_are_those_in_force_and_name_what_has_set_them(
     assert found["driver_heap_bytes"] == heap
     assert found["transaction_bytes"].source == "dequeue.chunk_bytes (default)"
     config = dequeue_config(settings)
-    assert (config.chunk_records, config.hot_slots.limit) == (9, 70)
+    assert config.chunk_records == 9
+    assert list(config.policies) == [HotSlots("spread", 70)]
     assert found["transaction_topics"] == BoundInForce(value=TOPICS_MAX, source="fixed")
     assert found["transaction_rolls"].value == ROLLS_MAX
     assert found["batch_bytes_max"].value == PublisherLimits().batch_bytes_max

@@ -46,7 +46,7 @@ def copies(key: bytes = KEY) -> Deliveries:
     """A timer that is delivered, a rolled, a parked one, and a dead letter that waits."""
     of = [np.arange(4) == row for row in range(4)]
     due = rolled_copies(deliveries(4), of[1])
-    due = parked(due, of[2], np.full(4, NOW_MS + 900))
+    due = parked(due, of[2], np.full(4, NOW_MS + 900), of[2])
     due = replace(due, dead_letter=of[3])
     return signed(waiting_letters(due, of[3], NOW_MS, (1_000, 1_000)), key)
 
@@ -139,7 +139,7 @@ def test_of_another_key_or_another_partition_none_is_a_copy() -> None:
 
 def signed_by_nobody() -> Deliveries:
     of = [np.arange(4) == row for row in range(4)]
-    due = parked(rolled_copies(deliveries(4), of[1]), of[2], np.full(4, NOW_MS + 900))
+    due = parked(rolled_copies(deliveries(4), of[1]), of[2], np.full(4, NOW_MS + 900), of[2])
     return waiting_letters(replace(due, dead_letter=of[3]), of[3], NOW_MS, (1_000, 1_000))
 
 

@@ -62,7 +62,8 @@ def test_what_a_parked_copy_says_is_read_back(
         roll_times=np.array([rolls], np.int32),
         retries=np.array([retries], np.int32),
     )
-    copy = parked(one, np.array([True]), np.array([NOW_MS + 900]))
+    this = np.array([True])
+    copy = parked(one, this, np.array([NOW_MS + 900]), this)
     assert (copy.targets[copy.target[0]], copy.target_partition[0]) == ("timers", 0)
     headers = decoded(copy.headers[0].as_py(), int(copy.header_count[0]))
     batch = read_back(headers)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,10 +28,11 @@ from tests.simulation.contract_check import decoded
 
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.arrays import Bool, Int64
-from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, Deliveries
+from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, NO_POLICY, Deliveries
 from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.encoded import Aside, Target
-from duewheel.wheel.slot_overflow import HotSlots, RankCounter, overflow_rows, spread_rows
+from duewheel.wheel.policies.hot_slots import HotSlots
+from duewheel.wheel.policies.policy import DueRows, postponed, returning
 
 SPREAD = HotSlots("spread", 100, 5_000)
 
@@ -47,8 +47,12 @@ def judged(
     hot: HotSlots, hashes: Sequence[int] | Int64, place: Int64 | None = None, slot: int = SLOT
 ) -> Int64:
     place = np.arange(len(hashes)) if place is None else place
-    found = hot.mark_overflow(of_keys(hashes), np.full(len(hashes), slot), place, PRECISION_MS)
-    return found.not_before_ms
+    return asked(hot, of_keys(hashes), place, slot).not_before_ms
+
+
+def asked(hot: HotSlots, sent: Deliveries, place: Int64, slot: int = SLOT) -> Deliveries:
+    slots = np.full(len(sent), slot)
+    return postponed(DueRows(sent, slots, place, PRECISION_MS, NOW_MS), [hot])
 
 
 # ---- the curve ----------------------------------------------------------------------------------
@@ -84,7 +88,7 @@ def test_the_share_in_excess_rises_from_the_limit_to_its_double(
     hashes = np.random.default_rng(1).permutation(2**20)[:count] * partitions + partitions // 2
     sent = of_keys(hashes if keyed_rows else np.full(count, NO_KEY))
     place = np.arange(count)
-    excess = overflow_rows(hot.mark_overflow(sent, np.full(count, SLOT), place, PRECISION_MS))
+    excess = asked(hot, sent, place).not_before_ms != ANY_TIME
     assert not excess[: limit + 1].any() and excess[2 * limit :].all()
     assert rises_as_it_should(excess, limit)
     assert not rises_as_it_should(upside_down(place, limit), limit)
@@ -141,39 +145,7 @@ def test_copies_rolled_rows_and_dead_letters_are_never_in_excess() -> None:
         retries=np.array([0, 0, 1, 0], np.int32),
     )
     place = np.full(4, 1_000)
-    found = SPREAD.mark_overflow(sent, np.full(4, SLOT), place, PRECISION_MS)
-    assert overflow_rows(found).tolist() == [False, False, False, True]
-    assert not overflow_rows(HotSlots("none", 1).mark_overflow(sent, place, place, 1)).any()
-
-
-# ---- places -------------------------------------------------------------------------------------
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 3), st.integers(0, 2), st.booleans()), min_size=1, max_size=60
-    ),
-    st.lists(st.integers(0, 60)),
-    st.dictionaries(st.tuples(st.sampled_from("abc"), st.integers(0, 5)), st.integers(1, 9)),
-)
-def test_places_are_the_same_however_the_rows_are_cut(
-    row_list: list[tuple[int, int, bool]], cuts: list[int], out: Mapping[tuple[str, int], int]
-) -> None:
-    """Each topic has its own."""
-    slot = np.cumsum([step for step, _, _ in row_list])
-    topic = np.array([number for _, number, _ in row_list])
-    counted = np.array([known for _, _, known in row_list])
-    expected, seen = [], dict(out)
-    for s, number, known in zip(slot.tolist(), topic.tolist(), counted.tolist(), strict=True):
-        place = "abc"[number], s
-        expected.append(seen.get(place, 0))
-        seen[place] = seen.get(place, 0) + known
-    places, found = RankCounter(out), []
-    bounds = sorted({0, len(slot), *(cut for cut in cuts if cut < len(slot))})
-    for first, end in itertools.pairwise(bounds):
-        part = slice(first, end)
-        found += places.of(slot[part], "abc", topic[part], counted[part]).tolist()
-    assert found == expected
+    assert returning(asked(SPREAD, sent, place)).tolist() == [False, False, False, True]
 
 
 # ---- where they go ------------------------------------------------------------------------------
@@ -182,7 +154,9 @@ def test_places_are_the_same_however_the_rows_are_cut(
 def held_back(instants: Sequence[int], names: Sequence[str] | None = None) -> Deliveries:
     count = len(instants)
     sent = keyed(rows(names or ["a"] * count, [0] * count), [b"k"] * count)
-    return replace(sent, not_before_ms=np.array(instants))
+    held = np.array(instants)
+    policy = np.where(held == ANY_TIME, NO_POLICY, 0).astype(np.int32)
+    return replace(sent, not_before_ms=held, policies=["hot_slot"], policy=policy)
 
 
 def test_what_is_spread_goes_back_as_a_copy_in_its_place() -> None:
@@ -193,7 +167,7 @@ def test_what_is_spread_goes_back_as_a_copy_in_its_place() -> None:
         origin_offset=np.full(3, 17),
     )
     found = routed(sent, {"a": ROOM})
-    assert (topics(found), found.aside.parked.tolist()) == (["a", "timers", "a"], [1])
+    assert (topics(found), found.aside.postponed.tolist()) == (["a", "timers", "a"], [1])
     copy = found.deliveries
     batch = read_back(decoded(copy.headers[1].as_py(), int(copy.header_count[1])))
     assert (batch.due_ms[0], batch.not_before_ms[0]) == (NOW_MS - 5, later_ms)
@@ -212,7 +186,7 @@ def test_a_copy_that_its_timer_topic_does_not_take_leaves_with_its_slot() -> Non
     found = routed(
         held_back([NOW_MS + 9] * 2), {"a": ROOM, "timers": Target(1, 90, batch_bytes=90)}
     )
-    assert (topics(found), found.aside.parked.tolist()) == (["a", "a"], [])
+    assert (topics(found), found.aside.postponed.tolist()) == (["a", "a"], [])
     assert not found.aside.reasons
 
 
@@ -231,10 +205,12 @@ def test_what_is_in_excess_of_a_target_without_writes_waits_for_the_later_of_bot
 
 def test_the_statistics_tell_them_from_what_is_parked() -> None:
     sent = held_back([NOW_MS + 9, ANY_TIME, NEVER, ANY_TIME])
-    aside = Aside(np.array([0, 1]), dead_lettered=np.array([2]), reasons={"hot_slot": 1})
-    known = Statistics().after_commit(sent, aside, NOW_MS, 5).after_hot_slots(2)
-    assert (known.spread, known.parked, known.dead_letters) == (1, {"a": 1}, {"hot_slot": 1})
-    assert (known.delivered, known.hot_slots) == (1, 2)
+    aside = Aside(
+        np.array([1]), np.array([0]), dead_lettered=np.array([2]), reasons={"hot_slot": 1}
+    )
+    known = Statistics().after_commit(sent, aside, NOW_MS, 5)
+    assert (known.postponed, known.parked) == ({"hot_slot": 1}, {"a": 1})
+    assert (known.delivered, known.dead_letters) == (1, {"hot_slot": 1})
 
 
 # ---- the loop -----------------------------------------------------------------------------------
@@ -244,7 +220,7 @@ HOT = HotSlots("spread", 4, 300)
 
 def hot_world(path: Path, chunk_records: int, **settings: Any) -> LocalWorld:
     """A shard with a slot of many timers of two partitions."""
-    return LocalWorld(path, chunk_records=chunk_records, **{"hot_slots": HOT, **settings})
+    return LocalWorld(path, chunk_records=chunk_records, **{"policies": (HOT,), **settings})
 
 
 def fill(world: LocalWorld, order: Sequence[tuple[int, int]], slot: int = 1) -> None:
@@ -281,7 +257,7 @@ def test_where_many_are_spread_transactions_are_short(tmp_path: Path) -> None:
     fill(world, ORDER)
     world.at_slot(1)
     spread = [
-        int(spread_rows(deliveries).sum())
+        int(returning(deliveries).sum())
         for deliveries, _ in world.publisher.committed
         if deliveries is not None
     ]
@@ -311,7 +287,6 @@ def test_chunks_and_kills_within_the_slot_change_nothing(
     held = [until for _, _, until in left(whole)]
     assert all(until == ANY_TIME for until in held[:5]), "up to the limit all leave"
     assert all(until > NOW_MS + 2 * PRECISION_MS - 1 for until in held[8:28])
-    assert kills or cut.dequeue.statistics.hot_slots == 1
 
 
 def test_a_slot_that_was_half_out_when_the_directory_was_lost_goes_on_at_its_place(
@@ -360,19 +335,26 @@ def test_a_slot_that_one_topic_fills_holds_up_no_other(tmp_path: Path, chunk_rec
     assert len(held) == len(ORDER) + 6 + HOT.limit
 
 
-def test_each_hot_slot_is_told_once(tmp_path: Path) -> None:
-    world = hot_world(tmp_path, 3, hot_slots=HotSlots("dead-letter", 4))
+def test_postponed_timers_are_logged_once_a_minute_with_their_number(tmp_path: Path) -> None:
+    world = hot_world(tmp_path, 3)
     for slot in (1, 2):
         fill(world, [(number, offset + 20 * slot) for number, offset in ORDER], slot)
     world.set_slot(2)
     with structlog.testing.capture_logs() as lines:
         world.drain()
-    told = [line for line in lines if "hot_slot_limit" in line["event"]]
-    assert [slot for line in told for slot in line["slots_ms"]] == [
-        NOW_MS + PRECISION_MS,
-        NOW_MS + 2 * PRECISION_MS,
-    ]
-    assert {(line["limit"], line["policy"]) for line in told} == {(4, "dead-letter")}
-    counted = world.dequeue.statistics
-    assert counted.hot_slots == 2
+        first = world.dequeue.statistics.postponed
+        world.clock.sleep(61)
+        fill(world, [(number, offset + 60) for number, offset in ORDER], 3)  # overdue: one slot
+        world.clock.sleep(1)
+        world.drain()
+    logged = [line["timers"]["hot_slot"] for line in lines if "postponed" in line["event"]]
+    assert len(logged) == 2 and 0 < logged[0] < first["hot_slot"] <= logged[1]
+
+
+def test_a_policy_may_forbid_rows_and_each_slot_is_judged_alone(tmp_path: Path) -> None:
+    world = hot_world(tmp_path, 3, policies=(HotSlots("dead-letter", 4),))
+    for slot in (1, 2):
+        fill(world, [(number, offset + 20 * slot) for number, offset in ORDER], slot)
+    world.set_slot(2)
+    world.drain()
     assert sum(until == NEVER for _, _, until in left(world)) >= 2 * (28 - 9)

@@ -1,0 +1,94 @@
+"""The seam of policies: the latest instant wins, each hop fits the window, none ends too early."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from tests.harness.deliveries import NOW_MS, ROOM, keyed, read_back, routed, rows, topics
+from tests.simulation.contract_check import decoded
+
+from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import ANY_TIME, NEVER, NO_POLICY, Deliveries
+from duewheel.wheel.encoded import Reason
+from duewheel.wheel.policies.policy import DueRows, Policy, postponed, returning
+from duewheel.wheel.roll_rule import requested_slots
+from duewheel.wheel.slots import slot_of
+
+PRECISION_MS, WINDOW_MS = 50, 60_000
+LATER_MS = NOW_MS + 10 * WINDOW_MS
+
+
+@dataclass(frozen=True)
+class Until:
+    """Lets each row leave at an instant of its own."""
+
+    instants: Sequence[int] | None
+    name: str = "until"
+
+    def not_before_ms(self, rows: DueRows) -> Int64 | None:
+        return None if self.instants is None else np.array(self.instants)
+
+
+def due(count: int) -> Deliveries:
+    sent = keyed(rows(["a"] * count, [0] * count), [b"k"] * count)
+    return replace(sent, due_ms=np.full(count, NOW_MS))
+
+
+def asked(sent: Deliveries, *policies: Policy) -> Deliveries:
+    slots = np.full(len(sent), slot_of(NOW_MS, PRECISION_MS))
+    return postponed(DueRows(sent, slots, np.arange(len(sent)), PRECISION_MS, NOW_MS), policies)
+
+
+def test_the_latest_instant_of_all_policies_holds_with_its_policy() -> None:
+    first = Until([ANY_TIME, LATER_MS, LATER_MS, NEVER], "first")
+    second = Until([ANY_TIME, LATER_MS + 9, LATER_MS - 9, LATER_MS], "second")
+    found = asked(due(4), first, Until(None, "silent"), second)
+    assert found.not_before_ms.tolist() == [ANY_TIME, LATER_MS + 9, LATER_MS, NEVER]
+    assert found.policy.tolist() == [NO_POLICY, 2, 0, 0]
+    assert found.policies == ["first", "silent", "second"]
+    assert returning(found).tolist() == [False, True, True, False], "a dead letter does not return"
+
+
+def test_a_row_that_would_return_to_its_own_slot_leaves() -> None:
+    end_ms = slot_of(NOW_MS, PRECISION_MS) * PRECISION_MS
+    found = asked(due(3), Until([end_ms - 1, end_ms, end_ms + 1]))
+    assert found.not_before_ms.tolist() == [ANY_TIME, ANY_TIME, end_ms + 1]
+
+
+def test_copies_and_dead_letters_are_not_postponed() -> None:
+    sent = replace(
+        due(3),
+        is_copy=np.array([True, False, False]),
+        dead_letter=np.array([False, True, False]),
+    )
+    assert returning(asked(sent, Until([LATER_MS] * 3))).tolist() == [False, False, True]
+
+
+def test_no_policy_changes_nothing() -> None:
+    sent = due(2)
+    assert asked(sent) is sent
+    assert asked(sent, Until(None)) is sent
+
+
+def test_an_instant_beyond_the_window_is_reached_in_hops_that_are_no_failures() -> None:
+    sent, now_ms, hops = due(1), NOW_MS, 0
+    while now_ms < LATER_MS:
+        found = routed(asked(sent, Until([LATER_MS])), {"a": ROOM})
+        assert (topics(found), found.aside.postponed.tolist()) == (["timers"], [0])
+        copy = found.deliveries
+        batch = read_back(decoded(copy.headers[0].as_py(), int(copy.header_count[0])))
+        batch = replace(batch, timestamp_ms=np.array([now_ms]))
+        slots, rolled = requested_slots(batch, PRECISION_MS, WINDOW_MS)
+        assert not rolled.any() and batch.not_before_ms[0] == LATER_MS
+        assert batch.retries[0] == 1, "a hop is no failure: the first wait for a target stays short"
+        now_ms, hops = int(slots[0]) * PRECISION_MS, hops + 1
+        sent = replace(due(1), retries=batch.retries)
+    assert (now_ms, hops) == (LATER_MS, 10)
+
+
+def test_each_policy_that_may_forbid_rows_has_a_reason_of_its_name() -> None:
+    found = routed(asked(due(2), Until([ANY_TIME, NEVER], "hot_slot")), {"a": ROOM})
+    assert (topics(found), found.aside.reasons) == (["a", "dead"], {"hot_slot": 1})
+    assert Reason["HOT_SLOT"]

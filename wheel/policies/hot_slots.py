@@ -1,0 +1,98 @@
+"""The policy for hot slots: what a slot has in excess of a limit leaves later, or not at all.
+
+Let i be a row's rank among the rows of its timer topic in its slot, from 0, in delivery order, and
+c the limit: one topic's timers hold up no other's. The row is in excess with the probability
+
+    0 for i <= c        (i - c) / c between        1 for i >= 2c
+
+A hash u of its key, or of its id without a key, decides: the row is in excess if u is below the
+probability. That rises with i, so once a row of a key is in excess, the key's later rows in the
+slot are, too; and a transaction that is tried again selects the same rows.
+
+    spread       the row is postponed by one slot and a part of the window, by another hash of the
+                 same key: rows of a key that are in excess keep together, and in order
+    dead-letter  it becomes a dead letter, with the code `hot_slot`
+
+- Copies that were spread or parked before are never in excess. So a timer is spread once, whatever
+  slot the copy comes to, and its wait is bounded.
+- A restart selects the same rows: their ranks do not change (slot_ranks.py).
+- Order: the timers of a key in one slot keep their order, those in excess after the others. Timers
+  of two hot slots keep it as well, while the window is the same. Not kept: a timer of a later slot
+  that is not in excess there does not wait for a timer that was spread beyond its due time.
+- The window begins at the slot, not at the delivery: of a slot that is delivered later than its
+  window, the excess returns at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, Deliveries
+from duewheel.schemas.columns import Column, take
+from duewheel.schemas.hashing import id_hashes
+from duewheel.wheel.policies.policy import DueRows
+
+Action = Literal["spread", "dead-letter"]
+Float64 = npt.NDArray[np.float64]
+Uint64 = npt.NDArray[np.uint64]
+
+# The finaliser of splitmix64. Without it the hashes of a timer partition would not be uniform: bits
+# of a key's murmur2 also choose its partition, so they are equal in all keys of the partition.
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_LAST_SHIFT = np.uint64(31)
+_HALF_BITS = np.uint64(32)
+_HALF_MASK = np.uint64((1 << 32) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class HotSlots:
+    """The policy for hot slots."""
+
+    action: Action = "spread"  # as in the module's head
+    limit: int = 10_000  # c
+    window_ms: int = 60_000  # the time over which the excess is spread; below 2**31
+
+    @property
+    def name(self) -> str:
+        """As in Reason."""
+        return "hot_slot"
+
+    def not_before_ms(self, rows: DueRows) -> Int64 | None:
+        """Computes the instants of the rows in excess: see the module's head."""
+        candidates = np.flatnonzero((rows.rank > self.limit) & (rows.deliveries.retries == 0))
+        if not len(candidates):
+            return None
+        fraction, other = _fractions(rows.deliveries, candidates)
+        excess = fraction < self.probability(rows.rank[candidates])
+        chosen, other = candidates[excess], other[excess]
+        instants = np.full(len(rows.slot), ANY_TIME)
+        if self.action == "spread":
+            later_ms = ((other * np.uint64(self.window_ms)) >> _HALF_BITS).astype(np.int64)
+            instants[chosen] = (rows.slot[chosen] + 1) * rows.precision_ms + later_ms
+        else:
+            instants[chosen] = NEVER
+        return instants
+
+    def probability(self, rank: Int64) -> Float64:
+        """Computes the probability that the row of each rank is in excess."""
+        risen: Float64 = (rank - self.limit) / self.limit
+        return np.clip(risen, 0.0, 1.0)
+
+
+def _fractions(deliveries: Deliveries, rows: Int64) -> tuple[Float64, Uint64]:
+    """Computes u in [0, 1) of each of these rows, and another hash of the same bytes as 32 bits."""
+    hashes = deliveries.key_hash[rows].astype(np.int64)
+    keyless = np.flatnonzero(hashes == NO_KEY)
+    if len(keyless):
+        ids: Column = take(deliveries.timer_id, rows[keyless])
+        hashes[keyless] = id_hashes(ids)
+    mixed = hashes.astype(np.uint64)
+    for shift, factor in _MIX:
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    mixed ^= mixed >> _LAST_SHIFT
+    return (mixed >> _HALF_BITS) / 2.0**32, mixed & _HALF_MASK

@@ -1,0 +1,86 @@
+"""The seam of all policies of delivery: what a policy decides, and `postponed`, which asks them.
+
+A policy computes for each row of a chunk the instant before which it does not leave:
+
+    ANY_TIME    it leaves now
+    an instant  it returns to its timer topic and waits in the wheel, a roll window at the most;
+                then the policy is asked again. So an instant may be as far away as it likes
+    NEVER       it becomes a dead letter. Its code is the policy's name, a member of `Reason`
+
+Everything else is done once for all policies, from the columns that `postponed` sets: fate.py
+decides (a row that can never be published comes first; a copy that its timer topic refuses leaves
+now), requeue.py makes the copies, split_by_limits bounds the transaction, and statistics.py counts
+the rows by policy.
+
+Rules for a policy:
+
+- The rows of a key that it postpones get instants that never fall, in their order. A row that it
+  lets leave may overtake them.
+- Rows with the same instant share a slot: a policy that ends at one instant for all spreads them.
+- It gives the same instants again if it is asked again, as far as `now_ms` allows: a transaction
+  that is aborted is tried with the instants of the first attempt, one after a kill with new ones.
+
+Rolled copies and dead letters are on their way already: no policy is asked about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from duewheel.schemas.arrays import Bool, Int64
+from duewheel.schemas.batches import NEVER, NO_POLICY, Deliveries
+from duewheel.wheel.slots import slot_of
+
+
+@dataclass(frozen=True, slots=True)
+class DueRows:
+    """The rows of a chunk, in the order of their delivery."""
+
+    deliveries: Deliveries
+    slot: Int64  # the closed slot that each row is in
+    rank: Int64  # each row's place among the rows of its timer topic in its slot, from 0
+    precision_ms: int
+    now_ms: int  # by this host's clock; no slot of the rows ends later
+
+
+class Policy(Protocol):
+    """One rule. Only one thread asks it."""
+
+    @property
+    def name(self) -> str:
+        """Its name in metrics, in the log, and as the code of its dead letters."""
+        ...
+
+    def not_before_ms(self, rows: DueRows) -> Int64 | None:
+        """Computes the instant of each row, as the module's head says; None: all leave now."""
+        ...
+
+
+def postponed(rows: DueRows, policies: Sequence[Policy]) -> Deliveries:
+    """Returns the deliveries, each with the latest instant of all policies, and the policy."""
+    deliveries = rows.deliveries
+    for number, policy in enumerate(policies):
+        instants = policy.not_before_ms(rows)
+        if instants is None:
+            continue
+        if not deliveries.policies:
+            deliveries = replace(deliveries, policies=[policy.name for policy in policies])
+        later = (instants > deliveries.not_before_ms) & ~deliveries.is_copy
+        # A row that returned to a slot that is closed already would be postponed without end.
+        later &= ~deliveries.dead_letter & (slot_of(instants, rows.precision_ms) > rows.slot)
+        deliveries = replace(
+            deliveries,
+            not_before_ms=np.where(later, instants, deliveries.not_before_ms),
+            policy=np.where(later, number, deliveries.policy).astype(np.int32),
+        )
+    return deliveries
+
+
+def returning(deliveries: Deliveries) -> Bool:
+    """Selects the rows that a policy sends back to their timer topic."""
+    rows: Bool = (deliveries.policy != NO_POLICY) & (deliveries.not_before_ms != NEVER)
+    return rows
