@@ -26,11 +26,7 @@ CLEAN = (
     "checkpoints/**/*.py",
     "schemas/**/*.py",
     "streaming/**/*.py",
-    "wheel/*.py",
-    *(
-        f"wheel/{folder}/**/*.py"
-        for folder in ("admin", "append", "inspect", "recovery", "storage")
-    ),
+    "wheel/**/*.py",
 )
 
 # Each with the word for it: prose that needs one of these is clearer without.

@@ -58,17 +58,17 @@ class BoundedQueue(Generic[T]):
             self._wait_for_room(records, size)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Ends the queue behind its last item, perhaps with an error."""
+        """Ends the queue after its last item, perhaps with an error."""
         with self._changed:
             self._ended, self._error = True, error
             self._changed.notify_all()
 
     def get(self) -> T | None:
-        """Waits for the next item; returns None behind the last one.
+        """Waits for the next item; returns None after the last one.
 
         Raises:
             QueueClosed: the queue was closed, before or meanwhile.
-            BaseException: the error of the end, at each call behind the last item.
+            BaseException: the error of the end, at each call after the last item.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._items or self._ended)

@@ -3,11 +3,11 @@
 Ingest resolves each cancel as it takes it (wheel/append/cancel_outcomes.py); this module only
 decides when a reply may leave. cancel_reply_rows.py makes its record.
 
-- A reply leaves in a transaction whose progress has C behind the cancel: after any loss the cancel
+- A reply leaves in a transaction whose progress has C above the cancel: after any loss the cancel
   applies again, so no cancelled timer is delivered.
 - A *chase* is the same cancel, written again to the end of its partition, one for each undecided
-  cancel: a copy of the timer may lie behind the cancel, but lies below the chase. The chase carries
-  R of its transaction: a timer in a slot up to R has no copy behind the chase.
+  cancel: a copy of the timer may be above the cancel, but is below the chase. The chase carries R
+  of its transaction: a timer in a slot up to R has no copy above the chase.
 - `a`, in the same progress, is the offset below which each cancel of a partition has its reply or
   chase. So each cancel has one reply, after any kill; after a loss cancels are read again from
   there. A partition without open cancels has a = C. Segments below it are unlinked.
@@ -145,8 +145,8 @@ class CancelReplies:
         """Selects the next cancels, equally many of each topic that has them, and of equally many
         bytes; returns those that need a reply or chase.
 
-        Topics that had no room before come first, then those with few cancels: what they leave
-        unused the others have. A request larger than its topic's part is selected if there is room
+        Topics that had no room before come first, then those with few cancels: the others have the
+        room that these leave. A request larger than its topic's part is selected if there is room
         left. One larger than a transaction comes first, and takes no other topic's part.
         """
         self._given = {}

@@ -9,18 +9,18 @@ moment:
 
 The guard starts with the lower bound of the first reading: an estimate below the brokers' clock
 delays timers, one above it would deliver them early. A later reading moves the offset only as far
-as necessary to lie within its bounds. So the quickest transaction decides, a slow one does no harm,
+as necessary to be within its bounds. So the quickest transaction decides, a slow one does no harm,
 and the guard adopts a change of the brokers' clock.
 
     host ahead by more than the bound       no slot is closed
     not read yet, or a minute ago           no slot is closed before the next reading. Only a
                                             suspend or a stall takes that long; the clock may be
                                             wrong after it
-    host behind                             slots close late, by the host's clock
+    host late                               slots close late, by the host's clock
 
 If host and brokers are ahead together, no reading shows it: slots are closed before their time, and
-stay closed. Once the clocks are right, a new timer that is due by the last closed slot leaves
-behind that slot, as late as the clocks were ahead. The guard can only warn about it.
+stay closed. Once the clocks are right, a new timer that is due by the last closed slot is
+delivered after that slot, as late as the clocks were ahead. The guard can only warn about it.
 
 A step of the host's clock shows at once, because boottime does not step with it. Not thread-safe.
 """
@@ -88,7 +88,7 @@ class ClockGuard:
         """Compares the clocks, and warns if they differ.
 
         Returns:
-            The time up to which slots may be closed; None if none may be.
+            The end of the last slot that may be closed; None if none may be.
         """
         now_ms, ahead_ms = self._now_and_lead()
         self._floor_ahead_ms = max(0, floor_ms - now_ms)

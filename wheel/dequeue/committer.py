@@ -143,8 +143,8 @@ class Committer:
             TooLarge: it exceeded its deadline, was aborted, and had more than one row.
             Overtaken: the last owner has committed once more.
             Fenced: another instance has the shard.
-            RecoveryRefused: Kafka's progress is not what this loop wrote; or messages would leave
-                with the progress that is committed already.
+            RecoveryRefused: Kafka's progress is not the one that this loop wrote; or messages would
+                leave with the progress that is committed already.
             KafkaUnavailable: stopped while in doubt.
         """
         self._require_new(prepared, progress)

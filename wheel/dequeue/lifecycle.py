@@ -134,7 +134,7 @@ class Dequeue:
 
         Raises:
             Fenced: another instance has the shard.
-            RecoveryRefused: Kafka's progress is not what this loop wrote.
+            RecoveryRefused: Kafka's progress is not the one that this loop wrote.
             RecoveryPending: a pending timer is damaged, and has not been delivered: the next start
                 recovers.
         """

@@ -8,7 +8,8 @@
     4. the progress is mirrored locally (committer.py)
     5. cancels are replied to, in a transaction of its own (cancel_replies.py)
 
-Each turn does what its `Phase` says (phase_and_position.py). lifecycle.py starts and ends the loop.
+The `Phase` of a turn decides about its steps (phase_and_position.py). lifecycle.py starts and ends
+the loop.
 
 - One closed range at a time, with one C for all its slots. A range without rows needs no commit of
   its own; the next commit counts it as delivered. A range that continues beyond the ring, after a
@@ -67,8 +68,7 @@ class Loop:
     """Closes, delivers and commits for a shard that this directory owns; see the module's head.
 
     Attributes:
-        phase: of the newest turn.
-        position: of the delivery. Any thread may read `phase` and `position`.
+        phase, position: after the newest turn; any thread may read them.
     """
 
     def __init__(
@@ -272,7 +272,7 @@ class Loop:
         self._move_ring()
         partitions = self._started.committed.partitions
         r = self.position.delivered_slot
-        # If R is the floor, no slot was linked above, and `linked` may lie below R: an empty range.
+        # If R is the floor, no slot was linked above, and `linked` may be below R: an empty range.
         end = max(r, min(self.position.close.floor, self._directory.state.linked))
         self._chunks.begin(r, end, below, half_rows_by_slot(partitions))
 

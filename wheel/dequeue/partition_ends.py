@@ -48,7 +48,7 @@ class BoundsKeeper:
         """Loads missing ends, and writes them to the file.
 
         Args:
-            held: partitions with held copies, which are skipped. Their copies will lie above an
+            held: partitions with held copies, which are skipped. Their copies will be above an
                 end loaded now: a cancel between would be decided without them, and its timer
                 delivered after the reply.
         """
@@ -93,7 +93,7 @@ class LogEnds:
         return ends
 
     def _ask(self, wanted: list[TopicPartition]) -> dict[TopicPartition, int]:
-        # Copies of a retired topic go to its successor, so none can lie behind a cancel here.
+        # Copies of a retired topic go to its successor, so none can be above a cancel here.
         ends = {p: 0 for p in wanted if is_retired(p[0])}
         existing = [p for p in wanted if p not in ends]
         try:

@@ -72,7 +72,7 @@ class Position:
 
         Args:
             delivered_slot: the last slot delivered in full.
-            ends: if the slot after it is half delivered, the offset behind its last row, by source
+            ends: if the slot after it is half delivered, the offset after its last row, by source
                 partition of this chunk; else None.
             half_rows: how many rows of that slot are out, by timer topic of this chunk.
         """

@@ -15,10 +15,10 @@ queue has room for the result: one chunk is published, the next is prepared or w
 chunk memory was close to 200 MB.
 
 A range of one chunk, the usual case, passes through both stages in the caller's thread. A chunk
-whose transaction exceeded its deadline is split, and so are the chunks behind it. A transaction
+whose transaction exceeded its deadline is split, and so are the chunks after it. A transaction
 that takes a quarter of the deadline or less lets the next one be twice as large.
 
-An error of a stage reaches the caller in order, behind the chunks before it. A range that has
+An error of a stage reaches the caller in order, after the chunks before it. A range that has
 failed fails at every later call: the stages have moved on, so its next chunk would be the wrong
 one.
 
@@ -60,8 +60,8 @@ class PreparedChunk:
         prepared: the rows that are not delivered yet.
         cancelled: how many rows were dropped because they are cancelled.
         decoded: all rows of the chunk, including cancelled ones and those that are out already.
-        rank: of each row in its slot.
-        ends: if the slot after it is half delivered, the offset behind its last row, by source
+        rank: each row's place in its slot (slot_ranks.py).
+        ends: if the slot after it is half delivered, the offset after its last row, by source
             partition of this chunk; else None.
         half_rows: how many rows of that slot are out then, by timer topic of this chunk.
     """
@@ -96,7 +96,7 @@ class PreparedChunk:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Closed slots, the first of which may have been half delivered by a predecessor.
+    """Closed slots; a predecessor may have half delivered the first.
 
     Attributes:
         scan: over them.
@@ -114,14 +114,14 @@ class _Range:
 
 
 class Threads:
-    """Makes the thread of each stage of a pipeline, and the queue behind it."""
+    """Makes the thread of each stage of a pipeline, and the queue after it."""
 
     def worker(self, name: str, work: Callable[[], object]) -> Worker:
         """Makes the thread of a stage; the pipeline starts it."""
         return Worker(name, work)
 
     def queue(self, records_max: int, bytes_max: int) -> BoundedQueue[Any]:
-        """Makes the queue behind a stage."""
+        """Makes the queue after a stage."""
         return BoundedQueue(records_max, bytes_max)
 
 
@@ -160,7 +160,7 @@ class Pipeline:
         below: Mapping[TopicPartition, int],
         half_rows: Mapping[tuple[str, int], int],
     ) -> None:
-        """Starts the range of slots after < s ≤ until, behind the end of the earlier range.
+        """Starts the range of slots after < s ≤ until, after the end of the earlier range.
 
         Args:
             after, until: bounds of closed slots.
@@ -295,7 +295,7 @@ class Pipeline:
 
 
 class _Stages:
-    """The two threads of a range, the queue between them, and the one behind them."""
+    """The two threads of a range, the queue between them, and the one after them."""
 
     def __init__(
         self,
@@ -366,7 +366,7 @@ def _half_rows(decoded: DecodedChunk, rank: Int64, pending: Bool) -> dict[str, i
 
 
 def _ends(decoded: DecodedChunk) -> dict[TopicPartition, int] | None:
-    """Returns the offsets behind the rows of the last slot, if these leave it half delivered."""
+    """Returns the offsets after the rows of the last slot, if these leave it half delivered."""
     chunk = decoded.chunk
     if not chunk.slot_open:
         return None

@@ -3,7 +3,7 @@
 It helps when the cache lacks them: after a boot of the host, or with more pending than memory. It
 runs in a thread beside the loop, with descriptors of its own, and writes no file. If it fails, the
 loop reads the bytes on demand: slower, never wrong. Per hour of the coming slots, within a budget
-of bytes (shared evenly if the coming slots lie in two hours):
+of bytes (shared evenly if the coming slots are in two hours):
 
     1. the log, sequentially: chains lead through all of it
     2. the messages, sequentially, if they fit: then the whole hour has been read
@@ -12,7 +12,7 @@ of bytes (shared evenly if the coming slots lie in two hours):
 
 A cold page costs the loop about 58 µs when it is read on demand, 13 µs when it is requested ahead
 among many (3.), and 10 µs in sequence (1., 2.; measured on a virtual disk at 400 MB/s). An hour's
-messages lie in order of arrival, so that a page of them holds some of almost every minute: whole
+messages are in order of arrival, so that a page of them holds some of almost every minute: whole
 hours are read rather than parts wherever they fit.
 
 No byte is read twice: bytes that are appended later are in the page cache already.

@@ -1,4 +1,4 @@
-"""Adds to a transaction what its deliveries leave behind: receipts, and headers with the lateness.
+"""Adds the receipts of its deliveries to a transaction, and to its messages headers with lateness.
 
 A receipt (schemas/receipts.py) is a record of the same transaction as its message, so it exists
 exactly if the delivery is committed, over kills, doubts and take-overs; nothing else counts or

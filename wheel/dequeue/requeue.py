@@ -8,7 +8,7 @@ copy. Two kinds:
               (policies/policy.py); has the instant before which it does not leave again, and how
               often in a row its target has refused it, which a policy does not raise above 1
 
-A dead letter whose topic takes no writes returns unchanged, with four headers behind its own: the
+A dead letter whose topic takes no writes returns unchanged, with four headers after its own: the
 offset of its first copy, those of a parked copy, and one that marks it as a dead letter: ingest
 does not parse it again.
 

@@ -34,8 +34,8 @@ class ScannedChunk:
     """Neighbouring rows in delivery order.
 
     Attributes:
-        hour: of the files with their messages.
-        slot: of each row.
+        hour: the files of this hour have their messages.
+        slot: the slot that each row is in.
         records: their log records.
         delivered_after: last slot that is delivered in full after this chunk.
         slot_open: whether this chunk leaves the last row's slot half delivered.
@@ -100,7 +100,7 @@ class SlotScan:
         self._hours = None if is_one_hour else directory.state.commit().hours
 
     def next_chunk(self, records_max: int, bytes_max: int) -> ScannedChunk | None:
-        """Returns the next rows, at least one; None behind the last slot.
+        """Returns the next rows, at least one; None after the last slot.
 
         Raises:
             CorruptFile: log or wheel are damaged; nothing of the chunk was returned.
@@ -188,7 +188,7 @@ class _Span:
         return positions
 
     def take(self, rows: Int64, records: Records, until: int) -> ScannedChunk:
-        """Returns the next rows as a chunk, and moves the position behind them."""
+        """Returns the next rows as a chunk, and moves the position past them."""
         self._next = int(rows[-1]) + 1
         slot = self.slots(rows)
         if self.exhausted:

@@ -15,8 +15,8 @@ C_{R+1} is in the progress only while slot R + 1 is half delivered:
     this       s > R: at s         at max(s, R + 1); D says   it waits
     standby    s ≤ R: dropped      whether it is out
 
-So a row is dropped as done, or lies where the owner has it, whatever R was when it was taken. No
-row ever moves: when R passes its slot, C of that slot lies above it, and it is done.
+So a row is dropped as done, or is where the owner has it, whatever R was when it was taken. No
+row ever moves: when R passes its slot, C of that slot is above it, and it is done.
 
 - Progress may jump: empty slots leave no trace, so no intermediate step is necessary.
 - Any owner may write the progress, as long as it only rises. If it falls, Kafka has lost some, and
@@ -123,7 +123,7 @@ class Follower:
             RecoveryRefused: the progress cannot be decoded.
             ConfigError: no right to read the progress.
             RecoveryPending: files are damaged, or the progress has fallen: the next start keeps
-                what can be kept. Or the shard is sealed, or was written under other settings:
+                all that it can. Or the shard is sealed, or was written under other settings:
                 the next start decides.
         """
         try:

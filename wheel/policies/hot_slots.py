@@ -1,4 +1,4 @@
-"""The policy for hot slots: what a slot has in excess of a limit leaves later, or not at all.
+"""The policy for hot slots: timers in excess of a slot's limit leave later, or not at all.
 
 Let i be a row's rank among the rows of its timer topic in its slot, from 0, in delivery order, and
 c the limit: one topic's timers hold up no other's. The row is in excess with the probability

@@ -1,4 +1,4 @@
-"""The seam of all policies of delivery: what a policy decides, and `postponed`, which asks them.
+"""The seam of all policies of delivery: the protocol of a policy, and `postponed`, which asks them.
 
 A policy computes for each row of a chunk the instant before which it does not leave:
 
