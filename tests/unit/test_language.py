@@ -21,8 +21,20 @@ CLEAN = (
     "src/duewheel/*.py",
     *(
         f"src/duewheel/{folder}/*.py"
-        for folder in ("adapters", "config", "dev", "java", "osutil", "prove", "testing")
+        for folder in (
+            "adapters",
+            "api",
+            "cli",
+            "config",
+            "dev",
+            "java",
+            "osutil",
+            "prove",
+            "testing",
+        )
     ),
+    "src/duewheel/ops/**/*.py",
+    "src/duewheel/serve/**/*.py",
     "checkpoints/**/*.py",
     "schemas/**/*.py",
     "streaming/**/*.py",

@@ -16,19 +16,18 @@ from duewheel.errors import DuewheelError
 from duewheel.ops.changes.producers import KeptProducers
 from duewheel.ops.timers.histogram import PendingView
 from duewheel.osutil.metrics_server import exposed
-from duewheel.serve import changes, dead_letters, page, probes, reads, receipts, schedules
+from duewheel.serve import changes, dead_letters, page, receipts, schedules, shard, timers
 from duewheel.serve.access import Access, may_change, may_read
 from duewheel.serve.gate import Gate, names_of
 from duewheel.serve.metrics import Measured, RequestStatistics, ServeMetrics
-from duewheel.serve.models import problem
-from duewheel.serve.problems import MEDIA_TYPE, handle
+from duewheel.serve.problems import MEDIA_TYPE, handle, problem
 from duewheel.serve.service import Service
 from duewheel.threads import Worker
 
 log = structlog.get_logger(__name__)
 
 _DESCRIPTION = (
-    "What is pending in one shard of duewheel. Errors are problem details (RFC 9457) with a `code`."
+    "Pending timers of one shard of duewheel. Errors are problem details (RFC 9457) with a `code`."
 )
 _PROBLEMS = (
     problem(400, "the request cannot be parsed")
@@ -40,7 +39,7 @@ _CHANGE_PROBLEMS = (
     _PROBLEMS
     | problem(403, "changes are off")
     | problem(413, "the body is too large")
-    | problem(504, "what was asked may or may not be written")
+    | problem(504, "the change may or may not be written")
 )
 
 
@@ -68,12 +67,18 @@ def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
     metrics = exposed(ServeMetrics(settings, clock, statistics))
     app.state.service = Service(settings, clock, view, producers, metrics)
     app.include_router(page.router)
-    app.include_router(probes.router)
+    app.include_router(shard.probes)
     to_change = [Depends(may_change)]
     to_read = [] if access.read is None else [Depends(may_read)]
-    for router in (reads.router, receipts.router, dead_letters.reading, schedules.reading):
+    for router in (
+        timers.router,
+        shard.reading,
+        receipts.router,
+        dead_letters.reading,
+        schedules.reading,
+    ):
         app.include_router(router, dependencies=to_read, responses=_PROBLEMS)
-    for router in (changes.router, dead_letters.changing, schedules.changing):
+    for router in (changes.router, shard.changing, dead_letters.changing, schedules.changing):
         app.include_router(router, dependencies=to_change, responses=_CHANGE_PROBLEMS)
     handle(app)
     app.add_middleware(Gate, names=names_of(settings.serve), body_max=settings.serve.body_max)

@@ -1,13 +1,12 @@
-"""The operations of dead letters. They are in Kafka only, so these wait for Kafka."""
+"""The operations of dead letters, which are in Kafka only: each waits for Kafka."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import partial
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Query
 
 from duewheel.api.dead_letters import (
     DeadLetterList,
@@ -17,10 +16,8 @@ from duewheel.api.dead_letters import (
     Replayed,
 )
 from duewheel.ops.dead_letters import listing, replay
-from duewheel.serve.changes import logged
-from duewheel.serve.models import problem
-from duewheel.serve.problems import Refused
-from duewheel.serve.service import Shared
+from duewheel.serve.problems import Refused, problem
+from duewheel.serve.service import Changing, Shared
 
 PAGE_S = 5.0
 
@@ -36,9 +33,7 @@ async def list_dead_letters(
 
     With a `code` a page may have fewer than `limit`, or none, before the last page.
     """
-    return await service.read_kafka(
-        partial(listing.page_of_letters, service.settings, wanted, PAGE_S)
-    )
+    return await service.read_kafka(listing.page_of_letters, wanted, PAGE_S)
 
 
 @reading.get(
@@ -53,16 +48,14 @@ async def show_dead_letter(
 ) -> DeadLetterWithMessage:
     """One dead letter; with value and headers of its message if serve.show_bodies is set."""
     body = service.settings.serve.show_bodies
-    call = partial(listing.one_letter, service.settings, partition, offset, body=body)
-    letter = await service.read_kafka(call)
+    letter = await service.read_kafka(listing.one_letter, partition, offset, body=body)
     if letter is None:
         raise Refused(HTTPStatus.NOT_FOUND, "no_such_letter", "there is no such dead letter")
     return letter
 
 
 @changing.post("/replay", operation_id="replay_dead_letters")
-async def replay_dead_letters(service: Shared, request: Request, wanted: Replay) -> Replayed:
+async def replay_dead_letters(change: Changing, wanted: Replay) -> Replayed:
     """Writes the messages of dead letters again, each once; with `dry_run` it only counts them."""
-    call = partial(replay.replay, service.settings, wanted, dry_run=wanted.dry_run)
-    with nullcontext() if wanted.dry_run else logged(request):
-        return await service.replay(call)
+    with nullcontext() if wanted.dry_run else change.logged():
+        return await change.service.replay(replay.replay, wanted, dry_run=wanted.dry_run)

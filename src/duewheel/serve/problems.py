@@ -15,6 +15,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
 from duewheel.api.model import problems_of
@@ -37,6 +38,26 @@ log = structlog.get_logger(__name__)
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = "5"
 _ERRORS_MAX = 20  # of a problem's `errors`: a body has a hundred thousand fields, perhaps
+
+
+Responses = dict[int | str, dict[str, Any]]  # FastAPI's, by status
+
+
+class ProblemDetails(BaseModel):
+    """An error (RFC 9457)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+
+
+def problem(status: int, description: str) -> Responses:
+    """Describes the response of an error."""
+    return {status: {"model": ProblemDetails, "description": description}}
 
 
 class Stopping(DuewheelError):

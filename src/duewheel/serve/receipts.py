@@ -1,8 +1,7 @@
-"""The operation that searches receipts. They are in Kafka only, so it waits for Kafka."""
+"""The operation that searches receipts, which are in Kafka only: it waits for Kafka."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -24,7 +23,6 @@ async def list_receipts(service: Shared, wanted: Annotated[ReceiptQuery, Query()
     or a `target` it may have fewer receipts than `limit`, or none, before the last page.
     """
     limit, page = wanted.limit, wanted.page
-    call = partial(
-        page_of_receipts, service.settings, wanted, limit=limit, page=page, within_s=PAGE_S
+    return await service.read_kafka(
+        page_of_receipts, wanted, limit=limit, page=page, within_s=PAGE_S
     )
-    return await service.read_kafka(call)

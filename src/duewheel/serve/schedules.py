@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query
 
 from duewheel.api.schedules import NewSchedule, NextInstants, ScheduleList, ScheduleSummary
 from duewheel.ops import schedules
-from duewheel.serve.changes import logged
-from duewheel.serve.models import Responses, problem
-from duewheel.serve.service import Service, Shared
+from duewheel.serve.problems import Responses, problem
+from duewheel.serve.service import Change, Changing, Shared
 
 WAIT_MAX_S = 30
 
@@ -29,64 +25,48 @@ CHANGED: Responses = {202: {"model": ScheduleSummary}}
 @reading.get("", operation_id="list_schedules")
 async def list_schedules(service: Shared) -> ScheduleList:
     """All schedules by name."""
-    return await service.read_kafka(lambda: schedules.overview(service.settings))
+    return await service.read_kafka(schedules.overview)
 
 
 @reading.get("/{name}/next", operation_id="next_instants", responses=MISSING)
 async def next_instants(service: Shared, name: Name) -> NextInstants:
     """The next ten instants of a schedule, pauses aside."""
     due_ms = await service.read_kafka(
-        lambda: schedules.next_instants(schedules.schedule_of(service.settings, name))
+        lambda settings: schedules.next_instants(schedules.schedule_of(settings, name))
     )
     return NextInstants(name=name, due_ms=due_ms)
 
 
 @changing.put("/{name}", operation_id="set_schedule", responses=CHANGED)
 async def set_schedule(
-    service: Shared,
-    request: Request,
-    response: Response,
-    name: Name,
-    new: NewSchedule,
-    wait: Wait = 5.0,
+    change: Changing, name: Name, new: NewSchedule, wait: Wait = 5.0
 ) -> ScheduleSummary:
     """Sets a schedule, or replaces the one of this name. 202: it is written, and not in effect."""
-    call = partial(schedules.put, service.settings, name, new, wait)
-    return await _changed(service, request, response, call)
+    with change.logged() as service:
+        return _applied(change, await service.change(schedules.put, name, new, wait))
 
 
 @changing.post("/{name}/pause", operation_id="pause_schedule", responses=CHANGED | MISSING)
-async def pause_schedule(
-    service: Shared, request: Request, response: Response, name: Name, wait: Wait = 5.0
-) -> ScheduleSummary:
+async def pause_schedule(change: Changing, name: Name, wait: Wait = 5.0) -> ScheduleSummary:
     """Pauses a schedule: no instant fires until it is resumed."""
-    call = partial(schedules.pause, service.settings, name, wait, on=True)
-    return await _changed(service, request, response, call)
+    with change.logged() as service:
+        return _applied(change, await service.change(schedules.pause, name, wait, on=True))
 
 
 @changing.post("/{name}/resume", operation_id="resume_schedule", responses=CHANGED | MISSING)
-async def resume_schedule(
-    service: Shared, request: Request, response: Response, name: Name, wait: Wait = 5.0
-) -> ScheduleSummary:
+async def resume_schedule(change: Changing, name: Name, wait: Wait = 5.0) -> ScheduleSummary:
     """Ends the pause of a schedule: the instants from now on fire."""
-    call = partial(schedules.pause, service.settings, name, wait, on=False)
-    return await _changed(service, request, response, call)
+    with change.logged() as service:
+        return _applied(change, await service.change(schedules.pause, name, wait, on=False))
 
 
 @changing.delete("/{name}", operation_id="stop_schedule", responses=CHANGED | MISSING)
-async def stop_schedule(
-    service: Shared, request: Request, response: Response, name: Name, wait: Wait = 5.0
-) -> ScheduleSummary:
+async def stop_schedule(change: Changing, name: Name, wait: Wait = 5.0) -> ScheduleSummary:
     """Ends a schedule for good."""
-    call = partial(schedules.stop, service.settings, name, wait)
-    return await _changed(service, request, response, call)
+    with change.logged() as service:
+        return _applied(change, await service.change(schedules.stop, name, wait))
 
 
-async def _changed(
-    service: Service, request: Request, response: Response, call: Callable[[], ScheduleSummary]
-) -> ScheduleSummary:
-    with logged(request):
-        row = await service.on_kafka(call)
-    if not row.applied:
-        response.status_code = HTTPStatus.ACCEPTED
+def _applied(change: Change, row: ScheduleSummary) -> ScheduleSummary:
+    change.accept(unless=row.applied)
     return row

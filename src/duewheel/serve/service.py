@@ -1,22 +1,29 @@
-"""What the operations of the API share: settings, counts that are kept, and threads.
+"""State that the operations of the API share: settings, counts that are kept, and threads.
 
 Reads of files run in a few threads, calls of Kafka in others: while Kafka does not answer, reads
 are served. The probes run in the event loop itself, and wait for neither.
 
 A call of Kafka may last for half a minute. Its thread is a daemon, so that a stop need not wait for
 it: `end_waits` ends the waits, not the calls.
+
+Each change is logged with the client's address, and without ids, keys and bodies; one that fails,
+too, because it may have written something.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar
+from functools import partial
+from http import HTTPStatus
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 import anyio.to_thread
+import structlog
 from anyio import CapacityLimiter
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Response
 
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
@@ -27,11 +34,15 @@ from duewheel.ops.timers.histogram import PendingView
 from duewheel.serve.problems import Stopping
 from duewheel.threads import beside
 
+log = structlog.get_logger(__name__)
+
+P = ParamSpec("P")
 T = TypeVar("T")
 
 READS_MAX = 4  # at a time
 KAFKA_MAX = 8  # changes
 KAFKA_READS_MAX = 4
+_IN_DOUBT = "the server stops: it may or may not be written"
 
 
 @dataclass(frozen=True)
@@ -53,43 +64,59 @@ class Service:
         """Ends the wait for every call of Kafka. Called in the event loop's thread."""
         self._stop.set()
 
-    async def read(self, call: Callable[[], T]) -> T:
-        """Reads the shard's files.
+    async def read(
+        self, call: Callable[Concatenate[Settings, P], T], *args: P.args, **named: P.kwargs
+    ) -> T:
+        """Reads the shard's files; like all methods, hands the settings to the call.
 
         Raises:
             NoDataDirectory: there are none yet.
             Unreadable: they are not of these settings, or not for this user.
             RecoveryPending: files may be cut at any moment.
         """
-        return await anyio.to_thread.run_sync(self._checked(call), limiter=self._reads)
+        made = partial(call, self.settings, *args, **named)
+        return await anyio.to_thread.run_sync(self._checked(made), limiter=self._reads)
 
-    async def read_kafka(self, call: Callable[[], T]) -> T:
+    async def read_kafka(
+        self, call: Callable[Concatenate[Settings, P], T], *args: P.args, **named: P.kwargs
+    ) -> T:
         """Runs a call that reads from Kafka: apart from changes, which must not wait for reads.
 
         Raises:
             Stopping: the server stops.
         """
-        return await self._awaited(call, self._kafka_reads, Stopping("the server stops"))
+        made = partial(call, self.settings, *args, **named)
+        return await self._awaited(made, self._kafka_reads, Stopping("the server stops"))
 
-    async def on_kafka(self, call: Callable[[], T], *, needs_files: bool = False) -> T:
-        """Runs a change, which waits for Kafka, and may read the shard's files, too.
+    async def change(
+        self, call: Callable[Concatenate[Settings, P], T], *args: P.args, **named: P.kwargs
+    ) -> T:
+        """Runs a change, which waits for Kafka.
 
         Raises:
-            NoDataDirectory, RecoveryPending: as `read`, if it needs files.
             Stopping: the server stops, and the change has not begun.
             Unacknowledged: the server stops.
         """
-        checked = self._checked(call) if needs_files else call
-        doubt = Unacknowledged("the server stops: it may or may not be written")
-        return await self._awaited(checked, self._kafka, doubt)
+        made = partial(call, self.settings, *args, **named)
+        return await self._awaited(made, self._kafka, Unacknowledged(_IN_DOUBT))
 
-    async def replay(self, call: Callable[[], T]) -> T:
+    async def change_pending(
+        self, call: Callable[Concatenate[Settings, P], T], *args: P.args, **named: P.kwargs
+    ) -> T:
+        """Runs a change that reads the shard's files before; raises as `read` and `change`."""
+        made = self._checked(partial(call, self.settings, *args, **named))
+        return await self._awaited(made, self._kafka, Unacknowledged(_IN_DOUBT))
+
+    async def replay(
+        self, call: Callable[Concatenate[Settings, P], T], *args: P.args, **named: P.kwargs
+    ) -> T:
         """Runs a replay of dead letters: one at a time, as each fences the one before.
 
         Raises:
             Stopping: the server stops. A later replay continues this one.
         """
-        return await self._awaited(call, self._replays, Stopping("the server stops"))
+        made = partial(call, self.settings, *args, **named)
+        return await self._awaited(made, self._replays, Stopping("the server stops"))
 
     async def _awaited(
         self, call: Callable[[], T], limiter: CapacityLimiter, unfinished: DuewheelError
@@ -136,3 +163,39 @@ async def _service(request: Request) -> Service:
 
 
 Shared = Annotated[Service, Depends(_service)]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A request that changes something."""
+
+    service: Service
+    request: Request
+    response: Response
+
+    @contextmanager
+    def logged(self) -> Iterator[Service]:
+        """Logs who has requested the change of a with block, and whether it has failed."""
+        client = self.request.client
+        who = {
+            "operation": self.request.scope["route"].operation_id,
+            "client": client.host if client else "unknown",
+        }
+        try:
+            yield self.service
+        except DuewheelError as error:
+            log.info("change failed", **who, error=type(error).__name__)
+            raise
+        log.info("change", **who)
+
+    def accept(self, *, unless: bool) -> None:
+        """Makes the status 202: written, and its effect is still to come."""
+        if not unless:
+            self.response.status_code = HTTPStatus.ACCEPTED
+
+
+async def _change(service: Shared, request: Request, response: Response) -> Change:
+    return Change(service, request, response)
+
+
+Changing = Annotated[Change, Depends(_change)]

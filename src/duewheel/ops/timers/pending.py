@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from duewheel.api.messages import octets_shown
-from duewheel.api.requests import TimerFilter
+from duewheel.api.requests import TimerFilter, TimerQuery
 from duewheel.api.timers import TimerList, TimerSummary, TimerWithMessage
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
@@ -41,24 +41,18 @@ def listed(
             yield summary_of(timer)
 
 
-def page_of(
-    settings: Settings,
-    wanted: TimerFilter,
-    limit: int,
-    page: str | None = None,
-    within_s: float = PAGE_S,
-) -> TimerList:
+def page_of(settings: Settings, wanted: TimerQuery, within_s: float = PAGE_S) -> TimerList:
     """Returns a page of the timers that match; after `within_s` it ends, with the timers so far.
 
     Raises:
         ConfigError: there is no data directory, or `page` does not parse.
         CorruptFile: a pending timer is damaged.
     """
-    end_s = time.monotonic() + within_s
+    end_s, limit = time.monotonic() + within_s, wanted.limit
     timers: list[TimerSummary] = []
     with opened(settings) as directory:
         # One more than wanted shows whether there is another page.
-        for chunk in list_chunks(directory, selection(settings, wanted, page), limit + 1):
+        for chunk in list_chunks(directory, selection(settings, wanted, wanted.page), limit + 1):
             timers += map(summary_of, chunk.timers)
             if len(timers) > limit:
                 return TimerList(timers=timers[:limit], next=timers[limit - 1].page)

@@ -10,7 +10,7 @@ from tests.harness.config_file import small_settings
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0, P1, TimerRow
 
-from duewheel.api.requests import TimerFilter
+from duewheel.api.requests import TimerFilter, TimerQuery
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
@@ -45,10 +45,10 @@ def pending(settings: Settings) -> list[PendingTimer]:
 
 
 def test_pages_continue_behind_each_other(shard: Settings) -> None:
-    wanted, listed = TimerFilter(topic="orders"), []
+    listed = []
     pages, after = 0, None
     while True:
-        page = timers.page_of(shard, wanted, 7, after)
+        page = timers.page_of(shard, TimerQuery(topic="orders", limit=7, page=after))
         listed += [row.source for row in page.timers]
         pages += 1
         if page.next is None:
@@ -61,22 +61,22 @@ def test_pages_continue_behind_each_other(shard: Settings) -> None:
 
 
 def test_a_full_last_page_has_no_next(shard: Settings) -> None:
-    page = timers.page_of(shard, TimerFilter(), 2 * COUNT)
+    page = timers.page_of(shard, TimerQuery(limit=2 * COUNT))
     assert (len(page.timers), page.next) == (2 * COUNT, None)
 
 
 def test_a_page_that_takes_too_long_ends(shard: Settings) -> None:
     """It has what it has read, and its `next` leads on."""
-    page = timers.page_of(shard, TimerFilter(key="key"), 1, within_s=-1)
+    page = timers.page_of(shard, TimerQuery(key="key", limit=1), within_s=-1)
     assert page.next is not None
-    rest = timers.page_of(shard, TimerFilter(key="key"), 1_000, page.next)
+    rest = timers.page_of(shard, TimerQuery(key="key", limit=1_000, page=page.next))
     every = [timer.source for timer in pending(shard) if timer.key == b"key"]
     assert [row.source for row in (*page.timers, *rest.timers)] == every
 
 
 @pytest.mark.parametrize("key", [b"key", b""])
 def test_a_key_selects(shard: Settings, key: bytes) -> None:
-    rows = timers.page_of(shard, TimerFilter(key=key.decode()), 1_000).timers
+    rows = timers.page_of(shard, TimerQuery(key=key.decode(), limit=1_000)).timers
     assert [row.source for row in rows] == [t.source for t in pending(shard) if t.key == key]
     assert len(rows) > 10
 
@@ -84,9 +84,9 @@ def test_a_key_selects(shard: Settings, key: bytes) -> None:
 def test_an_id_selects(shard: Settings) -> None:
     """A given one, and the default one."""
     for timer in pending(shard)[:4]:
-        (row,) = timers.page_of(shard, TimerFilter(id=timer.id.decode()), 10).timers
+        (row,) = timers.page_of(shard, TimerQuery(id=timer.id.decode())).timers
         assert row.source == timer.source
-    assert timers.page_of(shard, TimerFilter(id="none"), 10).timers == []
+    assert timers.page_of(shard, TimerQuery(id="none")).timers == []
 
 
 def test_a_timer_is_shown_by_its_handle(shard: Settings) -> None:
@@ -136,7 +136,7 @@ def test_a_reader_cannot_change_the_files(shard: Settings) -> None:
 
 def test_without_a_data_directory(settings: Settings) -> None:
     with pytest.raises(ConfigError, match="there is no data directory"):
-        timers.page_of(settings, TimerFilter(), 1)
+        timers.page_of(settings, TimerQuery())
 
 
 def test_a_handle_reads_one_message_among_all_of_its_id(

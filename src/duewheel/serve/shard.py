@@ -1,0 +1,84 @@
+"""The operations of a shard as a whole, and the probes /livez, /readyz and /metrics.
+
+The probes need no token, and no Kafka. `/livez` says that this process answers: a restart would
+mend nothing that is in Kafka or in the shard's two processes. `/readyz` says whether the shard does
+its work.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Response
+from fastapi.responses import PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from duewheel.api.conditions import of_reasons
+from duewheel.api.shard import Paused, Readiness, ShardView
+from duewheel.api.timers import Lateness
+from duewheel.ops import lateness, status
+from duewheel.ops.pause import set_paused
+from duewheel.ops.readiness import not_ready_reasons
+from duewheel.serve.problems import Refused, problem
+from duewheel.serve.service import Changing, Shared
+
+probes = APIRouter(tags=["probes"])
+reading = APIRouter(prefix="/v1", tags=["reads"])
+changing = APIRouter(prefix="/v1", tags=["changes"])
+
+Process = Annotated[Literal["ingest", "dequeue"], Path()]
+
+
+@probes.get("/livez", operation_id="livez", response_class=PlainTextResponse)
+async def livez() -> str:
+    """Whether this process answers."""
+    return "ok"
+
+
+@probes.get(
+    "/readyz",
+    operation_id="readyz",
+    responses=problem(503, "`reasons` has why, `conditions` in sentences"),
+)
+async def readyz(service: Shared) -> Readiness:
+    """Whether the shard does its work: recovered, both processes run, lag below its bounds."""
+    reasons = not_ready_reasons(service.settings, service.clock.now_ms())
+    if reasons:
+        status, detail = HTTPStatus.SERVICE_UNAVAILABLE, "; ".join(reasons.values())
+        conditions = [each.model_dump() for each in of_reasons(reasons)]
+        found = {"ready": False, "reasons": reasons, "conditions": conditions}
+        raise Refused(status, "not_ready", detail, None, **found)
+    return Readiness(ready=True)
+
+
+@probes.get("/metrics", operation_id="metrics", response_class=PlainTextResponse)
+async def metrics(service: Shared) -> Response:
+    """Metrics of this process and of the shard, for Prometheus."""
+    return Response(service.metrics(), media_type=CONTENT_TYPE_LATEST)
+
+
+@reading.get("/status", operation_id="status")
+async def show_status(service: Shared) -> ShardView:
+    """The state of the shard, as `duewheel status`."""
+    return await service.read(status.status)
+
+
+@reading.get("/lateness", operation_id="lateness")
+async def show_lateness(service: Shared) -> Lateness:
+    """The lateness of deliveries since dequeue began, from its metrics (metrics.dequeue_port)."""
+    return await service.read_kafka(lateness.lateness)
+
+
+@changing.post("/pause/{process}", operation_id="pause")
+async def pause(change: Changing, process: Process) -> Paused:
+    """Pauses ingest or dequeue, over restarts, too."""
+    with change.logged() as service:
+        return await service.change(set_paused, process, on=True)
+
+
+@changing.post("/resume/{process}", operation_id="resume")
+async def resume(change: Changing, process: Process) -> Paused:
+    """Ends the pause of ingest or dequeue."""
+    with change.logged() as service:
+        return await service.change(set_paused, process, on=False)
