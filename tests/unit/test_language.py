@@ -23,7 +23,6 @@ CLEAN = (
         f"src/duewheel/{folder}/*.py"
         for folder in (
             "adapters",
-            "api",
             "cli",
             "config",
             "dev",

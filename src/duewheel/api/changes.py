@@ -37,7 +37,7 @@ class RescheduledTimer(Scheduled, Answered):
 
 
 class BulkCancelled(Result):
-    """What a bulk cancel has matched and written; of a dry run, what a real one would write."""
+    """The counts of a bulk cancel; of a dry run, those that a real one would have."""
 
     dry_run: bool
     matched: int = Field(description="pending timers, without cancelled ones and dead letters")

@@ -92,7 +92,7 @@ class Replay(ReplayFilter):
 
 
 class Replayed(Result):
-    """What a replay has written; of a dry run, what a real one would write."""
+    """The counts of a replay; of a dry run, those that a real one would have."""
 
     dry_run: bool
     replayed: int

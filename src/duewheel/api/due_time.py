@@ -71,7 +71,7 @@ class DueTime:
 
     @property
     def arguments(self) -> DueTimeArguments:
-        """What `of` makes it of again."""
+        """The arguments of `of` that make it again."""
         if self.request is Request.DELIVER_AT:
             return {"deliver_at": self.number}
         if self.request is Request.DELAY_MS:

@@ -28,7 +28,7 @@ class Resharded(Result):
 
 
 class StartPreview(Result):
-    """What the next start would do with the files, and read again."""
+    """The files that the next start would keep, and the messages that it would read again."""
 
     dry_run: bool = True
     case: str

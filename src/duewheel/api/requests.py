@@ -106,7 +106,7 @@ class MessageFields(HeaderFields):
 
 
 class DueTimeFields(RequestFields):
-    """The three ways to request a due time, of which one is given."""
+    """The three ways to request a due time: one of them is given."""
 
     needs_due: ClassVar[bool] = True
 
@@ -161,7 +161,7 @@ class NewTimer(TimerFields):
 
 
 class Replacement(HeaderFields, DueTimeFields):
-    """What replaces named timers. Without a topic their message is read back."""
+    """The timer in the place of named ones. Without a topic their message is read back."""
 
     topic: str | None = Field(default=None, description="the target; not needed with a handle")
     value: str | None = Field(

@@ -1,4 +1,4 @@
-"""Groups the commands in `duewheel --help` by what a user wants to do."""
+"""Groups the commands in `duewheel --help` by the purpose of a user."""
 
 from __future__ import annotations
 

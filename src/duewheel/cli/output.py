@@ -32,7 +32,7 @@ _INSTANTS = frozenset(
     ]
 )
 
-# As text, a dry run says these of what it has not done; JSON has the names of a real run.
+# The labels of a dry run, as text; JSON has the names of a real run.
 _WOULD = {
     "accepted": "would accept",
     "cancelled": "would cancel",

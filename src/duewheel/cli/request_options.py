@@ -28,7 +28,6 @@ def with_fields(
     """Adds an option for each of these fields, under the name of the field.
 
     Args:
-        model: has the fields.
         names: in the order of the help.
         required: those without which the command is refused.
         or_file: --file is enough, too.
@@ -59,9 +58,7 @@ def with_request(
     """Replaces the options of a model's fields by one argument, before Kafka is asked.
 
     Args:
-        argument: its name.
-        model: which is made of the options.
-        of_lines: made in its place, if --file is given.
+        of_lines: made in place of `model`, if --file is given.
     """
 
     def decorate(command: Command) -> Command:

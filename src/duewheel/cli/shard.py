@@ -152,7 +152,7 @@ def audit(
 @with_output
 @with_settings(needs_kafka=True)
 def recover(settings: Settings, *, dry_run: bool, output: str) -> None:
-    """Report what the next start would keep and read again.
+    """Report which files the next start would keep, and which messages it would read again.
 
     Changes nothing. Works without a data directory, and beside running processes.
     """

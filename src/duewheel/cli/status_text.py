@@ -1,5 +1,5 @@
-"""`duewheel status` for people: what matters, in about ten lines. `--all` and `--output json` show
-every field.
+"""`duewheel status` for people: the main facts, in about ten lines. `--all` and `--output json`
+have every field.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ def status_lines(shard: ShardView, now_ms: int, unreachable: str = "") -> Iterat
     """Describes the state of a shard.
 
     Args:
-        shard: its state.
         now_ms: this host's clock.
         unreachable: why this host has no connection to Kafka; empty if that is not so.
     """

@@ -122,7 +122,7 @@ def read(
     for_send: bool,
     output: str,
 ) -> None:
-    """Show the committed records of a topic: what has arrived, and how late.
+    """Show the committed records of a topic, and how late they have arrived.
 
     All that it has, or with --follow those that arrive from now on; `--follow --from 0` shows both.
 

@@ -1,3 +1,3 @@
-"""The operations behind commands and the HTTP API: a module or package for each subject, which has
+"""The operations of commands and of the HTTP API: a module or package for each subject, which has
 the same name in `api`, `cli` and `serve`.
 """

@@ -1,4 +1,4 @@
-"""The connection of a command to Kafka: what a failure says."""
+"""The connection of a command to Kafka, and the text of its failure."""
 
 from __future__ import annotations
 

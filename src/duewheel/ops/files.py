@@ -68,8 +68,8 @@ def open_state(settings: Settings) -> State:
 
 
 def files_identity(settings: Settings) -> tuple[str, int, int]:
-    """Returns what changes with the files: the directory's name, its last recovery, and the inode
-    of `state`, as a restored copy has the same name.
+    """Returns the directory's name, its last recovery, and the inode of `state`: one of them
+    changes with the files. A restored copy has the same name, and another inode.
 
     Raises:
         NoDataDirectory: there is none.

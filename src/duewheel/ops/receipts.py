@@ -37,14 +37,8 @@ _WAITS = Waits(stalled_s=30.0)
 def page_of_receipts(
     settings: Settings, wanted: ReceiptFilter, *, limit: int, page: str | None, within_s: float
 ) -> ReceiptList:
-    """Lists receipts, oldest first within each partition of their topic.
-
-    Args:
-        settings: name the topic.
-        wanted: which ones.
-        limit: how many at most.
-        page: `next` of the page before.
-        within_s: after this time the page ends, whatever it has.
+    """Returns a page of receipts, oldest first within each partition of their topic; after
+    `within_s` it ends, with those so far.
 
     Raises:
         ConfigError: `page` does not parse, there are no receipts, or no such topic.

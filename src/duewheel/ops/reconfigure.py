@@ -3,7 +3,7 @@ the loss of timer partitions, on a shard with progress.
 
 wheel/admin/change_settings.py, src/duewheel/runtime/wanted_settings.py and
 wheel/admin/accept_loss.py have the steps. A dry run takes no lock and no transactional id, so a
-running shard may change what it reports.
+running shard may make its report outdated.
 """
 
 from __future__ import annotations
@@ -54,10 +54,8 @@ _POLL_S = 0.05
 def reconfigure(settings: Settings, *, dry_run: bool, rotate_key: bool = False) -> Reconfigured:
     """Starts a settings epoch with `settings`, for rows that ingest has not parsed yet.
 
-    Args:
-        settings: of the shard, which takes them while it runs, from its own configuration.
-        dry_run: only report the changes.
-        rotate_key: draw a new key for the MACs of copies.
+    A running shard takes them from its own configuration. `rotate_key`: draws a new key for the
+    MACs of copies.
 
     Raises:
         Locked: a process of the shard runs, and a key is to be rotated.
@@ -132,12 +130,8 @@ def _request(settings: Settings, publisher: KafkaPublisher) -> Progress:
 
 
 def skip(settings: Settings, named: Sequence[str], *, dry_run: bool) -> Skipped:
-    """Makes dead letters of these records without parsing them, because ingest fails on them.
-
-    Args:
-        settings: of the shard.
-        named: "topic-partition@offset" each.
-        dry_run: only report what would be skipped.
+    """Makes dead letters of these records, "topic-partition@offset" each, without parsing them:
+    ingest fails on them.
 
     Raises:
         Locked, KafkaUnavailable: as `reconfigure`.
@@ -163,12 +157,8 @@ def skip(settings: Settings, named: Sequence[str], *, dry_run: bool) -> Skipped:
 
 
 def accept_loss(settings: Settings, named: Sequence[str], *, dry_run: bool) -> LossAccepted:
-    """Accepts that the shard continues without the lost records of these timer partitions.
-
-    Args:
-        settings: of the shard.
-        named: "topic-partition" each.
-        dry_run: only report what is lost.
+    """Accepts that the shard continues without the lost records of these timer partitions,
+    "topic-partition" each.
 
     Raises:
         Locked, KafkaUnavailable: as `reconfigure`.

@@ -74,12 +74,7 @@ log = structlog.get_logger(__name__)
 
 
 def reshard(settings: Settings, to: int, *, dry_run: bool) -> Resharded:
-    """Reassigns the partitions of all shards to `to` shards.
-
-    Args:
-        settings: name the application and its Kafka; [shard] is ignored.
-        to: the new number of shards.
-        dry_run: only report the new assignment.
+    """Reassigns the partitions of all shards to `to` shards; [shard] of the settings is ignored.
 
     Raises:
         ConfigError: no shard has a record.
@@ -104,10 +99,8 @@ class ReshardCluster(Protocol):
     """The cluster, as resharding needs it. Not thread-safe."""
 
     def shards(self, *, past_open: bool) -> Mapping[int, ShardRecord]:
-        """Reads the newest record of every shard, removed ones included.
-
-        Args:
-            past_open: wait for open transactions, which may hold newer records.
+        """Reads the newest record of every shard, removed ones included. `past_open`: waits for
+        open transactions, which may hold newer records.
 
         Raises:
             ConfigError: shard 0 has no record.
@@ -123,10 +116,7 @@ class ReshardCluster(Protocol):
         ...
 
     def write(self, values: Mapping[int, Mapping[bytes, bytes]]) -> int:
-        """Writes these records, by shard and key, in one transaction.
-
-        Returns:
-            The brokers' time of the write.
+        """Writes these records, by shard and key, in one transaction; returns the brokers' time.
 
         Raises:
             Fenced: another run has begun.
@@ -149,12 +139,8 @@ class Reassignment:
         backoff: Backoff,
         random_bits: Callable[[int], int] = secrets.randbits,
     ) -> None:
-        """
-        Args:
-            cluster: holds the records.
-            to: the new number of shards.
-            backoff: the pause in which the owner of a shard reads the notice.
-            random_bits: draws incarnations.
+        """During a pause of `backoff` the owner of a shard reads the notice; `random_bits` draws
+        incarnations.
         """
         self._cluster, self._to, self._backoff = cluster, to, backoff
         self._random_bits = random_bits
@@ -216,12 +202,8 @@ class Reassignment:
         return [shards[shard] for shard in range(count)]
 
     def _seal(self, shard: int, count: int, like: Progress) -> ShardRecord:
-        """Seals one shard; returns its sealed record.
-
-        Args:
-            shard: its index.
-            count: the number of existing shards; an index from there on is a new shard's.
-            like: any record of an existing shard.
+        """Seals one shard, and returns its sealed record. There are `count` shards: an index from
+        there on is a new shard's, which gets its settings from `like`.
         """
         notices = {shard: {NOTICE_KEY: notice(count, self._to, done=False)}}
         publisher: Publisher

@@ -1,5 +1,6 @@
-"""Recurring schedules for the commands: set, pause, resume and stop them, list them, and what is
-next. A change is a record in the schedules topic; the scheduler (duewheel/recurring) applies it.
+"""Recurring schedules for the commands: set, pause, resume and stop them, list them and their next
+instants. A change is a record in the schedules topic, which the scheduler (duewheel/recurring)
+applies.
 """
 
 from __future__ import annotations
@@ -44,9 +45,6 @@ def put(settings: Settings, name: str, new: NewSchedule, wait_s: float) -> Sched
     """Sets a schedule, or replaces the one of this name; it begins now.
 
     Args:
-        settings: of the application.
-        name: of the schedule.
-        new: the schedule.
         wait_s: how long to wait for the scheduler to apply it; 0: not at all.
 
     Raises:

@@ -33,15 +33,10 @@ Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Access:
-    """The tokens.
+    """The tokens."""
 
-    Attributes:
-        change: None: there are no changes.
-        read: None: reads need none.
-    """
-
-    change: bytes | None = None
-    read: bytes | None = None
+    change: bytes | None = None  # None: there are no changes
+    read: bytes | None = None  # None: reads need none
 
     @classmethod
     def load(cls, serve: ServeSection) -> Access:

@@ -3,7 +3,7 @@ body, requests at a time, headers of every response.
 
 The header `Host` must be one of this server's names: else a web page elsewhere could give its own
 name this host's address, and read the API through the browser of a person on this host. An address
-is no name: the page behind it is this server's. Kubelets and Prometheus ask by address.
+is no name: the page at it is this server's. Kubelets and Prometheus ask by address.
 """
 
 from __future__ import annotations

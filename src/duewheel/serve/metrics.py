@@ -77,13 +77,7 @@ class Measured:
 
 
 class ServeMetrics:
-    """The families of the process: its requests, and the shard's once it has files.
-
-    Args:
-        settings: of the shard.
-        clock: this host's.
-        statistics: of the requests.
-    """
+    """The families of the process: its requests, and the shard's once it has files."""
 
     def __init__(self, settings: Settings, clock: Clock, statistics: RequestStatistics) -> None:
         self._statistics = statistics

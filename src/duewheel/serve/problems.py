@@ -121,7 +121,7 @@ def refused_by(error: DuewheelError) -> Refused:
     """Returns the problem of one of duewheel's errors."""
     for kind, status, code in _ERRORS:
         if isinstance(error, kind):
-            # What is not acknowledged may be written: nothing invites to write it again.
+            # A retry of an unacknowledged change could write it twice: no header invites to it.
             is_safe = status is HTTPStatus.SERVICE_UNAVAILABLE
             retry = {"Retry-After": RETRY_AFTER_S} if is_safe else None
             counts = error.counts if isinstance(error, Unacknowledged) else {}

@@ -1,4 +1,4 @@
-"""What a client of this shard can know of a timer before it writes it."""
+"""Refuses a timer that ingest would dead-letter, before it is written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def require_accepted(
     value: bytes | None,
     headers: Sequence[Header],
 ) -> None:
-    """Refuses a timer of which ingest would make a dead letter.
+    """Refuses a timer that ingest would dead-letter.
 
     Raises:
         ConfigError: with the reason and code of the dead letter.
@@ -40,7 +40,7 @@ def require_accepted(
 
 
 def require_contract(settings: Settings) -> None:
-    """Refuses settings of which no rules for timers can be made, with a ConfigError."""
+    """Raises a ConfigError if no rules for timers can be made of the settings."""
     contract(settings)
 
 

@@ -78,8 +78,8 @@ class KeptProducers:
         failed.close(1)
 
     def close(self) -> None:
-        """Flushes for CLOSE_S at most in all, and disconnects. What lasts longer, such as opening a
-        producer, ends with the process: all threads are daemons.
+        """Flushes for CLOSE_S at most in all, and disconnects. A longer call, such as the opening
+        of a producer, ends with the process: all threads are daemons.
         """
         end_s = time.monotonic() + CLOSE_S
         if not self._lock.acquire(timeout=CLOSE_S):

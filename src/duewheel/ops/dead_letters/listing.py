@@ -1,4 +1,4 @@
-"""`duewheel dlq list`, and the reader of the dead-letter topic that it shares with the replay."""
+"""The list of dead letters, and the reader of their topic that it shares with the replay."""
 
 from __future__ import annotations
 
@@ -35,12 +35,6 @@ CHUNK_RECORDS = 1_000  # read at a time; a replay writes them in one transaction
 class DeadLetterReader:
     """Reads the dead-letter topic up to its present end. Not thread-safe.
 
-    Made by `dead_letter_reader`.
-
-    Attributes:
-        client: settings of the cluster's clients.
-        topic_id: Kafka's id of the topic.
-
     Example:
         with dead_letter_reader(settings) as reader:
             for partition, (start, end) in reader.bounds().items():
@@ -48,7 +42,7 @@ class DeadLetterReader:
     """
 
     client: ClientSettings
-    topic_id: str
+    topic_id: str  # Kafka's
     _settings: Settings
     _records: LogReader
     _chunk_records: int
@@ -117,7 +111,7 @@ def list_letters(
 def _parts(
     settings: Settings, wanted: DeadLetterFilter, page: str | None
 ) -> Generator[tuple[list[DeadLetterSummary], str], None, None]:
-    """Yields the rows of a part of the topic, and the place up to which it was read."""
+    """Yields the rows of a part of the topic, and the place of the last letter in that part."""
     after = place_before(page)
     with dead_letter_reader(settings) as reader:
         position = reader.position()

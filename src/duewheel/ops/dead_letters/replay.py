@@ -58,13 +58,9 @@ def replay(
     dry_run: bool,
     chunk_records: int = CHUNK_RECORDS,
 ) -> Replayed:
-    """Replay the selected dead letters that have not been replayed.
+    """Replays the wanted dead letters that have not been replayed, up to `chunk_records` in each
+    transaction; a dry run only counts them.
 
-    Args:
-        settings: name the topics and the transactional id.
-        selection: which of them.
-        dry_run: only count; nothing is written.
-        chunk_records: the most dead letters of a transaction.
 
     Raises:
         ConfigError: `to_topic` is one of duewheel's own topics, or does not exist.
@@ -175,11 +171,10 @@ class _Replay:
     # ---- one chunk -------------------------------------------------------------------------
 
     def _write(self, letters: list[DeadLetter], partition: int, reached: int) -> None:
-        """Writes one transaction: the messages of the wanted letters, and the position behind them.
+        """Writes one transaction: the messages of the chosen letters, and the position after them.
 
         Args:
-            letters: consecutive letters.
-            partition: of the dead-letter topic; theirs.
+            letters: consecutive letters of `partition`.
             reached: the offset below which `partition` has no other dead letters.
         """
         while True:

@@ -50,17 +50,11 @@ _SHOWN_MAX = 10  # refused lines in the verdict, with their reasons
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How to send a file.
+    """How to send a file."""
 
-    Attributes:
-        name: of the import: its position.
-        dry_run: write nothing.
-        skip_refused: leave out lines that ingest would reject, and go on.
-    """
-
-    name: str
+    name: str  # of the import: the name of its position
     dry_run: bool = False
-    skip_refused: bool = False
+    skip_refused: bool = False  # leave out lines that ingest would reject, and continue
 
     def __post_init__(self) -> None:
         """
@@ -78,14 +72,8 @@ def import_lines(
     choice: Choice,
     chunk_lines: int = _CHUNK_LINES,
 ) -> FileImported:
-    """Sends the lines that are not sent yet.
-
-    Args:
-        settings: of the shard.
-        file: a JSON object on each line (records.py); empty lines are skipped.
-        defaults: fields of all lines that do not have them.
-        choice: how.
-        chunk_lines: the most lines of a transaction.
+    """Sends the lines that are not sent yet, each a JSON object (records.py) or empty; `defaults`
+    are the fields of lines that do not have them.
 
     Raises:
         ConfigError: the file does not begin with the lines that this import has sent, or a topic is
@@ -299,7 +287,7 @@ class _Import:
                 )
         return targets
 
-    # ---- what ingest will make of lines ----------------------------------------------------
+    # ---- the preview of ingest's decisions ---------------------------------------------------
 
     def _previewed(self, chunk: Sequence[_Line], now_ms: int) -> list[_Line]:
         """Adds record and preview, or rejection, to each line."""

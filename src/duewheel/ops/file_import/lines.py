@@ -2,7 +2,7 @@
 
 A line above LINE_BYTES_MAX is read in parts, so that it needs no more memory than another one. The
 first part is too long, and the others are the rest of a line: each is refused, whatever it
-contains, because a rest may be a whole JSON object that nobody has written as a line.
+contains, because a rest may be a whole JSON object, though it was not written as a line.
 """
 
 from __future__ import annotations
@@ -18,20 +18,15 @@ _PART_BYTES = LINE_BYTES_MAX + 1
 
 @dataclass(frozen=True, slots=True)
 class FileLine:
-    """A line, or a part of a long one.
+    """A line, or a part of a long one."""
 
-    Attributes:
-        content: its bytes, with the newline if there is one.
-        is_rest: the line began in the part before.
-    """
-
-    content: bytes
-    is_rest: bool = False
+    content: bytes  # with the newline if there is one
+    is_rest: bool = False  # the line began in the part before
 
     @property
     def digested(self) -> bytes:
         """The bytes that stand for it in a digest: the last line of a file has a newline there,
-        also before another line is added behind it.
+        also before another line is added after it.
         """
         whole = len(self.content) < _PART_BYTES
         return self.content + b"\n" if whole and not self.content.endswith(b"\n") else self.content

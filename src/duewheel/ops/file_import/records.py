@@ -56,23 +56,15 @@ class CopiedLine(RequestFields):
 
 @dataclass(frozen=True, slots=True)
 class TimerRecord:
-    """A record of a timer topic.
-
-    Attributes:
-        timer_topic: where it is written.
-        key, value, headers: the record; null as None.
-        partition: modulo the partitions of the timer topic; None: by `route`.
-        partitions: `partition` counts only if the timer topic has as many; None: always.
-        route: the bytes whose hash chooses the partition.
-    """
+    """A record of a timer topic."""
 
     timer_topic: str
     key: bytes | None
     value: bytes | None
     headers: Sequence[Header]
-    partition: int | None
-    partitions: int | None
-    route: bytes
+    partition: int | None  # modulo the partitions of the timer topic; None: by `route`
+    partitions: int | None  # `partition` counts only if the timer topic has as many; None: always
+    route: bytes  # their hash chooses the partition
 
     def partition_of(self, partitions: int, route_hash: int) -> int:
         """The partition of a timer topic with so many."""
@@ -107,12 +99,8 @@ def fields_of(line: str | bytes, defaults: TimerFields) -> Fields:
 
 
 def record_of(settings: Settings, fields: Fields, name: str) -> TimerRecord:
-    """Makes the record of a line of either form.
-
-    Args:
-        settings: of the shard.
-        fields: by `fields_of`.
-        name: of the line; routes a timer without key, id and partition.
+    """Makes the record of the fields of a line; its `name` routes a timer without key, id and
+    partition.
 
     Raises:
         ConfigError: no record can be made of it.

@@ -1,6 +1,6 @@
-"""Counts and the histogram of what is pending, kept between calls: for `duewheel serve`.
+"""Counts and the histogram of pending timers, kept between calls: for `duewheel serve`.
 
-The first count reads the whole timer log; each later one reads only what was committed since
+The first count reads the whole timer log; each later one reads only later records
 (pending_counts.py). A recovery of the files, or a new data directory, begins the count again.
 """
 
@@ -34,17 +34,10 @@ _SECOND_MS, _DAY_MS = 1_000, 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """A range of due times in buckets of the same width.
-
-    Attributes:
-        name: of the range.
-        from_ms: where it begins, epoch ms.
-        width_ms: of a bucket.
-        buckets: how many.
-    """
+    """A range of due times in buckets of the same width."""
 
     name: str
-    from_ms: int
+    from_ms: int  # the begin, epoch ms
     width_ms: int
     buckets: int
 
@@ -55,7 +48,7 @@ class TimeRange:
 
 
 def ranges_of(settings: Settings, wanted: HistogramQuery, now_ms: int) -> list[TimeRange]:
-    """Returns the range, whose last bucket may end behind it; without one the next minute, hour and
+    """Returns the range, whose last bucket may end after it; without one the next minute, hour and
     day, and all up to the longest delay.
     """
     from_ms, to_ms, buckets = wanted.since_ms, wanted.until_ms, wanted.buckets

@@ -24,7 +24,6 @@ def init_topics(
     """Creates duewheel's topics that are missing, and checks the others.
 
     Args:
-        settings: of the shard.
         partitions: of new timer topics; None: the brokers' setting.
         replication_factor: of new topics; -1: the brokers' setting.
         is_wanted: decides whether a missing target that the settings name is created.
@@ -72,12 +71,8 @@ def begin_shard(settings: Settings) -> bool:
 def create_topics(
     settings: Settings, names: Sequence[str], partitions: int | None
 ) -> Iterator[CreatedTopic]:
-    """Creates topics; one that exists is left as it is.
-
-    Args:
-        settings: of the cluster.
-        names: none of duewheel's own.
-        partitions: of each; None: the brokers' setting.
+    """Creates topics with `partitions` each, by default the brokers' setting; one that exists is
+    left as it is.
 
     Raises:
         ConfigError: a name is none, or of duewheel's own topic; or no right to create one.

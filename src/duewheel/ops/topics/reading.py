@@ -22,13 +22,8 @@ _DIGITS_MAX = 20
 def records_of(
     settings: Settings, topic: str, since: Bound | None, *, follow: bool
 ) -> Iterator[ReadRecord]:
-    """Yields committed records; those read at once are in the order of their timestamps.
-
-    Args:
-        settings: of the cluster.
-        topic: any topic that this user may read.
-        since: the first record of each partition; None: its present end.
-        follow: go on at the present end, for ever.
+    """Yields committed records from `since` on, by default from the present end, and with `follow`
+    for ever. Those read at once are in the order of their timestamps.
 
     Raises:
         ConfigError: there is no such topic.
