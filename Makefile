@@ -51,6 +51,7 @@ simulate-nightly: setup-dev  ## 20,000 seeds from a random one, then 3,000 that 
 
 model: setup-dev  ## the rule of recovery alone, under faults from SEEDS=n FIRST=k
 	@$(BIN)/python tests/model/run.py --seeds $(or $(SEEDS),5000) --first $(or $(FIRST),0)
+	@$(BIN)/python tests/model/run.py --recurring --seeds $(or $(SEEDS),5000) --first $(or $(FIRST),0)
 
 simulate-day: setup-dev  ## 24 hours of operation in minutes, with kills; everything judged
 	@$(BIN)/python tests/simulation/day.py

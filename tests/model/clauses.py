@@ -69,6 +69,10 @@ class Clauses:
     a_waits_for_the_marks: bool = True
     cancel_is_answered_once: bool = True
     g_is_r_of_the_transaction: bool = True
+    # of a recurring timer
+    successor_goes_with_its_firing: bool = True
+    seed_fires_nothing: bool = True
+    successor_does_not_wait_for_the_target: bool = True
     # while a partition takes no writes
     later_copies_go_behind_held_ones: bool = True
     held_copies_go_in_order: bool = True

@@ -79,6 +79,7 @@ class Dequeue:
         self._outcome, self._unavailable, self._answers = outcome, unavailable, answers
         self._refused: set[int] = set()  # messages known to be poison
         self._owed: list[Leave] = []
+        self._successors: list[Leave] = []  # broken on purpose: of firings that have left
         self._answered: dict[int, int] = {}  # by this process; `a` of the progress has all
 
     def start(self, incarnation: int) -> None:
@@ -160,6 +161,9 @@ class Dequeue:
             leaves, self._owed = self._owed + leaves, []
         if not self._clauses.committed_is_a_prefix:
             leaves = self._without_refused(leaves)
+        if not self._clauses.successor_goes_with_its_firing:
+            late, leaves = self._successors, self._without_successors(leaves)
+            leaves = late + leaves
         if self._tell(chunk.r, chunk.below, leaves, now):
             self.r, self._below, self._position = chunk.r, chunk.below or {}, chunk.position
 
@@ -296,9 +300,17 @@ class Dequeue:
         origin = row.offset if record.origin is None else record.origin
         if self._is_cancelled(row, record):
             return Leave(slot, row, Fate.CANCELLED)
+        if record.is_seed and self._clauses.seed_fires_nothing:
+            return Leave(slot, row, Fate.SEEDED, _next(record, origin, now))
         if row.rolls:
             copy = replace(record, timestamp=now, origin=origin)
             return Leave(slot, row, Fate.ROLLED, copy)
+        return self._fire(slot, row, record, origin, now)
+
+    def _fire(self, slot: int, row: Row, record: Record, origin: int, now: int) -> Leave:
+        successor = None
+        if record.every and not record.is_last_firing:
+            successor = _next(record, origin, now)
         if record.poison:
             if self._clauses.committed_is_a_prefix:
                 self._refused.add(record.message)
@@ -306,8 +318,11 @@ class Dequeue:
         if record.target in self._unavailable:
             again = now + 1 + record.message % 4
             copy = replace(record, timestamp=now, origin=origin, not_before=again)
+            if record.every and self._clauses.successor_does_not_wait_for_the_target:
+                copy = _apart(copy)
+                return Leave(slot, row, Fate.PARKED, copy, successor)
             return Leave(slot, row, Fate.PARKED, copy)
-        return Leave(slot, row, Fate.DELIVERED)
+        return Leave(slot, row, Fate.DELIVERED, successor=successor)
 
     def _is_cancelled(self, row: Row, record: Record) -> bool:
         if (row.partition, row.offset) not in self.directory.files.flags:
@@ -317,6 +332,13 @@ class Dequeue:
         if record.target in self._unavailable:
             return self._clauses.flagged_rows_are_not_parked
         return self._clauses.flagged_rows_are_not_delivered
+
+    def _without_successors(self, leaves: list[Leave]) -> list[Leave]:
+        """Broken on purpose: the next transaction has the successors."""
+        self._successors = [
+            Leave(x.slot, x.row, Fate.SUCCEEDED, x.successor) for x in leaves if x.successor
+        ]
+        return [replace(x, successor=None) for x in leaves]
 
     def _without_refused(self, leaves: list[Leave]) -> list[Leave]:
         """Broken on purpose: what is refused is put off, though D moves past it."""
@@ -387,3 +409,16 @@ class Dequeue:
             self._committed = self.directory.mirror = progress
             forget_answered(self.directory, progress, self._clauses)
         return happened
+
+
+def _next(record: Record, origin: int, now: int) -> Record:
+    """The copy of the next firing of a recurring timer."""
+    left = record.firings if record.is_seed else record.firings - 1
+    due = max(record.due + record.every, now)
+    return replace(record, timestamp=now, due=due, origin=origin, not_before=0, firings=left)
+
+
+def _apart(firing: Record) -> Record:
+    """A firing that is parked: a timer of its own, with an id of its own."""
+    name = -(firing.message * 1000 + firing.firings)
+    return replace(firing, id=name, message=name, every=0, firings=0)

@@ -1,7 +1,8 @@
 """Judges a run of the model by the records in Kafka, and by no state of a process.
 
 After each commit: a row has left its slot if and only if the progress calls it done; nothing leaves
-twice, early, or before an earlier row of its partition and slot.
+twice, early, or before an earlier row of its partition and slot. A recurring timer ends with its
+last firing; its seed fires nothing.
 
 Of cancels: once a progress says C above one, or above its chase, nothing that it is for leaves any
 more, unless its last copy lies behind. Each request has one answer; after it, whatever it says,
@@ -54,6 +55,7 @@ class Judge:
         self._waiting: dict[int, dict[int, int]] = {}  # partition -> offset -> own slot
         self._left: set[tuple[int, int]] = set()
         self._ended: set[int] = set()
+        self._fired: set[tuple[int, int]] = set()  # message of a recurring timer, and firings left
         self._final: dict[int, int] = {}  # C told so far
         self._stopped: set[int] = set()  # messages that must not leave
         self._lost: set[int] = set()  # messages that were cut away, or cancelled from there
@@ -68,7 +70,7 @@ class Judge:
             self._stop(partition, p.closed_c)
         for leave in leaves:
             partition, offset = leave.row.partition, leave.row.offset
-            if leave.fate is not Fate.CANCELLED:
+            if leave.fate not in {Fate.CANCELLED, Fate.SUCCEEDED}:
                 stays = self._record(partition, offset).message in self._stopped
                 what = f"left though cancelled ({leave.fate.name.lower()})"
                 _require(not stays, what, partition, offset)
@@ -80,7 +82,8 @@ class Judge:
             f"{self.now}: committed by {progress.owner}: {progress.partitions} {leaves} {answers}"
         )
         for leave in leaves:
-            self._judge(leave, progress)
+            if leave.fate is not Fate.SUCCEEDED:
+                self._judge(leave, progress)
         for partition, p in progress.partitions.items():
             for offset, slot in self._waiting.get(partition, {}).items():
                 _require(not is_done(p, offset, slot), "done and not delivered", partition, offset)
@@ -121,8 +124,21 @@ class Judge:
         if leave.fate is Fate.DELIVERED:
             early = max(record.due, record.not_before) > self.now
             _require(not early, "early", partition, offset)
-        if leave.fate in {Fate.DELIVERED, Fate.DEAD}:
+        if record.every:
+            self._judge_firing(leave, record)
+        elif leave.fate in {Fate.DELIVERED, Fate.DEAD}:
             _require(record.message not in self._ended, "delivered twice", partition, offset)
+            self._ended.add(record.message)
+
+    def _judge_firing(self, leave: Leave, record: Record) -> None:
+        if leave.fate not in {Fate.DELIVERED, Fate.DEAD, Fate.PARKED}:
+            return
+        partition, offset = leave.row.partition, leave.row.offset
+        _require(not record.is_seed, "a seed fired", partition, offset)
+        firing = record.message, record.firings
+        _require(firing not in self._fired, "fired twice", partition, offset)
+        self._fired.add(firing)
+        if record.is_last_firing:
             self._ended.add(record.message)
 
     def _record(self, partition: int, offset: int) -> Record:

@@ -30,6 +30,9 @@ class Record:
         not_before: of a parked copy: it must not leave earlier.
         g: of a chase: R of the transaction that has written it.
         found: of a chase: the cancel has flagged a row.
+        every: of a recurring timer: from one firing to the next. A user's record of one is a
+            *seed*, which is due at once and fires nothing.
+        firings: how many are left, that of this record included.
     """
 
     kind: Kind
@@ -43,6 +46,8 @@ class Record:
     not_before: int = 0
     g: int = BEFORE_ALL
     found: bool = False
+    every: int = 0
+    firings: int = 0
 
     @property
     def is_timer(self) -> bool:
@@ -57,6 +62,14 @@ class Record:
     def cancels(self) -> bool:
         """Whether it is a request or a chase."""
         return self.kind is Kind.CANCEL or self.is_request
+
+    @property
+    def is_seed(self) -> bool:
+        return self.every > 0 and self.origin is None
+
+    @property
+    def is_last_firing(self) -> bool:
+        return self.every > 0 and not self.is_seed and self.firings == 1
 
     def first_offset(self, offset: int) -> int:
         """Where its first copy lies, if this one lies at `offset`."""
@@ -176,7 +189,8 @@ class Kafka:
             raise Fenced
         self.before_commit(progress, leaves)
         self.progress[shard] = progress
-        written = [(x.row.partition, x.copy) for x in leaves if x.copy is not None]
+        back = [(x.row.partition, copy) for x in leaves for copy in (x.copy, x.successor)]
+        written = [(partition, copy) for partition, copy in back if copy is not None]
         written += [(x.partition, x.chase) for x in answers if x.chase is not None]
         written = self._hold(shard, written, self.moves(), clauses)
         for partition, record in written:
@@ -237,16 +251,19 @@ class Fate(Enum):
     CANCELLED = 3
     ROLLED = 4
     PARKED = 5
+    SEEDED = 6  # of a recurring timer: its first copy is written
+    SUCCEEDED = 7  # broken on purpose: the firing has left before
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A row leaving its slot in a transaction; `copy` goes back to the timer topic."""
+    """A row leaving its slot in a transaction; `copy` and `successor` go to the timer topic."""
 
     slot: int
     row: Row
     fate: Fate
     copy: Record | None = None
+    successor: Record | None = None  # of a firing: the copy of the next one
 
 
 def slot_of(record: Record, window: int) -> tuple[int, bool]:

@@ -27,27 +27,29 @@ from tests.model.judge import Violation
 from tests.model.world import THEMES, World
 
 
-def violation(seed: int, clauses: Clauses, theme: str | None = None) -> str | None:
+def violation(
+    seed: int, clauses: Clauses, theme: str | None = None, *, recurring: bool = False
+) -> str | None:
     """What a seed breaks, None if all holds."""
     try:
-        World(seed, clauses, theme).run()
+        World(seed, clauses, theme, recurring=recurring).run()
     except Violation as found:
         return str(found)
     return None
 
 
-def _try(task: tuple[range, Clauses, str | None]) -> list[tuple[int, str]]:
-    seeds, clauses, theme = task
-    found = ((seed, violation(seed, clauses, theme)) for seed in seeds)
+def _try(task: tuple[range, Clauses, str | None, bool]) -> list[tuple[int, str]]:
+    seeds, clauses, theme, recurring = task
+    found = ((seed, violation(seed, clauses, theme, recurring=recurring)) for seed in seeds)
     return [(seed, what) for seed, what in found if what is not None]
 
 
 def try_seeds(
-    first: int, count: int, clauses: Clauses, theme: str | None = None
+    first: int, count: int, clauses: Clauses, theme: str | None = None, *, recurring: bool = False
 ) -> dict[str, object]:
     """Figures of many seeds, on two processors."""
     tasks = [
-        (range(s, min(s + 100, first + count)), clauses, theme)
+        (range(s, min(s + 100, first + count)), clauses, theme, recurring)
         for s in range(first, first + count, 100)
     ]
     shown = Console(stderr=True)
@@ -64,11 +66,12 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--break", dest="clause", choices=[*clause_names(), "each"])
     parser.add_argument("--theme", choices=list(THEMES), help="what may go wrong; else any of them")
+    parser.add_argument("--recurring", action="store_true", help="half of the timers recur")
     parser.add_argument("--show", action="store_true", help="the schedule of the seed --first")
     options = parser.parse_args()
     clauses = Clauses() if options.clause in {None, "each"} else broken(options.clause)
     if options.show:
-        world = World(options.first, clauses, options.theme)
+        world = World(options.first, clauses, options.theme, recurring=options.recurring)
         try:
             world.run()
         finally:
@@ -76,10 +79,18 @@ def main() -> None:
         return
     if options.clause == "each":
         for clause in clause_names():
-            result = try_seeds(options.first, options.seeds, broken(clause), options.theme)
+            result = try_seeds(
+                options.first,
+                options.seeds,
+                broken(clause),
+                options.theme,
+                recurring=options.recurring,
+            )
             print(json.dumps({clause: result}), flush=True)
         return
-    result = try_seeds(options.first, options.seeds, clauses, options.theme)
+    result = try_seeds(
+        options.first, options.seeds, clauses, options.theme, recurring=options.recurring
+    )
     print(json.dumps(result))
     sys.exit(1 if result["violations"] else 0)
 

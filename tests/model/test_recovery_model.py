@@ -47,8 +47,17 @@ MET: dict[str, tuple[str | None, int]] = {
 }
 
 
-def test_nothing_is_lost_doubled_early_or_out_of_order() -> None:
-    found = {seed: violation(seed, Clauses()) for seed in range(SEEDS)}
+# Clauses of recurring timers, which are in no other run.
+RECURRING = {
+    "successor_goes_with_its_firing",
+    "seed_fires_nothing",
+    "successor_does_not_wait_for_the_target",
+}
+
+
+@pytest.mark.parametrize("recurring", [False, True])
+def test_nothing_is_lost_doubled_early_or_out_of_order(*, recurring: bool) -> None:
+    found = {seed: violation(seed, Clauses(), recurring=recurring) for seed in range(SEEDS)}
     assert {seed: what for seed, what in found.items() if what is not None} == {}
 
 
@@ -56,7 +65,9 @@ def test_nothing_is_lost_doubled_early_or_out_of_order() -> None:
 def test_a_broken_clause_is_noticed(clause: str) -> None:
     theme, first = MET.get(clause, (None, 0))
     seeds = range(first, first + SEEDS)
-    assert any(violation(seed, broken(clause), theme) is not None for seed in seeds)
+    recurring = clause in RECURRING
+    found = (violation(seed, broken(clause), theme, recurring=recurring) for seed in seeds)
+    assert any(what is not None for what in found)
 
 
 def _running_world() -> World:

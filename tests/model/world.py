@@ -7,6 +7,8 @@ must be settled.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from random import Random
 
 from tests.model.clauses import Clauses
 from tests.model.dequeue_model import Dequeue, Stopped
@@ -44,7 +46,9 @@ THEMES["all"] = tuple(sorted({name for theme in THEMES.values() for name in them
 class World(Faults):
     """One run: everything in it follows from the seed, and the theme if one is given."""
 
-    def __init__(self, seed: int, clauses: Clauses, theme: str | None = None) -> None:
+    def __init__(
+        self, seed: int, clauses: Clauses, theme: str | None = None, *, recurring: bool = False
+    ) -> None:
         super().__init__(seed, clauses)
         random = self.random
         self._chunk = random.randint(1, 4)
@@ -52,6 +56,8 @@ class World(Faults):
         self._ids: list[tuple[int, int]] = []  # (id, partition)
         self._reuse = random.choice((0.0, 0.2, 0.5))  # ids of timers that are used again
         self._remembered = random.choice((3, 8, 40))
+        # Its own: without recurring timers all draws are as they were.
+        self._recurrences = Random(f"recurring {seed}") if recurring else None
         self._actions, self._weights = self._choose_actions(theme)
 
     def _choose_actions(self, theme: str | None) -> tuple[list[Callable[[], None]], list[float]]:
@@ -89,11 +95,21 @@ class World(Faults):
         poison = kind is Kind.TIMER and random.random() < 0.05
         message = -1 if kind is Kind.CANCEL else self.number()
         record = Record(kind, name, message, stamp, due, random.randrange(2), poison)
+        if kind is not Kind.CANCEL:
+            record = self._recurring(record)
         if partition in self.kafka.closed:
             return
         self.kafka.topic[partition].append(record)
         offset = len(self.kafka.topic[partition]) - 1
         self.trace.append(f"{self.now}: written {partition}@{offset} {record}")
+
+    def _recurring(self, record: Record) -> Record:
+        """The record, or in some cases a seed in its place."""
+        draws = self._recurrences
+        if draws is None or draws.random() < 0.5:
+            return record
+        every, firings = draws.choice((1, 2, 5, 9, 20)), draws.randint(1, 5)
+        return replace(record, due=record.timestamp, poison=False, every=every, firings=firings)
 
     def _ingest(self) -> None:
         shard, instance = self._someone()
