@@ -87,6 +87,12 @@ class TimerBatch:
     # Of a chase, the last slot delivered in full when it was written, else NO_SLOT
     chase_slot: Int64
     chase_flags: Int32  # of a chase, CHASE_FLAG_FOUND and CHASE_FLAG_RESCHEDULE, else 0
+    # The row is a recurring timer: its `headers` have its recurrence (request/recurrences.py),
+    # which its deliveries have not.
+    recurring: Bool
+    # Of these the user's record: it is due at its timestamp, and fires nothing: its first copy is
+    # written then.
+    seed: Bool
     forged: Bool  # whether it has headers of copies that duewheel did not write: they were ignored
 
     @classmethod
@@ -95,7 +101,7 @@ class TimerBatch:
         text: pa.LargeBinaryArray = pa.array([], pa.large_binary())
         return cls(
             *([], no32, no64, no64, no64, no64, [], no32, no, no, no64, [], no32, no32, no32, no64),
-            *(text, text, text, no32, no32, no32, no32, no64, no64, no32, no),
+            *(text, text, text, no32, no32, no32, no32, no64, no64, no32, no, no, no),
         )
 
     def __len__(self) -> int:
@@ -206,6 +212,19 @@ class Deliveries:
 
     def take(self, rows: Int64) -> Deliveries:
         return _taken(self, rows)
+
+    def extended_by(self, others: Deliveries) -> Deliveries:
+        """These rows, then `others`, whose lists begin with those of these."""
+        assert others.targets[: len(self.targets)] == self.targets
+        assert others.source_partitions == self.source_partitions
+        joined: dict[str, Any] = {}
+        for field in fields(self):
+            parts = [getattr(each, field.name) for each in (self, others)]
+            if isinstance(parts[0], np.ndarray):
+                joined[field.name] = np.concatenate(parts)
+            elif isinstance(parts[0], pa.Array):
+                joined[field.name] = pa.concat_arrays(parts)
+        return replace(others, **joined)
 
     def slice(self, first: int, end: int) -> Deliveries:
         """The rows [first, end); copies nothing."""

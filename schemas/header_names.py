@@ -21,6 +21,16 @@ ID_BYTES_MAX = 255  # of an id that the user gave
 ROLL_TIMES = "TIMER_ROLL_TIMES"  # how often the timer was rolled, if it was
 LATENESS_MS = "TIMER_LATENESS_MS"  # when it was encoded for its transaction; where configured
 
+# Of a recurring timer: its record has them in place of a due time, each of its copies beside one.
+CRON = "TIMER_CRON"
+ZONE = "TIMER_ZONE"  # of the expression; UTC without it
+EVERY = "TIMER_EVERY"  # elapsed time, in place of an expression
+MISSED = "TIMER_MISSED"  # "skip", "one" or "all": the instants that fire late
+STARTS_MS = "TIMER_STARTS_MS"  # no instant is earlier
+ENDS_MS = "TIMER_ENDS_MS"  # no instant is later
+JITTER_MS = "TIMER_JITTER_MS"  # each instant is later by the same time, up to this, by the id
+PAUSED = "TIMER_PAUSED"  # it rolls and never fires; the value is a note
+
 # On copies only, which go back to their timer topic: rolled, parked or spread.
 ORIGIN = "TIMER_ORIGIN"  # offset of the timer's first copy, in the same partition
 NOT_BEFORE_MS = "TIMER_NOT_BEFORE_MS"  # of a parked one: it is not delivered earlier
@@ -100,6 +110,14 @@ class Request(IntEnum):
     CANCEL = auto()
     RESCHEDULE = auto()
     CANCEL_OFFSET = auto()  # beside these two: the one timer that they match
+    CRON = auto()  # from here to PAUSED: of a recurring timer
+    ZONE = auto()
+    EVERY = auto()
+    MISSED = auto()
+    STARTS = auto()
+    ENDS = auto()
+    JITTER = auto()
+    PAUSED = auto()
     ORIGIN = auto()
     ROLL_TIMES = auto()  # counts beside ORIGIN only: without it an earlier delivery has added it
     NOT_BEFORE = auto()  # these two beside ORIGIN only
@@ -130,6 +148,14 @@ REQUEST: dict[str, Request] = {
     "TIMER_DEL_UNIQKEY": Request.CANCEL,
     "TIMER_RESCHEDULE": Request.RESCHEDULE,
     "TIMER_CANCEL_OFFSET": Request.CANCEL_OFFSET,
+    CRON: Request.CRON,
+    ZONE: Request.ZONE,
+    EVERY: Request.EVERY,
+    MISSED: Request.MISSED,
+    STARTS_MS: Request.STARTS,
+    ENDS_MS: Request.ENDS,
+    JITTER_MS: Request.JITTER,
+    PAUSED: Request.PAUSED,
     SOURCE: Request.IGNORED,
     DUE_MS: Request.IGNORED,
     LATENESS_MS: Request.IGNORED,
@@ -146,6 +172,8 @@ REQUEST: dict[str, Request] = {
     CHASE_FLAGS: Request.CHASE_FLAGS,
     COPY_MAC: Request.COPY_MAC,
 }
+RECURRENCE = tuple(Request(number) for number in range(Request.CRON, Request.PAUSED + 1))
+"""The requests of a recurring timer. They stay in its stored headers, and in its copies."""
 COPY_ONLY = frozenset(
     {
         *(Request.ORIGIN, Request.ROLL_TIMES, Request.NOT_BEFORE, Request.RETRIES),

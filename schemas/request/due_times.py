@@ -15,7 +15,8 @@ The first request in the order of precedence wins, and only the winner must be w
                              milliseconds from the record's timestamp (31 years; as an instant it
                              would be before 2001); anything else is an instant
 
-Without any of them the topic's own delay counts, if it has one.
+Without any of them the topic's own delay counts, if it has one. The record of a recurring timer is
+due at its timestamp (recurrences.py).
 
 TIMER_WINDOW_MS w spreads timers: one is due at a whole millisecond from the requested time to w
 after it, chosen by a hash of its key, or of its id without a key. The timers of a key thus keep
@@ -25,7 +26,7 @@ their order. A copy has no window, because it is due at a fixed instant.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -81,6 +82,18 @@ class DueTimes:
     def latest_ms(self) -> Int64:
         """The ends of the windows."""
         return self.due_ms + np.maximum(self.window_ms, 0)
+
+    def at_once(self, rows: Bool, timestamp_ms: Int64) -> DueTimes:
+        """The same with these rows due at their timestamps."""
+        if not rows.any():
+            return self
+        return replace(
+            self,
+            due_ms=np.where(rows, np.clip(timestamp_ms, -SATURATED, SATURATED), self.due_ms),
+            valid=self.valid | rows,
+            bad=np.where(rows, np.int8(NO_NAME), self.bad),
+            level=np.where(rows, np.int32(NO_LEVEL), self.level),
+        )
 
     def spread(self, key_hash: Int64, rows: Int64) -> Int64:
         """The due times, those of `rows` moved inside their windows by `key_hash`, which is not

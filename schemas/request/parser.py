@@ -46,6 +46,7 @@ from duewheel.schemas.request.headers import (
     read_headers,
     rows_of,
 )
+from duewheel.schemas.request.recurrences import is_recurrence, recurrences, users_own
 from duewheel.schemas.request.request_columns import (
     RequestColumns,
     copies,
@@ -90,6 +91,11 @@ class Contract:
         if len(self.levels_ms) > LEVEL_MAX:
             raise ConfigError(f"delay levels: {LEVEL_MAX} at most, not {len(self.levels_ms)}")
         self._check_targets()
+
+    @property
+    def has_recurrences(self) -> bool:
+        """Whether records may be recurring timers (recurrences.py)."""
+        return any(rule.column == "recurrence" for rule in self.rules.rules)
 
     def topic(self, name: str) -> TopicContract:
         return self.topics.get(name, self.default)
@@ -167,18 +173,18 @@ def parse_with_columns(records: KafkaRecords, contract: Contract) -> tuple[Timer
     settings = RowSettings(of_partitions, records.partition)
     keys = contract.copy_keys
     own = None if keys is None else own_copies(records, keys)
-    headers = read_headers(records.headers, settings.mode, own)
+    read = read_headers(records.headers, settings.mode, own)
+    headers = read if contract.has_recurrences else users_own(read)
     record_key = records.key.column()
     requests = _requests(headers, records, record_key, settings, contract.levels_ms)
     columns = rule_columns(requests)
     failure, letters = contract.rules.first_failure(columns), waiting_letters(headers)
     unread = records.unread
-    failure[letters] = ACCEPTED
+    no_rule = letters.copy()
     if unread is not None:
-        failure[unread.row] = ACCEPTED
-    rejected = (failure != ACCEPTED) | letters
-    if unread is not None:
-        rejected[unread.row] = True
+        no_rule[unread.row] = True
+    failure[no_rule] = ACCEPTED
+    rejected = (failure != ACCEPTED) | no_rule
     timer, cancelling = requests.cancels.accepted(rejected)
     placed = timer & ~rejected
     target, targets = _targets(columns.column("target_topic"), placed, contract)
@@ -187,11 +193,9 @@ def parse_with_columns(records: KafkaRecords, contract: Contract) -> tuple[Timer
         copy = copy.where(~letters, copies(headers.fields(), records.offset, letters).unrolled())
     timer_id, id_hash = _ids(requests.cancels.ids, rejected, records, copy.origin_offset)
     foreign = settings.drop_in(requests.fields) & placed
-    key = delivered_keys(record_key, foreign, requests.fields)
-    key_value = records.key_value.column()
-    if foreign.any():
-        key_value = key_values(key, records.value.column())
-    encoded, header_count = _headers(headers, failure, letters, columns, contract.rules)
+    key, key_value = _keys_and_values(records, record_key, foreign, requests.fields)
+    recurring = requests.recurrences.recurring & ~rejected
+    encoded, header_count = _headers(headers, failure, letters, recurring, columns, contract.rules)
     if unread is not None:
         errors = unread_errors(unread, records.offset[unread.row])
         encoded = join(encoded, scatter(errors, unread.row, len(records)))
@@ -228,9 +232,21 @@ def parse_with_columns(records: KafkaRecords, contract: Contract) -> tuple[Timer
         timestamp_ms=records.timestamp_ms,
         chase_slot=copy.chase_slot,
         chase_flags=copy.chase_flags,
+        recurring=recurring,
+        seed=requests.recurrences.seed & recurring,
         forged=forged_rows(headers, own),
     )
     return batch, columns
+
+
+def _keys_and_values(
+    records: KafkaRecords, record_key: Column, foreign: Bool, fields: Mapping[Request, Field]
+) -> tuple[Column, Column]:
+    """The keys of the deliveries, and keys with values as in records."""
+    key = delivered_keys(record_key, foreign, fields)
+    if foreign.any():
+        return key, key_values(key, records.value.column())
+    return key, records.key_value.column()
 
 
 def _codes(failure: Int32, letters: Bool, unread: Unread | None, rules: int) -> Int32:
@@ -255,11 +271,13 @@ def _requests(
     named = settings.keys_as_ids(fields, key)
     cancels = read_cancels(fields, cancelling, named, count)
     fields = cancels.of_timers(fields)
+    repeated = recurrences(fields, cancels.ids, count)
     excepted = cancels.pure | rows_of(fields, [Request.ORIGIN], count)
     due = due_times(fields, records.timestamp_ms, levels_ms, settings.delay_ms(excepted))
+    due = due.at_once(repeated.seed, records.timestamp_ms)
     target = target_column(fields.get(Request.TARGET_TOPIC), *settings.default_targets)
     return RequestColumns(
-        *(fields, cancels, due, records.timestamp_ms, records.offset, target),
+        *(fields, cancels, due, repeated, records.timestamp_ms, records.offset, target),
         closed=settings.closed_targets(target),
         badly_named=badly_named(headers),
         rejects_past_due=settings.rejects_past_due(),
@@ -317,12 +335,19 @@ def _ids(
 
 
 def _headers(
-    headers: Headers, failure: Int32, letters: Bool, columns: pa.Table, rules: Rules
+    headers: Headers,
+    failure: Int32,
+    letters: Bool,
+    recurring: Bool,
+    columns: pa.Table,
+    rules: Rules,
 ) -> tuple[Column, Int32]:
-    """The users' headers; in rejected rows all headers and the reason; in dead letters that have
-    waited all but LETTER_END.
+    """The users' headers, and those of recurrences; in rejected rows all headers and the reason; in
+    dead letters that have waited all but LETTER_END.
     """
     keep = (headers.request == USERS) | (headers.request == Request.PARTITION_KEY)
+    if recurring.any():
+        keep |= is_recurrence(headers) & recurring[headers.rows()]
     rejected = failure != ACCEPTED
     if letters.any():
         keep |= letters[headers.rows()]

@@ -30,6 +30,8 @@ from duewheel.schemas.request.cancel_requests import VERDICTS, CancelRequests, r
 from duewheel.schemas.request.due_times import NO_NAME, PRECEDENCE, DueTimes
 from duewheel.schemas.request.header_values import SATURATED, parse_numbers
 from duewheel.schemas.request.headers import Field, Headers, Int8, rows_of
+from duewheel.schemas.request.recurrences import VERDICTS as RECURRENCE_VERDICTS
+from duewheel.schemas.request.recurrences import Recurrences, recurrences
 from duewheel.schemas.request.row_settings import CANCEL_TYPE, RowSettings
 from duewheel.schemas.wire.record_codec import LETTER_END, NO_ORIGIN
 
@@ -42,11 +44,14 @@ RULE_COLUMNS = pa.schema(
         pa.field("cancel", _NAME),  # a kind of cancel, or its defect (cancel_requests.py)
         pa.field("unsupported", _NAME),  # of a drop-in mode: the feature that duewheel lacks
         pa.field("bad_name", _NAME),  # header, if the name of one is no UTF-8
+        pa.field("recurrence", _NAME),  # the defect of a recurring timer (recurrences.py)
         pa.field("timestamp_ms", pa.int64()),  # of the record; null: a copy, or a pure cancel
         pa.field("due_ms", pa.int64()),  # epoch ms; null: not given, or malformed
-        pa.field("delay_ms", pa.int64()),  # until the window's end; null: not requested, or a copy
+        pa.field(
+            "delay_ms", pa.int64()
+        ),  # until the window's end; null: not requested, a copy, a seed
         pa.field("long_ms", pa.int64()),  # the same; null: no longer than the timer topic allows
-        # Since the window's end; null: not past, a copy, or a topic that accepts timers past due.
+        # Since the window's end; null: not past, no delay, or a topic that accepts timers past due.
         pa.field("past_ms", pa.int64()),
         pa.field("window_ms", pa.int64()),  # null: not given; -1: malformed, or in a copy
         pa.field("bad_header", _NAME),  # the header that gives the due time, if malformed
@@ -78,6 +83,7 @@ class RequestColumns:
     fields: Mapping[Request, Field]  # in pure cancels only those that have a meaning
     cancels: CancelRequests
     due: DueTimes
+    recurrences: Recurrences
     timestamp_ms: Int64
     offset: Int64
     target: pa.DictionaryArray[Any, Any]  # names; null: none
@@ -93,8 +99,15 @@ class RequestColumns:
         zeros, none, no = np.zeros(count, np.int64), Field.none(), np.zeros(count, np.bool_)
         target = target_column(None, np.arange(count, dtype=np.int32), targets)
         return cls(
-            *({}, read_cancels({}, none, none, count), DueTimes.at(zeros), zeros, zeros),
-            *(target, settings.closed_targets(target), no, no, None),
+            *({}, read_cancels({}, none, none, count), DueTimes.at(zeros)),
+            recurrences({}, none, count),
+            zeros,
+            zeros,
+            target,
+            closed=settings.closed_targets(target),
+            badly_named=no,
+            rejects_past_due=no,
+            max_delay_ms=None,
         )
 
     @property
@@ -106,7 +119,7 @@ def rule_columns(requests: RequestColumns) -> pa.Table:
     """The columns of RULE_COLUMNS."""
     fields, due, count = requests.fields, requests.due, len(requests.offset)
     delay_ms = due.latest_ms - np.clip(requests.timestamp_ms, -SATURATED, SATURATED)
-    has_delay = due.valid & ~requests.copy
+    has_delay = due.valid & ~requests.copy & ~requests.recurrences.seed
     is_long = np.zeros(count, np.bool_)
     if requests.max_delay_ms is not None:
         is_long = has_delay & (delay_ms > requests.max_delay_ms)
@@ -115,6 +128,7 @@ def rule_columns(requests: RequestColumns) -> pa.Table:
         _named(requests.cancels.verdict, VERDICTS),
         _named(_unsupported(fields, count), UNSUPPORTED),
         _named(np.where(requests.badly_named, np.int8(0), np.int8(NO_NAME)), _BAD_NAME),
+        _named(requests.recurrences.verdict, RECURRENCE_VERDICTS),
         _pa.array(requests.timestamp_ms, mask=requests.copy | requests.cancels.pure),
         _pa.array(due.due_ms, mask=~due.valid),
         _pa.array(delay_ms, mask=~has_delay),

@@ -108,6 +108,8 @@ def rows(first: int, number: Int64, due_ms: Int64, cancels: Bool) -> TimerBatch:
         timestamp_ms=due_ms,
         chase_slot=np.full(count, NO_SLOT),
         chase_flags=zeros,
+        recurring=np.zeros(count, np.bool_),
+        seed=np.zeros(count, np.bool_),
         forged=np.zeros(count, np.bool_),
     )
 

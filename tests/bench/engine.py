@@ -83,6 +83,8 @@ def timers(rng: np.random.Generator, slot: np.ndarray, first_offset: int) -> Tim
         named_offset=np.full(count, ANY_OFFSET),
         chase_slot=np.full(count, NO_SLOT),
         chase_flags=np.zeros(count, np.int32),
+        recurring=np.zeros(count, np.bool_),
+        seed=np.zeros(count, np.bool_),
         forged=np.zeros(count, np.bool_),
         targets=["orders"],
         target=zeros,

@@ -128,6 +128,8 @@ def timer_batch(timers: Sequence[TimerRow]) -> TimerBatch:
         ),
         chase_slot=np.array([t.chase_slot for t in timers], np.int64),
         chase_flags=np.array([t.chase_flags for t in timers], np.int32),
+        recurring=np.zeros(len(timers), np.bool_),
+        seed=np.zeros(len(timers), np.bool_),
         forged=np.zeros(len(timers), np.bool_),
     )
 

@@ -15,7 +15,8 @@ from tests.harness.source_table import HEADERS
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, NO_SLOT, TimerBatch
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import id_hashes
-from duewheel.schemas.header_names import DROP_IN, REQUEST, Request
+from duewheel.schemas.header_names import DROP_IN, RECURRENCE, REQUEST, Request
+from duewheel.schemas.request.due_times import PRECEDENCE
 from duewheel.schemas.request.parser import Contract
 from duewheel.schemas.wire.varint import varint
 
@@ -58,6 +59,8 @@ class PlainRow:
     cancels: bool = False
     chase_slot: int = NO_SLOT
     chase_flags: int = 0
+    recurring: bool = False
+    seed: bool = False
 
 
 # ---- values --------------------------------------------------------------------------------------
@@ -110,6 +113,29 @@ def times(value: bytes, unit_ms: int, base_ms: int) -> int | None:
     """So many units after the base."""
     plain = number(value)
     return None if plain is None else base_ms + plain * unit_ms
+
+
+FORMS = {
+    Request.CRON: rb"(?=.{1,250}\Z)[\w*,/#-]+( [\w*,/#-]+){4,5}",
+    Request.ZONE: rb"(?=.{1,64}\Z)[\w+-]+(/[\w+-]+)*",
+    Request.MISSED: rb"skip|one|all",
+    Request.PAUSED: rb"(?s:.{0,255})",
+}
+UNITS_MS = {b"": 1, b"ms": 1, b"s": 1_000, b"m": 60_000, b"h": 3_600_000, b"d": 86_400_000}
+
+
+def recurrence_value(request: Request, value: bytes) -> bool:
+    """Whether the header of a recurrence is well-formed."""
+    if request is Request.EVERY:
+        match = re.fullmatch(rb"([0-9]{1,12})(ms|s|m|h|d|)", value)
+        return match is not None and 1_000 <= int(match[1]) * UNITS_MS[match[2]] <= 10**12
+    if request in {Request.STARTS, Request.ENDS}:
+        return instant(value) is not None
+    if request is Request.JITTER:
+        jitter = number(value)
+        return jitter is not None and 0 <= jitter <= 86_400_000
+    is_name = request is not Request.CRON or b"_" not in value
+    return is_name and re.fullmatch(FORMS[request], value) is not None
 
 
 # ---- one record ----------------------------------------------------------------------------------
@@ -212,10 +238,38 @@ class Reading:
         found = number(given)
         return 10**15 - 1 if found is None or found < 0 else found
 
+    # Whether it recurs.
+
+    @property
+    def recurs(self) -> bool:
+        """Whether it is a recurring timer."""
+        return self.pure is None and bool(self.asked.keys() & {Request.CRON, Request.EVERY})
+
+    @property
+    def seed(self) -> bool:
+        return self.recurs and not self.copy
+
+    def bad_recurrence(self) -> bool:
+        """Whether its recurrence has a defect."""
+        given = self.asked.keys() & set(RECURRENCE)
+        if not given:
+            return False
+        due = {*PRECEDENCE} if self.seed else set()
+        named = b"x" * 201 if self.timer_id is None else self.timer_id
+        return (
+            not self.recurs
+            or {Request.CRON, Request.EVERY} <= given
+            or not all(recurrence_value(request, self.text(request)) for request in given)
+            or bool(self.asked.keys() & {*due, Request.WINDOW_MS})
+            or len(named) > 200
+        )
+
     # When it is due.
 
     def due(self) -> int | str:
         """Epoch ms without the window, or the code of what is wrong."""
+        if self.seed:
+            return self.base_ms
         level = number(self.asked.get(Request.LEVEL, b"0"))
         ways: list[tuple[Request, Callable[[bytes], int | None]]] = [
             (Request.EPOCH_SEC, lambda value: times(value, 1000, 0)),
@@ -298,7 +352,7 @@ class Reading:
         delay_ms = when + window_ms - self.base_ms
         if self.settings.max_delay_ms is not None:
             max_delay_ms = min(max_delay_ms, self.settings.max_delay_ms)
-        if self.copy or 0 < delay_ms <= max_delay_ms:
+        if self.copy or self.seed or 0 < delay_ms <= max_delay_ms:
             return None
         if delay_ms > 0:
             return "delay_too_long"
@@ -335,7 +389,8 @@ class Reading:
             "bad_retry": self.parking() is not None,
         }
         rest = next((code for code, good in checks.items() if not good), None)
-        return self.unsupported() or self.bad_time() or self.bad_target() or rest
+        repeated = "bad_recurrence" if self.bad_recurrence() else None
+        return self.unsupported() or repeated or self.bad_time() or self.bad_target() or rest
 
     def traces(self) -> list[Header]:
         """What is added for consumers of another service."""
@@ -394,10 +449,14 @@ class Reading:
         wanted = self.asked.get(Request.TARGET_PARTITION)
         source = f"{self.record.topic}-{self.record.partition}@{copy[0]}".encode()
         spread_by = (self.timer_id or source) if key is None else key
+        own = self.users
+        if self.recurs:
+            stays = {n for n, r in REQUEST.items() if r in RECURRENCE}
+            own = [h for h in self.record.headers or [] if h in self.users or h[0] in stays]
         return replace(
             plain,
             target=target.decode(),
-            headers=[*self.users, *(self.traces() if self.foreign else [])],
+            headers=[*own, *(self.traces() if self.foreign else [])],
             origin=copy[0],
             key=key,
             key_hash=placing(placed_by),
@@ -408,6 +467,8 @@ class Reading:
             not_before_ms=waiting[0],
             retries=waiting[1],
             cancels=self.flag == b"true" or self.key_id is not None,
+            recurring=self.recurs,
+            seed=self.seed,
         )
 
 
@@ -466,6 +527,7 @@ def check(
         assert batch.roll_times[i] == row.rolls
         assert (batch.not_before_ms[i], batch.retries[i]) == (row.not_before_ms, row.retries)
         assert batch.timestamp_ms[i] == record.timestamp_ms
+        assert (batch.recurring[i], batch.seed[i]) == (row.recurring, row.seed), (record, row)
 
 
 def table(

@@ -127,6 +127,25 @@ foreign_headers = st.fixed_dictionaries(
         "x": header_values,
     },
 ).map(lambda fields: list(fields.items()))
+CRONS = [b"0 8 * * MON-FRI", b"*/5 * * * * *", b"0 8 * *", b"0  8 * * *", b"0 8 L * 5L#,/-", b"a_b"]
+recurring_headers = st.fixed_dictionaries(
+    {"UNIQ_KEY": st.sampled_from([b"n", b"n" * 200, b"n" * 201]), "REAL_TOPIC": st.just(b"orders")},
+    optional={
+        "TIMER_CRON": st.sampled_from([*CRONS, b"* " * 124 + b"* *", *MALFORMED]),
+        "TIMER_ZONE": st.sampled_from([b"Europe/Berlin", b"UTC", b"a/b_c+1-2", b"/", *MALFORMED]),
+        "TIMER_EVERY": st.sampled_from([b"90s", b"1000", b"5ms", b"1d", b"9" * 12 + b"d", b"1.5h"]),
+        "TIMER_MISSED": st.sampled_from([b"skip", b"one", b"all", b"", b"All"]),
+        "TIMER_STARTS_MS": st.sampled_from([*NUMBERS, *INSTANTS]),
+        "TIMER_ENDS_MS": st.sampled_from([*NUMBERS, *MALFORMED]),
+        "TIMER_JITTER_MS": st.sampled_from([*NUMBERS, *MALFORMED]),
+        "TIMER_PAUSED": st.sampled_from([None, b"", b"a\nnote", b"x" * 256]),
+        "TIMER_DELAY_MS": st.just(b"5"),
+        "TIMER_WINDOW_MS": st.just(b"5"),
+        "TIMER_DELIVER_MS": st.sampled_from(INSTANTS[:3]),
+        "TIMER_ORIGIN": st.just(b"3"),
+        "x": header_values,
+    },
+).map(lambda fields: list(fields.items()))
 some_bytes = st.none() | st.binary(max_size=30)
 records = st.builds(
     PlainRecord,
@@ -135,7 +154,7 @@ records = st.builds(
     timestamp_ms=st.just(NOW_MS) | st.integers(-1, 2 * NOW_MS),
     key=some_bytes,
     value=some_bytes,
-    headers=hostile_headers | sound_headers | chase_headers | foreign_headers,
+    headers=hostile_headers | sound_headers | chase_headers | foreign_headers | recurring_headers,
 )
 topic_contracts = st.builds(
     TopicContract,

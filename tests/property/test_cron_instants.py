@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duewheel.recurring.instants import Cron, Every, offset
+from duewheel.wheel.instants import Cron, Every, offset
 
 # By an hour; by half of one; at midnight; a day that was left out; none for decades; none at all.
 ZONES = (

@@ -288,6 +288,8 @@ class Kafka:
             named_offset=np.full(len(due_ms), ANY_OFFSET),
             chase_slot=np.full(len(due_ms), NO_SLOT),
             chase_flags=np.zeros(len(due_ms), np.int32),
+            recurring=np.zeros(len(due_ms), np.bool_),
+            seed=np.zeros(len(due_ms), np.bool_),
             forged=np.zeros(len(due_ms), np.bool_),
             targets=TARGETS,
             target=np.where(rejected, 2, content.target).astype(np.int32),

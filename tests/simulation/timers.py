@@ -269,6 +269,8 @@ def batch_of(copies: Sequence[Copy], mapped: int) -> TimerBatch:
         timestamp_ms=column([copy.timestamp_ms for copy in copies]),
         chase_slot=column([copy.chase_slot for copy in copies]),
         chase_flags=column([copy.chase_flags for copy in copies], np.int32),
+        recurring=np.zeros(len(copies), np.bool_),
+        seed=np.zeros(len(copies), np.bool_),
         forged=np.zeros(len(copies), np.bool_),
     )
 

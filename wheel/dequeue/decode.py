@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from duewheel.schemas.arrays import Int32, Int64
 from duewheel.schemas.batches import ANY_TIME, NO_POLICY, Deliveries, TopicPartition
@@ -19,8 +20,14 @@ from duewheel.schemas.hashing import source_names
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
 from duewheel.wheel.dequeue.requeue import rolled_copies
 from duewheel.wheel.dequeue.slot_scan import ScannedChunk
+from duewheel.wheel.dequeue.successors import Recurring
 from duewheel.wheel.policies.policy import returning
-from duewheel.wheel.storage.byte_layouts import FLAG_DEAD_LETTER, level_of
+from duewheel.wheel.storage.byte_layouts import (
+    FLAG_DEAD_LETTER,
+    FLAG_RESCHEDULE,
+    FLAG_SEED,
+    level_of,
+)
 from duewheel.wheel.storage.message_store import StoredMessages
 from duewheel.wheel.storage.topic_numbers import TopicNames, public_name
 
@@ -35,6 +42,7 @@ class DecodedChunk:
         sources: the source partitions that `source` indexes.
         source: of each row, index in `sources`.
         offset: source offset of each row; for a timer that rolled, of its copy.
+        flags: of each row's stored message (wheel/storage/byte_layouts.py).
     """
 
     chunk: ScannedChunk
@@ -42,6 +50,7 @@ class DecodedChunk:
     sources: list[TopicPartition]
     source: Int32
     offset: Int64
+    flags: npt.NDArray[np.uint16]
 
     def part(self, first: int, end: int) -> DecodedChunk:
         """Rows `first` to `end` − 1 alone; copies nothing."""
@@ -51,7 +60,19 @@ class DecodedChunk:
             self.sources,
             self.source[first:end],
             self.offset[first:end],
+            self.flags[first:end],
         )
+
+    def recurring(self, precision_ms: int) -> Recurring:
+        """The rows of recurring timers that leave the wheel here: others of them roll."""
+        rows = np.flatnonzero(self.chunk.recurring & ~self.deliveries.is_copy)
+        flags = self.flags[rows]
+        # A seed that replaces another timer was taken once the slots before its own were closed:
+        # their instants are the other's, which may have fired.
+        closed_ms = (self.chunk.slot[rows] - 1) * precision_ms
+        replaces, due_ms = (flags & FLAG_RESCHEDULE) != 0, self.deliveries.due_ms[rows]
+        after_ms = np.where(replaces, np.maximum(due_ms, closed_ms), due_ms)
+        return Recurring(rows, (flags & FLAG_SEED) != 0, after_ms)
 
 
 def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNames) -> DecodedChunk:
@@ -98,15 +119,19 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
     if rolled.any():
         deliveries = rolled_copies(deliveries, rolled)
     offset = prefix["source_offset"].astype(np.int64)
-    return DecodedChunk(chunk, deliveries, sources, source, offset)
+    flags = prefix["flags"].astype(np.uint16)
+    return DecodedChunk(chunk, deliveries, sources, source, offset, flags)
 
 
 def split_by_limits(
     decoded: DecodedChunk, topics_max: int, rolls_max: int
 ) -> Iterator[DecodedChunk]:
-    """Splits a chunk into the fewest parts within the bounds on topics and on returning rows."""
+    """Splits a chunk into the fewest parts within the bounds on topics, and on rows that write to
+    their timer topic: rolled, returning and recurring ones.
+    """
     first, target = 0, decoded.deliveries.target
-    rolls = np.cumsum(decoded.deliveries.is_copy | returning(decoded.deliveries))
+    back = decoded.deliveries.is_copy | returning(decoded.deliveries) | decoded.chunk.recurring
+    rolls = np.cumsum(back)
     while first < len(target):
         _, first_rows = np.unique(target[first:], return_index=True)
         before = int(rolls[first - 1]) if first else 0

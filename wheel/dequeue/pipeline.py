@@ -7,6 +7,7 @@
     decode     decodes them as deliveries, split if they name too many topics           (decode.py)
     postpone   asks the policies of delivery                                   (policies/policy.py)
     drop       drops rows that are cancelled, or out already             (checkpoints/delivered.py)
+    split      firings of recurring timers from their next copies                   (successors.py)
     prepare    encodes the rows before the transaction                      (publisher_protocol.py)
 
 Invariant: at most two chunks have their messages in memory. Each queue has at most the records and
@@ -45,6 +46,7 @@ from duewheel.wheel.dequeue.bounded_queue import BoundedQueue, QueueClosed
 from duewheel.wheel.dequeue.decode import DecodedChunk, decode_chunk, split_by_limits
 from duewheel.wheel.dequeue.slot_ranks import RankCounter
 from duewheel.wheel.dequeue.slot_scan import ScannedChunk, SlotScan
+from duewheel.wheel.dequeue.successors import with_successors
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.policies.policy import DueRows, postponed
 from duewheel.wheel.publisher_protocol import Prepared
@@ -282,8 +284,11 @@ class Pipeline:
         pending = ~_delivered(slots, decoded)
         cancelled = is_cancelled(decoded.chunk.records) & pending
         leaves = pending & ~cancelled
+        offset, recurring = decoded.offset, decoded.recurring(self._directory.config.precision_ms)
         if not leaves.all():
-            deliveries = deliveries.take(np.flatnonzero(leaves))
+            deliveries, offset = deliveries.take(np.flatnonzero(leaves)), offset[leaves]
+            recurring = recurring.within(leaves)
+        deliveries = with_successors(deliveries, recurring, offset, self._clock.now_ms())
         return PreparedChunk(
             self._prepare(deliveries),
             int(cancelled.sum()),

@@ -48,6 +48,12 @@ def rolled_copies(deliveries: Deliveries, rows: Bool) -> Deliveries:
     return _to_source(deliveries, rows, headers, count)
 
 
+def first_copies(deliveries: Deliveries) -> Deliveries:
+    """Makes a copy of every row, which has not rolled: of a recurring timer's next instant."""
+    headers, count = _headers(deliveries, np.zeros_like(deliveries.roll_times))
+    return _to_source(deliveries, np.ones(len(deliveries), np.bool_), headers, count)
+
+
 def parked(deliveries: Deliveries, rows: Bool, not_before_ms: Int64, refused: Bool) -> Deliveries:
     """Makes parked copies of the given rows, which leave no earlier than an instant. The targets
     of those that are `refused` take no writes; the others are postponed.

@@ -20,7 +20,12 @@ from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.wheel.dequeue_config import SPAN_RECORDS
 from duewheel.wheel.slots import hour_of, last_slot_of_hour
-from duewheel.wheel.storage.byte_layouts import MAGIC_ROLL, RECORD_BYTES, is_timer
+from duewheel.wheel.storage.byte_layouts import (
+    MAGIC_RECURRING,
+    MAGIC_ROLL,
+    RECORD_BYTES,
+    is_timer,
+)
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.runs import SlotRuns
 from duewheel.wheel.storage.timer_log import Records
@@ -54,14 +59,20 @@ class ScannedChunk:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of the stored messages."""
-        return int(self.records["size_py"].sum(dtype=np.int64))
+        """Bytes of the stored messages, and of the copies that recurring ones leave."""
+        return int(_leaving_bytes(self.records).sum())
 
     @property
     def rolled(self) -> Bool:
         """Rows that go back to their timer topic."""
         rolled: Bool = (self.records["magic"] & MAGIC_ROLL) != 0
         return rolled
+
+    @property
+    def recurring(self) -> Bool:
+        """Rows of recurring timers."""
+        recurring: Bool = (self.records["magic"] & MAGIC_RECURRING) != 0
+        return recurring
 
     def part(self, first: int, end: int) -> ScannedChunk:
         """Rows `first` to `end` − 1 as a chunk of its own; copies nothing."""
@@ -114,7 +125,7 @@ class SlotScan:
         # For whole records, take is ten times as fast as indexing.
         records = view.take(span.positions(rows) // RECORD_BYTES)
         self._require_own(span, rows, records)
-        sizes = np.cumsum(records["size_py"].astype(np.int64))
+        sizes = np.cumsum(_leaving_bytes(records))
         count = max(1, int(np.searchsorted(sizes, bytes_max, "right")))
         return span.take(rows[:count], records[:count], self._until)
 
@@ -155,6 +166,13 @@ class SlotScan:
                 self._span = _Span(hour, runs, self._scanned)
                 return True
         return False
+
+
+def _leaving_bytes(records: Records) -> Int64:
+    """The bytes that each row brings into a transaction: a recurring one its message twice."""
+    sizes = records["size_py"].astype(np.int64)
+    twice: Int64 = np.where((records["magic"] & MAGIC_RECURRING) != 0, 2 * sizes, sizes)
+    return twice
 
 
 class _Span:

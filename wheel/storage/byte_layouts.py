@@ -13,7 +13,8 @@ RIP-43's two formats, big-endian, no padding:
     40 i4 topic_hash String.hashCode of the topic
     44 i8 reserved   24 bits distance to the run's first record, 40 bits hash of the timer id
 
-RIP-43 has only these three bits in magic. Here its second byte is the DELAY level of the request, 0
+RIP-43 has only these three bits in magic. Here 8 beside a timer marks a recurring one, so that they
+are listed without reading a message. Its second byte is the DELAY level of the request, 0
 for none, so that levels are counted without reading a message. Its fourth byte, the first one on
 disk, is zero until the timer is cancelled; then one store makes it MAGIC_CANCELLED. Checksums are
 computed as if it were zero. MAGIC_ABANDONED replaces the whole field. Any other value is damage.
@@ -33,7 +34,7 @@ schemas/batches.py). Each message has the name itself: producers choose names, s
 would grow without bound.
 
      0 u4 crc               CRC-32C of the log record, then of the stored message with crc = 0
-     4 u2 flags             1 = dead letter, 2 = reschedule
+     4 u2 flags             1 = dead letter, 2 = reschedule, 4 = seed of a recurring timer
      6 u2 id_size
      8 i8 source_offset    16 i8 origin_offset    24 i8 due_ms
     32 i4 source_topic     36 i4 source_partition       (id of the `topics` file)
@@ -107,6 +108,7 @@ assert _LINK.size == RECORD_BYTES
 MAGIC_ABANDONED = 0x00AB_0000
 MAGIC_TIMER = 1
 MAGIC_ROLL = 2  # set beside MAGIC_TIMER: dequeue writes the timer to Kafka again
+MAGIC_RECURRING = 8  # likewise: a recurring timer
 MAGIC_CANCEL = 4  # every record of the cancel log, and no other
 MAGIC_CUT_OFF = 16  # set later, beside MAGIC_CANCEL: the partition was cut short before the cancel
 LEVEL_MASK = 0xFF00  # the timer's delay level; in the cancel log the outcome
@@ -117,6 +119,7 @@ _CANCELLED_BITS = 24
 
 FLAG_DEAD_LETTER = 1
 FLAG_RESCHEDULE = 2  # a timer that cancels the earlier ones of its id
+FLAG_SEED = 4  # the user's record of a recurring timer: it fires nothing
 
 NO_POSITION = -1  # prev_pos of a slot's first record
 
@@ -152,13 +155,15 @@ def hour_from_name(name: str) -> int:
     return int(datetime.strptime(name, "%Y%m%d%H").replace(tzinfo=UTC).timestamp()) // 3600
 
 
-def pack_magic(rolled: Bool, level: Int32) -> Int32:
+def pack_magic(rolled: Bool, recurring: Bool, level: Int32) -> Int32:
     """Computes the magic of live records; levels are 0 … 255.
 
-    >>> [hex(magic) for magic in pack_magic(np.array([False, True]), np.array([0, 18], np.int32))]
+    >>> yes, no = np.array([False, True]), np.array([False, False])
+    >>> [hex(magic) for magic in pack_magic(yes, no, np.array([0, 18], np.int32))]
     ['0x1', '0x1203']
     """
-    return with_level(np.where(rolled, MAGIC_TIMER | MAGIC_ROLL, MAGIC_TIMER), level)
+    kind = MAGIC_TIMER + np.where(rolled, MAGIC_ROLL, 0) + np.where(recurring, MAGIC_RECURRING, 0)
+    return with_level(kind, level)
 
 
 def with_level(kind: npt.NDArray[np.int_] | Int32, level: Int32) -> Int32:
@@ -224,7 +229,7 @@ def lookup_hash_of(reserved: npt.NDArray[np.int64]) -> Int64:
 
 def is_timer(records: npt.NDArray[np.void]) -> Bool:
     """Returns which records are timers: not abandoned, and not of the cancel log."""
-    timer: Bool = records["magic"] & ~MAGIC_ROLL & _KIND_MASK == MAGIC_TIMER
+    timer: Bool = records["magic"] & ~(MAGIC_ROLL | MAGIC_RECURRING) & _KIND_MASK == MAGIC_TIMER
     return timer
 
 

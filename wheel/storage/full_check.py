@@ -29,6 +29,7 @@ from duewheel.wheel.storage import cancel_log, cancelled_records, message_store,
 from duewheel.wheel.storage.byte_layouts import (
     LEVEL_MASK,
     MAGIC_ABANDONED,
+    MAGIC_RECURRING,
     MAGIC_ROLL,
     MAGIC_TIMER,
     RECORD_BYTES,
@@ -212,7 +213,9 @@ def _malformed(
     precision_ms = directory.config.precision_ms
     slot_ms = records["write_time"].astype(np.int64) + records["delay"]
     abandoned = records["magic"] == MAGIC_ABANDONED
-    known = (as_appended(records)["magic"] & ~(MAGIC_ROLL | LEVEL_MASK)) == MAGIC_TIMER
+    known = (
+        as_appended(records)["magic"] & ~(MAGIC_ROLL | MAGIC_RECURRING | LEVEL_MASK)
+    ) == MAGIC_TIMER
     distance = distance_of(records["reserved"])
     index = np.arange(len(records))
     position = start + index * RECORD_BYTES

@@ -21,6 +21,7 @@ from duewheel.wheel.slots import DELAY_MS_MAX
 from duewheel.wheel.storage.byte_layouts import (
     FLAG_DEAD_LETTER,
     FLAG_RESCHEDULE,
+    FLAG_SEED,
     PREFIX,
     PREFIX_BYTES,
     RECORD,
@@ -77,6 +78,7 @@ def stored_messages(batch: TimerBatch, source_ids: Int32) -> Column:
     prefix["flags"] = np.where(batch.rejected, FLAG_DEAD_LETTER, 0)
     replaces = batch.timer & batch.cancels | (batch.chase_flags & CHASE_FLAG_RESCHEDULE != 0)
     prefix["flags"] |= np.where(replaces, FLAG_RESCHEDULE, 0).astype(np.uint16)
+    prefix["flags"] |= np.where(batch.seed, FLAG_SEED, 0).astype(np.uint16)
     prefix["id_size"] = columns.lengths(batch.timer_id)
     prefix["source_offset"] = batch.offset
     prefix["origin_offset"] = batch.origin_offset
@@ -113,7 +115,7 @@ def log_records(
     records = np.empty(len(batch), RECORD)
     records["size"] = RECORD_BYTES
     records["prev_pos"] = positions.prev_pos
-    records["magic"] = pack_magic(rolled, batch.level)
+    records["magic"] = pack_magic(rolled, batch.recurring, batch.level)
     records["write_time"] = write_time
     records["delay"] = slot_ms - write_time
     records["offset_py"] = positions.message_position

@@ -19,8 +19,8 @@ from duewheel.api.due_time import DueTime
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name
 from duewheel.client.request_headers import timer_headers
 from duewheel.errors import ConfigError
-from duewheel.recurring.instants import Cron, Every, Instants
 from duewheel.schemas.name_patterns import may_name_topic
+from duewheel.wheel.instants import Cron, Every, Instants
 
 Missed = Literal["skip", "one", "all"]
 

@@ -16,6 +16,7 @@ from duewheel.errors import ConfigError
 from duewheel.schemas.name_patterns import whole
 from duewheel.schemas.request.acceptance_rules import Rules, compile_suite, load_suite
 from duewheel.schemas.request.cancel_requests import VERDICTS
+from duewheel.schemas.request.recurrences import VERDICTS as RECURRENCE_VERDICTS
 from duewheel.schemas.request.request_columns import DUE_NAMES, RULE_COLUMNS, UNSUPPORTED
 
 PARAMETERS = suite_parameters(
@@ -81,6 +82,7 @@ def judged(rows: int, seed: int) -> pa.Table:
     return pa.table(
         {
             "bad_name": pick(*[None] * 9, "header"),
+            "recurrence": pick(*[None] * 30, *RECURRENCE_VERDICTS),
             "timestamp_ms": pick(None, -(10**12), -1, 0, 1, *[1_800_000_000_000] * 9),
             "due_ms": [None if d is None else 1_800_000_000_000 + d for d in delays],
             "delay_ms": delays,
@@ -182,6 +184,7 @@ def timer_rules() -> Rules:
         ({"cancel": "bad_id"}, "bad_cancel"),
         ({"cancel": "bad_flag"}, "bad_reschedule"),
         ({"cancel": "no_id"}, "bad_reschedule"),
+        *(({"recurrence": verdict}, "bad_recurrence") for verdict in RECURRENCE_VERDICTS),
     ],
 )
 def test_the_timer_suite(timer_rules: Rules, values: dict[str, Any], code: str | None) -> None:
@@ -264,4 +267,4 @@ def test_the_digest_speaks_of_what_decides_and_of_nothing_else() -> None:
     suite["expectations"].pop()
     assert compile_suite(suite, PARAMETERS).digest != digest
     fixed = compile_suite(load_suite(), suite_parameters()).digest
-    assert fixed == "2d32bc81c5272b46"
+    assert fixed == "b5d6048e0fb4184f"

@@ -85,6 +85,8 @@ BATCH = TimerBatch(
     timestamp_ms=np.array([0, 0]),
     chase_slot=np.array([NO_SLOT, NO_SLOT]),
     chase_flags=np.array([0, 0], np.int32),
+    recurring=np.zeros(2, np.bool_),
+    seed=np.zeros(2, np.bool_),
     forged=np.zeros(2, np.bool_),
 )
 ROLLED = np.array([False, True])

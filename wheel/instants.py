@@ -18,6 +18,7 @@ All times are whole seconds since the epoch; schedules have milliseconds.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from typing import Protocol
@@ -29,6 +30,10 @@ from duewheel.errors import ConfigError
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - wall times have no zone
 _STEP_S = 6 * 3600  # no zone changes its offset twice within this
+_FAR_S = 2 * 86_400  # no two offsets of a zone are so far apart
+# An expression without a match in so many years has no further instant: 29 February comes again
+# within eight. A search of all 50 that cronsim looks at would take 30 ms.
+_YEARS_MAX = 9
 _SECOND = timedelta(seconds=1)
 
 
@@ -48,7 +53,7 @@ class Every:
     120005
 
     Attributes:
-        interval_ms: of elapsed time.
+        interval_ms: elapsed time between two instants.
         start_ms: the instants are this and whole intervals; there is none before it.
     """
 
@@ -63,6 +68,31 @@ class Every:
             number += 1
 
 
+class _Walls(CronSim):
+    """The wall times that match, of a bounded number of years."""
+
+    def __init__(self, expression: str, wall: datetime) -> None:
+        super().__init__(expression, wall)
+        self._last_year = wall.year
+
+    def from_wall(self, wall: datetime) -> _Walls:
+        """The later wall times. Parses nothing again."""
+        walls = copy(self)
+        walls.dt = wall
+        return walls
+
+    def advance(self) -> None:
+        """Raises StopIteration if nothing matches in the next years."""
+        self._last_year = self.dt.year + _YEARS_MAX
+        super().advance()
+
+    def advance_month(self) -> None:
+        """Of each month that is looked at."""
+        if self.dt.year > self._last_year:
+            raise StopIteration
+        super().advance_month()
+
+
 class Cron:
     """A cron expression of five fields, or of six with the seconds first.
 
@@ -75,19 +105,18 @@ class Cron:
         """Parses them.
 
         Raises:
-            ConfigError: one of them does not parse; or it has no instant in 50 years.
+            ConfigError: one of them does not parse.
         """
         try:
             self._zone = ZoneInfo(zone)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise ConfigError(f'"{zone}" is no time zone: give such as Europe/Berlin') from error
-        self._expression = expression
         fields = expression.split()
         minute, hour = fields[-5:-3] if len(fields) in {5, 6} else ("", "")
         self._is_fixed = not (minute.startswith("*") or hour.startswith("*"))
         try:
-            next(self._walls(datetime(2027, 1, 1)), None)  # noqa: DTZ001
-        except CronSimError as error:
+            self._parsed = _Walls(expression, _EPOCH)
+        except (CronSimError, AssertionError, ValueError) as error:
             raise ConfigError(f'"{expression}" is no cron expression: {error}') from error
 
     def after(self, instant_ms: int) -> Iterator[int]:
@@ -97,7 +126,7 @@ class Cron:
 
     def _walls(self, wall: datetime) -> Iterator[datetime]:
         """The later wall times that match."""
-        return CronSim(self._expression, wall)
+        return self._parsed.from_wall(wall)
 
     def _fixed(self, after: int) -> Iterator[int]:
         for wall in self._walls(_wall(after, offset(self._zone, after))):
@@ -114,14 +143,21 @@ class Cron:
     def _elapsed(self, after: int) -> Iterator[int]:
         while True:
             now = offset(self._zone, after)
-            at, changed = after, None
+            at, changed, far = after, None, None
             for wall in self._walls(_wall(after, now)):
                 instant = _instant(wall, now)
-                changed = _change(self._zone, at, instant)
+                is_far = instant - at > 2 * _FAR_S
+                changed = _change(self._zone, at, at + _FAR_S if is_far else instant)
                 if changed is not None:
+                    break
+                if is_far:
+                    far = instant - _FAR_S
                     break
                 yield instant
                 at = instant
+            if far is not None:
+                after = far  # with the offset of there: nothing matches before, whatever the offset
+                continue
             if changed is None:
                 return  # no wall time matches any more
             # From here on with the new offset, the moment of the change included.
