@@ -29,6 +29,7 @@ from pydantic.fields import FieldInfo
 
 from duewheel.api.fact import exported
 from duewheel.api.shard import ShardView
+from duewheel.api.timers import PendingStats
 from duewheel.audit import metrics as audit_metrics
 from duewheel.cli import main as cli
 from duewheel.cli.examples import EXAMPLES
@@ -194,8 +195,8 @@ def families() -> Iterator[tuple[ModuleType, str, str, str, str]]:
                 "version, python",
                 "Versions.",
             )
-        for fact in exported(ShardView) if module in FACTS else ():
-            if fact.gauge.by == FACTS[module]:
+        for fact in (*exported(ShardView), *exported(PendingStats)):
+            if fact.gauge.by == FACTS.get(module):
                 kind, suffix = ("counter", "_total") if fact.gauge.is_counter else ("gauge", "")
                 name = f"{metrics_server.PREFIX}{fact.gauge.name}{suffix}"
                 yield module, name, kind, fact.gauge.label, fact.help

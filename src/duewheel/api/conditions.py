@@ -7,6 +7,7 @@ beside the facts (shard.py), and beside the reasons for not being ready (reasons
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
 from typing import get_args
 
 from pydantic import BaseModel, Field
@@ -40,17 +41,15 @@ def of_reasons(reasons: Mapping[str, str]) -> list[Condition]:
 def of_facts(view: BaseModel, key: str = "") -> Iterator[Condition]:
     """Conditions by the facts of a view, which is the entry `key` of a table."""
     for name, each, found in facts_of(view):
-        rule = each.condition
-        if rule is None or not (found == rule.when if rule.when else found):
+        if not (found == each.when if each.when else found):
             continue
         entries = found.items() if isinstance(found, Mapping) else [(key, found)]
-        for entry, value in entries:
-            ending = f"_{entry}" if entry else ""
+        for (entry, value), (kind, text) in product(entries, each.sentences):
             yield Condition(
-                name=f"{rule.name or name}{ending}",
-                kind=rule.kind,
-                text=in_words(rule.text, view, entry, value),
-                detail=value if ending and isinstance(value, str) else "",
+                name="_".join(filter(None, (each.named or name, entry))),
+                kind=kind,
+                text=in_words(text, view, entry, value),
+                detail=value if entry and isinstance(value, str) else "",
             )
 
 

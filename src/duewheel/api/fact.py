@@ -11,7 +11,7 @@ entry. {behind_ms:about} is a duration, {copies_held:copy waits|copies wait} a c
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, Field
@@ -29,18 +29,9 @@ class Gauge(NamedTuple):
     by: Literal["shard", "ingest", "dequeue"]
     name: str  # after the prefix
     label: str = ""  # its values are the keys of the table that the fact is, or is in
-    value: Callable[[Any], Any] | None = None  # of the part with the fact; None: the fact itself
+    of: str = ""  # the property that is exported in the place of the fact
     help: str = ""  # empty: the fact's text
     is_counter: bool = False
-
-
-class Sentence(NamedTuple):
-    """What the conditions say of a fact while it is true, not 0, not empty, or equal to `when`."""
-
-    kind: Kind
-    text: str  # the fact, and its consequence for timers
-    name: str = ""  # empty: the fact's name
-    when: str = ""
 
 
 class Fact(NamedTuple):
@@ -48,7 +39,11 @@ class Fact(NamedTuple):
 
     text: str
     gauges: tuple[Gauge, ...]
-    condition: Sentence | None
+    # The conditions while the fact is true, not 0, not empty, or equal to `when`: fact, and
+    # consequence for timers.
+    sentences: tuple[tuple[Kind, str], ...]
+    when: str
+    named: str  # the condition's name; empty: the fact's
     says: str  # the phrase of `duewheel status`; not shown while the fact is unknown
     says_zero: bool  # whether it is shown while the fact is 0, false or empty
 
@@ -56,14 +51,20 @@ class Fact(NamedTuple):
 def fact(
     text: str,
     *gauges: Gauge,
-    condition: Sentence | None = None,
+    when: str = "",
+    named: str = "",
     says: str = "",
     says_zero: bool = False,
+    bad: str = "",
+    warn: str = "",
+    plain: str = "",
     alias: str | None = None,
 ) -> Any:  # as pydantic's Field
     """Declares a fact; `alias` is its name in JSON."""
     field = Field(description=text, serialization_alias=alias)
-    field.metadata.append(Fact(text, gauges, condition, says, says_zero))
+    sentences: tuple[tuple[Kind, str], ...] = (("bad", bad), ("warn", warn), ("plain", plain))
+    known = tuple(each for each in sentences if each[1])
+    field.metadata.append(Fact(text, gauges, known, when, named, says, says_zero))
     return field
 
 
@@ -86,10 +87,9 @@ class Exported(NamedTuple):
             return {key: value for key, value in found.items() if value is not None}
         if len(path) > 1:
             return self._of(getattr(part, path[0]), path[1:])
-        if self.gauge.value is not None:
-            return self.gauge.value(part)
-        value = getattr(part, path[0])
-        return value / 1000 if path[0].endswith("_ms") and value is not None else value
+        name = self.gauge.of or path[0]
+        value = getattr(part, name)
+        return value / 1000 if name.endswith("_ms") and value is not None else value
 
 
 def exported(view: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[Exported]:
@@ -146,11 +146,6 @@ class _Words(string.Formatter):
         one, is_count, many = format_spec.partition("|")
         if is_count:
             return f"{value:,} {one if value == 1 else many}"
-        return _UNITS.get(format_spec, str)(value)
-
-
-_UNITS: Mapping[str, Callable[[Any], str]] = {
-    "about": lambda ms: about(ms or 0),
-    "instant": utc_text,
-    "sum": lambda counts: str(sum(counts.values())),
-}
+        if format_spec == "instant":
+            return utc_text(value)
+        return about(value or 0) if format_spec == "about" else str(value)

@@ -10,18 +10,18 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, computed_field
 
 from duewheel.api.conditions import Condition, of_facts, of_reasons, ranked
-from duewheel.api.fact import Gauge, Sentence, fact
+from duewheel.api.fact import Gauge, fact
 from duewheel.api.model import Result
 from duewheel.api.process_state import ALIVE, ProcessState
-from duewheel.api.reasons import REASONS, effects
+from duewheel.api.reasons import effects
 
 
-def _named(marks: Mapping[Any, int]) -> dict[str, int]:
+def by_partition(marks: Mapping[Any, int]) -> dict[str, int]:
     """By topic-partition, where the keys are pairs of both."""
     return {key if isinstance(key, str) else f"{key[0]}-{key[1]}": n for key, n in marks.items()}
 
 
-ByPartition = Annotated[dict[str, int], BeforeValidator(_named)]
+ByPartition = Annotated[dict[str, int], BeforeValidator(by_partition)]
 
 
 STATE = "`starting` until its first heartbeat; `paused` while it is idle by request"
@@ -68,18 +68,10 @@ class IngestView(ProcessView):
 
     state: ProcessState = fact(
         STATE,
-        Gauge(
-            "ingest",
-            "ingest_paused",
-            value=lambda ingest: ingest.is_paused,
-            help="1 while ingest is paused",
-        ),
-        condition=Sentence(
-            "warn",
-            "Ingest is paused: new timers and cancels wait in Kafka for a resume.",
-            "ingest_paused",
-            when="paused",
-        ),
+        Gauge("ingest", "ingest_paused", of="is_paused", help="1 while ingest is paused"),
+        warn="Ingest is paused: new timers and cancels wait in Kafka for a resume.",
+        named="ingest_paused",
+        when="paused",
     )
     lag: int | None = fact(
         "offsets of the timer topics that can be read and are not in the wheel, without those that "
@@ -99,7 +91,7 @@ class IngestView(ProcessView):
         Gauge(
             "shard",
             "ingest_lag_asked_age_seconds",
-            value=lambda ingest: ingest.lag_polled_ms and ingest.poll_age_ms / 1000,
+            of="poll_age_ms",
             help="time since Kafka last returned the ends of the timer topics",
         ),
         alias="lag_asked_ms",
@@ -116,18 +108,10 @@ class DequeueView(ProcessView):
 
     state: ProcessState = fact(
         STATE,
-        Gauge(
-            "dequeue",
-            "dequeue_paused",
-            value=lambda dequeue: dequeue.is_paused,
-            help="1 while dequeue is paused",
-        ),
-        condition=Sentence(
-            "warn",
-            "Dequeue is paused: due timers wait for a resume.",
-            "dequeue_paused",
-            when="paused",
-        ),
+        Gauge("dequeue", "dequeue_paused", of="is_paused", help="1 while dequeue is paused"),
+        warn="Dequeue is paused: due timers wait for a resume.",
+        named="dequeue_paused",
+        when="paused",
     )
     floor_ms: int | None = fact(
         "end of the last closed slot", Gauge("dequeue", "floor_timestamp_seconds")
@@ -150,28 +134,26 @@ class DequeueView(ProcessView):
     dead_letters_wait: bool | None = fact(
         "the dead-letter topic takes no writes: it is missing, or has no leader",
         Gauge("dequeue", "dead_letters_wait"),
-        condition=Sentence("warn", "The dead-letter topic takes no writes: dead letters wait."),
+        warn="The dead-letter topic takes no writes: dead letters wait.",
         says="dead letters wait for their topic",
     )
     targets_closed: dict[str, str] | None = fact(
         "reason by topic, parked for now",
-        condition=Sentence("warn", "{key} takes no writes: its timers wait.", "target"),
+        warn="{key} takes no writes: its timers wait.",
+        named="target",
     )
     copies_held: int | None = fact(
         "copies, chases and dead letters held until their timer partition takes writes",
         Gauge("dequeue", "copies_held"),
-        condition=Sentence(
-            "warn", "A timer partition takes no writes: {copies_held:copy waits|copies wait}."
-        ),
+        warn="A timer partition takes no writes: {copies_held:copy waits|copies wait}.",
         says="{copies_held} copies wait for their partition",
     )
     closing_blocked: bool | None = fact(
         "no slot is closed: this host's clock is too far ahead",
         Gauge("dequeue", "closing_blocked"),
-        condition=Sentence(
-            "bad",
+        bad=(
             "The clock of this host is {clock_skew_ms:about} ahead of the brokers': nothing is "
-            "delivered.",
+            "delivered."
         ),
         says="closes no slot: this clock is {clock_skew_ms:about} ahead of Kafka's",
     )
@@ -189,12 +171,12 @@ class TimerTopicsView(Result):
     read: list[str]
     left_out: dict[str, str] = fact(
         "topics that match timer.topics_pattern and are not read, with the reason",
-        Gauge("ingest", "timer_topics_left_out", value=lambda topics: len(topics.left_out)),
+        Gauge("ingest", "timer_topics_left_out"),
     )
     faulty: dict[str, str] = Field(description="reason by topic")
     far_ahead: ByPartition = fact(
         "offset by partition that waits there: that record leads to too many hours",
-        condition=Sentence("bad", "{key} waits at offset {value}: its records lead too far ahead."),
+        bad="{key} waits at offset {value}: its records lead too far ahead.",
     )
 
 
@@ -209,15 +191,14 @@ class QuotaView(Result):
             "shard",
             "quota_waiting_seconds",
             "topic",
-            lambda quota: quota.waiting / quota.per_second,
+            "wait_ms",
             "how long they wait at the rate of the quota, until the last one is taken",
         ),
-        condition=Sentence(
-            "warn",
+        warn=(
             "{key} has reached its quota of {per_second} per second: "
-            "{waiting:message waits|messages wait} in Kafka.",
-            "quota",
+            "{waiting:message waits|messages wait} in Kafka."
         ),
+        named="quota",
         says="{waiting} messages wait, {wait_ms:about} at {per_second} per second",
     )
 
@@ -239,11 +220,8 @@ class DiskView(Result):
     rows_without_room: int = fact(
         "messages read that wait because the disk is too full",
         Gauge("ingest", "disk_waiting"),
-        condition=Sentence(
-            "bad",
-            "The disk is too full: {rows_without_room:message waits|messages wait} for room.",
-            "disk",
-        ),
+        bad="The disk is too full: {rows_without_room:message waits|messages wait} for room.",
+        named="disk",
         says="{rows_without_room} rows wait",
     )
 
@@ -259,11 +237,16 @@ class StandbyView(Result):
     )
     missing: ByPartition = fact(
         "offsets closed by the owner and not yet by the standby, transaction markers included",
-        Gauge("dequeue", "standby_missing_messages", value=lambda at: sum(at.missing.values())),
-        says="reads {missing:sum} offsets again",
+        Gauge("dequeue", "standby_missing_messages", of="missing_messages"),
+        says="reads {missing_messages} offsets again",
     )
     followed_slot: int | None
     promotion_wanted: bool
+
+    @property
+    def missing_messages(self) -> int:
+        """All of them."""
+        return sum(self.missing.values())
 
 
 class RecoveringView(Result):
@@ -290,15 +273,12 @@ class ShardView(Result):
         Gauge(
             "dequeue",
             "standby",
-            value=lambda shard: shard.is_standby,
+            of="is_standby",
             help="1 in a standby, 0 where the shard is served",
         ),
-        condition=Sentence(
-            "plain",
-            "This is a standby: it delivers nothing while its owner does.",
-            "standby",
-            when="standby",
-        ),
+        plain="This is a standby: it delivers nothing while its owner does.",
+        named="standby",
+        when="standby",
     )
     data_dir: str
     ready: bool = fact("the shard does its work: see `duewheel status`", Gauge("shard", "ready"))
@@ -308,7 +288,7 @@ class ShardView(Result):
             "shard",
             "not_ready",
             "reason",
-            lambda shard: {reason: reason in shard.not_ready for reason in REASONS},
+            "by_reason",
             "1 for each reason why the shard is not ready",
         ),
     )
@@ -325,7 +305,7 @@ class ShardView(Result):
         Gauge(
             "dequeue",
             "copies_unsigned",
-            value=lambda shard: shard.copies_signed is False,
+            of="copies_unsigned",
             help="1 if copies have no MAC, because an older version began the shard",
         ),
     )
@@ -335,7 +315,7 @@ class ShardView(Result):
         Gauge(
             "dequeue",
             "recovering",
-            value=lambda shard: shard.recovering is not None,
+            of="is_recovering",
             help="1 while files are recovered or messages are read again: no timer is delivered",
         ),
     )

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from duewheel.api.fact import Gauge, fact
 from duewheel.api.messages import WithMessage
 from duewheel.api.model import Result
 
@@ -72,10 +73,16 @@ class PendingHistogram(Result):
 class Rolls(Result):
     """Pending timers that leave to be rolled."""
 
-    pending: int
-    next_hour: int
+    pending: int = fact(
+        "pending timers that will roll: due beyond the roll window",
+        Gauge("dequeue", "pending_rolls"),
+    )
+    next_hour: int = fact("pending rolls within an hour", Gauge("dequeue", "rolls_next_hour"))
     per_second: float = Field(description="on average within the next hour")
-    per_second_max: float = Field(description="at most within the next hour")
+    per_second_max: float = fact(
+        "pending rolls in the busiest second of that hour",
+        Gauge("dequeue", "rolls_per_second_max"),
+    )
 
 
 class PendingStats(Result):
@@ -83,12 +90,22 @@ class PendingStats(Result):
 
     role: Literal["owner", "standby"]
     pending: int
-    by_topic: dict[str, int] = Field(description="by target")
-    by_level: dict[int, int]
-    within_s: dict[str, float] = Field(description="by the seconds until they leave")
+    by_topic: dict[str, int] = fact(
+        "pending timers by target topic", Gauge("dequeue", "pending_by_topic", "topic")
+    )
+    by_level: dict[int, int] = fact(
+        "pending timers with a delay level, by level",
+        Gauge("dequeue", "pending_by_level", "level"),
+    )
+    within_s: dict[str, float] = fact(
+        "pending timers by the seconds within which they are delivered",
+        Gauge("dequeue", "pending_due_within", "seconds"),
+    )
     oldest_ms: int | None = Field(description="end of the first slot with timers")
-    slot_max: int = Field(description="the most timers of one slot")
-    beyond_ring: int = Field(description="they leave so late that their slots have no entry yet")
+    slot_max: int = fact("timers in the largest slot", Gauge("dequeue", "slot_max_size"))
+    beyond_ring: int = fact(
+        "timers in slots that the ring does not reach yet", Gauge("dequeue", "pending_beyond_ring")
+    )
     rolls: Rolls
 
 

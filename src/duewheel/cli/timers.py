@@ -113,7 +113,7 @@ def stats(settings: Settings, by: str | None, output: str) -> None:
     from duewheel.ops.timers import counts
 
     if by == "level":
-        for row in counts.levels(settings, SystemClock()):
+        for row in counts.levels(settings):
             show_row(row, output)
         return
     found = counts.stats(settings, SystemClock())

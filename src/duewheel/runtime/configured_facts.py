@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import NamedTuple
 
+from duewheel.api.reasons import REASONS
+from duewheel.api.shard import DiskView, QuotaView, TimerTopicsView, by_partition
 from duewheel.checkpoints import fs
-from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.quota_waiting import QuotaWaiting
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.timer_topics_file import TopicSet
@@ -16,30 +16,6 @@ from duewheel.runtime.readiness import ReadyBounds, not_ready
 from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.streaming.batch_attempt import SPARK_DIR
 from duewheel.streaming.early_ends import waiting_far_ahead
-
-
-class TopicFacts(NamedTuple):
-    """The timer topics, as ingest last listed them."""
-
-    read: tuple[str, ...]
-    left_out: Mapping[str, str]
-    faulty: Mapping[str, str]
-    far_ahead: Marks
-
-
-class QuotaFacts(NamedTuple):
-    """The quota of a timer topic."""
-
-    per_second: int
-    waiting: int
-
-
-class DiskFacts(NamedTuple):
-    """The disk of the data directory."""
-
-    free_bytes: int
-    min_free_bytes: int
-    rows_without_room: int
 
 
 class ConfiguredFacts(ShardFacts):
@@ -66,22 +42,36 @@ class ConfiguredFacts(ShardFacts):
         return not self.not_ready
 
     @property
-    def timer_topics(self) -> TopicFacts | None:
+    def by_reason(self) -> dict[str, bool]:
+        """Whether each reason holds."""
+        return {reason: reason in self.not_ready for reason in REASONS}
+
+    @property
+    def timer_topics(self) -> TimerTopicsView | None:
         """None before the first list of ingest."""
         topics = TopicSet.read(self.path)
         if topics is None:
             return None
-        far_ahead = waiting_far_ahead(self.path / SPARK_DIR)
-        return TopicFacts(topics.topics, topics.left_out, topics.faulty, far_ahead)
+        return TimerTopicsView(
+            read=list(topics.topics),
+            left_out=dict(topics.left_out),
+            faulty=dict(topics.faulty),
+            far_ahead=by_partition(waiting_far_ahead(self.path / SPARK_DIR)),
+        )
 
     @cached_property
-    def quotas(self) -> Mapping[str, QuotaFacts]:
+    def quotas(self) -> dict[str, QuotaView]:
         waiting = QuotaWaiting.read_valid(self.path, self.now_ms).by_topic
-        quotas = self.settings.timer.quotas.items()
-        return {topic: QuotaFacts(quota, waiting[topic]) for topic, quota in quotas}
+        return {
+            topic: QuotaView(per_second=quota, waiting=waiting[topic])
+            for topic, quota in self.settings.timer.quotas.items()
+        }
 
     @cached_property
-    def disk(self) -> DiskFacts:
+    def disk(self) -> DiskView:
         space = fs.space(self.path)
-        least = self.settings.storage.min_free.of(space.total_bytes)
-        return DiskFacts(space.free_bytes, least, self.rows_without_room)
+        return DiskView(
+            free_bytes=space.free_bytes,
+            min_free_bytes=self.settings.storage.min_free.of(space.total_bytes),
+            rows_without_room=self.rows_without_room,
+        )

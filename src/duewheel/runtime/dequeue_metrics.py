@@ -8,18 +8,21 @@ from collections.abc import Callable, Iterator, Mapping
 import structlog
 from prometheus_client.core import Metric
 
+from duewheel.api.fact import exported
+from duewheel.api.timers import PendingStats, Rolls
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile
-from duewheel.osutil.metrics_server import TopicLabels, counter, counters, gauge, gauges, histogram
+from duewheel.osutil.metrics_server import TopicLabels, counter, counters, histogram
 from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.runtime.shard_metrics import families_of
 from duewheel.wheel.dequeue.statistics import REJECTED, Statistics
-from duewheel.wheel.inspect.pending_counts import Pending, PendingTimers
+from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.slots import HOUR_MS, closable_slot
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 log = structlog.get_logger(__name__)
 
+OF_PENDING = tuple(exported(PendingStats))
 WITHIN_S = (1, 10, 60, 300, 900, 3_600, 21_600, 86_400)
 
 
@@ -53,8 +56,9 @@ class DequeueMetrics:
         if state.needs_recovery:
             return  # files may be cut at any moment
         try:
-            pending = count_pending(self._pending, self._directory, now_ms)
-            yield from pending_families(*pending, self._topics["pending"])
+            stats = stats_of(self._directory, self._pending, now_ms)
+            own = {"by_topic": self._topics["pending"].of(stats.by_topic)}
+            yield from families_of(stats.model_copy(update=own), "dequeue", OF_PENDING)
         except CorruptFile as error:
             # Dequeue reads the same files, and raises the error.
             log.warning("pending timers cannot be counted", reason=str(error))
@@ -158,56 +162,29 @@ class DequeueMetrics:
         )
 
 
-def count_pending(
-    timers: PendingTimers, directory: DataDirectory, now_ms: int
-) -> tuple[Pending, dict[str, float]]:
-    """The pending timers, and how many are delivered within each of WITHIN_S."""
+def stats_of(directory: DataDirectory, timers: PendingTimers, now_ms: int) -> PendingStats:
+    """The pending timers, with counts that `timers` keeps."""
     precision_ms = directory.config.precision_ms
     until = [closable_slot(now_ms + 1000 * within_s, precision_ms) for within_s in WITHIN_S]
     now, hour_later = (closable_slot(ms, precision_ms) for ms in (now_ms, now_ms + HOUR_MS))
     pending = timers.count(until, range(now + 1, hour_later + 1))
     within = {str(s): count for s, count in zip(WITHIN_S, pending.within, strict=True)}
-    return pending, {**within, "+Inf": pending.total}
-
-
-def pending_families(
-    pending: Pending, within: Mapping[str, float], topics: TopicLabels
-) -> Iterator[Metric]:
-    """The families of one count."""
-    yield gauges(
-        "pending_by_topic",
-        "Pending timers by target topic.",
-        "topic",
-        topics.of(pending.by_topic),
-    )
-    yield gauges(
-        "pending_by_level",
-        "Pending timers with a delay level, by level.",
-        "level",
-        _by_level(pending.by_level),
-    )
-    yield gauges(
-        "pending_due_within",
-        "Pending timers by the seconds within which they are delivered.",
-        "seconds",
-        within,
-    )
-    yield gauge("slot_max_size", "Timers in the largest slot.", pending.slot_max)
-    yield gauge(
-        "pending_beyond_ring",
-        "Timers in slots that the ring does not reach yet.",
-        pending.beyond_ring,
-    )
-    yield gauge(
-        "pending_rolls",
-        "Pending timers that will roll: due beyond the roll window.",
-        pending.rolls,
-    )
-    yield gauge("rolls_next_hour", "Pending rolls within an hour.", pending.rolls_ahead)
-    yield gauge(
-        "rolls_per_second_max",
-        "Pending rolls in the busiest second of that hour.",
-        pending.rolls_per_second,
+    oldest = pending.oldest_slot
+    return PendingStats(
+        role="standby" if directory.state.standby else "owner",
+        pending=pending.total,
+        by_topic=dict(sorted(pending.by_topic.items())),
+        by_level=dict(pending.by_level),
+        within_s={**within, "+Inf": pending.total},
+        oldest_ms=None if oldest is None else oldest * precision_ms,
+        slot_max=pending.slot_max,
+        beyond_ring=pending.beyond_ring,
+        rolls=Rolls(
+            pending=pending.rolls,
+            next_hour=pending.rolls_ahead,
+            per_second=round(pending.rolls_ahead / 3_600, 3),
+            per_second_max=pending.rolls_per_second,
+        ),
     )
 
 

@@ -118,7 +118,8 @@ def _without_effects_of_no_answer(
 
 
 def _since_poll(facts: ShardFacts) -> str:
-    return f"for {_s(facts.ingest.poll_age_ms)}" if facts.ingest.lag_polled_ms else "yet"
+    age_ms = facts.ingest.poll_age_ms
+    return "yet" if age_ms is None else f"for {_s(age_ms)}"
 
 
 def _recovery(facts: ShardFacts) -> dict[str, str]:
@@ -135,7 +136,7 @@ def _recovery(facts: ShardFacts) -> dict[str, str]:
 
 def _late(facts: ShardFacts, bounds: ReadyBounds) -> dict[str, str]:
     found, ingest, dequeue = {}, facts.ingest, facts.dequeue
-    if ingest.poll_age_ms > bounds.silence_ms:
+    if ingest.poll_age_ms is None or ingest.poll_age_ms > bounds.silence_ms:
         text = f"Kafka has not reported the ends of the timer topics {_since_poll(facts)}"
         by_whom = "" if dequeue.is_alive else f": dequeue, which asks, is {dequeue.state}"
         found["ends_unknown"] = f"{text}{by_whom}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from duewheel.api.process_state import ALIVE, ProcessState
 from duewheel.checkpoints.file_lock import holder_of
@@ -23,6 +23,7 @@ from duewheel.checkpoints.unfinished_recovery import Recovering, recovering
 from duewheel.runtime import run_file
 
 if TYPE_CHECKING:  # they import pydantic, numpy or pyarrow
+    from duewheel.api.shard import StandbyView
     from duewheel.checkpoints.commit_and_close_pages import Marks
     from duewheel.checkpoints.progress_mirror import Mirror
     from duewheel.checkpoints.state_file import State
@@ -62,7 +63,7 @@ class IngestFacts(ProcessFacts):
         self.batch_age_ms = known and known.batch_age_ms(shard.now_ms)
         self.lag_polled_ms = known and known.polled_ms
         self.open_messages = known and known.open
-        self.poll_age_ms = shard.since_ms(lag.polled_ms)  # since 1970 before the first poll
+        self.poll_age_ms = known and shard.since_ms(known.polled_ms)
         # How long it has had no process that plans batches.
         self.unplanned_ms = shard.since_ms(self.detail) if self.detail else 0
         self._state = shard.state
@@ -104,15 +105,6 @@ class DequeueFacts(ProcessFacts):
     @property
     def transaction_blocked(self) -> str | None:
         return self._obstacles and self._obstacles.transaction
-
-
-class StandbyFacts(NamedTuple):
-    """A standby, compared with its owner's closed slots."""
-
-    missing: Marks
-    behind_ms: int
-    followed_slot: int | None
-    promotion_wanted: bool
 
 
 class ShardFacts:
@@ -181,16 +173,24 @@ class ShardFacts:
         return None if is_following else self.unread
 
     @property
-    def standby(self) -> StandbyFacts | None:
+    def is_recovering(self) -> bool:
+        return self.recovering is not None
+
+    @property
+    def standby(self) -> StandbyView | None:
         """None in an owner's directory."""
-        if not self.is_standby:
-            return None
+        from duewheel.api.shard import StandbyView, by_partition
+
         close = self.state.close()
-        return StandbyFacts(
-            self.unread.missing if self.unread else {},
-            self.behind_ms,
-            close.lower if close else None,
-            self.state.live.promotion_wanted(self.now_ms),
+        return (
+            StandbyView(
+                behind_ms=self.behind_ms,
+                missing=by_partition(self.unread.missing if self.unread else {}),
+                followed_slot=close.lower if close else None,
+                promotion_wanted=self.state.live.promotion_wanted(self.now_ms),
+            )
+            if self.is_standby
+            else None
         )
 
     @cached_property
@@ -210,6 +210,10 @@ class ShardFacts:
         if self.state.needs_recovery or self.mirror is None:
             return None
         return self.mirror.signs_copies
+
+    @property
+    def copies_unsigned(self) -> bool:
+        return self.copies_signed is False
 
     @cached_property
     def _placed(self) -> int:

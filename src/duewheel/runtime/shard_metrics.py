@@ -4,13 +4,13 @@ that an alarm still sees one while the other is down.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Literal
 
 from prometheus_client.core import Metric
 
-from duewheel.api.fact import exported
+from duewheel.api.fact import Exported, exported
 from duewheel.api.shard import ShardView
 from duewheel.checkpoints.fs import READING_FS
 from duewheel.checkpoints.state_file import State
@@ -19,14 +19,15 @@ from duewheel.config.settings import Settings
 from duewheel.errors import CorruptFile
 from duewheel.osutil.metrics_server import counters, gauge, gauges
 from duewheel.runtime.configured_facts import ConfiguredFacts
-from duewheel.runtime.shard_facts import ShardFacts
 
-_EXPORTED = tuple(exported(ShardView))
+_OF_SHARD = tuple(exported(ShardView))
 
 
-def families_of(facts: ShardFacts, by: Literal["shard", "ingest", "dequeue"]) -> Iterator[Metric]:
-    """The families that `by` exports; without facts that are unknown."""
-    for each in _EXPORTED:
+def families_of(
+    facts: object, by: Literal["shard", "ingest", "dequeue"], table: Iterable[Exported] = _OF_SHARD
+) -> Iterator[Metric]:
+    """The families of a table that `by` exports; without facts that are unknown."""
+    for each in table:
         made = each.gauge
         if made.by != by:
             continue
@@ -35,12 +36,11 @@ def families_of(facts: ShardFacts, by: Literal["shard", "ingest", "dequeue"]) ->
             value = each.value(facts)
         if value is None:
             continue
-        if not made.label:
-            yield gauge(made.name, each.help, float(value))
-        elif made.is_counter:
-            yield counters(made.name, each.help, made.label, value)
+        if made.label:
+            make = counters if made.is_counter else gauges
+            yield make(made.name, each.help, made.label, {str(k): v for k, v in value.items()})
         else:
-            yield gauges(made.name, each.help, made.label, value)
+            yield gauge(made.name, each.help, len(value) if isinstance(value, Mapping) else value)
 
 
 class ShardMetrics:

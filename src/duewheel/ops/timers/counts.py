@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from duewheel.api.timers import LevelCount, PendingStats, Rolls
+from duewheel.api.timers import LevelCount, PendingStats
 from duewheel.clock import Clock
 from duewheel.config.durations import format_duration_ms
 from duewheel.config.settings import Settings
 from duewheel.ops.files import opened
-from duewheel.runtime.dequeue_metrics import count_pending
+from duewheel.runtime.dequeue_metrics import stats_of
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -18,39 +18,15 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 def stats(settings: Settings, clock: Clock) -> PendingStats:
     """Counts pending timers by topic, by level, and by the seconds until they leave."""
     with opened(settings) as directory:
-        return stats_of(settings, directory, PendingTimers(directory), clock.now_ms())
+        return stats_of(directory, PendingTimers(directory), clock.now_ms())
 
 
-def stats_of(
-    settings: Settings, directory: DataDirectory, timers: PendingTimers, now_ms: int
-) -> PendingStats:
-    """Counts as `stats`, with counts that are kept."""
-    pending, within = count_pending(timers, directory, now_ms)
-    oldest = pending.oldest_slot
-    return PendingStats(
-        role="standby" if directory.state.standby else "owner",
-        pending=pending.total,
-        by_topic=dict(sorted(pending.by_topic.items())),
-        by_level=dict(pending.by_level),
-        within_s=within,
-        oldest_ms=None if oldest is None else oldest * settings.timer.precision_ms,
-        slot_max=pending.slot_max,
-        beyond_ring=pending.beyond_ring,
-        rolls=Rolls(
-            pending=pending.rolls,
-            next_hour=pending.rolls_ahead,
-            per_second=round(pending.rolls_ahead / 3_600, 3),
-            per_second_max=pending.rolls_per_second,
-        ),
-    )
-
-
-def levels(settings: Settings, clock: Clock) -> Iterator[LevelCount]:
+def levels(settings: Settings) -> Iterator[LevelCount]:
     """Reports of each delay level how many timers are pending, and how far it is delivered."""
     delays = dict(enumerate(settings.timer.levels_ms, 1))
     precision_ms = settings.timer.precision_ms
     with opened(settings) as directory:
-        pending, _ = count_pending(PendingTimers(directory), directory, clock.now_ms())
+        pending = PendingTimers(directory).count()
         delivered = pending.delivered_slot
         for level in sorted(delays.keys() | pending.by_level.keys()):
             following = _next_of(directory, level, pending.next_slot.get(level))

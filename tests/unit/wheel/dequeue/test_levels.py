@@ -168,7 +168,7 @@ def shard(tmp_path: Path) -> Settings:
 
 def test_stats_by_level(shard: Settings) -> None:
     clock = ManualClock(NOW_MS + 500)
-    rows = {row.level: row for row in stats.levels(shard, clock)}
+    rows = {row.level: row for row in stats.levels(shard)}
     assert list(rows) == [*range(1, len(LEVELS_MS) + 1), 30]
     pending = {level: row.pending for level, row in rows.items() if row.pending}
     assert pending == {1: 5, 3: 2, 18: 1, 30: 1}
