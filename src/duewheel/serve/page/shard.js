@@ -1,6 +1,6 @@
 // The shard: its processes with pause and resume, where pending timers gather, its topics and files.
 
-import { clock, code, list, moment, tag } from "./cells.js";
+import { code, list, moment, tag } from "./cells.js";
 import { carryOut } from "./dialogs.js";
 import { button, el, head, note, table } from "./dom.js";
 import { bytes, count, counted, delay, duration, or } from "./format.js";
@@ -15,8 +15,8 @@ const PAUSES = {
 };
 // The panels in their order: what each shows of /v1/status and /v1/stats. A new fact is a new row.
 const PANELS = [
-  { title: "Ingest", process: "ingest", show: ({ status }) => [list(ingestRows(status))] },
-  { title: "Dequeue", process: "dequeue", show: ({ status }) => [list(dequeueRows(status))] },
+  { title: "Ingest", process: "ingest", show: ({ status }) => [list(processRows(status, "ingest"))] },
+  { title: "Dequeue", process: "dequeue", show: ({ status }) => [list(processRows(status, "dequeue"))] },
   { title: "When timers are due", show: ofCounts(crowdOf) },
   { title: "Pending by target", show: ofCounts(targetsOf) },
   { title: "Timer topics", show: ({ status }) => topicsOf(status) },
@@ -102,44 +102,45 @@ export class Shard {
   }
 }
 
-function processRows(status, name) {
-  const { state, pid } = status[name];
-  const run = status.run?.[name];
-  const rows = [
+// The names of facts that need another one here.
+const LABELS = {
+  pid: "Process",
+  lag_ms: "Age of the oldest",
+  lag_asked_ms: "Lag measured",
+  floor_ms: "Delivered up to",
+  clock_skew_ms: "This host's clock is ahead by",
+};
+const INSTANTS_MS = 1e12; // no duration is as long
+
+/** A row for each fact of a part of /v1/status: its name has the unit. */
+function factRows(part) {
+  return Object.entries(part)
+    .filter(([name, value]) => name !== "state" && (value === null || typeof value !== "object"))
+    .map(([name, value]) => [labelOfFact(name), or(value, (known) => factText(name, known))]);
+}
+
+function labelOfFact(name) {
+  const words = name.replace(/_(ms|bytes)$/, "").replaceAll("_", " ");
+  return LABELS[name] ?? words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+function factText(name, value) {
+  if (typeof value !== "number") {
+    return { true: "yes", false: "no", "": "none" }[value] ?? value;
+  }
+  if (name.endsWith("_ms")) {
+    return value > INSTANTS_MS ? moment(value) : `${value < 0 ? "−" : ""}${delay(Math.abs(value))}`;
+  }
+  return name.endsWith("_bytes") ? bytes(value) : count(value);
+}
+
+function processRows({ run, ...status }, name) {
+  const { state } = status[name];
+  const { pid: _, ...ended } = run?.[name]?.last_reason ? run[name] : {};
+  return [
     ["State", tag(state, state === "running" ? "good" : "warn")],
-    ["Process", or(pid, String, "none")],
-  ];
-  if (run?.restarts) {
-    rows.push(["Restarts", count(run.restarts)]);
-    rows.push(["Last end", `exit code ${run.last_exit_code}: ${run.last_reason || "unknown"}`]);
-  }
-  if (run?.next_try_ms) {
-    rows.push(["Next start", moment(run.next_try_ms)]);
-  }
-  return rows;
-}
-
-function ingestRows(status) {
-  const { lag, lag_ms: age, batch_age_ms: batch, lag_asked_ms: asked } = status.ingest;
-  const waiting = (n) => (n ? `${counted(n, "message")}, the oldest for ${duration(age)}` : "none");
-  return [
-    ...processRows(status, "ingest"),
-    ["Lag", or(lag, waiting)],
-    ["Present batch", batch ? `begun ${duration(batch)} ago` : "nothing to read"],
-    ["Lag measured", or(asked, moment, "not yet")],
-  ];
-}
-
-function dequeueRows(status) {
-  const { floor_ms: floor, behind_ms: behind, clock_skew_ms: skew, ...counts } = status.dequeue;
-  const clockText = (ms) => `${duration(Math.abs(ms))} ${ms < 0 ? "behind" : "ahead of"} Kafka's`;
-  const sinceStart = (n) => `${count(n)} delivered, ${counted(counts.dead_letters, "dead letter")}`;
-  return [
-    ...processRows(status, "dequeue"),
-    ["Delivered up to", or(floor, clock, "nothing yet")],
-    ["Behind", or(behind, delay)],
-    ["This host's clock", or(skew, clockText)],
-    ["Since its start", or(counts.delivered, sinceStart)],
+    ...factRows(status[name]),
+    ...factRows(ended),
   ];
 }
 
@@ -207,8 +208,7 @@ function topicsOf({ timer_topics: topics, ingest }) {
 
 const fileRows = ({ data_dir: folder, disk, delivered, bounds }) => [
   ["Data directory", code(folder)],
-  ["Free", `${bytes(disk.free_bytes)}; ingest stops below ${bytes(disk.min_free_bytes)}`],
-  ["Waiting for room", counted(disk.rows_without_room, "message")],
+  ...factRows(disk),
   ["Delivered in all", count(delivered)],
   ["Longest delay", duration(bounds.longest_delay_ms.value)],
 ];
