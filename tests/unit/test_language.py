@@ -23,12 +23,14 @@ CLEAN = (
         f"src/duewheel/{folder}/*.py"
         for folder in (
             "adapters",
+            "api",
             "cli",
             "config",
             "dev",
             "java",
             "osutil",
             "prove",
+            "runtime",
             "testing",
         )
     ),

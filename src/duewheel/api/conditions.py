@@ -1,4 +1,4 @@
-"""What is wrong with a shard, in sentences: the fact, and its consequence for timers.
+"""The problems of a shard in sentences: the fact, and its consequence for timers.
 
 The page of `duewheel serve` shows these: the first one, the others on request. The sentences are
 beside the facts (shard.py), and beside the reasons for not being ready (reasons.py).

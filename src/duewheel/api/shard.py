@@ -258,7 +258,7 @@ class RecoveringView(Result):
 
 
 class BoundInForce(Result):
-    """A bound between timer topic and target: its value, and what sets it."""
+    """A bound between timer topic and target: its value, and its source."""
 
     value: int | str | dict[str, int] | None
     source: str = Field(serialization_alias="from")
@@ -328,7 +328,7 @@ class ShardView(Result):
     @computed_field(description="what is wrong, in sentences: the gravest first, causes first")  # type: ignore[prop-decorator]
     @property
     def conditions(self) -> list[Condition]:
-        """What is wrong or unusual."""
+        """All problems, and unusual states."""
         found = [*of_reasons(self.not_ready), *of_facts(self.dequeue), *of_facts(self.ingest)]
         found += of_facts(self.disk)
         for topic, quota in self.quotas.items():

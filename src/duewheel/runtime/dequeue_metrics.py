@@ -27,19 +27,10 @@ WITHIN_S = (1, 10, 60, 300, 900, 3_600, 21_600, 86_400)
 
 
 class DequeueMetrics:
-    """The families of one dequeue process.
-
-    Args:
-        directory: opened for this object alone.
-        clock: this host's.
-        statistics: the loop's newest snapshot.
-    """
+    """The families of one dequeue process; `directory` is opened for this object alone."""
 
     def __init__(
-        self,
-        directory: DataDirectory,
-        clock: Clock,
-        statistics: Callable[[], Statistics],
+        self, directory: DataDirectory, clock: Clock, statistics: Callable[[], Statistics]
     ) -> None:
         self._directory = directory
         self._clock = clock

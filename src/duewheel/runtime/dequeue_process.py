@@ -49,13 +49,8 @@ _TAKE_OVER_AGAIN_S = 1.0
 
 
 def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = False) -> None:
-    """Run the dequeue process: deliver until a signal.
-
-    Args:
-        settings: of the shard.
-        take_over: the operator has given --take-over.
-        standby: follow the shard's owner first, unless that is this directory; deliver once it is
-            silent, or on `duewheel promote`.
+    """Runs the dequeue process: it delivers until a signal. A `standby` follows the shard's owner
+    first, unless that is this directory; it delivers once that is silent, or on `duewheel promote`.
 
     Raises:
         ConfigError: a topic is not as it must be.
@@ -308,12 +303,8 @@ def _first_progress(
 
 
 def init_progress(settings: Settings) -> bool:
-    """Write the first progress of the shard if there is none, for `duewheel init`.
-
-    All messages from the timer topics' log start on count as not scheduled yet.
-
-    Returns:
-        Whether it was written.
+    """Writes the first progress of the shard if there is none, for `duewheel init`; returns whether
+    it was written. All messages from the timer topics' log start on count as not scheduled yet.
 
     Raises:
         RecoveryRefused: there is no such shard: partitions belong to others.

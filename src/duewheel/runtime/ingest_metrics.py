@@ -20,18 +20,7 @@ from duewheel.streaming.query_progress import QueryProgress
 
 
 class IngestMetrics:
-    """The families of one ingest process.
-
-    Args:
-        state: of the data directory, opened for this object alone.
-        clock: this host's.
-        statistics: the sink's newest snapshot.
-        settings: of the shard.
-        audits: of the shard; the newest one is exported.
-
-    Attributes:
-        progress: the query's newest; ingest's tick sets it.
-    """
+    """The families of one ingest process; `state` is opened for this object alone."""
 
     def __init__(
         self,
@@ -46,7 +35,7 @@ class IngestMetrics:
         self._statistics = statistics
         self._settings = settings
         self._audits = audits
-        self.progress = QueryProgress()
+        self.progress = QueryProgress()  # the newest; ingest's tick sets it
 
     def families(self) -> Iterator[Metric]:
         """See metrics_server.Source."""

@@ -99,7 +99,7 @@ def run_ingest(settings: Settings) -> None:
     Raises:
         Locked: another ingest works in the data directory.
         ConfigError: a timer topic is not as it must be.
-        RecoveryRefused: a timer topic ends below what was already taken from it.
+        RecoveryRefused: a timer topic ends below the offsets that were taken from it.
         RecoveryPending: a file is damaged, or dequeue has decided on a recovery: start again.
         KafkaUnavailable: the brokers do not answer.
         SparkUnavailable: the cluster has no master, or no executor for a minute.
@@ -156,20 +156,8 @@ class IngestRun:
         folder: str,
         begun_ms: int,
     ) -> None:
-        """
-        Args:
-            settings: of the shard.
-            directory: started as ingest's.
-            spark: runs the queries.
-            executors: those of `spark`.
-            admin: reads the timer topics.
-            clock: for waiting.
-            stopping: ends `run`.
-            folder: as in TaskSettings.
-            begun_ms: boottime of the start.
-
-        Raises:
-            DuewheelError: see `run_ingest`.
+        """Raises as `run_ingest`. `folder` is that of TaskSettings, `begun_ms` the boottime of the
+        start.
         """
         self._settings, self._directory, self._stopping = settings, directory, stopping
         self._spark, self._executors, self._admin, self._clock = spark, executors, admin, clock
@@ -238,10 +226,7 @@ class IngestRun:
 
     def _follow_settings(self) -> bool:
         """Waits while the shard is to take other settings, then loads those that it has. No query
-        runs: each parses under one list of epochs.
-
-        Returns:
-            False if a signal came before.
+        runs: each parses under one list of epochs. Returns False if a signal came before.
 
         Raises:
             RecoveryPending: dequeue has decided on a recovery.
@@ -440,10 +425,8 @@ def _name(settings: Settings) -> str:
 def _decision(
     directory: DataDirectory, clock: Clock, stopping: threading.Event
 ) -> RecoveryRecord | None:
-    """Wait until the running dequeue has decided how this start continues.
-
-    Returns:
-        None if a signal came before.
+    """Waits until the running dequeue has decided how this start continues; None if a signal came
+    before.
     """
     line = Interval(clock, _WAIT_LOG_INTERVAL_MS)
     while (record := dequeue_has_decided(directory.state, directory.path)) is None:

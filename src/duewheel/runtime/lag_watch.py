@@ -1,13 +1,13 @@
-"""Measures how far ingest is behind the timer topics, from the dequeue process.
+"""Measures the lag of ingest in the timer topics, from the dequeue process.
 
 Ingest cannot report its own lag when it matters: a JVM that stands still, dead Spark workers, or a
 fetch that never returns write nothing. So a thread of dequeue polls Kafka for the logs' ends, with
 a client and time-outs of its own, and compares them with the marks of the commit page. The result
-lies in `state`, for `status` and the metrics of both processes.
+is in `state`, for `status` and the metrics of both processes.
 
 The age of the oldest offset is measured without reading a message: each poll notes the ends; the
 oldest note that the marks have not reached shows since when its offsets exist. Messages that wait
-because of their topic's quota, or behind a record that leads too far ahead, are no lag: their topic
+because of their topic's quota, or at a record that leads too far ahead, are no lag: their topic
 waits alone.
 """
 
@@ -54,17 +54,11 @@ class LagNotes:
         self._stuck_since_ms: int | None = None
 
     def measure(self, now_ms: int, batch: int, marks: Marks, ends: Marks) -> tuple[int, int, int]:
-        """Note one poll.
+        """Notes one poll, at a boottime: the newest committed batch, the next offset to take of
+        each partition, and the last stable offsets.
 
-        Args:
-            now_ms: boottime.
-            batch: number of the newest committed batch.
-            marks: the next offset to take, of every partition in `ends`.
-            ends: the last stable offsets.
-
-        Returns:
-            How many offsets are not taken; for how long the oldest of them has existed, in ms; for
-            how long no batch has been committed although there were offsets to take, in ms.
+        Returns how many offsets are not taken; for how long the oldest of them has existed, in ms;
+        for how long no batch has been committed although there were offsets to take, in ms.
         """
         behind = {p: end for p, end in ends.items() if end > marks[p]}
         # A log that ended further on was cut: the offsets beyond its end are no longer to be taken.
@@ -97,12 +91,7 @@ class LagWatch:
     """Polls about once a second, in a thread, for the length of a with block."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
-        """Nothing runs yet.
-
-        Args:
-            settings: of the shard, whose data directory must exist.
-            clock: this host's.
-        """
+        """Nothing runs yet. The data directory must exist."""
         self._settings = settings
         self._clock = clock
         self._notes = LagNotes()

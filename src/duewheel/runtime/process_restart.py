@@ -43,10 +43,6 @@ log = structlog.get_logger(__name__)
 class KeptProcess:
     """A process that is restarted when it ends. Not thread-safe; `poll` is called several times a
     second.
-
-    Attributes:
-        child: the running process, or None.
-        final_code: the exit code after which it is not restarted; 0 until then.
     """
 
     def __init__(
@@ -59,14 +55,8 @@ class KeptProcess:
         *,
         is_needed: bool,
     ) -> None:
-        """
-        Args:
-            name: of the process.
-            role: of its heartbeats.
-            data_dir: with the heartbeats.
-            clock: this host's.
-            command: gives its command line at every start.
-            is_needed: whether a refusal before it has ever run is final.
+        """`command` gives the command line of each start; if the process `is_needed`, a refusal
+        before it has ever run is final.
         """
         self.name = name
         self._role = role
@@ -75,7 +65,7 @@ class KeptProcess:
         self._command = command
         self._is_needed = is_needed
         self.child: Child | None = None
-        self.final_code = 0
+        self.final_code = 0  # the exit code after which it is not restarted
         self._reason_file: ExitReasonFile | None = None
         self._starts = 0
         self._has_run = False

@@ -18,22 +18,15 @@ if TYPE_CHECKING:  # pydantic would cost more than all else here
 
 
 class ReadyBounds(NamedTuple):
-    """Beyond these a shard is not ready, in ms.
+    """Beyond these a shard is not ready, in ms."""
 
-    Attributes:
-        silence_ms: since a process's last heartbeat, and since the last answer of Kafka with the
-            ends of the timer topics. Without Kafka dequeue is silent, too.
-        lag_ms: how long a message may be in a timer topic and not in the wheel.
-        batch_ms: how long a batch may take while there is something to read.
-        behind_ms: how long a slot may be past and not delivered.
-        unplanned_ms: how long ingest may be without a process that plans batches.
-    """
-
+    # Since a process's last heartbeat, and since the last answer of Kafka with the ends of the
+    # timer topics. Without Kafka dequeue is silent, too.
     silence_ms: int = 30_000
-    lag_ms: int = 30_000
-    batch_ms: int = 60_000
-    behind_ms: int = 30_000
-    unplanned_ms: int = 10_000
+    lag_ms: int = 30_000  # of a message in a timer topic that is not in the wheel
+    batch_ms: int = 60_000  # of a batch while there is something to read
+    behind_ms: int = 30_000  # of a slot that is past and not delivered
+    unplanned_ms: int = 10_000  # of ingest without a process that plans batches
 
     @classmethod
     def of(cls, settings: Settings) -> ReadyBounds:

@@ -1,6 +1,6 @@
 """The file `run`: the state of the two processes that `duewheel run` keeps alive.
 
-One page, JSON behind its CRC-32, overwritten in place, which works on a full disk, too. A reader
+One page, JSON after its CRC-32, overwritten in place, which works on a full disk, too. A reader
 of a half written page sees a wrong CRC, and reads again.
 
 `run` holds `run.lock` for life: only one works in a data directory.
@@ -23,22 +23,12 @@ _READS = 3
 
 
 class Supervised(NamedTuple):
-    """One process, as its supervisor sees it.
-
-    Attributes:
-        pid: its process id, None while it does not run.
-        restarts: how often it was started again since `run` began.
-        lives: whether it has written a heartbeat since it was started.
-        last_exit_code: the last exit code; negative: the signal; None: it never ended, or could
-            not be started.
-        last_reason: why it ended; empty if it has never ended.
-        next_try_ms: when it is started again; None while it runs.
-    """
+    """One process, as its supervisor sees it; SupervisedProcess in api/shard.py says more."""
 
     pid: int | None = None
     restarts: int = 0
     lives: bool = False
-    last_exit_code: int | None = None
+    last_exit_code: int | None = None  # None also if it could not be started
     last_reason: str = ""
     next_try_ms: int | None = None
 
@@ -49,12 +39,7 @@ class Supervised(NamedTuple):
 
 
 def write(fd: int, processes: Mapping[str, Supervised]) -> None:
-    """Overwrite the page.
-
-    Args:
-        fd: of the file.
-        processes: by name of the process.
-    """
+    """Overwrites the page of an open file."""
     line = fs.checked_line(json.dumps(to_json(processes)).encode())
     fs.HOST_FS.write_at(fd, line.ljust(_PAGE_BYTES, b"\0")[:_PAGE_BYTES], 0)
 

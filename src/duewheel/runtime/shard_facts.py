@@ -1,5 +1,5 @@
 """The facts of a shard, each computed here alone, from the files of its data directory at one
-moment. The properties have the names of api/shard.py, which declares what is made of them.
+moment. The properties have the names of api/shard.py, which declares them.
 
 Times are milliseconds, and none is below 0 if a clock was set back; instants are epoch ms by this
 host's clock.

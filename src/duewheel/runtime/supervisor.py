@@ -49,17 +49,11 @@ _POLL_S = 0.1
 def run(
     settings: Settings, flags: list[str], *, take_over: bool = False, standby: bool = False
 ) -> int:
-    """Supervise until a signal, or until dequeue ends for good.
+    """Supervises until a signal, or until dequeue ends for good. The `flags` of the command line
+    give both processes the same settings.
 
-    Args:
-        settings: for the data directory.
-        flags: of the command line, which give both processes the same settings.
-        take_over: the operator has given --take-over.
-        standby: dequeue begins as a follower.
-
-    Returns:
-        The exit code: that of a process that has ended for good, or that was refused and has not
-        run since; 0 otherwise.
+    Returns the exit code of a process that has ended for good, or that was refused and has not run
+    since; 0 otherwise.
 
     Raises:
         Locked: another `run` works in the data directory.

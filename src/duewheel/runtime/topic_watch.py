@@ -32,22 +32,11 @@ _log = structlog.get_logger(__name__)
 
 
 class TopicWatch:
-    """The timer topics of ingest's queries. Not thread-safe.
-
-    Attributes:
-        topic_set: the timer topics of the running query, or of the next one.
-    """
+    """The timer topics of ingest's queries. Not thread-safe."""
 
     def __init__(
         self, settings: Settings, state: State, clock: Clock, marks: Callable[[], Marks]
     ) -> None:
-        """
-        Args:
-            settings: with the topics' names.
-            state: of the data directory.
-            clock: for the interval between polls.
-            marks: gives the engine's.
-        """
         self._settings = settings
         self._state = state
         self._clock = clock
@@ -57,7 +46,7 @@ class TopicWatch:
         self._errors: dict[str, Interval] = {}  # by topic
         self._ids: dict[str, str] = {}
         self._partitions: frozenset[TopicPartition] = frozenset()
-        self.topic_set = TopicSet(())
+        self.topic_set = TopicSet(())  # of the running query, or of the next one
 
     # ---- before a query ------------------------------------------------------------------------
 

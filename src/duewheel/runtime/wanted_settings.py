@@ -12,7 +12,7 @@
        epochs of the mirror, at the marks
 
 So each batch is committed under the epochs under which it was parsed: before 1 under the old ones,
-and the marks that 3 reads lie behind it; after 4 the incarnation is another, and the engine
+and the marks that 3 reads are after it; after 4 the incarnation is another, and the engine
 compares the epochs. Settings that are refused in 2 or 3 change nothing: 4 ends the request, too.
 """
 
@@ -57,12 +57,7 @@ def require_same_place(settings: Settings, running: Settings) -> None:
 def taken(settings: Settings, clock: factory.StoppableClock) -> Settings:
     """Takes the settings that are requested, if there are any. Called while no loop runs.
 
-    Args:
-        settings: those of the process.
-        clock: for waiting.
-
-    Returns:
-        The settings of the process from here on; the edited ones, if the shard has taken them.
+    Returns the settings of the process from here on; the edited ones, if the shard has taken them.
 
     Raises:
         KafkaUnavailable, Fenced: as `take`; the next start of the process tries again.
@@ -107,6 +102,6 @@ def _take(settings: Settings, clock: factory.StoppableClock) -> None:
 
 
 def offsets_at(progress: Progress | None, admin: KafkaAdmin) -> OffsetsAt:
-    """Returns what looks up the first offsets of a time in the topics of the progress."""
+    """Returns a function that finds the first offsets of a time in the topics of the progress."""
     topics = sorted(progress.topics) if progress else []
     return lambda time_ms: admin.offsets_at(topics, time_ms)
