@@ -308,7 +308,7 @@ def test_what_the_document_names_is_there() -> None:
         assert isinstance(model, type) and issubclass(model, BaseModel)
         assert key in {*model.model_fields, "behind_ms", "lag"}, f"{section}.{key}"
     package = ROOT / "src" / "duewheel"
-    named = [*package.rglob("*metrics.py"), package / "api" / "shard.py"]
+    named = [*package.rglob("*metrics.py"), *(package / "api").glob("*.py")]
     shell = "".join(path.read_text() for path in named)
     for name in re.findall(r"`duewheel_(\w+?)(?:_total)?`", text):
         assert f'"{name}"' in shell, name
