@@ -19,7 +19,7 @@ import pyarrow.compute
 
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import ANY_TIME, LEVEL_MAX, NO_LEVEL, NO_SLOT
-from duewheel.schemas.columns import Column, ascii_text, lengths
+from duewheel.schemas.columns import Column, ascii_text, coded, lengths
 from duewheel.schemas.header_names import (
     CHASE_FLAG_FOUND,
     CHASE_FLAG_RESCHEDULE,
@@ -192,9 +192,9 @@ def target_column(
     values = _pa.array(list(named), pa.large_string())
     index = default_target.copy()
     if field is not None:
-        encoded = _pc.dictionary_encode(field.values)
-        index[field.rows] = np.asarray(encoded.indices) + len(values)
-        values = _pa.concat_arrays([values, ascii_text(encoded.dictionary)])
+        place, different = coded(field.values)
+        index[field.rows] = place + len(values)
+        values = _pa.concat_arrays([values, ascii_text(different)])
     return _dictionary(index, values)
 
 

@@ -19,16 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import pyarrow.compute as pc
 
 from duewheel.checkpoints.commit_and_close_pages import Close, Commit
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import ANY_OFFSET, TimerBatch, TopicPartition
-from duewheel.schemas.columns import Column, binary, choose, concat, lengths, take
+from duewheel.schemas.columns import Column, binary, choose, coded, concat, lengths, take
 from duewheel.schemas.hashing import source_names
 from duewheel.wheel.append.cancel_outcomes import PAIRS_AT_ONCE, PAIRS_MAX
 from duewheel.wheel.append.id_index import (
@@ -284,8 +283,7 @@ def _settled(
 
 def _groups(partition: Int32, lookup_hash: Int64, timer_id: Column) -> Int64:
     """Returns a number for each row: equal for equal partition and id."""
-    encoded: Any = pc.dictionary_encode(timer_id)
-    same_id = np.asarray(encoded.indices, np.int64)
+    same_id, _ = coded(timer_id)
     key = lookup_hash << _PARTITION_BITS | partition
     same_key = np.unique(key, return_inverse=True)[1]
     numbers = same_key * max(len(key), 1) + same_id

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from duewheel.schemas.arrays import Int32, Int64
 from duewheel.schemas.batches import ANY_TIME, NO_POLICY, Deliveries, TopicPartition
-from duewheel.schemas.columns import choose
+from duewheel.schemas.columns import choose, coded
 from duewheel.schemas.hashing import source_names
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
 from duewheel.wheel.dequeue.requeue import rolled_copies
@@ -90,11 +89,11 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
     lost = np.array([a != b for a, b in zip(public_sources, sources, strict=True)], np.bool_)[
         source
     ]
-    targets: Any = messages.target.dictionary_encode()
+    target, targets = coded(messages.target)
     rolled = chunk.rolled
     deliveries = Deliveries(
-        targets=[name.decode() for name in targets.dictionary.to_pylist()],
-        target=np.asarray(targets.indices, np.int32),
+        targets=[(name or b"").decode() for name in targets.to_pylist()],
+        target=target.astype(np.int32),
         target_partition=prefix["target_partition"].astype(np.int32),
         key_hash=prefix["key_hash"].astype(np.int32),
         due_ms=prefix["due_ms"].astype(np.int64),
