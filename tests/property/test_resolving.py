@@ -141,6 +141,20 @@ def test_a_timer_that_was_cancelled_before_decides_only_if_none_that_is_newer_ca
     assert resolve(cancels, timers, FLOOR).outcome.tolist() == [expected]
 
 
+def test_work_does_not_grow_with_the_product_of_cancels_and_copies_of_the_timer_they_name() -> None:
+    """A client may repeat a copy as it is. Two thousand million pairs would hold engine.lock for a
+    minute and a half."""
+    count = 65_536
+    at, no = np.arange(1, count + 1), np.zeros(count, np.bool_)
+    same, closed = np.zeros(count, np.int64), np.full(count, FLOOR)
+    no_slot = np.full(count, NO_SLOT)
+    cancels = Cancels(same, at + count, at + count, same, no_slot, no, closed, no, no, same)
+    timers = Timers(same, same, at, np.full(count, FLOOR + 5), no)
+    resolved = resolve(cancels, timers, FLOOR)
+    assert resolved.cancelled_by.tolist() == [0] * count
+    assert resolved.outcome.tolist() == [CANCELLED] * count
+
+
 def test_work_does_not_grow_with_the_product_of_cancels_and_timers_of_one_id() -> None:
     """Pairs of them would fill the memory."""
     count = 300_000

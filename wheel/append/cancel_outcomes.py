@@ -29,9 +29,9 @@ Partition and id of a cancel are a *group*. An example, with the floor at slot 2
 
 Work grows with the number of cancels and timers, not with the product of both, however many of them
 have one id: each timer is cancelled by the first cancel after it, and the rest follows from sums
-and maxima over timers sorted by offset. Cancels that name one timer are compared with its copies.
-Chases are compared with each timer of their id; those with the most are chased again once a batch
-has compared enough.
+and maxima over timers sorted by offset. Chases are compared with each timer of their id; those with
+the most are chased again once a batch has compared enough. For cancels that name a timer, its
+copies take the place of the timers of an id.
 """
 
 from __future__ import annotations
@@ -113,27 +113,35 @@ def resolve(
     read again. `pairs_at_once` bounds the memory, unless one cancel has more.
     """
     cancelled_by = np.full(len(timers), NO_CANCEL)
+    naming, is_chase = cancels.named != ANY_OFFSET, cancels.request != cancels.offset
+    kinds = [(cancels, timers, ~naming)]
+    if naming.any():
+        kinds.append((*_of_timers(cancels, timers), naming))
     # `_cancel_by_next` needs one bound per group: first the cancels read again (R), then the others
     # (the floor).
-    plain = (cancels.request == cancels.offset) & (cancels.named == ANY_OFFSET)
-    for rows in (plain & (cancels.bound < floor), plain & (cancels.bound >= floor)):
-        _cancel_by_next(cancels, np.flatnonzero(rows), timers, cancelled_by)
-    naming = cancels.named != ANY_OFFSET
-    compared, put_off = _within(cancels, np.flatnonzero(~plain & ~naming), timers, pairs_max)
-    others = [(cancels, compared, timers), _of_one_timer(cancels, np.flatnonzero(naming), timers)]
-    for each, some, among in others:
+    for each, among, rows in kinds:
+        for some in (cancels.bound < floor, cancels.bound >= floor):
+            plain = np.flatnonzero(rows & ~is_chase & some)
+            _cancel_by_next(each, plain, among, cancelled_by)
+    put_off, chases = list[Int64](), []
+    for each, among, rows in kinds:
+        compared, others = _within(each, np.flatnonzero(rows & is_chase), among, pairs_max)
+        put_off.append(others)
+        chases.append((each, compared, among))
+    for each, some, among in chases:
         for cancel, timer in _pairs(each, some, among, pairs_at_once):
             stops = ~timers.cancelled[timer] & (timers.slot[timer] > cancels.bound[cancel])
             np.minimum.at(cancelled_by, timer[stops], cancel[stops])
     has_cancelled = cancels.has_cancelled.copy()
     has_cancelled[cancelled_by[cancelled_by != NO_CANCEL]] = True
     outcome = np.empty(len(cancels), np.int32)
-    rows = np.flatnonzero(plain)
-    outcome[rows] = _outcome_of_plain(cancels, rows, timers, cancelled_by, floor)
-    for each, some, among in others:
+    for each, among, rows in kinds:
+        plain = np.flatnonzero(rows & ~is_chase)
+        outcome[plain] = _outcome_of_plain(each, plain, among, cancelled_by, floor)
+    for each, some, among in chases:
         for part in _parts(each, some, among, pairs_at_once):
-            outcome[part] = _outcome_of_others(each, part, among, cancelled_by)
-    outcome[put_off] = CHASE
+            outcome[part] = _outcome_of_chases(each, part, among, cancelled_by)
+    outcome[np.concatenate(put_off)] = CHASE
     decides = (outcome != CHASE) & ~cancels.must_chase
     outcome[decides & has_cancelled] = CANCELLED
     outcome[~decides] = np.where(has_cancelled[~decides], CHASE_FOUND, CHASE)
@@ -142,7 +150,7 @@ def resolve(
 
 def _cancel_by_next(cancels: Cancels, rows: Int64, timers: Timers, cancelled_by: Int64) -> None:
     """Makes the first of these cancels after a timer cancel it, unless its slot is closed. `rows`
-    are users' cancels that name no timer; those of a group have one bound. Changes `cancelled_by`.
+    are users' cancels; those of a group have one bound. Changes `cancelled_by`.
     """
     if not len(rows):
         return
@@ -158,7 +166,7 @@ def _cancel_by_next(cancels: Cancels, rows: Int64, timers: Timers, cancelled_by:
 def _outcome_of_plain(
     cancels: Cancels, rows: Int64, timers: Timers, cancelled_by: Int64, floor: int
 ) -> Int32:
-    """Applies rules 2 and 3 to users' cancels that name no timer, without `has_cancelled`."""
+    """Applies rules 2 and 3 to users' cancels, without `has_cancelled`."""
     group, offset = cancels.group[rows], cancels.offset[rows]
     if not len(timers):
         return np.full(len(rows), UNKNOWN, np.int32)
@@ -179,6 +187,8 @@ def _outcome_of_plain(
     before = _count_before(timers.group, timers.offset, group, offset, ties=False)
     last = newest[np.maximum(before - 1, 0)]
     matches = (before > 0) & (timers.group[last] == group)
+    # Of a named timer a copy that was written later may be missing.
+    matches &= (cancels.named[rows] == ANY_OFFSET) | (offset >= cancels.blind[rows])
     known = _by_newest(cancels, rows, timers, last, is_cancelled[last])
     outcome = np.where(matches, known, UNKNOWN)
     return np.where(undecided, CHASE, outcome).astype(np.int32)
@@ -194,8 +204,8 @@ def _next_copy(timers: Timers, rank_order: Int64) -> Int64:
     return following
 
 
-def _outcome_of_others(cancels: Cancels, rows: Int64, timers: Timers, cancelled_by: Int64) -> Int32:
-    """Applies rules 2 and 3 to chases and cancels of one timer, without `has_cancelled`."""
+def _outcome_of_chases(cancels: Cancels, rows: Int64, timers: Timers, cancelled_by: Int64) -> Int32:
+    """Applies rules 2 and 3 to chases, without `has_cancelled`."""
     cancel, timer = _matching(cancels, rows, timers)
     # The last copy of each timer, of those that a cancel matches.
     order = np.lexsort((timers.offset[timer], timers.first_offset[timer], cancel))
@@ -247,7 +257,7 @@ def _within(cancels: Cancels, rows: Int64, timers: Timers, most: int) -> tuple[I
     return np.sort(rows[order[:end]]), np.sort(rows[order[end:]])
 
 
-def _of_one_timer(cancels: Cancels, rows: Int64, timers: Timers) -> tuple[Cancels, Int64, Timers]:
+def _of_timers(cancels: Cancels, timers: Timers) -> tuple[Cancels, Timers]:
     """Returns cancels and timers grouped by timer instead of id: a cancel that names a timer is
     compared with its copies only.
     """
@@ -255,7 +265,7 @@ def _of_one_timer(cancels: Cancels, rows: Int64, timers: Timers) -> tuple[Cancel
     group = np.append(timers.group, cancels.group) * len(first) + first
     group = np.unique(group, return_inverse=True)[1]
     count = len(timers)
-    return replace(cancels, group=group[count:]), rows, replace(timers, group=group[:count])
+    return replace(cancels, group=group[count:]), replace(timers, group=group[:count])
 
 
 def _group_sizes(cancels: Cancels, timers: Timers) -> Int64:
@@ -284,7 +294,7 @@ def _parts(cancels: Cancels, rows: Int64, timers: Timers, at_once: int) -> Itera
 
 def _matching(cancels: Cancels, rows: Int64, timers: Timers) -> tuple[Int64, Int64]:
     """Returns every pair of one of these cancels and a timer that it matches. The group of one that
-    names a timer has the copies of that timer alone (`_of_one_timer`).
+    names a timer has the copies of that timer alone (`_of_timers`).
     """
     order = np.argsort(timers.group, kind="stable")
     groups = timers.group[order]
