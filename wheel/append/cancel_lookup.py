@@ -61,8 +61,8 @@ _NONE: Int64 = np.empty(0, np.int64)
 class CancelLimits:
     """Bounds of the work and the memory for cancels."""
 
-    # Timers in the logs that a batch reads. More than one timer has copies within `settled_ms`, or
-    # cancels of its id would be chased for ever.
+    # Timers in the logs that a batch reads, and as many that are out or cancelled. More than one
+    # timer has copies within `settled_ms`, or cancels of its id would be chased for ever.
     rows_max: int = ROWS_MAX
     # Timers of one id that are out or cancelled: how many of them a chase, or a cancel of one
     # timer, reads.
@@ -135,8 +135,13 @@ class CancelLookup:
         wanted = self._hashes(cancels)
         # The only match of a chase, or of a cancel that names one timer, may be out for long.
         others = (cancels.origin_offset != cancels.offset) | (cancels.named_offset != ANY_OFFSET)
+        hashes, first_row = np.unique(wanted, return_index=True)
         looked_up = self._index.find(
-            np.unique(wanted), np.unique(wanted[others]), commit, whole=bool(again.any())
+            hashes,
+            _topics(cancels)[first_row],
+            np.unique(wanted[others]),
+            commit,
+            whole=bool(again.any()),
         )
         in_log = self._in_log(looked_up, batch.partitions, commit)
         own_hash = self._hashes(batch)
@@ -279,6 +284,14 @@ def _settled(
         over[order] = by_last | replaced if kind == CANCELLED else by_last & ~replaced
         result[kind] = over & (many | partial)
     return result
+
+
+def _topics(batch: TimerBatch) -> Int64:
+    """Returns the number of each row's topic."""
+    numbers = {topic: number for number, (topic, _) in enumerate(batch.partitions)}
+    of_partitions = np.array([numbers[topic] for topic, _ in batch.partitions], np.int64)
+    topics: Int64 = of_partitions[batch.partition]
+    return topics
 
 
 def _groups(partition: Int32, lookup_hash: Int64, timer_id: Column) -> Int64:

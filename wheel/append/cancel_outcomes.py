@@ -120,8 +120,8 @@ def resolve(
     # `_cancel_by_next` needs one bound per group: first the cancels read again (R), then the others
     # (the floor).
     for each, among, rows in kinds:
-        for some in (cancels.bound < floor, cancels.bound >= floor):
-            plain = np.flatnonzero(rows & ~is_chase & some)
+        for of_bound in (cancels.bound < floor, cancels.bound >= floor):
+            plain = np.flatnonzero(rows & ~is_chase & of_bound)
             _cancel_by_next(each, plain, among, cancelled_by)
     put_off, chases = list[Int64](), []
     for each, among, rows in kinds:

@@ -13,11 +13,13 @@ size are merged, so there are few; large ones are files without a name in the da
 take page cache and no memory. The caller reads each result from the log; records of expired hours
 are skipped, and dropped when their run is merged.
 
-One id may have any number of records. A lookup returns `rows_max` live ones at most, ids with few
-records first, and names the ids that have more. Of such an id it returns the newest ones, or, in
-every other lookup on average, neighbours from a random place on: lookups that are repeated reach
-records below many that no cancel matches. `settle` takes records that decide nothing out of later
-lookups. So an id with millions of records costs other ids' cancels a bounded time per batch.
+One id may have any number of records. A lookup returns `rows_max` live ones at most, and as many
+others. Timer topics have equal parts, what some leave unused the others have; in a topic ids with
+few records come first. It names the ids that have more. Of such an id it returns the newest ones,
+or, in every other lookup on average, neighbours from a random place on: lookups that are repeated
+reach records below many that no cancel matches. `settle` takes records that decide nothing out of
+later lookups. So an id with millions of records, and any number of ids with some, cost the cancels
+of other topics a bounded time per batch.
 
 Without room on the disk the hash columns of the logs are scanned: 50 to 100 million records a
 second; then every record is live.
@@ -68,12 +70,12 @@ class LookedUp:
     positions: dict[int, Int64]  # of log records, by hour, including abandoned ones
     left: Int64  # hashes with live records beyond `rows_max`: the lookup is not whole
     delivered: Int64  # hashes with DELIVERED records, returned or not
-    unseen: Int64  # hashes with DELIVERED or CANCELLED records beyond `settled_max`
+    unseen: Int64  # hashes with DELIVERED or CANCELLED records that were not returned
 
 
 class IdIndex:
-    """The index of one data directory; see the module's head. A lookup returns at most `rows_max`
-    live records, and `settled_max` others of one hash.
+    """The index of one data directory; see the module's head. Of the records of one hash that are
+    not live a lookup returns at most `settled_max`.
     """
 
     def __init__(
@@ -86,10 +88,12 @@ class IdIndex:
         self._last_rows: list[Int64] = []  # live rows of each run in the last result
         self._chance = np.random.default_rng(0)  # the same places for the same lookups
 
-    def find(self, hashes: Int64, with_settled: Int64, commit: Commit, *, whole: bool) -> LookedUp:
-        """Finds the log records with any of these hashes, which rise. `with_settled`: those of them
-        that also need records that are not live. `whole`: live records are returned without a
-        limit.
+    def find(
+        self, hashes: Int64, topic: Int64, with_settled: Int64, commit: Commit, *, whole: bool
+    ) -> LookedUp:
+        """Finds the log records with any of these hashes, which rise; `topic` is a number for each.
+        `with_settled`: those of them that also need records that are not live. `whole`: live
+        records are returned without a limit.
 
         Raises:
             CorruptFile: a log is shorter than it must be.
@@ -104,11 +108,13 @@ class IdIndex:
             _Selected([run.bounds(hashes, kind) for run in self._runs], len(hashes))
             for kind in (LIVE, DELIVERED, CANCELLED)
         )
-        taken = live.count if whole else _within(live.count, self._rows_max)
+        taken = live.count if whole else _within(live.count, topic, self._rows_max)
         place = np.maximum(2 * self._chance.random(len(hashes)) - 1, 0)
         newer = (place * (live.count - taken + 1)).astype(np.int64)
         self._last_rows = live.last(taken, newer)
-        seen = np.where(np.isin(hashes, with_settled), self._settled_max, 0)
+        settled_count = delivered.count + cancelled.count
+        seen = np.minimum(settled_count, self._settled_max) * np.isin(hashes, with_settled)
+        seen = _within(seen, topic, max(self._rows_max, self._settled_max))
         settled = [delivered.last(seen), cancelled.last(np.maximum(seen - delivered.count, 0))]
         addresses = [
             run.addresses[rows]
@@ -121,7 +127,7 @@ class IdIndex:
             self._by_hour(np.concatenate([_NONE, *addresses])),
             hashes[taken < live.count],
             hashes[delivered.count > 0],
-            hashes[delivered.count + cancelled.count > self._settled_max],
+            hashes[settled_count > seen],
         )
 
     def settle(self, hour: Int64, position: Int64, kind: int) -> None:
@@ -291,16 +297,23 @@ class _Selected:
         return rows[::-1]
 
 
-def _within(count: Int64, most: int) -> Int64:
-    """Distributes `most` rows: the smallest counts get theirs first.
+def _within(count: Int64, topic: Int64, most: int) -> Int64:
+    """Distributes `most` rows: topics get equal parts, and in a topic the smallest counts theirs
+    first.
 
-    >>> _within(np.array([50, 3, 10]), 20).tolist()
-    [7, 3, 10]
+    >>> _within(np.array([50, 3, 10, 4]), np.array([0, 0, 0, 1]), 20).tolist()
+    [3, 3, 10, 4]
     """
-    order = np.argsort(count, kind="stable")
-    before = np.cumsum(count[order]) - count[order]
-    taken = np.empty_like(count)
-    taken[order] = np.clip(most - before, 0, count[order])
+    taken, left = np.zeros_like(count), most
+    numbers, of_row = np.unique(topic, return_inverse=True)
+    sizes = np.bincount(of_row, count, len(numbers)).astype(np.int64)
+    for passed, number in enumerate(np.argsort(sizes, kind="stable").tolist()):
+        part = min(int(sizes[number]), left // (len(numbers) - passed))
+        left -= part
+        rows = np.flatnonzero(of_row == number)
+        rows = rows[np.argsort(count[rows], kind="stable")]
+        before = np.cumsum(count[rows]) - count[rows]
+        taken[rows] = np.clip(part - before, 0, count[rows])
     return taken
 
 

@@ -44,7 +44,8 @@ def append(world: CancelWorld, first: int, count: int, rng: np.random.Generator)
 def found(
     index: IdIndex, hashes: Int64, directory: DataDirectory, settled: Int64 = NONE
 ) -> set[tuple[int, int]]:
-    return places(index.find(np.unique(hashes), settled, directory.state.commit(), whole=True))
+    hashes, commit = np.unique(hashes), directory.state.commit()
+    return places(index.find(hashes, np.zeros_like(hashes), settled, commit, whole=True))
 
 
 def places(found: LookedUp) -> set[tuple[int, int]]:
@@ -116,7 +117,7 @@ def test_an_id_with_many_timers_takes_no_others_place(world: CancelWorld) -> Non
     index, known = IdIndex(directory, rows_max=50, settled_max=5), hashes_in(directory)
     seen = set[tuple[int, int]]()
     for turn in range(4):
-        result = index.find(known, NONE, directory.state.commit(), whole=False)
+        result = index.find(known, 0 * known, NONE, directory.state.commit(), whole=False)
         met = places(result)
         assert len(met) == 50 and len(result.left) == 1
         assert by_reading(np.setdiff1d(known, result.left), directory) <= met, "of the other id"
@@ -125,9 +126,32 @@ def test_an_id_with_many_timers_takes_no_others_place(world: CancelWorld) -> Non
         seen |= set(mine)
         hours, positions = (np.array(column, np.int64) for column in zip(*mine, strict=True))
         index.settle(hours, positions, CANCELLED if turn else DELIVERED)
-    last = index.find(known, known, directory.state.commit(), whole=False)
+    last = index.find(known, 0 * known, known, directory.state.commit(), whole=False)
     assert (last.left.tolist(), len(places(last))) == ([], 1 + 200 - len(seen) + 5)
     assert last.delivered.tolist() == last.unseen.tolist() == result.left.tolist()
+
+
+@pytest.mark.parametrize("kind", [None, DELIVERED])
+def test_many_ids_of_a_topic_take_no_other_topics_place(
+    world: CancelWorld, kind: int | None
+) -> None:
+    """Nor is there a number of ids with which a lookup reads more."""
+    rows = [TimerRow(0, n, NOW_MS + 10, timer_id=b"%d" % (n % 20)) for n in range(80)]
+    world.append(*rows, *(TimerRow(0, 80 + n, NOW_MS + 10, timer_id=b"own") for n in range(10)))
+    directory = world.shard.directory(Role.INGEST)
+    index, known = IdIndex(directory, rows_max=50, settled_max=10), hashes_in(directory)
+    if kind is not None:
+        whole = sorted(found(index, known, directory))
+        hours, positions = (np.array(column, np.int64) for column in zip(*whole, strict=True))
+        index.settle(hours, positions, kind)
+    own = timer_batch([cancel(90, timer_id=b"own")])
+    hashes = directory.lookup_hashes(own.id_hash, own.partitions, own.partition)
+    topic = np.isin(known, hashes).astype(np.int64)
+    result = index.find(known, topic, known, directory.state.commit(), whole=False)
+    assert by_reading(hashes, directory) <= places(result)
+    assert len(places(result)) == 50
+    cut = result.left if kind is None else result.unseen
+    assert len(cut) == 10 and not np.isin(hashes, cut).any()
 
 
 def test_without_room_for_it_logs_are_scanned(
@@ -214,8 +238,8 @@ def test_records_of_expired_hours_do_not_fill_every_lookup(tmp_path: Path) -> No
     commit = directory.state.commit()
     known = hashes_in(directory)
     index = IdIndex(directory, rows_max=50)
-    index.find(known, NONE, commit, whole=False)
+    index.find(known, 0 * known, NONE, commit, whole=False)
     directory.state.live.raise_gc_hour(max(commit.hours) + 1)
-    left = [len(index.find(known, NONE, commit, whole=False).left) for _ in range(50)]
+    left = [len(index.find(known, 0 * known, NONE, commit, whole=False).left) for _ in range(50)]
     assert left[0]
     assert not left[-1]
