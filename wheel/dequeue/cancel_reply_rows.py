@@ -8,8 +8,8 @@ chase   to the end of the request's own partition: the key and the headers of th
         request, and the headers of a chase (schemas/header_names.py)
 
 Every client that awaits a reply reads the whole reply topic. So a reply repeats no key above
-REPEATED_BYTES_MAX, no header beyond that, and no header name that another reader could not take:
-only names in UTF-8.
+REPEATED_BYTES_MAX, no header beyond that or beyond the first REPEATED_MAX, and no header name that
+another reader could not take: only names in UTF-8.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from duewheel.wheel.storage.message_store import StoredMessages
 
 CANCEL, RESCHEDULE = "cancel", "reschedule"
 REPEATED_BYTES_MAX = 16 << 10  # of a request's key, and of its headers, in the reply
+REPEATED_MAX = 100  # headers: each takes a microsecond, of two bytes, while nothing is delivered
 _NULL = varint(-1)  # a record without value
 
 
@@ -125,7 +126,7 @@ def _own_headers(requests: StoredMessages, is_chase: Bool) -> tuple[Column, Int3
 def repeated(headers: bytes, count: int) -> tuple[bytes, int]:
     """Those of a request's headers that the reply repeats, and their number."""
     kept, at = list[bytes](), 0
-    for _ in range(count):
+    for _ in range(min(count, REPEATED_MAX)):
         size, name_at = read_varint(headers, at)
         value_bytes, end = read_varint(headers, name_at + size)
         end += max(value_bytes, 0)

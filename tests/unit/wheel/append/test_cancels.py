@@ -20,7 +20,7 @@ from duewheel.schemas import header_names as names
 from duewheel.schemas.header_names import CHASE_FLAG_FOUND
 from duewheel.schemas.wire.record_codec import added_headers, framed_bytes
 from duewheel.wheel.dequeue import open_cancels
-from duewheel.wheel.dequeue.cancel_reply_rows import REPEATED_BYTES_MAX, repeated
+from duewheel.wheel.dequeue.cancel_reply_rows import REPEATED_BYTES_MAX, REPEATED_MAX, repeated
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check
 
@@ -308,6 +308,8 @@ def test_a_reply_repeats_no_header_that_would_stop_its_readers() -> None:
     odd, large = (b"\xff\xfe", b"x"), (b"large", bytes(REPEATED_BYTES_MAX))
     given = [kept[0], odd, *kept[1:], large, (b"behind", b"")]
     assert repeated(framed(*given), len(given)) == (framed(*kept), 3)
+    many = framed((b"", None)) * 8_000
+    assert repeated(many, 8_000) == (many[: 2 * REPEATED_MAX], REPEATED_MAX)
 
 
 def test_a_chase_carries_key_and_headers_of_its_request(make_world: MakeWorld) -> None:
