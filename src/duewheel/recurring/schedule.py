@@ -30,6 +30,7 @@ INTERVAL_MS_MIN = 1_000
 VALUE_BYTES_MAX = 256 * 1024
 CRON_MAX = 1_000
 _SHOWN_MAX = 249
+_INSTANTS_END_MS = 10**14  # the year 5138; dates, with which cron computes, end soon after
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
@@ -77,6 +78,8 @@ class Schedule:
             raise ConfigError(f"an interval of {self.interval_ms}ms is below a second")
         if self.missed not in get_args(Missed):
             raise ConfigError(f'missed = "{self.missed}" is none of {", ".join(get_args(Missed))}')
+        if self.since_ms >= _INSTANTS_END_MS:
+            raise ConfigError(f"its record has the timestamp {self.since_ms}")
         if len(self.value or b"") > VALUE_BYTES_MAX:
             raise ConfigError(f"the value has more than {VALUE_BYTES_MAX >> 10} KiB")
         if len(self.cron or "") > CRON_MAX:
@@ -201,9 +204,9 @@ class FiringPosition:
             return cls(
                 name(found["revision"]),
                 name(found["timer_topic"]),
-                integer(found["done_ms"]),
-                tuple((integer(at), integer(partition)) for at, partition in found["ahead"]),
-                None if found.get("fired_ms") is None else integer(found["fired_ms"]),
+                _instant(found["done_ms"]),
+                tuple((_instant(at), integer(partition)) for at, partition in found["ahead"]),
+                None if found.get("fired_ms") is None else _instant(found["fired_ms"]),
             )
         except MISSHAPEN as error:
             raise ConfigError(f"the position of {schedule} cannot be read: {error!r}") from error
@@ -226,6 +229,13 @@ def require_name(text: str) -> None:
     """
     if not _NAME.fullmatch(text):
         raise ConfigError(f"{text!r} is no name: 1 to 200 of a-z A-Z 0-9 . _ -")
+
+
+def _instant(value: object) -> int:
+    instant_ms = integer(value)
+    if not 0 <= instant_ms < _INSTANTS_END_MS:
+        raise ValueError(f"{instant_ms} is no instant of a firing")
+    return instant_ms
 
 
 def _to_text(value: bytes | None) -> str | None:

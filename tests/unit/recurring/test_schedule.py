@@ -75,6 +75,21 @@ def test_a_foreign_record_is_refused(value: bytes) -> None:
         FiringPosition.decode("report", value)
 
 
+@pytest.mark.parametrize("instant_ms", [-1, 253_402_300_799_999, 2**63 - 1])
+def test_an_instant_that_no_date_has_is_refused(instant_ms: int) -> None:
+    """Cron computes with dates: the error would end the scheduler, at each start again."""
+    for position in (
+        FiringPosition("r1", "timers", instant_ms),
+        FiringPosition("r1", "timers", 5, ((instant_ms, 0),)),
+        FiringPosition("r1", "timers", 5, fired_ms=instant_ms),
+    ):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            FiringPosition.decode("report", position.encode())
+    if instant_ms > 0:  # a record without a timestamp has -1
+        with pytest.raises(ConfigError, match="timestamp"):
+            Schedule.decode("report", PLAIN.encode(), instant_ms)
+
+
 @pytest.mark.parametrize("key", [b"schedule/evil", b"position/evil"])
 def test_a_foreign_record_stops_no_other_schedule(key: bytes) -> None:
     foreign = [b"{}", b"", PLAIN.encode().replace(b'"orders"', b'""'), b"\xff"]
