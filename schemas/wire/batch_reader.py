@@ -37,9 +37,9 @@ _CODEC, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 7, 1 << 3, 1 << 4, 1 << 5
 _MARKER_KEY, _ABORT = slice(5, 9), b"\0\0\0\0"
 # Of one batch. Without the bound a small compressed batch of empty records would take all memory.
 RECORDS_MAX = 2_000_000
-# Of all records of one batch. A header of two bytes takes 140 bytes of memory while it is read, so
+# Of all records of one batch. A header of two bytes takes 150 bytes of memory while it is read, so
 # without the bound a compressed batch of 25 KB could take 18 GB.
-HEADERS_MAX = 4_000_000
+HEADERS_MAX = 1_000_000
 # A record without key, value and headers: length, attributes, two deltas, two nulls, no headers.
 _NO_BYTES, _EMPTY_RECORD = memoryview(b""), b"\x0c\0\0\0\1\1\0"
 _EMPTY_BODY = (memoryview(_EMPTY_RECORD), 0, len(_EMPTY_RECORD))

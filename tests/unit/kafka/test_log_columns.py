@@ -149,14 +149,18 @@ def test_a_batch_that_many_ranges_cut_is_read_once(
     assert not cut.plain_of(PARTITION), "after the last of its ranges it is not kept"
 
 
-def test_batches_that_ranges_cut_are_kept_up_to_a_number_of_bytes(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("headers", "bound", "most"),
+    [(0, "_KEPT_BYTES_MAX", 3_100_000), (30, "_KEPT_RECORDS_MAX", 100_000)],
+)
+def test_batches_that_ranges_cut_are_kept_up_to_a_size(
+    headers: int, bound: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise one topic with many partitions could have each task keep gigabytes."""
     count, places = 1_000, [("timers", number) for number in range(9)]
-    records: list[Record] = [(NOW_MS, None, bytes(1_000), [])] * count
+    records: list[Record] = [(NOW_MS, None, bytes(1_000), [("h", None)] * headers)] * count
     octets = memoryview(batch(records, codec=1))
-    monkeypatch.setattr(columns, "_KEPT_BYTES_MAX", 3_100_000)
+    monkeypatch.setattr(columns, bound, most)
     cut = CutBatches()
     for place in places:
         part = [Fetched(place, octets, [], 0, count)]

@@ -28,11 +28,13 @@ from duewheel.schemas.wire.record_reader import read_batches
 from duewheel.schemas.wire.single_record import Header
 
 # Of records, not compressed, that are in memory together; a single batch may have more. A part may
-# decompress to a hundred times its bytes: as one group it could exceed the memory of a task.
-GROUP_BYTES = 16 << 20
+# decompress to a hundred times its bytes, and headers of two bytes take 75 times as many: as one
+# group it could exceed the memory of a task.
+GROUP_BYTES = 4 << 20
 # A batch with fewer is read again as often as its range is cut: that costs less than to keep it.
 _KEPT_FROM = 1_000
-# Together; a single batch may have as much. They live as long as the process of a task.
+# Together, a header counts as a record; a single batch may have as much. They live as long as the
+# process of a task.
 _KEPT_RECORDS_MAX, _KEPT_BYTES_MAX = RECORDS_MAX, PLAIN_BYTES_MAX
 _NONE_SKIPPED: Mapping[TopicPartition, Sequence[int]] = MappingProxyType({})
 
@@ -78,7 +80,7 @@ class CutBatches:
     def _is_full(self) -> bool:
         kept = self._kept.values()
         return (
-            sum(len(records) for _, records in kept) > _KEPT_RECORDS_MAX
+            sum(len(each) + len(each.headers.names) for _, each in kept) > _KEPT_RECORDS_MAX
             or sum(batch.octets.nbytes for batch, _ in kept) > _KEPT_BYTES_MAX
         )
 
