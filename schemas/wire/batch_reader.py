@@ -204,8 +204,9 @@ def _require_header(octets: memoryview, at: int) -> None:
         raise CorruptBatch(f"wrong length {length} of the batch at offset {base}")
 
 
-def end_offset(octets: memoryview) -> int:
-    """The offset after the last whole batch, dropped ones included; -1 if there is none.
+def end_offset(octets: memoryview, until: int = 1 << 62) -> int:
+    """The offset after the last whole batch, dropped ones included; -1 if there is none. It looks
+    no further than the first batch that begins at `until` or later, for which that is the offset.
 
     Raises:
         CorruptBatch: a batch has another format, or a wrong length.
@@ -216,6 +217,8 @@ def end_offset(octets: memoryview) -> int:
         if at + HEADER_BYTES > len(octets):
             break
         base, length = _BASE_AND_LENGTH.unpack_from(octets, at)
+        if base >= until:
+            return until
         (last,) = struct.unpack_from(">i", octets, at + _LAST_DELTA)
         if at + LENGTH_END + length > len(octets):
             break

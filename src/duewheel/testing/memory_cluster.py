@@ -368,7 +368,7 @@ class MemoryLeaders(LeaderRequests):
         return {p: 0 if time == EARLIEST else self._cluster.end(p) for p in partitions}
 
     async def fetch(
-        self, positions: Mapping[TopicPartition, int], bytes_max: int, committed: bool
+        self, positions: Mapping[TopicPartition, int], *_: Any
     ) -> dict[TopicPartition, Fetched | Exception]:
         """See LeaderRequests. Waits for news as a broker does."""
         cluster = self._cluster

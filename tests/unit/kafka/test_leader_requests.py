@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 from kafka import errors
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
+from tests.harness.record_batches import batch, plain
 
 from duewheel.errors import DuewheelError
-from duewheel.kafka.log.leader_requests import LeaderRequests
+from duewheel.kafka.log.leader_requests import Fetched, LeaderRequests
 
 PARTITION = ("timers", 3)
+
+
+sent: list[Any] = []
 
 
 def requests(leader: int | None, records: bytes = b"") -> LeaderRequests:
@@ -24,6 +28,7 @@ def requests(leader: int | None, records: bytes = b"") -> LeaderRequests:
     response = SimpleNamespace(responses=[SimpleNamespace(topic="timers", partitions=[answer])])
 
     async def send(request: Any, node: int) -> Any:
+        sent.append(request)
         return response
 
     cluster = SimpleNamespace(
@@ -54,3 +59,26 @@ def test_messages_of_old_brokers_are_refused_with_their_place() -> None:
         DuewheelError, match=r"timers-3: message format 1 at offset 7: .*delete the log"
     ):
         asyncio.run(requests(1, bytes(built.build())).fetch({PARTITION: 0}, 1 << 20, True))
+
+
+def test_partitions_share_an_answer() -> None:
+    """A broker would fill it with the first one that has a backlog, again for each of the others,
+    though a batch of ingest needs some kilobytes of each.
+    """
+    sizes = list[int]()
+    for count in (1, 4, 100):
+        positions = {("timers", 3 + number): 0 for number in range(count)}
+        asyncio.run(requests(1).fetch(positions, 8 << 20, True))
+        sizes += {p.partition_max_bytes for t in sent.pop().topics for p in t.partitions}
+    assert sizes == [8 << 20, 2 << 20, 1 << 20]
+
+
+def test_what_is_behind_a_range_is_not_looked_at() -> None:
+    """A part of an answer, of thousands of batches."""
+    batches = [bytes(batch([plain(n)], 10 * n)) for n in range(5)]
+    for until, count, end in ((11, 3, 11), (15, 3, 15), (20, 3, 20), (21, 4, 21), (99, 5, 41)):
+        octets = b"".join(batches[:count]) + bytes(61 if count < 5 else 0)  # of no format
+        fetch = requests(1, octets).fetch({PARTITION: 0}, 1 << 20, True, {PARTITION: until})
+        found = asyncio.run(fetch)[PARTITION]
+        assert isinstance(found, Fetched)
+        assert found.end == end

@@ -66,7 +66,7 @@ class Answering(LogReader):
     def _attempt(self, what: str, call: Callable[..., Any], *args: Any) -> Any:
         return call(*args)
 
-    def _answer(self, positions: Marks, _: int, __: bool) -> dict[TopicPartition, Any]:
+    def _answer(self, positions: Marks, *_: Any) -> dict[TopicPartition, Any]:
         assert list(positions) == [TIMERS]
         return {TIMERS: self.fetches.pop(0)}
 

@@ -32,10 +32,14 @@ if TYPE_CHECKING:  # the client has no numpy
     from duewheel.schemas.batches import TopicPartition
 
 _READ_ALL, _READ_COMMITTED = 0, 1
+_NO_END = 1 << 62
 _FETCH_VERSION_MAX = 12  # later ones name topics by id
 # A broker's, for bytes. Ranges end at known offsets, so it hardly ever waits; a reader that follows
 # waits so long for a broker without news, while another broker's news is there.
 _MAX_WAIT_MS = 100
+# At least of a partition, where many share an answer. Whole batches of most producers, which would
+# else come one by one.
+_SHARE_BYTES_MIN = 1 << 20
 _FRAME_BYTES_MAX = (1 << 31) - 1  # a broker sends a first batch whole, above the requested bytes
 _METADATA_AGE_MS = 2_000  # so soon are added partitions seen
 
@@ -59,7 +63,8 @@ class Fetched:
         aborted: producer id and first offset of each aborted transaction.
         begin: the requested offset. The first batch may have records below it, which were read
             before, or which retention has deleted.
-        end: offset behind the last whole batch, where the next fetch begins.
+        end: offset behind the last whole batch, where the next fetch begins; of a range, at most
+            a batch behind its end.
     """
 
     partition: TopicPartition
@@ -69,13 +74,17 @@ class Fetched:
     end: int
 
     @classmethod
-    def of(cls, partition: TopicPartition, answer: Any, begin: int) -> Fetched:
-        """That of kafka-python's answer, which is no error, to a fetch from `begin` on."""
+    def of(
+        cls, partition: TopicPartition, answer: Any, begin: int, until: int = _NO_END
+    ) -> Fetched:
+        """That of kafka-python's answer, which is no error, to a fetch from `begin` on. Offsets
+        from `until` on are of no interest.
+        """
         octets = memoryview(answer.records or b"")
         aborted = [
             (each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()
         ]
-        return cls(partition, octets, aborted, begin, max(begin, end_offset(octets)))
+        return cls(partition, octets, aborted, begin, max(begin, end_offset(octets, until)))
 
 
 class LeaderRequests:
@@ -172,18 +181,25 @@ class LeaderRequests:
         return await self._ask(entries, request, answers_in, offset)
 
     async def fetch(
-        self, positions: Mapping[TopicPartition, int], bytes_max: int, committed: bool
+        self,
+        positions: Mapping[TopicPartition, int],
+        bytes_max: int,
+        committed: bool,
+        untils: Mapping[TopicPartition, int] | None = None,
     ) -> dict[TopicPartition, Fetched | Exception]:
         """Record batches from these positions on.
 
         Args:
             positions: offset of each partition.
-            bytes_max: of a leader's response, unless its first batch is larger.
+            bytes_max: of a leader's response, unless its first batch is larger. Partitions share
+                it: one with a backlog would fill it, and most of it may be behind its range.
             committed: the answers end at the last stable offset.
+            untils: the offsets behind the ranges of partitions that have some.
         """
+        share = min(bytes_max, max(bytes_max // max(len(positions), 1), _SHARE_BYTES_MIN))
         entries = {
             (topic, number): _FetchPartition(
-                partition=number, fetch_offset=position, partition_max_bytes=bytes_max
+                partition=number, fetch_offset=position, partition_max_bytes=share
             )
             for (topic, number), position in positions.items()
         }
@@ -203,7 +219,8 @@ class LeaderRequests:
 
         def fetched(partition: TopicPartition, answer: Any) -> Fetched:
             try:
-                return Fetched.of(partition, answer, positions[partition])
+                until = (untils or {}).get(partition, _NO_END)
+                return Fetched.of(partition, answer, positions[partition], until)
             except CorruptBatch as error:
                 raise unreadable(partition, error) from error
 

@@ -47,7 +47,8 @@ class LogReader(LogConnection):
         positions = {p: first for p, (first, _) in ranges.items()}
         deadline = self._deadline()
         while positions := {p: at for p, at in positions.items() if at < ranges[p][1]}:
-            part, refused, failures = self._fetch(positions, bytes_max)
+            untils = {p: ranges[p][1] for p in positions}
+            part, refused, failures = self._fetch(positions, bytes_max, untils)
             failures += self._move_to_log_starts(refused, positions)
             if part:
                 yield part
@@ -98,7 +99,10 @@ class LogReader(LogConnection):
         return chain.from_iterable(map(records_of, part))
 
     def _fetch(
-        self, positions: dict[TopicPartition, int], bytes_max: int
+        self,
+        positions: dict[TopicPartition, int],
+        bytes_max: int,
+        untils: Mapping[TopicPartition, int] | None = None,
     ) -> tuple[list[Fetched], list[TopicPartition], list[Exception]]:
         """One round of fetches: the answers, whose positions are moved; the partitions that are
         asked for an offset that they do not have; and failures.
@@ -107,7 +111,7 @@ class LogReader(LogConnection):
         failures: list[Exception] = []
         refused: list[TopicPartition] = []
         answers = self._run(
-            "fetch", self._requests.fetch, dict(positions), bytes_max, self._committed
+            "fetch", self._requests.fetch, dict(positions), bytes_max, self._committed, untils
         )
         for partition, answer in answers.items():
             if isinstance(answer, errors.OffsetOutOfRangeError):
