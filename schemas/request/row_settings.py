@@ -63,19 +63,27 @@ class RowSettings:
         if lists.keys() <= {None}:
             return np.zeros(len(self.partition), np.bool_)
         names = target.dictionary
-        # One verdict for each list and name: a batch has few of both. The last one is for no name.
-        # A topic's own target is no part of its list: 1,000 mapped topics would have 1,000 lists.
-        is_open = np.ones((len(lists), len(names) + 1), np.bool_)
-        for regex, place in lists.items():
-            if regex is not None:
-                is_open[place, :-1] = np.asarray(_pc.match_substring_regex(names, for_arrow(regex)))
         list_of = self._of_rows([lists[regex] for regex in opened], np.int32)
         name_of = np.asarray(_pc.fill_null(target.indices, len(names)))
+        is_open = np.ones(len(self.partition), np.bool_)
+        # Each list is matched against the names that its own topics request: one producer may
+        # request any number. The last verdict is for no name. A topic's own target is no part of
+        # its list: 1,000 mapped topics would have 1,000 lists.
+        for regex, place in lists.items():
+            if regex is not None:
+                rows = np.flatnonzero(list_of == place)
+                verdicts = np.ones(len(names) + 1, np.bool_)
+                verdicts[name_of[rows]] = False
+                some = np.flatnonzero(~verdicts[:-1])
+                own_names = names.take(_pa.array(some))
+                verdicts[some] = np.asarray(_pc.match_substring_regex(own_names, for_arrow(regex)))
+                verdicts[-1] = True
+                is_open[rows] = verdicts[name_of[rows]]
         own, named = self.default_targets
         own_place = _pc.index_in(names, value_set=_pa.array(named, names.type))
         of_names = np.append(np.asarray(_pc.fill_null(own_place, len(named))), len(named))
-        verdicts: Bool = ~(is_open[list_of, name_of] | (of_names[name_of] == own))
-        return verdicts
+        closed: Bool = ~(is_open | (of_names[name_of] == own))
+        return closed
 
     def delay_ms(self, excepted: Bool) -> Int64 | None:
         """The delay of rows without a requested time, or NO_DELAY; None if no topic has one. Copies
