@@ -94,6 +94,10 @@ class BatchBody:
         return BatchBody(*_EMPTY_BODY, 1, *place, self.crc, defect)
 
 
+def uncounted(_octets: int, _reached: int) -> None:
+    """For callers to whom the bytes of a log do not matter."""
+
+
 def committed_batches(
     octets: memoryview,
     aborted: Iterable[tuple[int, int]],
@@ -102,6 +106,7 @@ def committed_batches(
     until: int = 1 << 62,
     skipped: Collection[int] = (),
     plain_of: Mapping[BatchId, memoryview] = _NO_PLAIN,
+    left_out: Callable[[int, int], None] = uncounted,
 ) -> Iterator[BatchBody]:
     """The batches in a broker's answer for one partition, without aborted and control batches.
 
@@ -112,6 +117,7 @@ def committed_batches(
         until: an offset; the first batch that begins there or later ends the reading.
         skipped: first offsets of batches that are not read if they are compressed or damaged.
         plain_of: the decompressed records of some batches.
+        left_out: called for each aborted and control batch with its bytes, and the offset after it.
 
     Raises:
         CorruptBatch: a batch has another format, a wrong length or checksum, or is out of place.
@@ -132,6 +138,7 @@ def committed_batches(
         is_left_out = transactions.drop_next(attributes, producer_id, after, octets[first:end])
         # Compaction keeps the header of a producer's last batch.
         if is_left_out or (count == 0 and first == end):
+            left_out(end - first, after + 1)
             continue
         append_ms = max_ms if attributes & _LOG_APPEND_TIME else -1
         body, defect, read_bytes = (octets, first, end), Defect.NONE, end - first

@@ -114,6 +114,17 @@ def test_batches_that_decompress_too_far_count_with_what_that_takes() -> None:
     assert early[A0] <= 6
 
 
+def test_aborted_batches_count_with_their_bytes() -> None:
+    """A megabyte for each offset: a batch of ingest would read gigabytes."""
+    log = Log()
+    for _ in range(20):
+        log.write([(NOW_MS, None, bytes(1_000), [])], producer=1)
+        log.finish(1, commit=False)
+    _, early = read({A0: log, B0: small(10)}, {A0: (0, 40), B0: (0, 10)}, 6_000)
+    assert early.keys() == {A0}
+    assert early[A0] <= 16
+
+
 def test_all_bytes_are_used_where_one_topic_has_a_backlog() -> None:
     empty = {("c", number): small(1) for number in range(20)}
     of = {A0: large(50), **empty}

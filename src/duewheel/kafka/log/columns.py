@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -22,6 +23,7 @@ from duewheel.schemas.wire.batch_reader import (
     BatchId,
     CorruptBatch,
     committed_batches,
+    uncounted,
 )
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.record_reader import read_batches
@@ -103,8 +105,7 @@ def committed_records(
         skipped: by partition, the offsets that the operator has skipped.
         cut: keeps batches that the ranges cut; None: they are read again.
         took: called once a batch is decompressed, which is the last of its partition if the range
-            then ends with it. Where what was fetched ends with offsets that hold no committed
-            record, it is called with 0 bytes and the offset after them.
+            then ends with it; and for batches that hold no committed record.
 
     Raises:
         DuewheelError: a broker or the network has damaged a batch; names its partition.
@@ -162,18 +163,17 @@ def _committed_batches(
     _, until = ranges[partition]
     if fetched.begin >= until:  # lowered since it was fetched
         return
+    count = uncounted if took is None else partial(took, partition)
     try:
         for batch in committed_batches(
-            fetched.octets, fetched.aborted, decompressed, number, until, skipped, plain_of
+            fetched.octets, fetched.aborted, decompressed, number, until, skipped, plain_of, count
         ):
             reached = batch.last_offset + 1
-            if took is not None:
-                took(partition, batch.read_bytes, reached)
+            count(batch.read_bytes, reached)
             yield batch
             if reached >= ranges[partition][1]:
                 return
-        if took is not None:
-            took(partition, 0, min(fetched.end, until))
+        count(0, min(fetched.end, until))
     except CorruptBatch as error:
         raise unreadable(partition, error) from error
 
