@@ -295,8 +295,8 @@ PLANTED = {
         "bytes",
         "messages of a chunk go to the first one's target",
         "wheel/dequeue/decode.py",
-        "np.asarray(targets.indices, np.int32)",
-        "0 * np.asarray(targets.indices, np.int32)",
+        "target=target.astype(np.int32)",
+        "target=0 * target.astype(np.int32)",
     ),
     "done-rows": Planted(
         "3",
