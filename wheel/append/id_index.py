@@ -14,12 +14,12 @@ take page cache and no memory. The caller reads each result from the log; record
 are skipped, and dropped when their run is merged.
 
 One id may have any number of records. A lookup returns `rows_max` live ones at most, and as many
-others. Timer topics have equal parts, and share again the rows that some leave unused; in a topic ids
-with few records come first. It names the ids that have more. Of such an id it returns the newest ones,
-or, in every other lookup on average, neighbours from a random place on: lookups that are repeated
-reach records below many that no cancel matches. `settle` takes records that decide nothing out of
-later lookups. So an id with millions of records, and any number of ids with some, cost the cancels
-of other topics a bounded time per batch.
+others. Timer topics have equal parts, and share again the rows that some leave unused; in a topic
+ids with few records come first. It names the ids that have more. Of such an id it returns the
+newest ones, or, in every other lookup on average, neighbours from a random place on: lookups that
+are repeated reach records below many that no cancel matches. `settle` takes records that decide
+nothing out of later lookups. So an id with millions of records, and any number of ids with some,
+cost the cancels of other topics a bounded time per batch.
 
 Without room on the disk the hash columns of the logs are scanned: 50 to 100 million records a
 second; then every record is live.
