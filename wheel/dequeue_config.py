@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from duewheel.checkpoints.config_epochs import BY_OFFSET, PRECISION, ROLL_SPREAD, WINDOW
+from duewheel.checkpoints.ownership import require_same_settings
+from duewheel.checkpoints.progress import Progress
 from duewheel.wheel.policies.policy import Policy
 from duewheel.wheel.slots import WheelConfig
 
@@ -63,3 +65,17 @@ class DequeueConfig:
             ROLL_SPREAD: BY_OFFSET,
             **self.slot_config,
         }
+
+    def changes(self, progress: Progress, wheel: WheelConfig) -> dict[str, tuple[Any, Any]]:
+        """Returns old and new value of each such setting that differs from the newest epoch's."""
+        return progress.epochs.newest.changes(self.slot_values(wheel))
+
+    def require_fits(self, progress: Progress, wheel: WheelConfig) -> None:
+        """Refuses this configuration for a shard with this progress: the one check of that, at each
+        start, in ingest, a standby, `recover --dry-run` and `doctor`.
+
+        Raises:
+            RecoveryRefused: see checkpoints/ownership.py.
+        """
+        values = self.slot_values(wheel)
+        require_same_settings(progress, shard=self.shard, shards=self.shards, slot_config=values)

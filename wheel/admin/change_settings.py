@@ -87,7 +87,7 @@ def plan(
     """
     progress = require_settled(committed, local, config, runs=runs)
     old, values = progress.epochs, config.slot_values(wheel)
-    changes = old.newest.changes(values)
+    changes = config.changes(progress, wheel)
     if not changes and rotation is None:
         return Plan(progress, {}, {}, 0, progress)
     if PRECISION in changes:

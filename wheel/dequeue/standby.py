@@ -44,7 +44,6 @@ from enum import Enum
 import structlog
 
 from duewheel.checkpoints.commit_and_close_pages import Close
-from duewheel.checkpoints.ownership import require_same_settings
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import (
@@ -157,13 +156,9 @@ class Follower:
     def _is_promoted(self) -> bool:
         return self._directory.state.live.promotion_wanted(self._clock.now_ms())
 
-    def _require_same_settings(self, progress: Progress) -> None:
-        config = self._config
-        values = config.slot_values(self._directory.config)
+    def _require_fits(self, progress: Progress) -> None:
         try:
-            require_same_settings(
-                progress, shard=config.shard, shards=config.shards, slot_config=values
-            )
+            self._config.require_fits(progress, self._directory.config)
         except RecoveryRefused as refused:
             if progress.sealed_for is None:
                 raise RecoveryPending(
@@ -175,7 +170,7 @@ class Follower:
     def _begin(self, seen: Seen) -> Verdict | None:
         """Decides which files are kept, and publishes the decision to ingest."""
         progress = seen.progress
-        self._require_same_settings(progress)
+        self._require_fits(progress)
         state = self._directory.state
         if is_own(progress, read_local_state(state, self._directory.path)):
             return Verdict.OWNER

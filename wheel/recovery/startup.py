@@ -26,7 +26,7 @@ import structlog
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.held_copies import named
-from duewheel.checkpoints.ownership import require_may_own, require_same_settings
+from duewheel.checkpoints.ownership import require_may_own
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import (
@@ -112,7 +112,7 @@ def _require_may_own(
     progress: Progress,
     take_over: bool,
 ) -> None:
-    _require_same_settings(progress, directory, config)
+    config.require_fits(progress, directory.config)
     require_may_own(
         progress,
         read_local_state(directory.state, directory.path),
@@ -120,13 +120,6 @@ def _require_may_own(
         take_over_after_ms=config.take_over_after_ms,
         take_over=take_over,
     )
-
-
-def _require_same_settings(
-    progress: Progress, directory: DataDirectory, config: DequeueConfig
-) -> None:
-    values = config.slot_values(directory.config)
-    require_same_settings(progress, shard=config.shard, shards=config.shards, slot_config=values)
 
 
 def _without_progress(
@@ -151,7 +144,7 @@ def _without_progress(
             slot=mirror.delivered_slot,
         )
         copy = mirror.progress
-        _require_same_settings(copy, directory, config)
+        config.require_fits(copy, directory.config)
         if copy.held:
             log.error("the copies held in it are lost, too", copies=named(copy.held))
         return replace(copy, held={})

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from duewheel import factory
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX, ROOM_BYTES, beyond_room
 from duewheel.config.keys_and_defaults import TimerSection
 from duewheel.doctor.cluster import Cluster, Topic
@@ -241,10 +242,13 @@ def _progress(cluster: Cluster) -> Iterator[Diagnosis]:
     try:
         shards: Mapping[int, ShardRecord] = all_shards(cluster.settings)
         require_as_many(cluster.settings, shards)
+        if newest := shards.get(shard.index):
+            config = factory.dequeue_config(cluster.settings)
+            config.require_fits(newest.progress, cluster.settings.wheel)
     except DuewheelError as error:
         yield Diagnosis(code, "error", subject, str(error), "duewheel recover --dry-run")
         return
-    if shard.index not in shards:
+    if newest is None:
         yield Diagnosis(
             code,
             "warning",
@@ -253,7 +257,6 @@ def _progress(cluster: Cluster) -> Iterator[Diagnosis]:
             "duewheel init",
         )
         return
-    newest = shards[shard.index]
     age_s = (cluster.clock.now_ms() - newest.at_ms) / 1000
     yield Diagnosis(code, "ok", subject, f"its newest record is {age_s:.1f} s old")
     yield copy_key(subject, newest.progress.epochs.newest.copy_keys)

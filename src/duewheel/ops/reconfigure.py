@@ -121,7 +121,7 @@ def _request(settings: Settings, publisher: KafkaPublisher) -> Progress:
             time.sleep(_POLL_S)
     progress = publisher.peek()
     assert progress is not None, "the plan was made from one"
-    if progress.epochs.newest.changes(factory.slot_values(settings)):
+    if factory.dequeue_config(settings).changes(progress, settings.wheel):
         raise RecoveryRefused(
             "the shard keeps the settings that it had: the line `the requested settings are "
             "refused` in the log of dequeue has the reason"

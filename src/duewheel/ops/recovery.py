@@ -24,7 +24,7 @@ from duewheel import factory
 from duewheel.api.operations import StartPreview
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.file_lock import lock_is_held
-from duewheel.checkpoints.ownership import require_own_files, require_same_settings
+from duewheel.checkpoints.ownership import require_own_files
 from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.recovery_decision import Decision, Keep, Local, decide, is_own
 from duewheel.checkpoints.role import Role
@@ -124,12 +124,7 @@ def _new(settings: Settings, admin: KafkaAdmin, local: Local) -> Marks:
 
 
 def _decide(settings: Settings, progress: Progress, local: Local) -> Decision:
-    require_same_settings(
-        progress,
-        shard=settings.shard.index,
-        shards=settings.shard.count,
-        slot_config=factory.slot_values(settings),
-    )
+    factory.dequeue_config(settings).require_fits(progress, settings.wheel)
     if progress.owner != NOBODY and not is_own(progress, local):
         log.warning(
             "the shard belongs to another data directory, or to another copy of this one: its "

@@ -35,7 +35,6 @@ from duewheel.audit.history import AuditHistory
 from duewheel.backoff import Backoff
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.commit_and_close_pages import Marks
-from duewheel.checkpoints.ownership import require_same_shard
 from duewheel.checkpoints.recovery_decision import RecoveryRecord, dequeue_has_decided
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
@@ -164,7 +163,7 @@ class IngestRun:
         state, spark_dir = directory.state, directory.path / SPARK_DIR
         self._watch = self._topic_watch()
         self._engine = Engine(directory, clock, self._watch.find(admin))
-        _require_same_settings(settings, state, self._engine)
+        _require_fits(settings, state)
         self._checkpoint = spark_dir / CHECKPOINT
         self._folder, self._begun_ms = folder, begun_ms
         self._is_ready = self._has_all = False
@@ -243,7 +242,7 @@ class IngestRun:
         self._engine.load_epochs()
         if self._engine.epochs != before:
             self._settings = self._settings.reloaded()
-            _require_same_settings(self._settings, state, self._engine)
+            _require_fits(self._settings, state)
             self._watch = self._topic_watch()
             _log.info("messages are read under other settings from here on")
         return True
@@ -375,16 +374,13 @@ def _guard(settings: Settings, directory: DataDirectory) -> DiskGuard:
     )
 
 
-def _require_same_settings(settings: Settings, state: State, engine: Engine) -> None:
-    """Refuse settings other than those of the progress: dequeue, which wrote it, may have been
+def _require_fits(settings: Settings, state: State) -> None:
+    """Refuses settings other than those of the progress: dequeue, which wrote it, may have been
     started with another configuration.
     """
-    mirror, shard = state.mirror(), settings.shard
+    mirror = state.mirror()
     assert mirror is not None, "the engine has read it"
-    require_same_shard(mirror.progress, shard=shard.index, shards=shard.count)
-    changes = engine.epochs.newest.changes(factory.slot_values(settings))
-    if changes:
-        raise RecoveryRefused(f"dequeue was started with other settings: {', '.join(changes)}")
+    factory.dequeue_config(settings).require_fits(mirror.progress, settings.wheel)
 
 
 # ---- Spark and Kafka ----------------------------------------------------------------------------

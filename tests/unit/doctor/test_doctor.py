@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.config_file import small_settings
 
-from duewheel import doctor
+from duewheel import doctor, factory
+from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.doctor import (
@@ -30,6 +33,7 @@ from duewheel.doctor.cluster import Cluster, Topic
 from duewheel.doctor.findings import Diagnosis
 from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.limits import PublisherLimits
+from duewheel.kafka.progress.all_shards import ShardRecord
 from duewheel.kafka.topics.requirements import TopicFinding
 from duewheel.recurring.records import SchedulerBeat
 from duewheel.recurring.schedule import FiringPosition, Schedule
@@ -174,6 +178,23 @@ def test_a_shard_that_an_older_version_began_has_no_key() -> None:
     found = [topics.copy_key("shard 0 of 1", keys) for keys in ((), ("0" * 64,))]
     assert severities(found) == ["warning", "ok"]
     assert "reconfigure --rotate-key" in found[0].remedy
+
+
+def test_a_configuration_that_does_not_fit_the_progress_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = small_settings(tmp_path)
+    epochs = Epochs.first(factory.slot_values(settings) | {"levels_ms": [1]})
+    begun = Progress(0, 1, "owner", 1, 1, epochs, {("timers", 0): PartitionProgress(1, 1)})
+    monkeypatch.setattr(topics, "all_shards", lambda _: {0: ShardRecord(begun, 1)})
+    connection: Any = None  # the progress is read by another one
+    cluster = Cluster(settings, connection, connection, SystemClock())
+    (finding,) = topics._progress(cluster)  # noqa: SLF001
+    assert (finding.code, finding.severity) == ("progress", "error")
+    assert "levels_ms: was [1]" in finding.found
+    fitting = replace(begun, epochs=Epochs.first(factory.slot_values(settings)))
+    monkeypatch.setattr(topics, "all_shards", lambda _: {0: ShardRecord(fitting, 1)})
+    assert severities(topics._progress(cluster))[0] == "ok"  # noqa: SLF001
 
 
 def test_the_documentation_names_every_finding() -> None:
