@@ -115,6 +115,18 @@ def test_prose_has_plain_words() -> None:
     assert found == []
 
 
+def test_comments_of_the_page_have_plain_words() -> None:
+    """A comment of a script, and its continuation lines; no text that is shown."""
+    found = [
+        f"{path.name}:{number}: {match[1]!r}"
+        for path in sorted((ROOT / "src/duewheel/serve/page").glob("*.js"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if (comment := re.search(r"(?:^|\s)(?://|/?\*+(?:/|\s)).*", line)) is not None
+        for match in _WORD.finditer(re.sub(r"@param \{.*\} \S+", "", comment[0]))
+    ]
+    assert found == []
+
+
 def test_lists_of_arguments_say_more_than_the_names() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {entry}"

@@ -22,7 +22,7 @@ from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.log.columns import committed_records, rows_of
 from duewheel.kafka.log.connection import INIT_MAKES_IT, Waits
 from duewheel.kafka.log.reader import LogReader
-from duewheel.ops.record_pages import place_before, ranges_after
+from duewheel.ops.pages import place_before, ranges_after
 from duewheel.schemas.arrays import Bool
 from duewheel.schemas.columns import constant, filled
 from duewheel.schemas.receipts import Receipt, target_pattern

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
@@ -42,23 +42,36 @@ T = TypeVar("T")
 READS_MAX = 4  # at a time
 KAFKA_MAX = 8  # changes
 KAFKA_READS_MAX = 4
-_IN_DOUBT = "the server stops: it may or may not be written"
 
 
-@dataclass(frozen=True)
 class Service:
-    """See the module's head. `metrics` writes those of this process and of the shard."""
+    """See the module's head. Each of its lanes hands the settings to the call.
 
-    settings: Settings
-    clock: Clock
-    view: PendingView
-    producers: KeptProducers
-    metrics: Callable[[], bytes]
-    _reads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(READS_MAX))
-    _kafka_reads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(KAFKA_READS_MAX))
-    _kafka: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(KAFKA_MAX))
-    _replays: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
-    _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    read            reads of the shard's files
+    read_kafka      reads from Kafka: apart from changes, which must not wait for reads
+    change          a change, which waits for Kafka
+    change_pending  a change that reads the shard's files before
+    replay          a replay of dead letters: one at a time, as each fences the one before
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        view: PendingView,
+        producers: KeptProducers,
+        metrics: Callable[[], bytes],
+    ) -> None:
+        """`metrics` writes those of this process and of the shard."""
+        self.settings, self.clock, self.view = settings, clock, view
+        self.producers, self.metrics = producers, metrics
+        self._reads, changes = CapacityLimiter(READS_MAX), CapacityLimiter(KAFKA_MAX)
+        self._stop = asyncio.Event()
+        lane = partial(_Lane, settings, self._stop)
+        self.read_kafka = lane(CapacityLimiter(KAFKA_READS_MAX))
+        self.replay = lane(CapacityLimiter(1))  # a later replay continues one that was stopped
+        self.change = lane(changes, writes=True)
+        self.change_pending = lane(changes, writes=True, needs_files=True)
 
     def end_waits(self) -> None:
         """Ends the wait for every call of Kafka. Called in the event loop's thread."""
@@ -67,71 +80,44 @@ class Service:
     async def read(
         self, call: Callable[Concatenate[Settings, P], T], *args: P.args, **named: P.kwargs
     ) -> T:
-        """Reads the shard's files; like all methods, hands the settings to the call.
+        """Runs a call that reads the shard's files.
 
         Raises:
             NoDataDirectory: there are none yet.
             Unreadable: they are not of these settings, or not for this user.
             RecoveryPending: files may be cut at any moment.
         """
-        made = partial(call, self.settings, *args, **named)
-        return await anyio.to_thread.run_sync(self._checked(made), limiter=self._reads)
+        made = _checked(self.settings, partial(call, self.settings, *args, **named))
+        return await anyio.to_thread.run_sync(made, limiter=self._reads)
 
-    async def read_kafka(
+
+@dataclass(frozen=True)
+class _Lane:
+    """Calls of Kafka, as many at a time as `limiter` permits."""
+
+    settings: Settings
+    stop: asyncio.Event
+    limiter: CapacityLimiter
+    writes: bool = False
+    needs_files: bool = False
+
+    async def __call__(
         self, call: Callable[Concatenate[Settings, P], T], *args: P.args, **named: P.kwargs
-    ) -> T:
-        """Runs a call that reads from Kafka: apart from changes, which must not wait for reads.
-
-        Raises:
-            Stopping: the server stops.
-        """
-        made = partial(call, self.settings, *args, **named)
-        return await self._awaited(made, self._kafka_reads, Stopping("the server stops"))
-
-    async def change(
-        self, call: Callable[Concatenate[Settings, P], T], *args: P.args, **named: P.kwargs
-    ) -> T:
-        """Runs a change, which waits for Kafka.
-
-        Raises:
-            Stopping: the server stops, and the change has not begun.
-            Unacknowledged: the server stops.
-        """
-        made = partial(call, self.settings, *args, **named)
-        return await self._awaited(made, self._kafka, Unacknowledged(_IN_DOUBT))
-
-    async def change_pending(
-        self, call: Callable[Concatenate[Settings, P], T], *args: P.args, **named: P.kwargs
-    ) -> T:
-        """Runs a change that reads the shard's files before; raises as `read` and `change`."""
-        made = self._checked(partial(call, self.settings, *args, **named))
-        return await self._awaited(made, self._kafka, Unacknowledged(_IN_DOUBT))
-
-    async def replay(
-        self, call: Callable[Concatenate[Settings, P], T], *args: P.args, **named: P.kwargs
-    ) -> T:
-        """Runs a replay of dead letters: one at a time, as each fences the one before.
-
-        Raises:
-            Stopping: the server stops. A later replay continues this one.
-        """
-        made = partial(call, self.settings, *args, **named)
-        return await self._awaited(made, self._replays, Stopping("the server stops"))
-
-    async def _awaited(
-        self, call: Callable[[], T], limiter: CapacityLimiter, unfinished: DuewheelError
     ) -> T:
         """Runs a call in a thread of its own, and returns its result.
 
         Raises:
-            Stopping: the server stops before it has begun.
-            DuewheelError: `unfinished`: the server stops.
+            Stopping: the server stops: the call has not begun, or writes nothing.
+            Unacknowledged: the server stops, and the call may have written.
+            NoDataDirectory, Unreadable, RecoveryPending: as `Service.read`, if it needs files.
         """
-        async with limiter:
-            if self._stop.is_set():
+        made = partial(call, self.settings, *args, **named)
+        async with self.limiter:
+            if self.stop.is_set():
                 raise Stopping("the server stops: nothing was written")
-            result = asyncio.wrap_future(beside("kafka-call", call))
-            stop = asyncio.ensure_future(self._stop.wait())
+            checked = _checked(self.settings, made) if self.needs_files else made
+            result = asyncio.wrap_future(beside("kafka-call", checked))
+            stop = asyncio.ensure_future(self.stop.wait())
             either: set[asyncio.Future[Any]] = {result, stop}
             try:
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -141,20 +127,23 @@ class Service:
                 return result.result()
             # Its error, if it ends with one, is no longer of interest.
             result.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-            raise unfinished
+            if self.writes:
+                raise Unacknowledged("the server stops: it may or may not be written")
+            raise Stopping("the server stops")
 
-    def _checked(self, call: Callable[[], T]) -> Callable[[], T]:
-        def checked() -> T:
-            before = files_identity(self.settings)
-            try:
-                return call()
-            except (CorruptFile, FileNotFoundError) as error:
-                # No damage, if the files have been replaced or moved meanwhile.
-                if files_identity(self.settings) != before:
-                    raise RecoveryPending("the files were replaced: try again") from error
-                raise
 
-        return checked
+def _checked(settings: Settings, call: Callable[[], T]) -> Callable[[], T]:
+    def checked() -> T:
+        before = files_identity(settings)
+        try:
+            return call()
+        except (CorruptFile, FileNotFoundError) as error:
+            # No damage, if the files have been replaced or moved meanwhile.
+            if files_identity(settings) != before:
+                raise RecoveryPending("the files were replaced: try again") from error
+            raise
+
+    return checked
 
 
 async def _service(request: Request) -> Service:

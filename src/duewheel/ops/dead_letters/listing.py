@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.connection import INIT_MAKES_IT, Waits
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.state_topic import newest_record, place_of
-from duewheel.ops.record_pages import place_before, ranges_after
+from duewheel.ops.pages import page_of_parts, place_before, ranges_after
 from duewheel.schemas.dead_letters import DeadLetter
 
 _DEADLINE_S = 30.0
@@ -142,18 +141,13 @@ def page_of_letters(settings: Settings, wanted: DeadLetterQuery, within_s: float
     """Returns a page of the dead letters that `list_letters` yields; after `within_s` it ends, with
     those so far. Raises as `list_letters`.
     """
-    end_s, rows = time.monotonic() + within_s, list[DeadLetterSummary]()
-    limit = wanted.limit
     with closing(_parts(settings, wanted, wanted.page)) as parts:
-        for found, reached in parts:
-            rows += found
-            if len(rows) > limit:
-                last = rows[limit - 1]
-                page = f"{last.partition}@{last.offset}"
-                return DeadLetterList(letters=rows[:limit], next=page)
-            if time.monotonic() > end_s:
-                return DeadLetterList(letters=rows, next=reached)
-    return DeadLetterList(letters=rows, next=None)
+        letters, following = page_of_parts(parts, wanted.limit, within_s, _place_of)
+    return DeadLetterList(letters=letters, next=following)
+
+
+def _place_of(row: DeadLetterSummary) -> str:
+    return f"{row.partition}@{row.offset}"
 
 
 def one_letter(

@@ -8,7 +8,6 @@ wanted, or none, and a `next` after the last one that it has read.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -19,6 +18,7 @@ from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import InvalidTimer
 from duewheel.ops.files import opened
+from duewheel.ops.pages import page_of_parts
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks, list_pending
 from duewheel.wheel.slots import slot_of
 
@@ -48,17 +48,12 @@ def page_of(settings: Settings, wanted: TimerQuery, within_s: float = PAGE_S) ->
         ConfigError: there is no data directory, or `page` does not parse.
         CorruptFile: a pending timer is damaged.
     """
-    end_s, limit = time.monotonic() + within_s, wanted.limit
-    timers: list[TimerSummary] = []
+    limit = wanted.limit
     with opened(settings) as directory:
-        # One more than wanted shows whether there is another page.
-        for chunk in list_chunks(directory, selection(settings, wanted, wanted.page), limit + 1):
-            timers += map(summary_of, chunk.timers)
-            if len(timers) > limit:
-                return TimerList(timers=timers[:limit], next=timers[limit - 1].page)
-            if time.monotonic() > end_s:
-                return TimerList(timers=timers, next=chunk.reached)
-    return TimerList(timers=timers, next=None)
+        chunks = list_chunks(directory, selection(settings, wanted, wanted.page), limit + 1)
+        parts = (([summary_of(timer) for timer in each.timers], each.reached) for each in chunks)
+        timers, following = page_of_parts(parts, limit, within_s, lambda row: row.page)
+    return TimerList(timers=timers, next=following)
 
 
 def by_handle(settings: Settings, handle: str, *, body: bool) -> TimerWithMessage | None:

@@ -1,8 +1,8 @@
 // Requests to the API, at the place that served this page and nowhere else.
 //
 // The token is kept in this module's memory: a reload forgets it, no other page can read it, and
-// nothing stores it. A request goes out without one first; only a 401 asks for it, so that nobody
-// is asked where changes are off or a proxy has logged them in.
+// nothing stores it. A request goes out without one first; only a 401 asks for it: where changes are
+// off, or a proxy has logged people in, the page asks for none.
 
 const READ_MS = 15_000;
 const CHANGE_MS = 60_000; // a change waits for Kafka, then for its reply

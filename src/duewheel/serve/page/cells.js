@@ -21,7 +21,7 @@ export function keyOf({ key, key_base64: encoded }) {
 /** The size of the value of a timer or dead letter. */
 export const sizeOf = ({ value_bytes: size }) => (size === null ? "null" : bytes(size));
 
-/** What is special about a timer. */
+/** The peculiarities of a timer. */
 export function stateOf({ cancelled, due_ms: due, rolled, level }) {
   const rolls = "Due after the roll window: it is written to its timer topic again before";
   const tags = [

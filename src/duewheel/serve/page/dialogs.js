@@ -32,15 +32,15 @@ export function open(title, kind) {
 }
 
 /**
- * Asks, and says what will happen.
+ * Asks a question with its consequences.
  * @param {object} question
- * @param {string} question.title what is asked
+ * @param {string} question.title the question
  * @param {Array<Node|string>} question.says consequences, a paragraph each
  * @param {string} question.action the label of the button that agrees
  * @param {string} [question.decline] the label of the other one
  * @param {boolean} [question.grave] whether it cannot be undone
  * @param {Node[]} [question.fields] controls between the two
- * @param {function(): ?string} [question.check] returns what is wrong with them
+ * @param {function(): ?string} [question.check] returns the fault in them
  * @returns {Promise<boolean>} whether the person agrees
  */
 export function ask({
@@ -79,7 +79,7 @@ export function ask({
         ),
       ),
     );
-    // What cannot be undone is not one Return away.
+    // A grave change is not one Return away.
     (
       dialog.querySelector("input, select") ??
       (grave ? declining : dialog.querySelector("[type=submit]"))
@@ -89,10 +89,10 @@ export function ask({
 }
 
 /**
- * Makes a change, and says in an element with the role "status" what has come of it.
+ * Makes a change, and shows its outcome in an element with the role "status".
  * @param {HTMLElement} result
  * @param {?object} question as of `ask`; null: it needs none
- * @param {function(): Promise<string>} call makes the change, and returns what has happened
+ * @param {function(): Promise<string>} call makes the change, and returns its outcome
  * @returns {Promise<boolean>} whether the person agreed
  */
 export async function carryOut(result, question, call) {
@@ -102,17 +102,17 @@ export async function carryOut(result, question, call) {
   try {
     result.textContent = await call();
   } catch (error) {
-    const { status, message } = error; // 504: the message says what may be written
+    const { status, message } = error; // 504: the message says how much may be written
     result.textContent = `${status === 504 ? "" : "Nothing is known to have changed: "}${message}.`;
   }
   return true;
 }
 
 /**
- * Fills a part of a dialog with what is read.
+ * Fills a part of a dialog with the result of a read.
  * @param {function(): Promise} read
  * @param {function(*): Node[]} show
- * @param {function(Error): string} failed what to say in its place
+ * @param {function(Error): string} failed the text in its place
  */
 export async function fill(
   part,

@@ -3,7 +3,7 @@
 
 /**
  * Makes an element: el("p.note.bad", { id: "x" }, "text", another).
- * @param {string} kind its name, and its classes behind points
+ * @param {string} kind its name, and its classes after points
  * @param {...(object|Node|string|number|null)} children null is left out. An object in the first place
  *   has attributes: `on…` are listeners, `style` sets custom properties and sizes; true sets an
  *   attribute without a value; false, null and undefined set none
@@ -110,5 +110,5 @@ export function announce(text) {
   setTimeout(() => byId("announced").append(text), 50);
 }
 
-/** A line about what is missing, or has failed. */
+/** A line about a lack or a failure. */
 export const note = (text, kind = "plain") => el(`p.note.${kind}`, text);

@@ -25,7 +25,7 @@ export const count = (n) => NUMBER.format(n);
 /** A count with its noun. */
 export const counted = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
 
-/** A rate, with a digit behind the point below 10. */
+/** A rate, with a digit after the point below 10. */
 export const rate = (perSecond) =>
   perSecond > 0 && perSecond < 10 ? perSecond.toFixed(1) : count(Math.round(perSecond));
 

@@ -1,4 +1,4 @@
-// What is wrong with the shard, as the API says it, or with the way to the API.
+// The conditions of the shard, as the API has them, or of the way to the API.
 
 import { button, el } from "./dom.js";
 import { counted, timeOfDay } from "./format.js";

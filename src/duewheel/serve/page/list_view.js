@@ -1,4 +1,4 @@
-// A view of a list: its head with buttons, a form to search it, what was read when, a table that is
+// A view of a list: its head with buttons, a form to search it, the time of the read, a table that is
 // read a page at a time, and a button for more.
 
 import { carryOut } from "./dialogs.js";
@@ -26,7 +26,7 @@ export class ListView {
   #number = 0; // of the read begun last: only that one has an effect
 
   /**
-   * @param {object} what `title`, `one`: what a row is, `heads` as of `table`, `fields` as of
+   * @param {object} what `title`, `one`: the noun for a row, `heads` as of `table`, `fields` as of
    *   SearchForm, if there is a form; `tools`: buttons; elements `above` the list; `order` of the rows
    * @param {function(object, boolean): object} what.begin begins a search for the values of the
    *   form, by the page itself if true: `more()` returns the next rows; `isOpen` says that there may
@@ -69,7 +69,7 @@ export class ListView {
     }
   }
 
-  /** Reads it anew. `quiet`: what is shown stays until there is something else. */
+  /** Reads it again. `quiet`: the old rows are shown until the new ones are read. */
   async load(quiet = false) {
     this.search = this.what.begin(this.form?.values ?? {}, quiet);
     if (!quiet) {
@@ -106,9 +106,9 @@ export class ListView {
   }
 
   /**
-   * Changes many rows: counts them, asks, changes them, and says what has come of it.
+   * Changes many rows: counts them, asks, changes them, and shows the outcome.
    * @param {function(): Promise<object>} countRows
-   * @param {function(object): ?string} none what to say if the count permits no change
+   * @param {function(object): ?string} none the text if the count permits no change
    * @param {function(object): object} questionOf as of `ask`
    * @param {function(object): Promise<string>} call
    */

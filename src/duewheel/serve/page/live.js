@@ -1,4 +1,4 @@
-// The strip of numbers on top: what is pending, how fast it comes and leaves, how late it is.
+// The strip of numbers on top: pending timers, their rates, their lateness.
 
 import { el } from "./dom.js";
 import { bytes, count, counted, delay, duration, or, rate } from "./format.js";
@@ -8,7 +8,7 @@ const RATE_MS = 10_000;
 const LATENESS_MS = 60_000;
 const SVG = "http://www.w3.org/2000/svg";
 
-// In the order in which they are shown: name, and what explains it.
+// In the order in which they are shown: name, and explanation.
 const TILES = {
   pending: [
     "Pending",
@@ -38,7 +38,7 @@ const TILES = {
   disk: ["Disk", "Free bytes of the file system of the data directory"],
 };
 
-/** A number with its name, and what explains it. */
+/** A number with its name and its explanation. */
 class Tile {
   constructor(tiles, name, explained) {
     this.value = el("dd.value", "–");

@@ -1,4 +1,4 @@
-// Puts the page together: the views, what is read how often, and what is said of it.
+// Puts the page together: the views, the repeated reads, and the state in the header.
 
 import { connectToken, forgetToken } from "./api.js";
 import { refreshTimes } from "./cells.js";
@@ -6,7 +6,7 @@ import { deadLettersView } from "./dead_letters.js";
 import { askForToken } from "./dialogs.js";
 import { announce, byId } from "./dom.js";
 import { zone } from "./format.js";
-import { Future } from "./future.js";
+import { Histogram } from "./histogram.js";
 import { Conditions, conditionsWithout, summary } from "./health.js";
 import { Live } from "./live.js";
 import { lateness, stats, status, unlock } from "./operations.js";
@@ -28,11 +28,11 @@ let lastStatusAt = null;
 
 const live = new Live(byId("strip"));
 const conditions = new Conditions(byId("conditions"), giveToken);
-const future = new Future(
+const histogram = new Histogram(
   byId("view-pending"),
   () => lastStatus?.bounds.longest_delay_ms.value ?? LONGEST_DELAY_MS,
 );
-const timers = new Timers(byId("view-pending"), future);
+const timers = new Timers(byId("view-pending"), histogram);
 const shard = new Shard(byId("view-shard"), () => polls.status());
 // By the names in the navigation; `routed` is called when a view is shown, or its address changes.
 const views = {
@@ -75,7 +75,7 @@ function showStats(found) {
 
 const polls = {
   status: poll(OFTEN_MS, { read: status, show: showStatus, fail: failStatus }),
-  future: poll(OFTEN_MS, future),
+  histogram: poll(OFTEN_MS, histogram),
   timers: poll(SELDOM_MS, timers),
   stats: poll(SELDOM_MS, { read: stats, show: showStats, fail: (error) => shard.showStats(error) }),
   lateness: poll(METRICS_MS, {
@@ -104,11 +104,11 @@ let shownRange = null;
 
 function showPending() {
   const { range = "", zoom = "" } = route().parameters;
-  future.routed();
+  histogram.routed();
   timers.routed();
   if (shownRange !== range + zoom) {
     shownRange = range + zoom;
-    polls.future();
+    polls.histogram();
   }
 }
 
@@ -131,7 +131,7 @@ byId("forget").addEventListener("click", () => {
   announce("The token is forgotten");
 });
 byId("skip").addEventListener("click", (event) => {
-  event.preventDefault(); // the part of the address behind # is the view
+  event.preventDefault(); // the part of the address after # is the view
   byId("main").focus();
 });
 connectTheme(byId("theme"));

@@ -11,7 +11,7 @@ const RETRY_MAX_MS = 15_000;
 /**
  * @param {number} everyMs the shortest time between two reads
  * @param {object} what `read` returns a promise, `show` gets its result, or `fail` its error; `isWanted`:
- *   whether anybody sees the result
+ *   whether the result is on the screen
  * @returns {function(): void} reads at once
  */
 export function poll(everyMs, what) {

@@ -1,4 +1,4 @@
-// What is shown, in the part of the address behind `#`: it can be linked to, the back button works,
+// The view, in the part of the address after `#`: it can be linked to, the back button works,
 // and unlike a query it is never sent, so that no log has ids and keys.
 
 const VIEWS = [...document.querySelectorAll("nav [data-view]")].map(({ dataset }) => dataset.view);

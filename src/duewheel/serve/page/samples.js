@@ -1,4 +1,4 @@
-// A short history of what was read, kept by this page alone: rates and quantiles of the last minute.
+// A short history of the reads, kept by this page alone: rates and quantiles of the last minute.
 
 const KEPT_MS = 5 * 60_000;
 
@@ -37,7 +37,7 @@ const rateOf = (first, last) =>
   ((last.total - first.total) * 1000) / Math.max(1, last.at - first.at);
 
 /**
- * Quantiles between two samples of cumulative counts, as upper bounds: a value lies somewhere in its
+ * Quantiles between two samples of cumulative counts, as upper bounds: a value is somewhere in its
  * bucket. Null: above the last bound.
  */
 export function quantiles([first, last], bounds, wanted) {

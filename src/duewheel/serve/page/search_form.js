@@ -1,4 +1,4 @@
-// A form whose fields are parameters of the address: what is searched can be linked to.
+// A form whose fields are parameters of the address: a search can be linked to.
 
 import { check, el, field, input } from "./dom.js";
 import { forInput, fromInput } from "./format.js";

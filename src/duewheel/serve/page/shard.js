@@ -13,7 +13,7 @@ const PAUSES = {
   dequeue:
     "No timer is delivered until it is resumed, over restarts, too. What becomes due meanwhile is late; nothing is lost.",
 };
-// The panels in their order: what each shows of /v1/status and /v1/stats. A new fact is a new row.
+// The panels in their order: each shows a part of /v1/status and /v1/stats. A new fact is a new row.
 const PANELS = [
   { title: "Ingest", process: "ingest", show: ({ status }) => [list(processRows(status, "ingest"))] },
   { title: "Dequeue", process: "dequeue", show: ({ status }) => [list(processRows(status, "dequeue"))] },
@@ -23,7 +23,7 @@ const PANELS = [
   { title: "Files", show: ({ status }) => [list(fileRows(status))] },
 ];
 
-/** What a panel shows of the counts, once they are read. */
+/** A panel that shows the counts, once they are read. */
 function ofCounts(show) {
   return ({ status, stats }) => {
     if (stats === null || stats instanceof Error) {

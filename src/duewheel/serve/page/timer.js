@@ -1,5 +1,5 @@
-// One timer: its fields, its message if the API shows bodies, and what can be done with it. Each
-// change says first what will happen, and then what the reply says.
+// One timer: its fields, its message if the API shows bodies, and the changes of it. Each
+// change says its consequences first, and then the reply.
 
 import { clock, code, keyOf, list, moment, muted, stateOf, tag } from "./cells.js";
 import { carryOut, fill, open } from "./dialogs.js";
@@ -72,7 +72,7 @@ function focusFirst(dialog) {
 
 // ---- changes ------------------------------------------------------------------------------------
 
-// A change has a question as of `ask`, its call, what is `done` by the result of the call, and by the
+// A change has a question as of `ask`, its call, the text `done` by the result of the call, and by the
 // answer a text (`null`: there is none) and the state of the timer (none: it is unknown); `stays`: the
 // timer in its place stays pending.
 

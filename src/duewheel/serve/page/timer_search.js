@@ -74,7 +74,7 @@ export class TimerSearch {
  * The filter of timers that leave in a range: of the first pass, and of a bulk cancel.
  *
  * A slot ends with its instant: that of a timer due at 9:00:00 is the last before 9:00. People look
- * for such a timer behind 9:00, so a range has the slots that end in it, without its own end.
+ * for such a timer after 9:00, so a range has the slots that end in it, without its own end.
  */
 export function leavingIn(filter, due, precisionMs) {
   if (due === null) {

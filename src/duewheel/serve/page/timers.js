@@ -3,7 +3,7 @@
 import { bullets, code, keyOf, moment, sizeOf, stateOf } from "./cells.js";
 import { byId, button, el } from "./dom.js";
 import { count, counted, duration, instant } from "./format.js";
-import { selection } from "./future.js";
+import { selection } from "./histogram.js";
 import { ListView } from "./list_view.js";
 import { cancelAll } from "./operations.js";
 import { route } from "./route.js";
@@ -75,7 +75,7 @@ export class Timers {
     return Object.keys(this.#filter).length > 0 || selection() !== null;
   }
 
-  /** Whether the list may be read again by itself: the first timers of all, which nobody works in. */
+  /** Whether the page may read the list again: the first timers of all, while no one works in it. */
   get isWanted() {
     const { table, rows, search } = this.view;
     const isUsed = table.contains(document.activeElement) || table.matches(":hover");
@@ -84,7 +84,7 @@ export class Timers {
     return isAsked && !isUsed && isAlone;
   }
 
-  /** Reads the list again, and shows it; what is shown stays until there is something else. */
+  /** Reads the list again, and shows it; the old rows stay until then. */
   read() {
     return this.view.load(true);
   }

@@ -1,4 +1,4 @@
-// The future: everything pending by due time. A bar selects its timers, which the list below shows.
+// The histogram: everything pending by due time. A bar selects its timers, which the list below shows.
 
 import { Bars } from "./bars.js";
 import { announce, button, check, el, head, labelOf, note, table } from "./dom.js";
@@ -10,7 +10,7 @@ import { change, route } from "./route.js";
 const PRECISION_MS = 50; // until the API has said it
 
 /** See the module's head. */
-export class Future {
+export class Histogram {
   /** @param {function(): number} longestDelay in ms */
   constructor(section, longestDelay) {
     this.longestDelay = longestDelay;
@@ -60,7 +60,7 @@ export class Future {
     );
   }
 
-  /** Whether anybody sees it. */
+  /** Whether it is on the screen. */
   get isWanted() {
     return route().view === "pending";
   }
@@ -71,7 +71,7 @@ export class Future {
     const [from, to] = (zoom ?? "").split("-").map(Number);
     const wanted =
       to > from ? between(from, to, this.precisionMs) : named(range ?? "hour", this.longestDelay());
-    // One ms earlier: a timer that is due at 9:00:00 counts behind 9:00 (timer_search.js has why).
+    // One ms earlier: a timer that is due at 9:00:00 counts after 9:00 (timer_search.js has why).
     const begin = wanted.from - 1;
     return {
       wanted,
@@ -79,7 +79,7 @@ export class Future {
     };
   }
 
-  /** Shows what `read` has returned. */
+  /** Shows the result of `read`. */
   show({ wanted, found }) {
     noteClock(found.now_ms);
     this.precisionMs = found.precision_ms;

@@ -1,0 +1,68 @@
+"""Pages of lists: of pending timers, and of the records of a topic.
+
+A list of records goes through the partitions in their order, and through each by offset. The page
+after a record is named by its place, "partition@offset".
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from duewheel.errors import ConfigError
+
+R = TypeVar("R")
+
+Place = tuple[int, int]  # partition and offset
+
+
+def page_of_parts(
+    parts: Iterable[tuple[list[R], str]], limit: int, within_s: float, name: Callable[[R], str]
+) -> tuple[list[R], str | None]:
+    """Returns the first rows, and the page after them; None: there is none.
+
+    A page ends early after `within_s`, because the next match may be far: with fewer rows, or none.
+
+    Args:
+        parts: rows, and the name of the page after the part.
+        name: makes the name of the page after a row.
+    """
+    end_s, rows = time.monotonic() + within_s, list[R]()
+    for found, reached in parts:
+        rows += found
+        if len(rows) > limit:  # one more than wanted shows that there is another page
+            return rows[:limit], name(rows[limit - 1])
+        if time.monotonic() > end_s:
+            return rows, reached
+    return rows, None
+
+
+def place_before(page: str | None) -> Place:
+    """Returns the place after which a page begins; None is the first page.
+
+    Raises:
+        ConfigError: it names no place.
+    """
+    if page is None:
+        return 0, -1
+    match = re.fullmatch(r"(\d{1,9})@(\d{1,18})", page)
+    if match is None:
+        raise ConfigError(f"{page!r} is no page: give partition@offset of the last one in the list")
+    return int(match[1]), int(match[2])
+
+
+def ranges_after(
+    after: Place, bounds: Mapping[int, tuple[int, int]]
+) -> Iterator[tuple[int, int, int]]:
+    """Yields partition, first offset and end of the records after a place; no range is empty.
+
+    Args:
+        bounds: first offset and end, by partition; the partitions rise.
+    """
+    for partition, (start, end) in bounds.items():
+        if partition == after[0]:
+            start = max(start, after[1] + 1)
+        if partition >= after[0] and start < end:
+            yield partition, start, end
