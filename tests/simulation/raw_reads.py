@@ -47,15 +47,15 @@ class SimulatedLogReader(LogReader):
         return {name: self._offset(name, time) for name in wanted}
 
     def _answers(
-        self, positions: Marks, _: int, __: bool
+        self, positions: Marks, _: int, __: bool, untils: Marks
     ) -> dict[TopicPartition, Fetched | Exception]:
-        return {name: self._answer(name, at) for name, at in positions.items()}
+        return {name: self._answer(name, at, untils[name]) for name, at in positions.items()}
 
     def _offset(self, name: TopicPartition, time: int) -> int:
         start = self._shard.kafka.partitions[name[1]].start
         return start if time == EARLIEST else self.ends[name]
 
-    def _answer(self, name: TopicPartition, at: int) -> Fetched | Exception:
+    def _answer(self, name: TopicPartition, at: int, until: int) -> Fetched | Exception:
         partition = self._shard.kafka.partitions[name[1]]
         if not partition.start <= at < partition.stable_end:
             refusal: Exception = OffsetOutOfRangeError()
@@ -63,7 +63,7 @@ class SimulatedLogReader(LogReader):
         octets, aborted = partition.fetch(at)
         named = [SimpleNamespace(producer_id=p, first_offset=first) for p, first in aborted]
         answer = SimpleNamespace(records=octets, aborted_transactions=named)
-        return Fetched.of(name, answer, at)
+        return Fetched.of(name, answer, at, until)
 
 
 class SimulatedSource(TimerReader):
