@@ -32,7 +32,8 @@ class Reason(IntEnum):
     RECORD_TOO_LARGE = 5
     RECORD_REFUSED = 6
     TARGET_UNAVAILABLE = 7
-    HOT_SLOT = 8  # the policy of this name has forbidden it
+    HOT_SLOT = 8  # the policy of this name has forbidden it, as have those below
+    EXPIRED = 9
 
 
 @dataclass(frozen=True, slots=True)

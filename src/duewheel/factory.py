@@ -29,6 +29,7 @@ from duewheel.schemas.request.parser import Contract
 from duewheel.wheel.dequeue.prefetch import ReadAheadConfig
 from duewheel.wheel.dequeue.receipt_rows import Receipts
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.policies.expiry import Expiry
 from duewheel.wheel.policies.hot_slots import HotSlots
 from duewheel.wheel.policies.policy import Policy
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -97,6 +98,13 @@ def slot_values(settings: Settings) -> dict[str, Any]:
 
 def policies(settings: Settings) -> Iterator[Policy]:
     """Makes the policies of delivery that are configured."""
+    after_ms = {
+        name: as_millis(table.expires_after)
+        for name, table in settings.timer.topic.items()
+        if table.expires_after is not None
+    }
+    if after_ms:
+        yield Expiry(after_ms)
     dequeue = settings.dequeue
     if dequeue.hot_slot != "none":
         window_ms = as_millis(dequeue.hot_slot_window)

@@ -38,9 +38,10 @@ from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Cop
 
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, shard_of
 from duewheel.clock import Clock
-from duewheel.schemas.batches import ANY_TIME, NO_PARTITION, Deliveries
+from duewheel.schemas.batches import ANY_TIME, NEVER, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import lengths
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.policies.expiry import Expiry
 from duewheel.wheel.slots import WheelConfig
 
 
@@ -122,6 +123,8 @@ class History:
         self._left: dict[int, list[tuple[int, int]]] = {}
         self._progress: dict[int, Progress] = {}  # by shard
         self.shards = 1
+        limits_ms = [p.after_ms[TOPIC] for p in config.policies if isinstance(p, Expiry)]
+        self._expires_ms = limits_ms[0] if limits_ms else None
         self._hot = HotSlotJudge(config.policies, wheel.precision_ms, self.violated)
         replies = config.reply_topic is not None
         self.cancels = CancelJudge(self.violated, self.counts, self.newest, replies=replies)
@@ -234,7 +237,8 @@ class History:
         after: Progress,
     ) -> None:
         columns = Columns(found)
-        self._hot.begin(before, after, columns.excess, whole=not self.cancels.asked)
+        excess = [policy == "hot_slot" for policy in columns.policy]
+        self._hot.begin(before, after, excess, whole=not self.cancels.asked)
         for row in range(len(found)):
             self._leave(row, columns, done)
         for copy in copies:
@@ -268,7 +272,13 @@ class History:
         left.append((copy.offset, copy.slot(self.settings.wheel(copy))))
         rolls = copy.rolled(self.settings.wheel(copy))
         natural = copy.slot(self.settings.wheel(copy))
-        self._hot.leaves(row, copy, natural, found.until_ms[row], rolls=rolls, sent_back=sent_back)
+        expired = found.policy[row] == "expired"
+        if expired:
+            self._hot.expires(copy)
+            self._judge_expiry(timer, done, until_ms=found.until_ms[row])
+        else:
+            until_ms = found.until_ms[row]
+            self._hot.leaves(row, copy, natural, until_ms, rolls=rolls, sent_back=sent_back)
         if not excess:
             self._judge_fate(timer, done, sent_back=sent_back, rolls=rolls)
         if sent_back:
@@ -276,8 +286,8 @@ class History:
             self.counts["spread" if excess else "rolled" if rolls else why] += 1
         else:
             del self.pending[source]
-            how = "hot slot" if excess else "rejected" if timer.rejected else "delivered"
-            self.counts[how] += 1
+            policy, how = found.policy[row], "rejected" if timer.rejected else "delivered"
+            self.counts[policy.replace("_", " ") or how] += 1
             for listener in self.listeners:
                 listener(timer, found.headers[row])
         due_ms = (
@@ -292,6 +302,11 @@ class History:
         difference = found.difference(row, copy)
         if difference:
             self.violated("bytes", f"{source.decode()}: {difference}")
+
+    def _judge_expiry(self, timer: Timer, done: Committed, *, until_ms: int) -> None:
+        late_ms, limit_ms = done.closable_ms - timer.due_ms, self._expires_ms
+        if timer.rejected or limit_ms is None or late_ms <= limit_ms or until_ms != NEVER:
+            self.violated("1 early", f"{timer.source!r} expired at {late_ms} of {limit_ms} ms")
 
     def _judge_fate(self, timer: Timer, done: Committed, *, sent_back: bool, rolls: bool) -> None:
         name, is_down = timer.source.decode(), timer.target_partitions <= done.down
@@ -403,6 +418,8 @@ class Columns:
         self.rolled: list[bool] = deliveries.is_copy.tolist()
         self.excess: list[bool] = (deliveries.not_before_ms != ANY_TIME).tolist()
         self.until_ms: list[int] = deliveries.not_before_ms.tolist()
+        names = [*deliveries.policies, ""]  # NO_POLICY is the last one
+        self.policy = [names[number] for number in deliveries.policy.tolist()]
         self._columns: dict[str, list[object]] = {
             name: getattr(deliveries, name).tolist()
             for name in (

@@ -106,6 +106,12 @@ class HotSlotJudge:
         if not rolls:
             self._judge_key(copy, natural, excess=excess, sent_back=sent_back)
 
+    def expires(self, copy: Copy) -> None:
+        """A row that leaves as a dead letter because it is too late: no later one overtakes it."""
+        timer = copy.timer
+        if timer.key is not None:
+            self._spread.get((timer.partition, timer.key), {}).pop(timer.source, None)
+
     def _judge_instant(self, until_ms: int) -> None:
         """It must follow from one of the slots that this transaction can have been of."""
         p = self._precision_ms

@@ -27,8 +27,8 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 from tests.simulation.planted_cancels import CANCELS
 from tests.simulation.planted_far_slots import FAR_SLOTS
 from tests.simulation.planted_held import HELD
-from tests.simulation.planted_hot_slots import HOT_SLOTS
 from tests.simulation.planted_letters import LETTERS
+from tests.simulation.planted_policies import POLICIES
 from tests.simulation.planted_reads import READS
 from tests.simulation.planted_resharding import RESHARDING
 from tests.simulation.planted_settings import SETTINGS
@@ -565,7 +565,7 @@ PLANTED = {
         "            pass\n\n    def sync_path",
     ),
     **SETTINGS,
-    **HOT_SLOTS,
+    **POLICIES,
     **HELD,
     **LETTERS,
     **FAR_SLOTS,

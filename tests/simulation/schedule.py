@@ -29,10 +29,12 @@ from tests.simulation.shard_model import FATES, Shard
 from tests.simulation.sources import Sources, has_schedules
 from tests.simulation.spark_model import CHECKPOINT
 from tests.simulation.stages import InTurn, Settled, in_threads
+from tests.simulation.timers import TOPIC
 from tests.simulation.world import World
 
 from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.policies.expiry import Expiry
 from duewheel.wheel.policies.hot_slots import Action, HotSlots
 from duewheel.wheel.policies.policy import Policy
 from duewheel.wheel.slots import WheelConfig
@@ -50,6 +52,7 @@ INGEST_STORES = (
 DEQUEUE_STORES = ("page", "page", "name", "sync", "unlink")
 DURABLE_STORES = ("sync", "name")
 CALM_TURNS_MAX = 400
+EXPIRES = 0.2  # the share of seeds whose timers expire
 
 LOSSES = {"power between steps", "disk lost", "backup restored", "file lost"}
 # Behind these, and behind each hour that goes, copies may be in flight that no log shows: requests
@@ -115,7 +118,8 @@ class Schedule:
         sees = Random(f"sees {seed}").random() < 0.3
         if sees:
             self.chance |= dict.fromkeys(BLINDING, 0.0)
-        setup = _with_cancels(seed, _setup(self.rng, PRECISIONS_MS[:1] if sees else PRECISIONS_MS))
+        setup = _setup(self.rng, PRECISIONS_MS[:1] if sees else PRECISIONS_MS)
+        setup = _with_expiry(seed, _with_cancels(seed, setup))
         is_dealt = happens(seed)
         if is_dealt:
             setup = replace(setup, partitions=max(2, setup.partitions))
@@ -480,6 +484,16 @@ def _with_cancels(seed: int, setup: Setup) -> Setup:
     reply_topic = None if rng.random() < 0.25 and not has_schedules(seed) else REPLIES
     config = replace(setup.config, reply_topic=reply_topic, chunk_replies=replies)
     return replace(setup, config=config, cancel_limits=limits)
+
+
+def _with_expiry(seed: int, setup: Setup) -> Setup:
+    """In some seeds timers expire, after a lateness of a few slots or of many."""
+    rng = Random(f"expiry of {seed}")
+    if rng.random() >= EXPIRES:
+        return setup
+    expiry = Expiry({TOPIC: rng.choice((2, 10, 40)) * setup.wheel.precision_ms})
+    policies = (*setup.config.policies, expiry)
+    return replace(setup, config=replace(setup.config, policies=policies))
 
 
 def _setup(rng: Random, precisions_ms: Sequence[int]) -> Setup:

@@ -56,7 +56,7 @@ def test_no_seed_violates_an_invariant() -> None:
         *("power lost, keeps DURABLE", "old copy, keeps ALL", "files lost, keeps NOTHING"),
         *("taken over, keeps NOTHING", "new standby, keeps NOTHING", "promoted: standby"),
         *("settings changed", "epochs dropped", "reconfigure refused", "key rotated", "forged"),
-        *("cancel", "reschedule", "named", "timers cancelled", "hot slot", "spread"),
+        *("cancel", "reschedule", "named", "timers cancelled", "hot slot", "spread", "expired"),
         *("chases", "chases of a request: 0", "chases of a request: 3"),
         *("answer: cancelled", "answer: already_delivered", "answer: unknown"),
         *("answer as a dead letter", "asked again and again", "loss accepted"),

@@ -124,4 +124,5 @@ def reason_text(reason: Reason, topic: str, target: Target) -> str:
         "its copy is more than the timer topic takes, or it is an answer",
         Reason.HOT_SLOT: f"more timers were due with it, for {named} or others, than "
         "dequeue.hot_slot_limit lets leave at once",
+        Reason.EXPIRED: "it is late by more than `expires_after` of its timer topic permits",
     }[reason]

@@ -95,7 +95,7 @@ class Loop:
         self._commits = Committer(
             directory, publisher, clock, self._guard, totals, started, self._beat, stopping
         )
-        self._chunks = Pipeline(directory, publisher.prepare, config, clock, threads)
+        self._chunks = Pipeline(directory, publisher.prepare, config, threads)
         self._linker = Linker(directory)
         self._bounds = BoundsKeeper(directory.path, directory.fs, publisher, clock)
         self._replies = CancelReplies(
@@ -274,7 +274,10 @@ class Loop:
         r = self.position.delivered_slot
         # If R is the floor, no slot was linked above, and `linked` may be below R: an empty range.
         end = max(r, min(self.position.close.floor, self._directory.state.linked))
-        self._chunks.begin(r, end, below, half_rows_by_slot(partitions))
+        floor_ms = self.position.close.floor * self._directory.config.precision_ms
+        # Where the guard lets no slot be closed, it does not trust this host's clock.
+        now_ms = max(floor_ms, self._guard.check(floor_ms) or floor_ms)
+        self._chunks.begin(r, end, below, half_rows_by_slot(partitions), now_ms)
 
     def _move_ring(self) -> None:
         """Raises `lower` of a closed range beyond the ring, and links its next slots."""

@@ -38,7 +38,6 @@ from typing import Any
 import numpy as np
 
 from duewheel.checkpoints.delivered import is_out
-from duewheel.clock import Clock
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.threads import Worker
@@ -106,6 +105,7 @@ class _Range:
         end: the last slot.
         below: D: per source partition, the offset below which its rows are out.
         ranks: counts the rows of each slot.
+        now_ms: when it was closed.
     """
 
     scan: SlotScan
@@ -113,6 +113,7 @@ class _Range:
     end: int
     below: Mapping[TopicPartition, int]
     ranks: RankCounter
+    now_ms: int
 
 
 class Threads:
@@ -138,14 +139,12 @@ class Pipeline:
         directory: DataDirectory,
         prepare: Callable[[Deliveries], Prepared],
         config: DequeueConfig,
-        clock: Clock,
         threads: Threads = THREADS,
     ) -> None:
         self._directory = directory
         self._prepare = prepare
         self._bounds = (config.chunk_records, config.chunk_bytes)
         self._config = config
-        self._clock = clock
         self._threads = threads
         self._range: _Range | None = None
         self._stages: _Stages | None = None
@@ -161,6 +160,7 @@ class Pipeline:
         until: int,
         below: Mapping[TopicPartition, int],
         half_rows: Mapping[tuple[str, int], int],
+        now_ms: int,
     ) -> None:
         """Starts the range of slots after < s ≤ until, after the end of the earlier range.
 
@@ -168,10 +168,11 @@ class Pipeline:
             after, until: bounds of closed slots.
             below: D of slot after + 1 if that is half delivered, else empty.
             half_rows: the number of rows that are out, by timer topic and half-delivered slot.
+            now_ms: for policies: when the range was closed.
         """
         assert self._stages is None and not self._ready, "chunks were made and not used"
         scan = SlotScan(self._directory, after, until, self._config.span_records)
-        self._range = _Range(scan, after + 1, until, below, RankCounter(half_rows))
+        self._range = _Range(scan, after + 1, until, below, RankCounter(half_rows), now_ms)
 
     @property
     def end(self) -> int:
@@ -271,8 +272,7 @@ class Pipeline:
         rank = slots.ranks.of(chunk.slot, *_timer_topics(whole), ~_delivered(slots, whole))
         config, end = self._config, 0
         if config.policies:
-            now_ms = self._clock.now_ms()
-            rows = DueRows(whole.deliveries, chunk.slot, rank, precision_ms, now_ms)
+            rows = DueRows(whole.deliveries, chunk.slot, rank, precision_ms, slots.now_ms)
             whole = replace(whole, deliveries=postponed(rows, config.policies))
         for decoded in split_by_limits(whole, config.chunk_topics, config.chunk_rolls):
             first, end = end, end + len(decoded.chunk)

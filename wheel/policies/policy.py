@@ -17,8 +17,8 @@ Rules for a policy:
 - The rows of a key that it postpones get instants that never fall, in their order. A row that it
   lets leave may overtake them.
 - Rows with the same instant share a slot: a policy that ends at one instant for all spreads them.
-- It gives the same instants again if it is asked again, as far as `now_ms` allows: a transaction
-  that is aborted is tried with the instants of the first attempt, one after a kill with new ones.
+- It is pure: its instants follow from the rows alone. A transaction that is aborted is tried
+  again with the same instants; after a kill `now_ms` is later.
 
 Rolled copies and dead letters are on their way already: no policy is asked about them.
 """
@@ -44,7 +44,8 @@ class DueRows:
     slot: Int64  # the closed slot that each row is in
     rank: Int64  # each row's place among the rows of its timer topic in its slot, from 0
     precision_ms: int
-    now_ms: int  # by this host's clock; no slot of the rows ends later
+    # When their range was closed, by this host's clock while the brokers' agrees (clock_guard.py)
+    now_ms: int
 
 
 class Policy(Protocol):

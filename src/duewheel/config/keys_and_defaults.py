@@ -149,6 +149,9 @@ class TimerTopic(Section):
     past_due: Literal["fire", "dead-letter"] = "fire"
     """Whether a message with a due time in the past is delivered at once, or becomes a dead
     letter."""
+    expires_after: Duration | None = None
+    """A message that is late by more becomes a dead letter, `expired`, in the place of a late
+    delivery; by default none does."""
     receipts: bool = True
     """Whether its deliveries have a receipt, if `timer.receipts_topic` names a topic."""
     lateness_header: bool = False

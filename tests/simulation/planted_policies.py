@@ -1,10 +1,10 @@
-"""Faults of planted.py in the policies for hot slots."""
+"""Faults of planted.py in the policies of delivery."""
 
 from __future__ import annotations
 
 from tests.simulation.planting import Planted
 
-HOT_SLOTS = {
+POLICIES = {
     "hot-from-zero": Planted(
         "6",
         "the ranks of a half-delivered slot start at 0 after a loss",
@@ -43,6 +43,22 @@ HOT_SLOTS = {
         "wheel/policies/hot_slots.py",
         "(rows.slot[chosen] + 1) * rows.precision_ms",
         "rows.slot[chosen] * rows.precision_ms",
+    ),
+    "expires-early": Planted(
+        "1",
+        "a timer expires half of its time early",
+        "wheel/policies/expiry.py",
+        "late_ms > limits[",
+        "2 * late_ms > limits[",
+    ),
+    "rolls-expire": Planted(
+        "1",
+        "a policy judges timers that roll",
+        "wheel/policies/policy.py",
+        " & ~deliveries.is_copy",
+        "",
+        test="unit/wheel/policies/test_expiry.py::"
+        "test_copies_on_their_way_and_dead_letters_do_not_expire",
     ),
     "hot-upside-down": Planted(
         "6",

@@ -1,5 +1,5 @@
-"""A slot with more timers than may leave with it, on a real broker: what is in excess goes through
-its timer topic again, or to the dead letters.
+"""Policies of delivery on a real broker: timers in excess of a slot return through their timer
+topic or become dead letters, and so do timers that are too late.
 """
 
 from __future__ import annotations
@@ -15,22 +15,25 @@ from tests.harness.fault_judge import FaultTopics
 from tests.harness.proxied_shard import WHEEL, ProxiedShard
 from tests.harness.shared_broker import SharedBroker
 
+from duewheel.wheel.policies.expiry import Expiry
 from duewheel.wheel.policies.hot_slots import HotSlots
+from duewheel.wheel.policies.policy import Policy
 
 pytestmark = pytest.mark.kafka
 
 COUNT, KEYS, LIMIT, WINDOW_MS = 90, 9, 20, 600
-MakeShard = Callable[[HotSlots], ProxiedShard]
+MakeShard = Callable[[Callable[[FaultTopics], Policy]], ProxiedShard]
 
 
 @pytest.fixture
 def make_shard(tmp_path: Path, broker: SharedBroker) -> Iterator[MakeShard]:
     made: list[ProxiedShard] = []
 
-    def make(hot_slots: HotSlots) -> ProxiedShard:
-        topics = FaultTopics.named(f"hot-{uuid.uuid4().hex[:8]}")
+    def make(policy: Callable[[FaultTopics], Policy]) -> ProxiedShard:
+        topics = FaultTopics.named(f"policies-{uuid.uuid4().hex[:8]}")
         topics.create(broker.bootstrap_servers)
-        made.append(ProxiedShard(tmp_path, broker, broker.bootstrap_servers, topics, [hot_slots]))
+        policies = [policy(topics)]
+        made.append(ProxiedShard(tmp_path, broker, broker.bootstrap_servers, topics, policies))
         made[0].start()
         return made[0]
 
@@ -60,7 +63,7 @@ def require_order_of_keys(records: dict[int, list[Any]]) -> None:
 def test_what_is_in_excess_comes_later_once_and_in_the_order_of_its_key(
     make_shard: MakeShard,
 ) -> None:
-    shard = make_shard(HotSlots("spread", LIMIT, WINDOW_MS))
+    shard = make_shard(lambda _: HotSlots("spread", LIMIT, WINDOW_MS))
     due_ms = write(shard)
     shard.turn_until(lambda: left(shard) >= COUNT, "some never come")
     found = shard.arrived(shard.topics.orders)
@@ -80,11 +83,27 @@ def test_what_is_in_excess_comes_later_once_and_in_the_order_of_its_key(
     assert counted.postponed["hot_slot"] == len(copies) == len(set(copies)), "each once"
 
 
+def test_overdue_timers_expire_and_those_within_their_lateness_are_delivered(
+    make_shard: MakeShard,
+) -> None:
+    shard = make_shard(lambda topics: Expiry({topics.timers: 60_000}))
+    orders = [(shard.topics.orders, 0)] * 5
+    shard.write(orders, after_ms=-120_000)
+    shard.write(orders, after_ms=-30_000)
+    shard.write(orders)
+    shard.turn_until(lambda: left(shard) >= 3 * len(orders), "some never come")
+    assert shard.values(shard.topics.orders) == {0: [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]}
+    letters = [r for some in shard.arrived(shard.topics.dead_letters).values() for r in some]
+    codes = Counter(dict(letter.headers)["TIMER_ERROR_CODE"] for letter in letters)
+    assert codes == {b"expired": 5}
+    assert shard.dequeue.statistics.dead_letters == {"expired": 5}
+
+
 @pytest.mark.crash_matrix
 def test_what_is_in_excess_becomes_a_dead_letter_that_can_be_replayed(
     make_shard: MakeShard,
 ) -> None:
-    shard = make_shard(HotSlots("dead-letter", LIMIT))
+    shard = make_shard(lambda _: HotSlots("dead-letter", LIMIT))
     write(shard)
     shard.turn_until(lambda: left(shard) >= COUNT, "some never come")
     delivered = shard.arrived(shard.topics.orders)
