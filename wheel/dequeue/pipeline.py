@@ -168,7 +168,7 @@ class Pipeline:
             after, until: bounds of closed slots.
             below: D of slot after + 1 if that is half delivered, else empty.
             half_rows: the number of rows that are out, by timer topic and half-delivered slot.
-            now_ms: for policies: when the range was closed.
+            now_ms: when the range was closed, for policies and recurring timers.
         """
         assert self._stages is None and not self._ready, "chunks were made and not used"
         scan = SlotScan(self._directory, after, until, self._config.span_records)
@@ -288,7 +288,7 @@ class Pipeline:
         if not leaves.all():
             deliveries, offset = deliveries.take(np.flatnonzero(leaves)), offset[leaves]
             recurring = recurring.within(leaves)
-        deliveries = with_successors(deliveries, recurring, offset, self._clock.now_ms())
+        deliveries = with_successors(deliveries, recurring, offset, slots.now_ms)
         return PreparedChunk(
             self._prepare(deliveries),
             int(cancelled.sum()),
