@@ -33,7 +33,7 @@ from duewheel.clock import SystemClock  # noqa: E402
 from duewheel.config.settings import load  # noqa: E402
 from duewheel.dev.broker import DevBroker  # noqa: E402
 from duewheel.kafka.topics.admin import KafkaAdmin  # noqa: E402
-from duewheel.ops.status import status  # noqa: E402
+from duewheel.ops.shard.status import status  # noqa: E402
 from duewheel.runtime.dequeue_process import init_progress  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"

@@ -50,7 +50,7 @@ from duewheel.checkpoints.commit_and_close_pages import Marks  # noqa: E402
 from duewheel.checkpoints.state_file import State  # noqa: E402
 from duewheel.client import Answer, Cancel, DelayProducer  # noqa: E402
 from duewheel.clock import SystemClock  # noqa: E402
-from duewheel.ops.status import status  # noqa: E402
+from duewheel.ops.shard.status import status  # noqa: E402
 from duewheel.runtime.ingest_process import CHECKPOINT  # noqa: E402
 from duewheel.schemas.arrays import Int64  # noqa: E402
 from duewheel.schemas.batches import TopicPartition  # noqa: E402

@@ -40,7 +40,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.ops.status import status
+from duewheel.ops.shard.status import status
 from duewheel.osutil.child_process import Child
 from duewheel.runtime.dequeue_process import init_progress
 from duewheel.schemas.arrays import Int64

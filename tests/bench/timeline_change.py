@@ -31,7 +31,7 @@ from tests.bench.figures import Recorder  # noqa: E402
 from tests.bench.session import CLOCK, DEADLINE_S, Session, fill, sleep_until, wait  # noqa: E402
 from tests.bench.tables import markdown  # noqa: E402
 
-from duewheel.ops.status import status  # noqa: E402
+from duewheel.ops.shard.status import status  # noqa: E402
 from duewheel.wheel.slots import TimelineKind  # noqa: E402
 
 PENDING = 1_000_000

@@ -16,7 +16,7 @@ from tests.crash.fault_shard import CLOCK, LOAD, REPLACING
 from tests.crash.wrong_shard import WrongShard
 from tests.harness.shared_broker import SharedBroker
 
-from duewheel.ops.status import status as read_status
+from duewheel.ops.shard.status import status as read_status
 from duewheel.wheel.slots import HOUR_MS
 
 pytestmark = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.crash.fault_shard import FaultShard
 
-from duewheel.ops.status import status as read_status
+from duewheel.ops.shard.status import status as read_status
 
 
 class WrongShard(FaultShard):

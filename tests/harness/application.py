@@ -13,7 +13,7 @@ from tests.harness.shared_broker import SharedBroker
 from tests.harness.timer_shard import TimerShard
 
 from duewheel import factory
-from duewheel.api.operations import Resharded
+from duewheel.api.reshard import Resharded
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.clock import SystemClock

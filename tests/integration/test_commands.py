@@ -20,7 +20,7 @@ from duewheel.cli.main import cli
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, Locked
-from duewheel.ops.status import status
+from duewheel.ops.shard.status import status
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 pytestmark = pytest.mark.kafka

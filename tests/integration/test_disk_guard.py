@@ -8,7 +8,7 @@ import pytest
 from tests.harness.ingest_shard import LATER, IngestShard, shard
 
 from duewheel.config.settings import load
-from duewheel.ops.status import status
+from duewheel.ops.shard.status import status
 
 pytestmark = [
     pytest.mark.kafka,

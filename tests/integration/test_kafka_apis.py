@@ -17,7 +17,7 @@ from tests.harness.shared_broker import SharedBroker
 from duewheel.config.settings import Settings
 from duewheel.doctor import apis
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.ops.status import status
+from duewheel.ops.shard.status import status
 
 pytestmark = [
     pytest.mark.kafka,

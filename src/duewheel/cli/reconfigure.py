@@ -80,8 +80,8 @@ def config_check(settings: Settings, *, everything: bool, output: str) -> None:
     Secrets are shown as stars. JSON has all settings, and the bounds that follow from them.
     """
     from duewheel.config.differences import differing
-    from duewheel.ops.bounds_in_force import bounds
     from duewheel.ops.changes.acceptance import require_contract
+    from duewheel.ops.shard.bounds_in_force import bounds
 
     require_contract(settings)
     settings.kafka.client_options("admin")  # reads the files that it names

@@ -27,7 +27,7 @@ def status(settings: Settings, *, everything: bool, output: str) -> None:
     """
     from duewheel.cli.status_text import status_lines
     from duewheel.clock import SystemClock
-    from duewheel.ops.status import status as read_status
+    from duewheel.ops.shard.status import status as read_status
 
     found = read_status(settings)
     if everything or output == "json":
@@ -65,7 +65,7 @@ _process = click.argument("process", type=one_of("ingest", "dequeue"))
 @with_settings()
 def pause(settings: Settings, process: Any, output: str) -> None:
     """Pause ingest or dequeue until `resume`, over restarts, too."""
-    from duewheel.ops.pause import set_paused
+    from duewheel.ops.shard.pause import set_paused
 
     show(set_paused(settings, process, on=True), output)
 
@@ -76,7 +76,7 @@ def pause(settings: Settings, process: Any, output: str) -> None:
 @with_settings()
 def resume(settings: Settings, process: Any, output: str) -> None:
     """End the pause of ingest or dequeue."""
-    from duewheel.ops.pause import set_paused
+    from duewheel.ops.shard.pause import set_paused
 
     show(set_paused(settings, process, on=False), output)
 
@@ -87,7 +87,7 @@ def resume(settings: Settings, process: Any, output: str) -> None:
 def promote(settings: Settings, output: str) -> None:
     """Make this directory's standby take over, and wait for that."""
     from duewheel.clock import SystemClock
-    from duewheel.ops.promote import promote as promote_standby
+    from duewheel.ops.shard.promote import promote as promote_standby
 
     show(promote_standby(settings, SystemClock()), output)
 

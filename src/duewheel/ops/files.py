@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 
-from duewheel.api.operations import CheckedFiles, FileFinding
+from duewheel.api.files import CheckedFiles, FileFinding
 from duewheel.checkpoints.fs import READING_FS, FileSystem
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import Settings

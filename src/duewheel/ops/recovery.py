@@ -21,7 +21,7 @@ import numpy as np
 import structlog
 
 from duewheel import factory
-from duewheel.api.operations import StartPreview
+from duewheel.api.recovery import StartPreview
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.file_lock import lock_is_held
 from duewheel.checkpoints.ownership import require_own_files

@@ -31,7 +31,7 @@ from typing import Protocol
 import structlog
 
 from duewheel import factory
-from duewheel.api.operations import NewShard, Resharded
+from duewheel.api.reshard import NewShard, Resharded
 from duewheel.backoff import Backoff
 from duewheel.checkpoints.config_epochs import PRECISION
 from duewheel.checkpoints.progress import Progress, record_key, shard_of

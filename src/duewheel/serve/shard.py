@@ -17,9 +17,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from duewheel.api.conditions import of_reasons
 from duewheel.api.shard import Paused, Readiness, ShardView
 from duewheel.api.timers import Lateness
-from duewheel.ops import lateness, status
-from duewheel.ops.pause import set_paused
-from duewheel.ops.readiness import not_ready_reasons
+from duewheel.ops.shard import lateness, status
+from duewheel.ops.shard.pause import set_paused
+from duewheel.ops.shard.readiness import not_ready_reasons
 from duewheel.serve.problems import Refused, problem
 from duewheel.serve.service import Changing, Shared
 

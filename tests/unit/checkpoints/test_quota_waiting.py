@@ -8,7 +8,7 @@ from duewheel.checkpoints.quota_waiting import QuotaWaiting
 from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
-from duewheel.ops.status import status
+from duewheel.ops.shard.status import status
 from duewheel.runtime.shard_metrics import ShardMetrics
 from duewheel.wheel.storage.data_directory import DataDirectory
 

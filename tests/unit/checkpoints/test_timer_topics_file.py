@@ -11,7 +11,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.timer_topics_file import FILE_NAME, TopicSet
 from duewheel.config.keys_and_defaults import StorageSection, TimerSection
 from duewheel.config.settings import Settings
-from duewheel.ops.status import status
+from duewheel.ops.shard.status import status
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 FOUND = TopicSet(("a", "b"), {"c": "it is gone"}, {"b": "retention.ms is 1"})

@@ -14,7 +14,7 @@ from duewheel.checkpoints.file_lock import FileLock
 from duewheel.checkpoints.fs import HOST_FS
 from duewheel.cli.changes import while_starting
 from duewheel.config.settings import Settings
-from duewheel.ops import readiness
+from duewheel.ops.shard import readiness
 from duewheel.runtime import run_file
 from duewheel.runtime.run_file import Supervised
 

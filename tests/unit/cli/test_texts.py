@@ -28,7 +28,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
 from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError
-from duewheel.ops.status import status
+from duewheel.ops.shard.status import status
 from duewheel.ops.timers.pending import listed
 
 

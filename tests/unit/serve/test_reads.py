@@ -20,7 +20,7 @@ from duewheel.api.timers import TimerList
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, CorruptFile
-from duewheel.ops.pause import set_paused
+from duewheel.ops.shard.pause import set_paused
 from duewheel.ops.timers import pending as timers
 
 

@@ -10,7 +10,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, Locked
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.requirements import TopicFinding
-from duewheel.ops.status import status
+from duewheel.ops.shard.status import status
 from duewheel.runtime.dequeue_process import init_progress
 from duewheel.schemas.name_patterns import may_name_topic
 

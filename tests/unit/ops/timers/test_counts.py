@@ -20,8 +20,8 @@ from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.ops.files import opened
-from duewheel.ops.pause import set_paused
-from duewheel.ops.status import status
+from duewheel.ops.shard.pause import set_paused
+from duewheel.ops.shard.status import status
 from duewheel.ops.timers import counts, pending
 from duewheel.testing import ManualClock
 

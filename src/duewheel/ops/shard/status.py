@@ -13,8 +13,8 @@ from duewheel.api.shard import BoundInForce, ShardView
 from duewheel.checkpoints import fs
 from duewheel.clock import Clock, SystemClock
 from duewheel.config.settings import Settings
-from duewheel.ops.bounds_in_force import bounds
 from duewheel.ops.files import open_state
+from duewheel.ops.shard.bounds_in_force import bounds
 from duewheel.runtime.configured_facts import ConfiguredFacts
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.storage.data_directory import DataDirectory

@@ -14,7 +14,7 @@ from duewheel.cli.main import cli
 from duewheel.config.settings import load
 from duewheel.factory import dequeue_config
 from duewheel.kafka.limits import PublisherLimits
-from duewheel.ops.bounds_in_force import bounds
+from duewheel.ops.shard.bounds_in_force import bounds
 from duewheel.streaming.batch_attempt import SPARK_DIR, Attempt
 from duewheel.wheel.dequeue_config import ROLLS_MAX, TOPICS_MAX
 from duewheel.wheel.policies.hot_slots import HotSlots

@@ -13,7 +13,7 @@ from tests.harness.served import served as api
 from tests.harness.served import settings_of
 
 from duewheel.config.settings import Settings, load
-from duewheel.ops.lateness import lateness
+from duewheel.ops.shard.lateness import lateness
 from duewheel.osutil.metrics_server import counter, histogram, served
 from duewheel.wheel.dequeue.duration_histogram import Histogram
 

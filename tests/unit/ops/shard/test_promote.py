@@ -16,8 +16,8 @@ from tests.harness.timer_rows import P0, TIMER_TOPIC, TimerRow
 from duewheel.api.shard import Promoted
 from duewheel.checkpoints.role import Role
 from duewheel.errors import ConfigError, RecoveryPending
-from duewheel.ops.promote import promote
-from duewheel.ops.status import status
+from duewheel.ops.shard.promote import promote
+from duewheel.ops.shard.status import status
 from duewheel.ops.timers import counts as inspection
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
 from duewheel.wheel.dequeue.lifecycle import Dequeue

@@ -1,0 +1,27 @@
+"""Results of `reshard`."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from duewheel.api.model import Result
+
+
+class NewShard(Result):
+    """A shard after a reassignment."""
+
+    shard: int
+    partitions: list[str]
+    delivered_until_ms: int
+    apart_ms: int = Field(description="between the most and the least advanced partition")
+
+
+class Resharded(Result):
+    """A reassignment of partitions to another number of shards."""
+
+    dry_run: bool
+    from_shards: int
+    to_shards: int
+    moved: int = Field(description="partitions that change their shard")
+    shards: list[NewShard]
+    took_s: float = 0.0
