@@ -21,7 +21,7 @@ from duewheel.wheel.policies.hot_slots import HotSlots
 
 pytestmark = pytest.mark.usefixtures("clean_surroundings")
 
-FLOW = Path(__file__).resolve().parents[3] / "docs" / "flow.md"
+FLOW = Path(__file__).resolve().parents[4] / "docs" / "flow.md"
 
 
 def test_bounds_are_those_in_force_and_name_what_has_set_them(
