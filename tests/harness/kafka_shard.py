@@ -11,6 +11,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.kafka.limits import PublisherLimits
 from duewheel.kafka.publish.publisher import KafkaPublisher
+from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.statistics import Statistics
@@ -67,6 +68,11 @@ class KafkaShard:
     @property
     def statistics(self) -> Statistics:
         return self.dequeue.statistics
+
+    @property
+    def copies_held(self) -> int:
+        """As `status` and the metric have it."""
+        return ShardFacts(self.local.directory(Role.DEQUEUE).state, CLOCK.now_ms()).copies_held
 
     def stop(self) -> None:
         for role in Role:

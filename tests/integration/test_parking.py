@@ -218,7 +218,7 @@ def test_rolls_of_a_timer_partition_without_leader_wait_and_hold_up_nobody(
     due_ms = shard.write([(orders, 0)] * 20, after_ms=8_000)
     soon = [shard.write([(orders, 1 + number)] * 20, home=number) for number in range(2)]
     shard.turn_until(lambda: shard.statistics.delivered == 40, "held up by rolls that wait")
-    shard.turn_until(lambda: shard.statistics.held == 20, "no copies are held")
+    shard.turn_until(lambda: shard.copies_held == 20, "no copies are held")
     assert shard.statistics.doubts == 0, "metadata costs no transaction"
     assert shard.publisher.aside.held[home].records == 20
     assert len(shard.arrived(home[0])[0]) == 40, "nothing is written to the partition"
@@ -226,11 +226,11 @@ def test_rolls_of_a_timer_partition_without_leader_wait_and_hold_up_nobody(
     shard.restart_dequeue()
     later = shard.write([(orders, 3)] * 20, home=1)
     shard.turn_until(lambda: shard.statistics.delivered == 20, "held up after a start")
-    assert shard.statistics.held == 20
+    assert shard.copies_held == 20
     assert CLOCK.now_ms() < due_ms
     proxy.clear()
     shard.turn_until(lambda: shard.statistics.delivered == 40, "what was held never comes")
-    assert shard.statistics.held == 0
+    assert shard.copies_held == 0
     arrived = shard.arrived(orders)
     assert {number: len(some) for number, some in arrived.items()} == dict.fromkeys(range(4), 20)
     for number, first_ms in enumerate([due_ms, *soon, later]):
@@ -247,7 +247,7 @@ def test_rolls_of_a_topic_made_anew_wait_until_that_is_accepted(
     due_ms = shard.write([(orders, 0)] * 20, after_ms=10_000)
     shard.turn_until(lambda: shard.has_read(20), "nothing is appended")
     shard.make_timers_anew()
-    shard.turn_until(lambda: shard.statistics.held == 20, "no copies are held")
+    shard.turn_until(lambda: shard.copies_held == 20, "no copies are held")
     assert not shard.arrived(shard.topics.timers), "copies went to another topic"
     shard.write([(orders, 1)] * 30)
     shard.accept_loss()
@@ -272,7 +272,7 @@ def test_a_target_and_its_timer_partition_without_leader_hold_up_nobody(
     timers = [(topic, 1) for _ in range(20) for topic in (orders, bills)]
     shard.write(timers)
     shard.turn_until(lambda: shard.statistics.delivered == 20, "bills are held up")
-    shard.turn_until(lambda: shard.statistics.held == 20, "no copies are held")
+    shard.turn_until(lambda: shard.copies_held == 20, "no copies are held")
     proxy.clear()
     shard.turn_until(lambda: shard.statistics.delivered == 40, "what was held never comes")
     assert shard.values(orders) == {1: numbered(timers, orders, 1)}
@@ -288,16 +288,16 @@ def test_a_held_batch_that_its_partition_refuses_holds_up_nobody(
     shard.start()
     proxy.inject(Fault("Metadata", Action.LEADERLESS, topic=home[0], partition=0, times=ALWAYS))
     shard.write([(orders, 0)] * 3, after_ms=8_000, padding=30_000)
-    shard.turn_until(lambda: shard.statistics.held == 3, "no copies are held")
+    shard.turn_until(lambda: shard.copies_held == 3, "no copies are held")
     limit_records(broker, home[0], 20_000)
     proxy.clear()
     shard.turn_until(lambda: shard.statistics.doubts > 0, "nothing is refused")
     shard.write([(orders, 1)] * 10, home=1)
     shard.turn_until(lambda: shard.statistics.delivered == 10, "held up by a refused batch")
-    assert shard.statistics.held == 3
+    assert shard.copies_held == 3
     limit_records(broker, home[0], 1_048_588)
     shard.turn_until(lambda: shard.statistics.delivered == 13, "what was held never comes")
-    assert shard.statistics.held == 0
+    assert shard.copies_held == 0
     assert len(shard.arrived(orders)[0]) == 3
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from duewheel.checkpoints.held_copies import copies
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import NO_LEVEL, Deliveries
 from duewheel.wheel.dequeue.duration_histogram import Histogram
@@ -57,7 +56,6 @@ class Statistics:
         postponed: timers sent back by a policy, by its name; each time.
         transactions: commits, those without messages included.
         doubts: transactions whose outcome had to be read back.
-        held: copies that wait in the state topic for their timer partition to take writes.
         lateness_max_ms: the greatest lateness: acknowledgement of a delivery − due time.
         lateness_ms: the lateness of each delivered timer.
         commit_ms: from the start of a transaction until it is certainly committed.
@@ -76,7 +74,6 @@ class Statistics:
     postponed: Mapping[str, int] = field(default_factory=dict)
     transactions: int = 0
     doubts: int = 0
-    held: int = 0
     lateness_max_ms: int = 0
     lateness_ms: Histogram = field(default_factory=Histogram)
     commit_ms: Histogram = field(default_factory=Histogram)
@@ -102,7 +99,6 @@ class Statistics:
         counted = replace(
             self,
             transactions=self.transactions + 1,
-            held=copies(aside.held),
             commit_ms=self.commit_ms.with_values(np.array([took_ms])),
         )
         if deliveries is None or not len(deliveries) or deliveries.answer.all():

@@ -181,16 +181,14 @@ class ShardFacts:
         """None in an owner's directory."""
         from duewheel.api.shard import StandbyView, by_partition
 
+        if not self.is_standby:
+            return None
         close = self.state.close()
-        return (
-            StandbyView(
-                behind_ms=self.behind_ms,
-                missing=by_partition(self.unread.missing if self.unread else {}),
-                followed_slot=close.lower if close else None,
-                promotion_wanted=self.state.live.promotion_wanted(self.now_ms),
-            )
-            if self.is_standby
-            else None
+        return StandbyView(
+            behind_ms=self.behind_ms,
+            missing=by_partition(self.unread.missing if self.unread else {}),
+            followed_slot=close.lower if close else None,
+            promotion_wanted=self.state.live.promotion_wanted(self.now_ms),
         )
 
     @cached_property
@@ -224,8 +222,11 @@ class ShardFacts:
         """No process of a standby counts the deliveries of its owner: its files are counted."""
         if self.is_standby:
             return self._count() if self._count and not self.state.needs_recovery else 0
-        return self._placed - (self.mirror.delivered_rows if self.mirror else 0)
+        # The mirror is read first: a row that is placed later would count as pending, at worst.
+        delivered = self.mirror.delivered_rows if self.mirror else 0
+        return self._placed - delivered
 
     @property
     def delivered(self) -> int:
-        return max(0, self._placed - self.pending)
+        pending = self.pending
+        return max(0, self._placed - pending)

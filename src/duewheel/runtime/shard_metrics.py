@@ -16,7 +16,7 @@ from duewheel.checkpoints.fs import READING_FS
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.errors import CorruptFile
+from duewheel.errors import CorruptFile, RecoveryRefused
 from duewheel.osutil.metrics_server import counters, gauge, gauges
 from duewheel.runtime.configured_facts import ConfiguredFacts
 
@@ -32,7 +32,8 @@ def families_of(
         if made.by != by:
             continue
         value = None
-        with suppress(CorruptFile):  # the process whose file it is reads it, and raises the error
+        # The process whose file it is reads it, too, and raises the error.
+        with suppress(CorruptFile, RecoveryRefused):
             value = each.value(facts)
         if value is None:
             continue

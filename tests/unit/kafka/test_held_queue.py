@@ -31,6 +31,7 @@ from duewheel.kafka.publish.held_queue import (
     split,
     taken_batches,
 )
+from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.record_batch import Batch, seal
 from duewheel.schemas.wire.record_rows import rows_of
@@ -288,7 +289,8 @@ def test_dequeue_carries_what_its_publisher_holds_over_a_doubt_and_a_start(
         world.clock.sleep(3)
         world.tick()
     assert publisher.committed[-1][1].held == {P0: Held(4, 2)}
-    assert (world.dequeue.statistics.held, world.dequeue.statistics.doubts) == (2, 1)
+    held = ShardFacts(world.shard.directory(Role.DEQUEUE).state, world.clock.now_ms()).copies_held
+    assert (held, world.dequeue.statistics.doubts) == (2, 1)
     world.restart(Role.DEQUEUE)
     assert publisher.committed[-1][1].held == {P0: Held(4, 2)}
 
