@@ -22,11 +22,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Generic, Protocol, TypeVar
 
-import structlog
-
 from duewheel.errors import PublishDoubt
-
-log = structlog.get_logger(__name__)
 
 
 class PositionRecord(Protocol):
@@ -98,7 +94,6 @@ class Ledger(Generic[B, P]):
         try:
             stamp_ms = self._publish(batches, position)
         except PublishDoubt as doubt:
-            log.warning("transaction in doubt", reason=str(doubt))
             attempted, before = self._written(position), self.position
             found = self.position = self._start(doubt)
             outcome = CommitOutcome.ANOTHERS

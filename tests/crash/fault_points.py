@@ -136,7 +136,7 @@ POINTS = {
     # dequeue's start: role, transactional id, progress, decision
     "dequeue.role_taken": after(f"{STATE}.count_dequeue_start"),
     "dequeue.id_taken": after(f"{PRODUCER}.init_transactions"),
-    "dequeue.progress_read": after("duewheel.kafka.progress.state_topic:newest_of"),
+    "dequeue.progress_read": after("duewheel.kafka.log.newest:newest_of"),
     "dequeue.bounds_unwritten": before(BOUNDS),
     "dequeue.undecided": before("duewheel.checkpoints.recovery_decision:RecoveryRecord.write"),
     "dequeue.deciding": before(

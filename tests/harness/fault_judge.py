@@ -17,7 +17,8 @@ from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.clock import Clock
 from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.progress.state_topic import newest_record, place_of
+from duewheel.kafka.log.newest import newest_record
+from duewheel.kafka.progress.state_topic import place_of
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.slots import closable_slot
 from duewheel.wheel.storage.data_directory import DataDirectory

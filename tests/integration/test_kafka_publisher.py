@@ -37,7 +37,8 @@ from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger import producer_internals, transactional_producer
 from duewheel.kafka.log.compression import Compression
-from duewheel.kafka.progress.state_topic import newest_record, place_of
+from duewheel.kafka.log.newest import newest_record
+from duewheel.kafka.progress.state_topic import place_of
 from duewheel.kafka.publish.publisher import KafkaPublisher
 from duewheel.kafka.targets.catalog import LOOKUPS_MAX
 from duewheel.schemas.wire.compression import CODECS, Codec

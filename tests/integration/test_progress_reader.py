@@ -20,8 +20,9 @@ from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.leader_requests import LeaderRequests
+from duewheel.kafka.log.newest import newest_records
 from duewheel.kafka.progress.progress_reader import KafkaProgressReader
-from duewheel.kafka.progress.state_topic import newest_records, place_of
+from duewheel.kafka.progress.state_topic import place_of
 from duewheel.wheel.publisher_protocol import Seen
 
 pytestmark = pytest.mark.kafka

@@ -31,11 +31,10 @@ from duewheel.config.keys_and_defaults import (
 from duewheel.config.settings import Settings
 from duewheel.doctor import topics
 from duewheel.doctor.cluster import Cluster as DoctorCluster
-from duewheel.doctor.cluster import Topic
 from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
-from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.log.ends import EARLIEST
 from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.discovery import TakenTopics, discover, first_starts
 from duewheel.runtime.topic_watch import TopicWatch
 from duewheel.testing import ManualClock
@@ -113,9 +112,8 @@ def test_what_the_shard_has_no_room_for_is_left_out(cluster: PatternTopics) -> N
 
 
 def examined(cluster: PatternTopics) -> tuple[DoctorCluster, list[Topic]]:
-    client = ClientSettings(cluster.settings.kafka.client_options("admin"))
-    doctor = DoctorCluster(cluster.settings, client, cluster.client, SystemClock())
-    return doctor, list(doctor.topics(doctor.timer_topics).values())
+    doctor = DoctorCluster(cluster.settings, cluster.admin, SystemClock())
+    return doctor, list(cluster.admin.topics(doctor.timer_topics).values())
 
 
 def test_what_is_not_right_is_left_out_and_stops_nobody(cluster: PatternTopics) -> None:

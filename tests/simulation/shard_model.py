@@ -23,10 +23,9 @@ from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Cop
 
 from duewheel.checkpoints.held_copies import Held
 from duewheel.checkpoints.progress import Progress, shard_of
-from duewheel.checkpoints.reshard_records import NOTICE_KEY
 from duewheel.errors import Displaced, Fenced, PublishDoubt, TransactionTooSlow
-from duewheel.kafka.progress.state_topic import StateRecord
-from duewheel.kafka.publish.publisher import is_yield_requested
+from duewheel.kafka.log.newest import NewestRecord
+from duewheel.kafka.progress.shard_progress import is_yield_requested
 from duewheel.schemas import header_names as names
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.schemas.wire.copy_mac import signed
@@ -241,9 +240,9 @@ class SimulatedPublisher:
 
     def _is_asked_to_yield(self) -> bool:
         told = self._shard.lane.told
-        beside = {} if told is None else {NOTICE_KEY: StateRecord(*told)}
+        notice = None if told is None else NewestRecord(*told)
         records = self._shard.progress
-        return bool(records) and is_yield_requested(StateRecord(*records[-1], beside))
+        return bool(records) and is_yield_requested(NewestRecord(*records[-1]), notice)
 
     def prepare(self, deliveries: Deliveries) -> Prepared:
         return Prepared(deliveries)

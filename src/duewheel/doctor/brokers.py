@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+
+from kafka import KafkaAdminClient
 
 from duewheel.doctor import apis
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import UNREACHABLE, Diagnosis, diagnose
 from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
+from duewheel.kafka.connect.clients import close
 from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.producer_internals import OLDEST_BROKER
 from duewheel.kafka.limits import PublisherLimits
+from duewheel.kafka.topics.description import read_settings
+from duewheel.threads import each_beside
 
 _AT_A_TIME = 16  # brokers examined in parallel
 _TRANSACTION_MAX = "transaction.max.timeout.ms"
@@ -35,9 +39,15 @@ class _Answer:
 
 def examine(cluster: Cluster) -> Iterator[Diagnosis]:
     """Checks all brokers in parallel, so that several dead ones cost one deadline together."""
-    brokers = internals.advertised_brokers(cluster.admin)
-    with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        answers = list(pool.map(lambda broker: _answer(cluster, *broker), brokers))
+    # One of its own: a broker that is away would cost the other threads the cluster's connections.
+    admin = cluster.client.open(KafkaAdminClient, cluster.admin.deadline())
+    try:
+        brokers = internals.advertised_brokers(admin)
+        answers = each_beside(
+            "examine", lambda broker: _answer(cluster, admin, *broker), brokers, _AT_A_TIME
+        )
+    finally:
+        close(admin)
     for answer in answers:
         yield diagnose(
             "broker_reachable",
@@ -57,23 +67,28 @@ def examine(cluster: Cluster) -> Iterator[Diagnosis]:
         yield _check_version(name, answer.version)
     yield _features(cluster)
     limits = shard_settings.publisher_limits(cluster.settings)
-    for number, _, _ in brokers:
-        if (name := _name(number)) in reached:
-            config = cluster.configs("BROKER", [str(number)]).get(str(number), {})
-            yield from check_settings(name, cluster.address, config, limits)
+    numbers = [str(number) for number, _, _ in brokers if _name(number) in reached]
+    config = cluster.admin.call(
+        "read settings", lambda admin: read_settings(admin, numbers, kind="BROKER")
+    )
+    for number in numbers:
+        yield from check_settings(_name(number), cluster.address, config.get(number, {}), limits)
 
 
-def _name(number: int) -> str:
+def _name(number: int | str) -> str:
     return f"broker {number}"
 
 
-def _answer(cluster: Cluster, number: int, host: str, port: int) -> _Answer:
+def _answer(
+    cluster: Cluster, admin: KafkaAdminClient, number: int, host: str, port: int
+) -> _Answer:
     name, place = _name(number), f"{host}:{port}"
     began_ms = cluster.clock.boottime_ms()
     try:
-        found = cluster.ask(
+        found = cluster.client.call(
+            cluster.admin.deadline(),
             f"connect to {name} at {place}",
-            lambda admin: admin.get_broker_version_data(number),
+            lambda: admin.get_broker_version_data(number),
         )
     except DuewheelError as error:
         return _Answer(name, place, problem=str(error))
@@ -96,7 +111,7 @@ def _check_version(name: str, version: tuple[int, ...]) -> Diagnosis:
 def _features(cluster: Cluster) -> Diagnosis:
     """Reports whether the brokers guard transactions (KIP-890); without it the clients do."""
     try:
-        features = cluster.ask("read features", lambda admin: admin.describe_features())
+        features = cluster.admin.call("read features", lambda admin: admin.describe_features())
     except DuewheelError:
         features = {}
     low_high = features.get("transaction.version", {}).get("finalized")

@@ -2,7 +2,7 @@
 
 A broker stamps a record of a LogAppendTime topic at a moment between the send and the answer, which
 bounds the difference. While this host is ahead of the brokers by more than
-`dequeue.clock_skew_max`, no slot is closed; while it is behind, timers are late.
+`dequeue.clock_skew_max`, no slot is closed; while it lags, timers are late.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Diagnosis, diagnose
 from duewheel.doctor.scratch import ScratchTopic
 from duewheel.kafka.connect.clients import close
+from duewheel.kafka.progress.state_topic import stamp_ms
 
 _NO_BROKER = -1
 _REMEDY = "run NTP on every host: chronyc tracking; timedatectl"
@@ -25,31 +26,20 @@ _REMEDY = "run NTP on every host: chronyc tracking; timedatectl"
 def examine(cluster: Cluster, scratch: ScratchTopic) -> Iterator[Diagnosis]:
     """Measures each broker that leads a partition of the scratch topic."""
     bound_ms = as_millis(cluster.settings.dequeue.clock_skew_max)
-    deadline = cluster.deadline()
-    producer = cluster.client.open(KafkaProducer, deadline, metrics_enabled=False)
+    client, admin = cluster.client, cluster.admin
+    producer = client.open(KafkaProducer, admin.deadline(), metrics_enabled=False)
     try:
         for broker, partition in sorted(scratch.partition_of.items()):
             if broker == _NO_BROKER:
                 continue
+            place = TopicPartition(scratch.topic, partition)
             for _ in range(2):  # the first send also connects, which widens the bounds
                 before_ms = cluster.clock.now_ms()
-                stamp_ms = _stamp(cluster, producer, TopicPartition(scratch.topic, partition))
+                at_ms = stamp_ms(client, producer, place, admin.deadline())
                 after_ms = cluster.clock.now_ms()
-            yield check_skew(
-                f"broker {broker}", before_ms - stamp_ms, after_ms - stamp_ms, bound_ms
-            )
+            yield check_skew(f"broker {broker}", before_ms - at_ms, after_ms - at_ms, bound_ms)
     finally:
         close(producer)
-
-
-def _stamp(cluster: Cluster, producer: KafkaProducer, where: TopicPartition) -> int:
-    """Writes a record; returns its timestamp by the clock of the partition's leader."""
-
-    def send() -> int:
-        sent = producer.send(where.topic, b"", partition=where.partition)
-        return int(sent.get(timeout=cluster.call_s).timestamp)
-
-    return cluster.client.call(cluster.deadline(), f"have {where} stamp a record", send)
 
 
 def check_skew(broker: str, least_ms: int, most_ms: int, bound_ms: int) -> Diagnosis:

@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Iterator
 
 import click
-from kafka import KafkaAdminClient
 
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
@@ -21,8 +20,7 @@ from duewheel.doctor.findings import UNREACHABLE, Diagnosis, as_lines, as_object
 from duewheel.doctor.scratch import scratch_topic
 from duewheel.errors import DuewheelError
 from duewheel.kafka.connect.bootstrap import capture_errors
-from duewheel.kafka.connect.clients import ClientSettings, close
-from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.osutil.terminal import progress_bar
 
 Parts = dict[str, Callable[[Cluster], Iterator[Diagnosis]]]
@@ -59,28 +57,27 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Diagnosi
     steps = len(parts) + 1
     begun("host", steps)
     yield from host.examine(settings)
-    client = ClientSettings(settings.kafka.client_options("admin"))
-    with capture_errors() as errors:
+    call_s = settings.dequeue.call_deadline.total_seconds()
+    with (
+        capture_errors() as errors,
+        KafkaAdmin(settings.kafka.client_options("admin"), call_s) as admin,
+    ):
         for finding in bootstrap.examine(settings):
             yield finding
             if finding.code == UNREACHABLE:
                 return
-        deadline = Deadline(settings.dequeue.call_deadline.total_seconds())
         try:
-            admin = client.open(KafkaAdminClient, deadline)
+            admin.call("connect", lambda _: None)
         except DuewheelError as error:
-            yield bootstrap.not_through(client, error, errors.text)
+            yield bootstrap.not_through(admin.settings, error, errors.text)
             return
-        try:
-            cluster = Cluster(settings, client, admin, clock)
-            for name, part in parts.items():
-                begun(name, steps)
-                for finding in examined(name, cluster, part):
-                    yield finding
-                    if finding.code == UNREACHABLE:
-                        return
-        finally:
-            close(admin)
+        cluster = Cluster(settings, admin, clock)
+        for name, part in parts.items():
+            begun(name, steps)
+            for finding in examined(name, cluster, part):
+                yield finding
+                if finding.code == UNREACHABLE:
+                    return
 
 
 def examined(

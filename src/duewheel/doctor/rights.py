@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kafka import KafkaAdminClient
 from kafka.errors import (
     CoordinatorNotAvailableError,
     TransactionalIdAuthorizationFailedError,
     TransactionalIdNotFoundError,
 )
 
-from duewheel.doctor.cluster import Cluster, Topic
+from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Diagnosis
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka import shard_settings
+from duewheel.kafka.topics.description import Topic
 from duewheel.recurring.records import transactional_id
 
 # By the role of a topic: the vital rights, and the useful ones.
@@ -47,7 +49,7 @@ def examine(cluster: Cluster) -> Iterator[Diagnosis]:
         needed[settings.timer.schedules_topic] = _SCHEDULES
         ids.append(transactional_id(settings))
     principal = _principal(cluster)
-    for name, topic in cluster.topics(list(needed)).items():
+    for name, topic in cluster.admin.topics(list(needed)).items():
         if topic.exists or topic.is_forbidden:
             yield from check(topic, needed[name], cluster.address, principal)
     for name in ids:
@@ -100,17 +102,16 @@ def _principal(cluster: Cluster) -> str:
 def _transactional_id(cluster: Cluster, principal: str, name: str) -> Diagnosis:
     """Checks the right to describe an id, and reports the state of its transaction."""
     code, subject = "transactional_id", f"transactional id {name}"
-    deadline = cluster.deadline()
 
-    def describe() -> str:
+    def describe(admin: KafkaAdminClient) -> str:
         try:
-            transaction = cluster.admin.describe_transactions([name])[name]
+            transaction = admin.describe_transactions([name])[name]
         except (TransactionalIdNotFoundError, CoordinatorNotAvailableError):
             return "may be described; it was never used"
         return f"may be described; its transaction is {transaction.state.value}"
 
     try:
-        text = cluster.client.call(deadline, f"describe {subject}", describe)
+        text = cluster.admin.call(f"describe {subject}", describe)
     except ConfigError:
         return Diagnosis(
             code,

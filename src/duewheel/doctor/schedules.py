@@ -23,7 +23,7 @@ def examine(cluster: Cluster) -> Iterator[Diagnosis]:
     """Reads the schedules topic, where there is one."""
     settings = cluster.settings
     topic = settings.timer.schedules_topic
-    if topic is None or not cluster.topics([topic])[topic].exists:
+    if topic is None or not cluster.admin.topics([topic])[topic].exists:
         return
     records = {record.key: record for record in _records(cluster, topic)}
     table = read_table(records.values())
@@ -75,4 +75,4 @@ def in_effect(table: Table) -> Diagnosis:
 def _records(cluster: Cluster, topic: str) -> list[KeyedRecord]:
     client = ClientSettings(cluster.settings.kafka.client_options("consumer"))
     with closing(TopicFollower(client, place_of(topic, 0))) as follower:
-        return follower.read_to_end(cluster.deadline())
+        return follower.read_to_end(cluster.admin.deadline())

@@ -13,14 +13,16 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kafka.errors import TopicAlreadyExistsError, for_code
-
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Diagnosis
-from duewheel.errors import DuewheelError
+from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.ledger.producer_internals import advertised_brokers
+from duewheel.kafka.topics.requirements import Requirement, TopicPlan
 
-_SETTINGS = {"message.timestamp.type": "LogAppendTime", "retention.ms": "3600000"}
+_SETTINGS = (
+    Requirement("message.timestamp.type", "LogAppendTime", "the clocks are read from it"),
+    Requirement("retention.ms", "3600000", "a topic that stays keeps no records for long"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,52 +41,30 @@ def name_of(cluster: Cluster) -> str:
 @contextlib.contextmanager
 def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic | Diagnosis]:
     """Yields the topic for the length of a with block, or the finding why it cannot be created."""
-    name = name_of(cluster)
-    existed = cluster.topics([name])[name].exists
-    if not existed:
-        refusal = _create(cluster, name)
-        if refusal:
-            yield _refused(cluster, name, refusal)
-            return
+    name, admin = name_of(cluster), cluster.admin
+    existed = name in admin.describe_partitions([name])
     try:
-        rows = cluster.topics([name])[name].partitions
-        yield ScratchTopic(name, {row["leader_id"]: row["partition_index"] for row in rows})
+        if not existed:
+            partitions = max(1, len(admin.call("list brokers", advertised_brokers)))
+            admin.create([TopicPlan(name, partitions, False, _SETTINGS)])
+    except ConfigError as refusal:
+        yield _refused(cluster, name, str(refusal))
+        return
+    try:
+        leaders = {each.leader: each.number for each in admin.existing([name])[name].partitions}
+        yield ScratchTopic(name, leaders)
     finally:
         if not existed:
             with contextlib.suppress(DuewheelError):
-                cluster.ask("delete the scratch topic", lambda admin: admin.delete_topics([name]))
-
-
-def _create(cluster: Cluster, name: str) -> str:
-    """Creates the topic and waits for its metadata; returns the reason of a refusal, or ""."""
-    brokers = advertised_brokers(cluster.admin)
-    wanted = {
-        name: {
-            "num_partitions": max(1, len(brokers)),
-            "replication_factor": -1,
-            "configs": _SETTINGS,
-        }
-    }
-    answer = cluster.ask(
-        "create the scratch topic", lambda admin: admin.create_topics(wanted, raise_errors=False)
-    )
-    (row,) = answer["topics"]
-    error = for_code(row["error_code"])
-    if row["error_code"] and error is not TopicAlreadyExistsError:
-        return f"{error.__name__}: {row.get('error_message') or 'no reason given'}"
-    timeout_ms = cluster.deadline().remaining_ms()
-    cluster.ask(
-        "wait for the scratch topic", lambda admin: admin.wait_for_topics([name], timeout_ms)
-    )
-    return ""
+                admin.delete_topics([name])
 
 
 def _refused(cluster: Cluster, name: str, refusal: str) -> Diagnosis:
-    settings = " ".join(f"--config {key}={value}" for key, value in _SETTINGS.items())
+    settings = " ".join(f"--config {each.setting}={each.value}" for each in _SETTINGS)
     return Diagnosis(
         "scratch_topic",
         "warning",
         f"topic {name}",
-        f"cannot be created ({refusal}): transactions and clocks are not checked",
+        f"{refusal}: transactions and clocks are not checked",
         f"kafka-topics.sh --bootstrap-server {cluster.address} --create --topic {name} {settings}",
     )

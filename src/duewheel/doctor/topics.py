@@ -12,12 +12,12 @@ from dataclasses import replace
 from duewheel import factory
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX, ROOM_BYTES, beyond_room
 from duewheel.config.keys_and_defaults import TimerSection
-from duewheel.doctor.cluster import Cluster, Topic
+from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Diagnosis, Severity, diagnose
 from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.progress.all_shards import ShardRecord, all_shards, require_as_many
-from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.requirements import TopicFinding, remedy_command
 from duewheel.kafka.topics.transaction_settings import SPAN_MIN_MS, unsurvivable
 
@@ -33,11 +33,10 @@ def examine(cluster: Cluster) -> Iterator[Diagnosis]:
     settings, own = cluster.settings, cluster.own_topics
     targets = settings.timer.named_targets
     yield from open_targets(settings.timer)
-    with cluster.open_topics() as checks:
-        for found in checks.topic_findings(settings):
-            yield as_finding(found, cluster.address)
-        yield from _matching(cluster, checks)
-    topics = cluster.topics([*own, *targets, _TRANSACTION_LOG])
+    for found in cluster.admin.topic_findings(settings):
+        yield as_finding(found, cluster.address)
+    yield from _matching(cluster)
+    topics = cluster.admin.topics([*own, *targets, _TRANSACTION_LOG])
     existing = {name: topic for name, topic in topics.items() if topic.exists}
     for topic in existing.values():
         yield from durability(topic, cluster.address)
@@ -56,11 +55,12 @@ def examine(cluster: Cluster) -> Iterator[Diagnosis]:
         yield from _progress(cluster)
 
 
-def _matching(cluster: Cluster, checks: KafkaAdmin) -> Iterator[Diagnosis]:
+def _matching(cluster: Cluster) -> Iterator[Diagnosis]:
     """Checks topics that match the pattern; ingest does not read one with a problem."""
     listed = cluster.settings.timer.topics
     matching = [name for name in cluster.timer_topics if name not in listed]
-    for topic, findings in checks.timer_topic_findings(cluster.settings, matching).items():
+    by_topic = cluster.admin.timer_topic_findings(cluster.settings, matching)
+    for topic, findings in by_topic.items():
         if not findings:
             yield as_finding(TopicFinding(topic, "found"), cluster.address)
         for found in findings:
@@ -109,7 +109,7 @@ def durability(topic: Topic, address: str) -> Iterator[Diagnosis]:
 
 
 def _replicas(topic: Topic) -> int:
-    return min((len(row["replica_nodes"]) for row in topic.partitions), default=0)
+    return min((each.replicas for each in topic.partitions), default=0)
 
 
 def _problems(topic: Topic, address: str) -> Iterator[tuple[Severity, str, str]]:
@@ -118,17 +118,13 @@ def _problems(topic: Topic, address: str) -> Iterator[tuple[Severity, str, str]]
     def set_to(value: str) -> str:
         return remedy_command(address, topic.name, value)
 
-    leaderless = [row["partition_index"] for row in topic.partitions if row["leader_id"] < 0]
-    behind = [
-        row["partition_index"]
-        for row in topic.partitions
-        if len(row["isr_nodes"]) < len(row["replica_nodes"])
-    ]
+    leaderless = [each.number for each in topic.partitions if each.leader < 0]
+    lagging = [each.number for each in topic.partitions if each.in_sync < each.replicas]
     status = f"kafka-topics.sh --bootstrap-server {address} --describe --topic {topic.name}"
     if leaderless:
         yield "error", f"partitions {leaderless} have no leader", status
-    if behind:
-        yield "warning", f"partitions {behind} have replicas that are not in sync", status
+    if lagging:
+        yield "warning", f"partitions {lagging} have replicas that are not in sync", status
     if topic.config.get(_UNCLEAN) == "true":
         text = f"{_UNCLEAN} is true: acknowledged records, progress too, may vanish"
         yield "error", text, set_to(f"{_UNCLEAN}=false")

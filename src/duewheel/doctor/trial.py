@@ -6,8 +6,9 @@
                  producer then tries to commit
     aborted      a record in a transaction that is aborted
 
-A reader of committed records must see the first two and never the others. Producers, batches and
-reads are those of delivery. A step that fails skips the steps that depend on it.
+A reader of committed records must see the first two and never the others. The ledger of commands
+writes them, and the trial acts between its last acknowledgement and its commit. A step that fails
+skips the steps that depend on it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
 
 from kafka import KafkaProducer
 from kafka.structs import OffsetAndMetadata, TopicPartition
@@ -26,18 +26,16 @@ from duewheel.doctor.findings import Diagnosis, diagnose
 from duewheel.doctor.scratch import ScratchTopic, name_of
 from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.kafka import shard_settings
-from duewheel.kafka.ledger import producer_internals as internals
-from duewheel.kafka.ledger.transactional_producer import open_producer, warm_metadata
-from duewheel.kafka.progress.state_topic import newest_records
-from duewheel.schemas.wire.single_record import single
-
-T = TypeVar("T")
+from duewheel.kafka.ledger.record_ledger import NewRecord, RecordLedger
+from duewheel.kafka.log.newest import newest_records
 
 COMMITTED, OFFSETS, ZOMBIE, ABORTED = b"committed", b"offsets", b"zombie", b"aborted"
+_POSITION = b"position"
 _METADATA = "stored with the offset"
 _OFFSET = 7
 _STOP_S = 1.0
 _POLL_S = 0.05
+_UNNEEDED = "duewheel does not depend on it: its progress is a record"
 _REMEDY = "exactly once needs transactions as Apache Kafka 2.7 and newer have them"
 
 
@@ -74,6 +72,20 @@ def check_seen(topic: str, seen: set[bytes], wanted: set[bytes]) -> Iterator[Dia
     )
 
 
+@dataclass(frozen=True, slots=True)
+class TrialStep:
+    """The position of the ledger: the run and its last step; empty before the first."""
+
+    value: bytes
+
+    def encode(self) -> bytes:
+        return self.value
+
+
+TrialLedger = RecordLedger[TrialStep]
+Act = Callable[[KafkaProducer], object]
+
+
 class _Trial:
     """One trial. Not thread-safe."""
 
@@ -83,25 +95,24 @@ class _Trial:
         self._name = name_of(cluster)
         self._subject = f"transactional id {self._name}"
         self._run = uuid.uuid4().bytes  # a topic that stays has records of earlier trials
-        self._limits = shard_settings.publisher_limits(cluster.settings)
-        self._producers: list[KafkaProducer] = []
+        self._limits = replace(shard_settings.publisher_limits(cluster.settings), stop_s=_STOP_S)
+        self._ledgers: list[TrialLedger] = []
 
     def run(self) -> Iterator[Diagnosis]:
         began_ms = self._cluster.clock.boottime_ms()
         try:
-            producer = self._open()
-            self._write(producer, COMMITTED)
-            self._commit(producer)
+            ledger = self._open()
+            self._write(ledger, COMMITTED)
         except DuewheelError as error:
             yield Diagnosis("transactions", "error", self._subject, str(error), _rights(self._name))
             return
         took_ms = self._cluster.clock.boottime_ms() - began_ms
         found = f"a producer was opened, and a transaction committed, in {took_ms} ms"
         yield Diagnosis("transactions", "ok", self._subject, found)
-        offsets = self._try_offsets()
+        offsets = self._try_offsets(ledger)
         yield offsets
         try:
-            self._try_fencing()
+            self._try_fencing(ledger)
             seen = self._read()
         except DuewheelError as error:
             yield Diagnosis("fencing", "error", self._subject, str(error), _REMEDY)
@@ -111,30 +122,26 @@ class _Trial:
 
     def close(self) -> None:
         """Stops the producers, and deletes the group."""
-        for producer in self._producers:
-            internals.stop(producer, _STOP_S)
+        for ledger in self._ledgers:
+            ledger.close()
         with contextlib.suppress(DuewheelError):
-            self._cluster.ask("delete the trial's group", lambda a: a.delete_groups([self._name]))
-
-    def _try_offsets(self) -> Diagnosis:
-        """Commits an offset with metadata beside a record, and reads it back. Opens a new producer,
-        which aborts what the earlier one has not really committed.
-        """
-        subject, kept = f"group {self._name}", OffsetAndMetadata(_OFFSET, _METADATA, -1)
-        offsets = {self._partition: kept}
-        try:
-            producer = self._open()
-            self._write(producer, OFFSETS)
-            self._call(
-                "commit a group's offset in a transaction",
-                lambda: producer.send_offsets_to_transaction(offsets, self._name),
+            self._cluster.admin.call(
+                "delete the trial's group", lambda admin: admin.delete_groups([self._name])
             )
-            self._commit(producer)
+
+    def _try_offsets(self, ledger: TrialLedger) -> Diagnosis:
+        """Commits an offset with metadata beside a record, and reads it back."""
+        subject = f"group {self._name}"
+        offsets = {self._partition: OffsetAndMetadata(_OFFSET, _METADATA, -1)}
+        try:
+            # The open aborts an earlier transaction that was not really committed.
+            ledger.open(dry_run=False)
+            self._write(
+                ledger, OFFSETS, lambda p: p.send_offsets_to_transaction(offsets, self._name)
+            )
             read = self._read_offset()
         except DuewheelError as error:
-            remedy = "duewheel does not depend on it: its progress is a record; " + _rights(
-                self._name
-            )
+            remedy = f"{_UNNEEDED}; {_rights(self._name)}"
             return Diagnosis("group_offsets", "warning", subject, str(error), remedy)
         same = read is not None and (read.offset, read.metadata) == (_OFFSET, _METADATA)
         return diagnose(
@@ -143,71 +150,76 @@ class _Trial:
             f"offset {_OFFSET} and {len(_METADATA)} characters of metadata "
             + ("came back" if same else f"came back as {read}"),
             warning=not same,
-            remedy="duewheel does not depend on it: its progress is a record",
+            remedy=_UNNEEDED,
         )
 
     def _read_offset(self) -> OffsetAndMetadata | None:
         """Reads the group's offset, which appears a moment after the commit, with its marker."""
-        deadline = self._cluster.deadline()
+        admin = self._cluster.admin
+        deadline = admin.deadline()
         while True:
-            found = self._cluster.ask(
-                "read the group's offset", lambda admin: admin.list_group_offsets(self._name)
+            found = admin.call(
+                "read the group's offset", lambda client: client.list_group_offsets(self._name)
             )
             read = found[self._name].get(self._partition)
             if read is not None or not deadline.remaining_s():
                 return read
             self._cluster.clock.sleep(_POLL_S)
 
-    def _try_fencing(self) -> None:
+    def _try_fencing(self, older: TrialLedger) -> None:
         """Fences a producer with an open transaction, and aborts another transaction."""
-        older = self._open()
-        self._write(older, ZOMBIE)
-        successor = self._open()
-        with contextlib.suppress(Exception):  # the outcome shows in what can be read
-            self._commit(older)
-        self._write(successor, ABORTED)
-        self._call("abort a transaction", successor.abort_transaction)
+        self._spoil(older, ZOMBIE, lambda _: self._open())
+        successor = self._ledgers[-1]
+        # Once more: a broker that does not fence may have let the older one take the id back.
+        successor.open(dry_run=False)
+        self._spoil(successor, ABORTED, lambda producer: producer.abort_transaction())
 
     def _read(self) -> set[bytes]:
-        found = newest_records(
-            self._cluster.client, self._partition.topic, self._cluster.deadline()
-        )
+        deadline = self._cluster.admin.deadline()
+        found = newest_records(self._cluster.client, self._partition.topic, deadline)
         return {key for key, record in found.items() if record.value == self._run}
 
     # ---- steps -----------------------------------------------------------------------------
 
-    def _open(self) -> KafkaProducer:
-        deadline = self._cluster.deadline()
-        producer = open_producer(
+    def _open(self) -> TrialLedger:
+        ledger = RecordLedger(
+            "doctor",
             self._cluster.client,
             self._name,
-            replace(self._limits, stop_s=_STOP_S),
-            deadline,
+            self._partition,
+            _POSITION,
+            lambda value: TrialStep(value or b""),
+            self._limits,
+            self._cluster.clock,
         )
-        self._producers.append(producer)
-        warm_metadata(self._cluster.client, producer, [self._partition.topic], deadline)
-        return producer
+        self._ledgers.append(ledger)
+        ledger.open(dry_run=False)
+        return ledger
 
-    def _write(self, producer: KafkaProducer, key: bytes) -> None:
-        """Begins a transaction with one record."""
-        deadline, now_ms = self._cluster.deadline(), self._cluster.clock.now_ms()
+    def _write(self, ledger: TrialLedger, key: bytes, act: Act = lambda _: None) -> None:
+        """Commits a record with this key, and acts before."""
+        topic, number = self._partition
+        record = NewRecord(key, topic, number, key, self._run, ())
+        step = TrialStep(self._run + key)
+        if ledger.write([record], step, act) != step:
+            raise KafkaUnavailable(f"{self._name}: the broker refuses a record of a few bytes")
 
-        def write() -> Exception | None:
-            producer.begin_transaction()
-            batches = [(self._partition, single(key, self._run))]
-            queued = internals.enqueue(producer, batches, now_ms)
-            return internals.await_outcomes(queued, deadline)[0].error
+    def _spoil(self, ledger: TrialLedger, key: bytes, act: Act) -> None:
+        """Writes a record in a transaction that `act` keeps from being committed. Whether it was
+        shows in the records that can be read.
+        """
+        spoilt = False
 
-        error = self._call(f"write {key.decode()!r} in a transaction", write)
-        if error is not None:
-            raise KafkaUnavailable(f"{self._name}: {self._cluster.client.explain(error)}")
+        def spoil(producer: KafkaProducer) -> None:
+            nonlocal spoilt
+            act(producer)
+            spoilt = True
 
-    def _commit(self, producer: KafkaProducer) -> None:
-        deadline = self._cluster.deadline()
-        self._call("commit a transaction", lambda: internals.commit(producer, deadline))
-
-    def _call(self, what: str, call: Callable[[], T]) -> T:
-        return self._cluster.client.call(self._cluster.deadline(), what, call)
+        try:
+            self._write(ledger, key, spoil)
+        except DuewheelError:
+            if not spoilt:
+                raise
 
 
 def _rights(name: str) -> str:

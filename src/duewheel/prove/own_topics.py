@@ -15,16 +15,12 @@ import time
 from collections.abc import Callable, Iterator
 
 import structlog
-from kafka import KafkaAdminClient
 
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.doctor import examination
-from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Diagnosis
 from duewheel.errors import ConfigError, DuewheelError
-from duewheel.kafka.connect.clients import ClientSettings, close
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.requirements import Requirement, TopicPlan
 from duewheel.schemas.name_patterns import may_name_topic
@@ -66,7 +62,7 @@ class OwnTopics:
         return self._settings.timer.mapping[self._settings.timer.topics[0]]
 
     @contextlib.contextmanager
-    def made(self, clock: Clock) -> Iterator[None]:
+    def made(self) -> Iterator[None]:
         """Steps 1 and 2, for the length of a with block.
 
         Raises:
@@ -76,7 +72,7 @@ class OwnTopics:
         try:
             with KafkaAdmin(self._options, _CALL_S) as admin:
                 admin.ensure([TopicPlan(self.target, TARGET_PARTITIONS, False, (_STAMPED,))])
-                self._require_rights(clock)
+                self._require_rights(admin)
                 admin.init_topics(self._settings, partitions=TIMER_PARTITIONS)
             yield
         finally:
@@ -112,14 +108,8 @@ class OwnTopics:
                     return
                 time.sleep(_POLL_S)
 
-    def _require_rights(self, clock: Clock) -> None:
-        client = ClientSettings(self._options)
-        admin = client.open(KafkaAdminClient, Deadline(_CALL_S))
-        try:
-            rights = Cluster(self._settings, client, admin, clock).topics([self.target])
-        finally:
-            close(admin)
-        granted = rights[self.target].rights
+    def _require_rights(self, admin: KafkaAdmin) -> None:
+        granted = admin.existing([self.target])[self.target].rights
         lacking = sorted(_NEEDED - granted) if granted is not None else []
         if lacking:
             raise ConfigError(

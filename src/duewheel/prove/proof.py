@@ -121,7 +121,7 @@ class Proof:
             stack.callback(folder.remove)
             settings = own_settings(self._user, self._name, folder.path, self._plan.window_ms)
             topics = OwnTopics(settings)
-            stack.enter_context(topics.made(self._clock))
+            stack.enter_context(topics.made())
             cluster = topics.examine(self._clock, examining)
             begin_shard(settings)
             client = ClientSettings(settings.kafka.client_options("producer"))

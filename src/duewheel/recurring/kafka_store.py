@@ -27,7 +27,8 @@ from duewheel.kafka.ledger.transactional_producer import (
     TransactionalProducer,
     doubt_of,
 )
-from duewheel.kafka.progress.state_topic import broker_now_ms, newest_record, place_of
+from duewheel.kafka.log.newest import newest_record
+from duewheel.kafka.progress.state_topic import broker_now_ms, place_of
 from duewheel.kafka.shard_settings import publisher_limits
 from duewheel.kafka.topic_follower import TopicFollower
 from duewheel.kafka.topics.admin import KafkaAdmin

@@ -29,11 +29,12 @@ from duewheel.doctor import (
     topics,
     trial,
 )
-from duewheel.doctor.cluster import Cluster, Topic
+from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Diagnosis
-from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.limits import PublisherLimits
 from duewheel.kafka.progress.all_shards import ShardRecord
+from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.topics.description import Partition, Topic
 from duewheel.kafka.topics.requirements import TopicFinding
 from duewheel.recurring.records import SchedulerBeat
 from duewheel.recurring.schedule import FiringPosition, Schedule
@@ -112,8 +113,8 @@ def test_a_part_that_meets_the_unexpected_is_one_finding() -> None:
         yield Diagnosis("a", "ok", "s", "f")
         raise KeyError("hunter2")
 
-    client = ClientSettings({"ssl_password": "hunter2"})
-    cluster = Cluster(load(overrides={"timer": {"topics": "t"}}), client, None, SystemClock())
+    admin = KafkaAdmin({"ssl_password": "hunter2"})
+    cluster = Cluster(load(overrides={"timer": {"topics": "t"}}), admin, SystemClock())
     first, second = examination.examined("topics", cluster, part)
     assert first.code == "a"
     assert (second.code, second.severity, second.subject) == ("not_examined", "error", "topics")
@@ -240,19 +241,13 @@ def test_settings_that_may_not_be_read() -> None:
 # ---- topics -------------------------------------------------------------------------------------
 
 
-def partition(replicas: int, in_sync: int | None = None, leader: int = 1) -> dict[str, Any]:
-    nodes = list(range(1, replicas + 1))
-    return {
-        "partition_index": 0,
-        "leader_id": leader,
-        "replica_nodes": nodes,
-        "isr_nodes": nodes[:in_sync],
-    }
+def partition(replicas: int, in_sync: int | None = None, leader: int = 1) -> Partition:
+    return Partition(0, leader, replicas, replicas if in_sync is None else in_sync)
 
 
 def topic(replicas: int = 3, in_sync_min: int = 2, **changed: Any) -> Topic:
     config = {"min.insync.replicas": str(in_sync_min), "unclean.leader.election.enable": "false"}
-    return replace(Topic("t", 0, (partition(replicas),), frozenset(), config), **changed)
+    return replace(Topic("t", 0, "id", (partition(replicas),), frozenset(), config), **changed)
 
 
 @pytest.mark.parametrize(

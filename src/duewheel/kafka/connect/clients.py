@@ -2,7 +2,7 @@
 
 - Every call has a deadline: kafka-python's constructors block until a broker answers.
 - A constructor that fails leaves nothing: its network client is caught when it is made, and closed.
-  kafka-python would leave a socket and a thread behind.
+  kafka-python would leave a socket open and a thread running.
 - No error text contains the value of a secret setting.
 
 Importing this module gives kafka-python, also the application's own clients, a fast checksum. Alone
@@ -167,11 +167,7 @@ class ClientSettings:
             raise KafkaUnavailable(text) from None
 
     def connect(self, deadline: Deadline, **own: Any) -> NetworkClient:
-        """A new network client, with the metadata of the cluster.
-
-        Args:
-            deadline: for the first answer of a broker.
-            own: settings of this one client; they win.
+        """A new network client, with the metadata of the cluster. `own` settings win.
 
         Raises:
             KafkaUnavailable, ConfigError: as `call`.
@@ -220,12 +216,7 @@ class ClientSettings:
         return ConfigError(f"Kafka refuses these client settings: {self.redacted(why)}")
 
     def open(self, kind: type[Client], deadline: Deadline, **own: Any) -> Client:
-        """A new client; a failure leaves no socket and no thread behind.
-
-        Args:
-            kind: KafkaAdminClient, KafkaConsumer or KafkaProducer.
-            deadline: for the constructor, which blocks until a broker answers.
-            own: settings of this one client; they win.
+        """A new client; a failure leaves no open socket and no thread. `own` settings win.
 
         Raises:
             KafkaUnavailable, ConfigError: as `call`.
@@ -249,15 +240,6 @@ class ClientSettings:
             for client in made:
                 _close_quietly("network", client.close)
             raise
-
-
-def open_admin(settings: ClientSettings, deadline: Deadline) -> KafkaAdminClient:
-    """An admin client.
-
-    Raises:
-        KafkaUnavailable, ConfigError: as `ClientSettings.call`.
-    """
-    return settings.open(KafkaAdminClient, deadline)
 
 
 def close(client: KafkaAdminClient | KafkaConsumer | NetworkClient) -> None:

@@ -43,19 +43,13 @@ class Deadline:
         stopping: threading.Event | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin now.
-
-        Args:
-            seconds: until the deadline.
-            stopping: once set, no more than STOP_GRACE_S are left.
-            now_s: a clock that only goes forward.
-        """
+        """Begins now. Once `stopping` is set, no more than STOP_GRACE_S are left."""
         self.seconds = seconds
         self._now_s = now_s
         self._ends_at = now_s() + seconds
         self._stopping = stopping
         self._stop_seen = False
-        self._whole: Deadline | None = None  # of which this is a part
+        self._whole: Deadline | None = None  # never after this one
 
     def remaining_s(self) -> float:
         """Seconds left, never below 0."""
@@ -76,14 +70,14 @@ class Deadline:
             self._ends_at = self._now_s() + self.seconds
 
     def part(self, seconds: float) -> Deadline:
-        """A deadline for some of the calls, at most so far ahead, and never behind this one."""
+        """A deadline for some of the calls: in so many seconds, but never after this one."""
         part = Deadline(seconds, None, self._now_s)
         part._whole = self
         return part
 
     def check(self, what: str, ahead_s: float = 0.0) -> None:
-        """Raise DeadlineExceeded, naming `what`, when less than `ahead_s` is left: so its message
-        is raised, and not that of an enclosing call that ends at the same time.
+        """Raise DeadlineExceeded for this call, when less than `ahead_s` is left: so its message is
+        raised, and not that of an enclosing call that ends at the same time.
         """
         if self.remaining_s() <= ahead_s:
             raise self.exceeded(what, "not done")
@@ -103,15 +97,12 @@ def within(
     """The result of `call`, which runs in a daemon thread of its own.
 
     Args:
-        deadline: for the call.
-        what: it does, for the error.
-        call: to run.
-        after: seconds, and what is called once if the result is not there by then. Its errors are
-            raised, and the call may still be running.
+        after: seconds, and a function that is called once if there is no result by then. Its errors
+            are raised, and the call may still be running.
 
     Raises:
         DeadlineExceeded: no result at the deadline; the call may still be running.
-        Exception: whatever the call raised.
+        Exception: any that the call raises.
     """
     begun_s = time.monotonic()
     future = beside(f"deadline: {what}", call)

@@ -31,10 +31,10 @@ from duewheel.kafka.connect.network_client import NetworkClient
 from duewheel.threads import each_beside
 
 _AT_A_TIME = 16
-# kafka-python and OpenSSL: what a client says of a certificate.
+# Of kafka-python's and OpenSSL's errors: a certificate that the client refuses.
 _OTHER_NAME = "certificate is not valid for"
 _UNTRUSTED = ("self-signed certificate", "self signed certificate", "unable to get local issuer")
-_OFFERED = (0, UnsupportedSaslMechanismError.errno)  # of a handshake: both list the mechanisms
+_OFFERED = (0, UnsupportedSaslMechanismError.errno)  # both answers list the mechanisms
 _PORT = 9092
 
 Settings = Mapping[str, Any]
@@ -43,26 +43,15 @@ Question = Callable[[Any, Any], Awaitable[Any]]  # of kafka-python's manager and
 
 @dataclass(frozen=True, slots=True)
 class LoginAttempt:
-    """One server, asked to log a client in.
-
-    Attributes:
-        server: its address.
-        problem: why it did not; "" if it did.
-        is_refusal: whether the settings are the reason, so that a further attempt cannot succeed.
-    """
+    """One server, asked to log a client in."""
 
     server: str
-    problem: str = ""
-    is_refusal: bool = False
+    problem: str = ""  # why it did not; "" if it did
+    is_refusal: bool = False  # the settings are the reason: a further attempt cannot succeed
 
 
 def attempts(settings: Settings, deadline: Deadline) -> list[LoginAttempt]:
-    """Connects once to each bootstrap server.
-
-    Args:
-        settings: kafka-python's, with the address.
-        deadline: for all of them.
-    """
+    """Connects once to each bootstrap server, to several at a time."""
     given = settings.get("bootstrap_servers", "localhost")
     servers = given.split(",") if isinstance(given, str) else list(given)
     return each_beside(
@@ -104,7 +93,7 @@ class _Login:
         """Logs in."""
         try:
             self._ask(_metadata)
-        except Exception as error:  # noqa: BLE001 - also what a token provider raises
+        except Exception as error:  # noqa: BLE001 - a token provider raises any
             reason = self._explained(error)
             problem = reason or in_words(error)
             return LoginAttempt(self._server, problem, is_refusal=bool(reason))
@@ -217,7 +206,7 @@ class _Login:
 
 
 def _keep_last_answers(manager: Any) -> None:
-    """Makes the manager's transports read what precedes the end of a connection.
+    """Makes the manager's transports read the bytes before the end of a connection.
 
     kafka-python drops an answer that it reads together with the end: on a busy host, each refusal.
     """

@@ -28,7 +28,7 @@ class NetworkClient(KafkaNetClient):  # type: ignore[misc]
     """A client whose `close` first ends the wait of another thread in it.
 
     kafka-python cancels the tasks and closes the selector beside that thread. It then waits for
-    tasks that nobody runs, until the connection's idle time of nine minutes is over.
+    tasks that no thread runs, until the connection's idle time of nine minutes is over.
     """
 
     def __init__(self, **configs: Any) -> None:

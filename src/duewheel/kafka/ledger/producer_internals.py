@@ -156,14 +156,12 @@ class Outcome:
     """The result of one batch.
 
     Attributes:
-        error: None if it was acknowledged.
-        failed_itself: this batch caused the error; otherwise it was aborted with another one.
         stamp_ms: the broker's time when it took the batch; None without LogAppendTime, or if the
             batch was sent twice because the first answer was lost.
     """
 
-    error: Exception | None
-    failed_itself: bool
+    error: Exception | None  # None if it was acknowledged
+    failed_itself: bool  # it caused the error; otherwise it was aborted with another batch
     stamp_ms: int | None = None
 
 
@@ -229,7 +227,6 @@ def await_outcomes(
     Args:
         batches: the last one stands for the cluster: without a result of it, the cluster as a
             whole may be down.
-        deadline: for all of them.
         quiet_s: how long no further result may come once the last batch has its own.
 
     Raises:
@@ -279,15 +276,9 @@ def commit(producer: KafkaProducer, deadline: Deadline) -> None:
 
 
 def stop(producer: KafkaProducer, seconds: float) -> bool:
-    """Stop the sender for good; queued batches are dropped, not flushed.
-
-    Args:
-        producer: to be dropped.
-        seconds: how long to wait for the thread. It ends in any case: at the next answer, or when
-            its request times out.
-
-    Returns:
-        Whether the thread has ended.
+    """Stop the sender for good; queued batches are dropped, not flushed. Returns whether its thread
+    has ended within so many seconds. It ends in any case: at the next answer, or when its request
+    times out.
     """
     producer._sender.force_close()
     producer._sender.join(seconds)

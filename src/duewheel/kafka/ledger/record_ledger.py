@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
+import structlog
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.structs import TopicPartition as Place
 
 from duewheel.clock import Clock
 from duewheel.errors import Displaced, KafkaUnavailable, PublishDoubt
-from duewheel.kafka.connect.clients import ClientSettings, close, open_admin
+from duewheel.kafka.connect.clients import ClientSettings, close
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.transactional_producer import (
@@ -28,7 +30,7 @@ from duewheel.kafka.ledger.transactional_producer import (
     preparation_deadline,
 )
 from duewheel.kafka.limits import PublisherLimits
-from duewheel.kafka.progress.state_topic import newest_record
+from duewheel.kafka.log.newest import newest_record
 from duewheel.kafka.targets.catalog import SentBatch, TargetCatalog
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.record_batch import Batch
@@ -37,6 +39,8 @@ from duewheel.wheel.encoded import Target
 from duewheel.wheel.ledger import CommitOutcome, Ledger, PositionRecord
 
 P = TypeVar("P", bound=PositionRecord)
+
+log = structlog.get_logger(__name__)
 
 _REFUSALS_MAX = 100  # per chunk; each one halves the batches or finds a bad record
 
@@ -71,7 +75,7 @@ class RecordLedger(Generic[P]):
 
     def __init__(
         self,
-        what: str,
+        command: str,
         client: ClientSettings,
         transactional_id: str,
         place: Place,
@@ -83,19 +87,18 @@ class RecordLedger(Generic[P]):
         """Opens an admin client, and no producer.
 
         Args:
-            what: the command, for an error's text.
-            place, key: of the position's record.
-            decode: its value; None before the first.
+            place, key: where the position's record is.
+            decode: reads its value; gets None before the first.
 
         Raises:
             KafkaUnavailable: no answer in time.
         """
-        self._what, self._client, self._limits, self._clock = what, client, limits, clock
+        self._command, self._client, self._limits, self._clock = command, client, limits, clock
         self._place, self._key, self._decode = place, key, decode
         self.catalog = TargetCatalog(client, limits)
         self._ledger = Ledger(self._start, self._publish)
         self._producer = TransactionalProducer(client, transactional_id, limits)
-        self._admin = open_admin(client, self._deadline())
+        self._admin = client.open(KafkaAdminClient, self._deadline())
         self._refusals = 0
 
     def open(self, *, dry_run: bool) -> P:
@@ -110,17 +113,22 @@ class RecordLedger(Generic[P]):
         return position
 
     def resolve(self, topics: Iterable[str]) -> dict[str, Target]:
-        """Returns what is known of each topic.
-
-        Raises:
-            KafkaUnavailable: no answer in time.
-        """
+        """The targets of topics; KafkaUnavailable without an answer in time."""
         names = list(topics)
         deadline = preparation_deadline(self._limits.start_deadline_s, len(names))
         return self.catalog.resolve(self._admin, names, deadline)
 
-    def write(self, records: Sequence[NewRecord], position: P) -> P:
+    def write(
+        self,
+        records: Sequence[NewRecord],
+        position: P,
+        before_commit: Callable[[KafkaProducer], object] = lambda _: None,
+    ) -> P:
         """Commits the records, in order within each partition, with the position after them.
+
+        Args:
+            before_commit: is called once all brokers have taken the records; its errors leave the
+                transaction open.
 
         Returns:
             The position that Kafka has now. If it is another one, the records are not committed: a
@@ -132,16 +140,20 @@ class RecordLedger(Generic[P]):
                 answer.
         """
         before = self._refusals
-        result = self._ledger.commit(records, position)
+        result = self._ledger.commit((records, before_commit), position)
         if result.outcome is CommitOutcome.COMMITTED:
             self._refusals = 0
         elif result.doubt is not None and self._refusals in {before, _REFUSALS_MAX}:
             raise result.doubt
+        if result.doubt is not None:
+            log.warning(
+                "transaction in doubt", outcome=result.outcome.name, reason=str(result.doubt)
+            )
         assert result.position is not None, "`decode` gives the first one"
         return result.position
 
     def close(self) -> None:
-        """Closes the clients; the next `open`, or its time-out, aborts an open transaction."""
+        """Closes the clients; the next `open`, or a time-out, aborts an open transaction."""
         self._producer.stop()
         close(self._admin)
 
@@ -162,22 +174,28 @@ class RecordLedger(Generic[P]):
         except KafkaUnavailable as error:
             raise doubt or error from None
 
-    def _publish(self, records: Sequence[NewRecord], position: P) -> int | None:
+    def _publish(
+        self, chunk: tuple[Sequence[NewRecord], Callable[[KafkaProducer], object]], position: P
+    ) -> int | None:
+        records, before_commit = chunk
         targets = self.resolve({record.topic for record in records})
         for topic, target in sorted(targets.items()):
             if target.closed_by:
                 # Kafka would block the transactional id, and with it the command for every topic.
                 why = f"topic {topic!r} takes no writes: {target.closed_by}"
-                raise KafkaUnavailable(f"{self._what}: {why}")
+                raise KafkaUnavailable(f"{self._command}: {why}")
         batches, sent = self._batches(records, targets)
         batches.append((self._place, single(self._key, position.encode())))
         deadline = preparation_deadline(self._limits.publish_deadline_s, len(targets))
         note = partial(self._note_refusals, sent)
         try:
             self._producer.warm_metadata(targets, deadline)
-            return self._producer.transact(self._what, batches, self._clock.now_ms(), note=note)
-        except Exception as error:  # noqa: BLE001 - kafka-python raises what it likes
-            reason = f"{self._what}: {self._client.explain(error)}"
+            now_ms = self._clock.now_ms()
+            return self._producer.transact(
+                self._command, batches, now_ms, note=note, before_commit=before_commit
+            )
+        except Exception as error:  # noqa: BLE001 - kafka-python raises any
+            reason = f"{self._command}: {self._client.explain(error)}"
             raise doubt_of(error, f"{reason}: run it again, nothing is doubled") from None
 
     def _note_refusals(

@@ -59,14 +59,6 @@ class TransactionalProducer:
         limits: PublisherLimits,
         stopping: threading.Event | None = None,
     ) -> None:
-        """Connects nothing.
-
-        Args:
-            settings: of every client.
-            transactional_id: the last producer opened with it owns it.
-            limits: on time.
-            stopping: once set, calls end soon.
-        """
         self._settings = settings
         self._transactional_id = transactional_id
         self._limits = limits
@@ -110,13 +102,12 @@ class TransactionalProducer:
         now_ms: int,
         quiet_s: float = math.inf,
         note: Callable[[Sequence[internals.Outcome]], None] = lambda _: None,
+        before_commit: Callable[[KafkaProducer], object] = lambda _: None,
     ) -> int | None:
-        """Runs the function of that name within the deadline of a transaction. Any error leaves a
-        doubt (`doubt_of`).
+        """Runs the function of that name within the deadline of a transaction. Any
+        error leaves a doubt (`doubt_of`).
 
         Args:
-            what: the purpose, for an error's text.
-            batches, now_ms, quiet_s: as there.
             note: gets the outcomes, in the order of the batches, if one is an error.
 
         Returns:
@@ -125,9 +116,8 @@ class TransactionalProducer:
         producer = self._opened()
         queued = [(TopicPartition(*place), batch) for place, batch in batches]
         deadline = Deadline(self._limits.publish_deadline_s, self._stopping)
-        outcomes = within(
-            deadline, what, lambda: transact(producer, queued, now_ms, deadline, quiet_s)
-        )
+        given = (producer, queued, now_ms, deadline, quiet_s, before_commit)
+        outcomes = within(deadline, what, lambda: transact(*given))
         # The cause first: the other batches were aborted with it.
         causes_first = sorted(outcomes, key=lambda outcome: not outcome.failed_itself)
         errors = [outcome.error for outcome in causes_first if outcome.error is not None]
@@ -187,13 +177,8 @@ def open_producer(
     limits: PublisherLimits,
     deadline: Deadline,
 ) -> KafkaProducer:
-    """A producer that owns the transactional id; a predecessor's open transaction is ended.
-
-    Args:
-        settings: of every client.
-        transactional_id: the last producer opened with it owns it.
-        limits: on time.
-        deadline: for the whole call.
+    """A producer that owns the transactional id, until another one is opened with it; ends a
+    predecessor's open transaction.
 
     Raises:
         KafkaUnavailable: no answer in time.
@@ -265,15 +250,15 @@ def transact(
     now_ms: int,
     deadline: Deadline,
     quiet_s: float = math.inf,
+    before_commit: Callable[[KafkaProducer], object] = lambda _: None,
 ) -> list[internals.Outcome]:
     """One transaction: begin, queue, check every result, commit unless one has an error.
 
     Args:
-        producer: that owns its transactional id.
         batches: in order within each partition; the last one as in `await_outcomes`.
         now_ms: the records' timestamp.
-        deadline: for the whole call.
         quiet_s: as in `await_outcomes`; a second is added for each MiB of the largest batch.
+        before_commit: is called once every batch was acknowledged.
 
     Raises:
         DeadlineExceeded, NoAnswer: as `await_outcomes`; or the commit has no answer.
@@ -287,5 +272,6 @@ def transact(
     largest = max(len(batch.body) for _, batch in batches)
     outcomes = internals.await_outcomes(queued, deadline, quiet_s + largest / _BYTES_PER_S)
     if all(outcome.error is None for outcome in outcomes):
+        before_commit(producer)
         internals.commit(producer, deadline)
     return outcomes

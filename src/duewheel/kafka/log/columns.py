@@ -1,6 +1,6 @@
 """The records of fetched batches as columns: committed ones, within their range.
 
-A broker sends whole batches, and each is read to its end: the records before and behind the range
+A broker sends whole batches, and each is read to its end: the records before and after the range
 are dropped here. A batch that cannot be read is one row (`KafkaRecords.unread`).
 """
 
@@ -100,7 +100,7 @@ def committed_records(
     Args:
         part: of `LogReader.read`; each partition at most once.
         ranges: that the part was read from. Only their ends count: `Fetched.begin` may be above
-            the first offset. `took` may lower them to what is read.
+            the first offset. `took` may lower them to the offsets that are read.
         group_bytes_max: decompressed.
         skipped: by partition, the offsets that the operator has skipped.
         cut: keeps batches that the ranges cut; None: they are read again.
@@ -181,12 +181,12 @@ def _committed_batches(
 def _within_bounds(
     group: Sequence[BatchBody], part: Sequence[Fetched], bounds: Int64
 ) -> Iterator[KafkaRecords]:
-    """The records of a group that lie within their bounds; yields nothing where none does.
+    """The records of a group that are within their bounds; yields nothing where none is.
 
     Args:
         group: batches; their `partition` indexes `part`.
         part: as in `committed_records`.
-        bounds: shape (len(part), 2): the lowest offset, and the one behind the highest.
+        bounds: shape (len(part), 2): the lowest offset, and the one after the highest.
     """
     if not group:
         return

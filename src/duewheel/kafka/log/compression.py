@@ -3,8 +3,8 @@ compressed batches of any producer.
 
 Copies and dead letters are not compressed: the state topic may have to hold a copy, and duewheel's
 own readers of their topics would need a library for the codec. The encoders are kafka-python's,
-because Kafka's own clients refuse what other writers of the same formats make, such as lz4 frames
-with linked blocks.
+because Kafka's own clients refuse other variants of the same formats, such as lz4 frames with
+linked blocks.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _GZIP = 16 + zlib.MAX_WBITS  # zlib's number for the container
 _LZ4_RATIO_MAX = 255  # a byte of a match's length stands for so many
 # The most bytes that a byte of each codec stands for. zstd: a block of 128 KiB in 4 bytes.
 _RATIOS: Mapping[Codec, int] = {"gzip": 1032, "snappy": 22, "lz4": _LZ4_RATIO_MAX, "zstd": 1 << 15}
-# How the framing of xerial begins, Kafka's of snappy: blocks, each behind its compressed size.
+# How the framing of xerial begins, Kafka's of snappy: blocks, each after its compressed size.
 _XERIAL, _XERIAL_HEADER_BYTES = b"\x82SNAPPY\0", 16
 _SIZE = struct.Struct(">I")
 _SIZE_BITS = 32  # of snappy's decompressed sizes

@@ -36,17 +36,10 @@ INIT_MAKES_IT = ": `duewheel init` creates it"
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long a reader waits, and by which clock.
+    """How long a reader waits, and by which clock."""
 
-    Attributes:
-        stalled_s: without progress, until a call fails.
-        retry_s: between two attempts.
-        sleep: waits so many seconds.
-        now_s: a clock that only goes forward.
-    """
-
-    stalled_s: float = 60.0
-    retry_s: float = 0.1
+    stalled_s: float = 60.0  # without headway, until a call fails
+    retry_s: float = 0.1  # between two attempts
     sleep: Callable[[float], None] = time.sleep
     now_s: Callable[[], float] = time.monotonic
 
@@ -75,7 +68,6 @@ class LogConnection:
         """Connects nothing.
 
         Args:
-            settings: of the cluster.
             topics: of `partitions`; those of other partitions are added once they are asked for.
             stopping: once set, no call waits more than STOP_GRACE_S (deadline.py) for Kafka. With
                 an event each call to Kafka costs a thread; Spark stops its tasks without one.
@@ -120,12 +112,9 @@ class LogConnection:
     def existing(self, kind: str = "topic", hint: str = "") -> list[TopicPartition]:
         """All partitions of the reader's one topic.
 
-        Args:
-            kind: of topic, for the error.
-            hint: likewise.
-
         Raises:
-            ConfigError: there is no such topic, or no right to describe it.
+            ConfigError: there is no such topic, whose `kind` the text names before the `hint`; or
+                no right to describe it.
         """
         (topic,) = self._topics
         partitions = self.partitions()
@@ -146,7 +135,6 @@ class LogConnection:
         """An offset of each partition.
 
         Args:
-            partitions: of the reader's topics.
             time: EARLIEST: the log's start. LATEST: its end. Else epoch ms: the first offset of
                 that time or a later one, -1 if there is none.
             committed: the end is the last stable offset, where a reader of committed records ends;
@@ -191,7 +179,7 @@ class LogConnection:
         Args:
             since: where to begin; None: at the log's start.
             until: where to end, at the present end at most.
-            partitions: of the reader's topics; None: all.
+            partitions: None: all of the reader's topics.
             committed: as for `offsets`.
 
         Raises:
@@ -234,7 +222,7 @@ class LogConnection:
                 except KafkaUnavailable:
                     if not answers:
                         raise
-                    break  # what has answered counts, though the broker asked now is away
+                    break  # the answers so far count, though the broker asked now is away
             answers |= self._answers_of(left, time, committed) if left else {}
             left = [each for each in left if not isinstance(answers.get(each), int)]
         return answers

@@ -4,7 +4,7 @@ Committed fetches end at the last stable offset, and each lists the aborted tran
 records it holds.
 
 Each call sends one request to each leader and reads the answers; an error is the answer for its
-partition. What to repeat is decided in reader.py. The coroutines run in the event loop of
+partition. reader.py decides which to repeat. The coroutines run in the event loop of
 kafka-python's client.
 
 This is the only use of kafka-python below its consumer. A consumer decodes records itself, and
@@ -48,7 +48,7 @@ _FetchPartition = _FetchTopic.FetchPartition
 _OffsetsTopic = ListOffsetsRequest.ListOffsetsTopic
 _OffsetsPartition = _OffsetsTopic.ListOffsetsPartition
 
-# Topics, each with what a request or a response has for its partitions.
+# Topics, each with the parts of a request or a response for its partitions.
 _ByTopic = Iterable[tuple[str, Iterable[Any]]]
 Answer = TypeVar("Answer")
 
@@ -63,8 +63,8 @@ class Fetched:
         aborted: producer id and first offset of each aborted transaction.
         begin: the requested offset. The first batch may have records below it, which were read
             before, or which retention has deleted.
-        end: offset behind the last whole batch, where the next fetch begins; of a range, at most
-            a batch behind its end.
+        end: offset after the last whole batch, where the next fetch begins; of a range, at most
+            a batch after its end.
     """
 
     partition: TopicPartition
@@ -142,7 +142,7 @@ class LeaderRequests:
             raise errors.TopicAuthorizationFailedError(topic)
 
     def is_throttled(self) -> bool:
-        """Whether a broker holds back what exceeds the client's quota."""
+        """Whether a broker delays the client, which exceeds its quota."""
         brokers = self._client.cluster.brokers()
         return any(self._client.throttle_delay(broker.node_id) for broker in brokers)
 
@@ -156,7 +156,6 @@ class LeaderRequests:
         """An offset of each partition.
 
         Args:
-            partitions: of any leaders.
             time: EARLIEST: the log's start. LATEST: its end.
             committed: the end is the last stable offset.
         """
@@ -237,7 +236,7 @@ class LeaderRequests:
         partition.
 
         Args:
-            entries: what a request has for each partition.
+            entries: the part of a request for each partition.
             request: makes one of the entries for one leader.
             answers_in: the answers for partitions in a leader's response.
             read: reads an answer that is no error.

@@ -36,7 +36,7 @@ class LogReader(LogConnection):
         have records outside its range, which columns.py and records.py drop.
 
         Args:
-            ranges: first offset, and the one behind the last, of each partition. The caller may
+            ranges: first offset, and the one after the last, of each partition. The caller may
                 lower a last one meanwhile.
             bytes_max: of an answer, unless a batch is larger. The ranges of one broker share it.
 
@@ -82,13 +82,9 @@ class LogReader(LogConnection):
     def poll(
         self, positions: dict[TopicPartition, int], bytes_max: int = _FETCH_BYTES
     ) -> Iterator[Record]:
-        """The records that have been added; moves the positions behind them. Returns soon if there
+        """The records that have been added; moves the positions after them. Returns soon if there
         are none, or while a leader does not answer. Where a log has lost the position, as one that
         was recreated, it is read from its start.
-
-        Args:
-            positions: the next offset of each partition.
-            bytes_max: as for `read`.
 
         Raises:
             KafkaUnavailable, ConfigError: an error that no retry mends, such as a lost right.

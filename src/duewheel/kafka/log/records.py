@@ -21,19 +21,12 @@ _NO_END = 1 << 62
 
 
 class Record(NamedTuple):
-    """A record, as Kafka has it.
-
-    Attributes:
-        topic, partition, offset: its place.
-        timestamp_ms: when it was written, by its producer's clock or by the broker's.
-        key, value: None for null.
-        headers: in their order; a name that is no UTF-8 has surrogates for its bytes.
-    """
+    """A record, as Kafka has it; a header's name that is no UTF-8 has surrogates for its bytes."""
 
     topic: str
     partition: int
     offset: int
-    timestamp_ms: int
+    timestamp_ms: int  # by its producer's clock or by the broker's
     key: bytes | None
     value: bytes | None
     headers: list[Header]

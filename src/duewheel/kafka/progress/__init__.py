@@ -1,1 +1,5 @@
-"""The records of shards in the state topic: of one shard, of all, and read again and again."""
+"""The progress of shards in the state topic.
+
+`shard_progress` reads that of one shard once, `progress_reader` again and again, `all_shards` that
+of all. `state_topic` has their places, and the brokers' clock.
+"""

@@ -13,7 +13,7 @@ from duewheel.errors import RecoveryRefused
 from duewheel.kafka import shard_settings
 from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.progress.state_topic import newest_records
+from duewheel.kafka.log.newest import newest_records
 
 _KEY = re.compile(rb"shard-([0-9]+)")
 
@@ -29,12 +29,8 @@ class ShardRecord:
 def all_shards(
     settings: Settings, stopping: threading.Event | None = None, *, past_open: bool = False
 ) -> dict[int, ShardRecord]:
-    """The newest record of every shard, former ones included, by index.
-
-    Args:
-        settings: with the state topic's name.
-        stopping: once set, the call ends soon.
-        past_open: wait for open transactions, which may hold newer records.
+    """The newest record of every shard, former ones included, by index. With `past_open` it waits
+    for open transactions, which may hold newer records.
 
     Raises:
         KafkaUnavailable: no answer in time.

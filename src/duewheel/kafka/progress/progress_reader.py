@@ -11,11 +11,11 @@ from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.progress import Progress
-from duewheel.kafka.connect.clients import ClientSettings, close, open_admin
+from duewheel.kafka.connect.clients import ClientSettings, close
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.ends import EARLIEST, LATEST
+from duewheel.kafka.log.newest import newest_in, search
 from duewheel.kafka.log.reader import LogReader
-from duewheel.kafka.progress.state_topic import read_records, search_record
 from duewheel.wheel.publisher_protocol import Seen
 
 _COORDINATOR_S = 3.0  # for its answer
@@ -36,15 +36,8 @@ class KafkaProgressReader:
         stopping: threading.Event | None = None,
         deadline_s: float = 30.0,
     ) -> None:
-        """Connects nothing.
-
-        Args:
-            settings: of the client.
-            place: the partition of the shard.
-            key: of the shard's records.
-            transactional_id: of the shard's owner.
-            stopping: once set, no call waits longer than a moment for Kafka.
-            deadline_s: for one call.
+        """Connects nothing. `transactional_id` is that of the shard's owner; once `stopping` is
+        set, no call waits longer than a moment for Kafka.
         """
         self._settings = settings
         self._partition = place
@@ -53,7 +46,7 @@ class KafkaProgressReader:
         self._stopping = stopping
         self._deadline_s = deadline_s
         self._reader = LogReader(settings, [place.topic])
-        self._end = 0  # up to which it has read
+        self._end = 0  # it has read the offsets below
         self._seen: Seen | None = None
 
     def newest(self) -> Seen | None:
@@ -64,12 +57,13 @@ class KafkaProgressReader:
         (end,) = reader.offsets([where], LATEST).values()
         if end != self._end:
             if 0 < self._end < end:
-                found = read_records(reader, {where: (self._end, end)}).get(self._key)
+                found = newest_in(reader, {where: (self._end, end)})
             else:  # the first call, or a topic that was recreated
                 (first,) = reader.offsets([where], EARLIEST).values()
-                found, self._seen = search_record(reader, where, self._key, (first, end)), None
-            if found is not None:
-                self._seen = Seen(Progress.decode(found.value), found.timestamp_ms)
+                found, self._seen = search(reader, where, self._key, (first, end)), None
+            if self._key in found:
+                value, at_ms = found[self._key]
+                self._seen = Seen(Progress.decode(value), at_ms)
             self._end = end
         return self._seen
 
@@ -78,7 +72,7 @@ class KafkaProgressReader:
         deadline = Deadline(_COORDINATOR_S, self._stopping)
         # A client of its own: after the coordinator has moved, a cached client keeps asking
         # the former one, which refuses.
-        admin = open_admin(self._settings, deadline)
+        admin = self._settings.open(KafkaAdminClient, deadline)
         try:
             self._settings.call(
                 deadline,

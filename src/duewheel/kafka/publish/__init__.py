@@ -1,1 +1,5 @@
-"""A shard's transactions: `publisher` runs them, `held_queue` decides which copies wait."""
+"""A shard's transactions: `publisher` runs them.
+
+`attempt` has the content of one, `held_queue` decides which copies wait, `record_clock` the
+timestamps of records.
+"""

@@ -50,17 +50,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Copies on their way to their partitions, in one transaction.
-
-    Attributes:
-        parts: the copies.
-        deletions: tombstones of their records in the state topic.
-        held: the copies that still wait once this is committed.
-    """
+    """Copies on their way to their partitions, in one transaction."""
 
     parts: Sequence[Part] = ()
-    deletions: Sequence[Batch] = ()
-    held: Mapping[Place, Held] = field(default_factory=dict)
+    deletions: Sequence[Batch] = ()  # tombstones of their records in the state topic
+    held: Mapping[Place, Held] = field(default_factory=dict)  # still wait after the commit
 
 
 def closed_to_copies(
@@ -69,13 +63,8 @@ def closed_to_copies(
     progress: Progress,
     ends: Callable[[Sequence[Place]], Mapping[Place, int]],
 ) -> set[Place]:
-    """The timer partitions that are closed to copies now: see the module's head.
-
-    Args:
-        partitions: to check.
-        targets: of their topics.
-        progress: of the shard.
-        ends: gives the log ends of partitions; a partition without one counts as closed.
+    """The timer partitions that are closed to copies now: see the module's head. One whose end is
+    missing in the answer of `ends` counts as closed.
     """
     every = list(partitions)
     open_ = [
@@ -96,20 +85,15 @@ def _takes_writes(place: Place, targets: Mapping[str, Target]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bounds of what one transaction moves.
-
-    Attributes:
-        batches: how many.
-        size: in bytes, unless one alone has more.
-    """
+    """Bounds of the copies that one transaction moves."""
 
     batches: int
-    size: int
+    size: int  # in bytes, unless one batch alone has more
 
     @classmethod
     def beside(cls, parts: Sequence[Part], batches: int) -> Bounds:
-        """Bounds above what a transaction with these parts can add to the held copies. Otherwise a
-        backlog might never end: while it exists every cancel is chased, and the chases join it.
+        """Bounds above the copies that a transaction with these parts can add. Otherwise a backlog
+        might never end: while it exists every cancel is chased, and the chases join it.
         """
         own = sum(len(part.batch.body) for part in parts)
         return cls(batches + len(parts), _BYTES_AT_ONCE + own)
@@ -125,11 +109,8 @@ def moved(
     """The oldest copies for open partitions, as many as one transaction takes.
 
     Args:
-        reader: of committed records.
         where: the shard's partition of the state topic.
-        progress: of the shard; `held` has the copies that wait.
-        free: the timer partitions in `held` that are open.
-        bounds: how much is moved at once.
+        free: the timer partitions with held copies that are open.
 
     Raises:
         KafkaUnavailable: no answer in time.
@@ -164,7 +145,7 @@ def taken_batches(
     for record in records:
         read += len(record.value or b"")
         if read > READ_BYTES:
-            left = {place: _behind(of, record.offset) for place, of in left.items()}
+            left = {place: _above(of, record.offset) for place, of in left.items()}
             break
         key = record.key or b""
         place = partition_of(key)
@@ -216,24 +197,18 @@ def _of_first_copy(place: Place, headers: Sequence[Header]) -> list[Header]:
     return [(TIMER_ID, source[0].as_py()), *first]
 
 
-def _behind(held: Held, offset: int) -> Held:
-    """None of these copies lies below the offset: the next transaction reads from there."""
+def _above(held: Held, offset: int) -> Held:
+    """None of these copies is below the offset: the next transaction reads from there."""
     return Held(max(held.start_offset, offset), held.records)
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Batches of a transaction: those to send now, and those to hold.
-
-    Attributes:
-        now: those that go to their partition.
-        records: of the state topic, with the others.
-        held: what waits once they are committed.
-    """
+    """Batches of a transaction: those to send now, and those to hold."""
 
     now: Sequence[Part]
-    records: Sequence[Batch]
-    held: Mapping[Place, Held]
+    records: Sequence[Batch]  # of the state topic: those to hold
+    held: Mapping[Place, Held]  # after the commit
 
 
 def split(
@@ -252,11 +227,8 @@ def split(
     its order; a chase is that large only if its request was.
 
     Args:
-        parts: of a transaction.
-        closed: timer partitions that are closed to copies.
-        held: the copies that wait already.
         topic_ids: of the timer topics whose offsets the copies name.
-        end: gives the end of the state topic's partition: the records will lie there or later.
+        end: gives the end of the state topic's partition: the records will be there or later.
     """
     if not closed and not held:
         return Split(parts, (), held)

@@ -1,4 +1,4 @@
-"""Targets: `catalog` caches what is known of their topics, and learns from refused batches.
+"""Targets: `catalog` caches the limits of their topics, and learns from refused batches.
 
 `unavailable_partitions` decides which of their partitions take no writes for now.
 """

@@ -19,26 +19,21 @@ would fail for ever.
 from __future__ import annotations
 
 import itertools
-import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 from kafka import KafkaAdminClient
-from kafka.admin import ConfigResource
 from kafka.errors import (
     InvalidProducerEpochError,
     InvalidRecordError,
-    InvalidTopicError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
     PolicyViolationError,
     ProducerFencedError,
     RecordListTooLargeError,
     RequestTimedOutError,
-    TopicAuthorizationFailedError,
-    UnknownTopicOrPartitionError,
 )
 
 from duewheel.errors import KafkaUnavailable
@@ -48,6 +43,7 @@ from duewheel.kafka.limits import PublisherLimits
 from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.targets.ttl_cache import TtlCache
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
+from duewheel.kafka.topics.description import Partition, Topic, describe, read_settings
 from duewheel.kafka.topics.transaction_settings import NAMES as TIMESTAMP_SETTINGS
 from duewheel.kafka.topics.transaction_settings import unsurvivable
 from duewheel.schemas.batches import Deliveries, TopicPartition
@@ -66,8 +62,6 @@ NO_VERDICT = (
     ProducerFencedError,
     RequestTimedOutError,
 )
-_NO_SUCH_TOPIC = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
-_NOT_AUTHORIZED = TopicAuthorizationFailedError.errno
 _TOPICS_PER_REQUEST = 1_000  # bounds the size of an answer
 # How many names of users a transaction waits for: some ten milliseconds.
 LOOKUPS_MAX = 100
@@ -92,15 +86,13 @@ class SentBatch:
     """A batch as it was sent, to interpret a refusal.
 
     Attributes:
-        topic, partition: where to.
-        size: bytes, header included.
         source: TIMER_SOURCE of its record if it holds one only, else None.
         is_whole: it cannot be divided: a refusal means that its partition takes no writes for now.
     """
 
     topic: str
     partition: int
-    size: int
+    size: int  # bytes, header included
     source: bytes | None
     is_whole: bool = False
 
@@ -123,14 +115,6 @@ class TargetCatalog:
         note: Callable[[Mapping[str, str]], None] = lambda _: None,
         compression: Compression | None = None,
     ) -> None:
-        """An empty catalog.
-
-        Args:
-            settings: of the cluster.
-            limits: sizes of batches, and how long each kind of entry lives.
-            note: as of UnavailablePartitions.
-            compression: of deliveries; none by default.
-        """
         self._settings = settings
         self._limits = limits
         self._compression = compression or Compression()
@@ -152,9 +136,6 @@ class TargetCatalog:
         """The target of each topic; missing and expired ones are fetched.
 
         Args:
-            admin: of the cluster.
-            topics: to look up.
-            deadline: for the call.
             needed: those that must be known now; None: all. Of the others it waits for LOOKUPS_MAX
                 at most.
 
@@ -162,7 +143,10 @@ class TargetCatalog:
             KafkaUnavailable: no answer, or a topic without a leader just now.
         """
         self._take_answers()
-        targets = {topic: self._cache.get(topic) for topic in topics}
+        targets = {
+            topic: self._cache.get(topic) if may_name_topic(topic) else _NONE_SUCH
+            for topic in topics
+        }
         missing = [topic for topic, target in targets.items() if target is None]
         now, later = missing, list[str]()
         if needed is not None:
@@ -173,7 +157,11 @@ class TargetCatalog:
         while some := list(itertools.islice(unknown, _TOPICS_PER_REQUEST)):
             for cache in (self._smaller, self._record_limit):
                 cache.drop_expired()
-            targets.update(self._fetch(admin, some, deadline))
+            answers = self._settings.call(
+                deadline, "look up topics", partial(self._describe, admin, some)
+            )
+            self._store(answers)
+            targets.update(answers)
         targets.update({topic: self._for_now(topic) for topic in later})
         self._start_lookup(admin, later)
         found = self._present(targets)
@@ -212,12 +200,7 @@ class TargetCatalog:
             some = list(itertools.islice(self._wanted, _TOPICS_PER_REQUEST))
             for topic in some:
                 del self._wanted[topic]
-            self._beside = beside("look up targets", lambda: self._classified(admin, some))
-
-    def _classified(self, admin: KafkaAdminClient, topics: list[str]) -> dict[str, Target]:
-        named = [topic for topic in topics if may_name_topic(topic)]
-        found = self._describe(admin, named) if named else {}
-        return {topic: found.get(topic, _NONE_SUCH) for topic in topics}
+            self._beside = beside("look up targets", lambda: self._describe(admin, some))
 
     def _present(self, targets: Mapping[str, Target | None]) -> dict[str, Target]:
         """The known targets, with the partitions that have failed and the size of batches now."""
@@ -232,19 +215,6 @@ class TargetCatalog:
         if (target.batch_bytes, target.codec) == (size, codec):
             return target
         return replace(target, batch_bytes=size, codec=codec)
-
-    def _fetch(
-        self, admin: KafkaAdminClient, topics: list[str], deadline: Deadline
-    ) -> dict[str, Target]:
-        named = [topic for topic in topics if may_name_topic(topic)]
-        targets = dict.fromkeys(topics, _NONE_SUCH)
-        if named:
-            found = self._settings.call(
-                deadline, "look up topics", lambda: self._describe(admin, named)
-            )
-            self._store(found)
-            targets.update(found)
-        return targets
 
     def _store(self, targets: Mapping[str, Target]) -> None:
         for topic, target in targets.items():
@@ -273,7 +243,6 @@ class TargetCatalog:
         """Adapt to a refused batch; False if the error does not concern the batch.
 
         Args:
-            batch: as it was sent.
             error: the broker's, or the client's after its last attempt.
             alone: whether only this partition failed; if the progress record failed by itself, too,
                 the whole cluster may be down.
@@ -305,35 +274,29 @@ class TargetCatalog:
             self.refused = self.refused.difference(deliveries.source.to_pylist())
 
     def _describe(self, admin: KafkaAdminClient, topics: list[str]) -> dict[str, Target]:
-        found = {row["name"]: row for row in admin.describe_topics(topics)}
-        targets = {topic: self._classify(topic, found.get(topic, {})) for topic in topics}
+        found = describe(admin, topics)
+        targets = {topic: self._classified(found.get(topic)) for topic in topics}
         usable = [topic for topic, target in targets.items() if not target.refusal]
-        resources = [ConfigResource("TOPIC", topic, list(_SETTINGS)) for topic in usable]
-        if usable:
-            configs = admin.describe_configs(resources, config_filter="all").get("topic", {})
-            for topic in usable:
-                rows = configs.get(topic, {}).items()
-                config = {name: row["value"] for name, row in rows if row["value"] is not None}
-                targets[topic] = self._limited(topic, targets[topic], config, found[topic])
-        return targets
+        config = read_settings(admin, usable, _SETTINGS)
+        return targets | {
+            topic: self._limited(targets[topic], found[topic], config.get(topic, {}))
+            for topic in usable
+        }
 
-    def _classify(self, topic: str, row: dict[str, object]) -> Target:
-        error = row.get("error_code", UnknownTopicOrPartitionError.errno)
-        partitions = row.get("partitions")
-        if error in _NO_SUCH_TOPIC or row.get("is_internal"):
+    def _classified(self, topic: Topic | None) -> Target:
+        if topic is None or topic.is_absent or topic.is_internal:
             return _NONE_SUCH
-        if error == _NOT_AUTHORIZED or not _may_write(row.get("authorized_operations")):
+        # An old broker lists no rights.
+        if topic.is_forbidden or (topic.rights and topic.rights.isdisjoint({"WRITE", "ALL"})):
             return Target(0, 0, refusal=Reason.TARGET_NOT_AUTHORIZED)
-        if error or not isinstance(partitions, list) or not partitions:
+        if not topic.exists or not topic.partitions:
             raise KafkaUnavailable(
-                f"Kafka at {self._settings.address}: topic {topic!r}: error {error}, no partitions"
+                f"Kafka at {self._settings.address}: topic {topic.name!r}: "
+                f"error {topic.error_code}, no partitions"
             )
-        topic_id = str(uuid.UUID(str(row["topic_id"])))
-        return Target(len(partitions), self._limits.batch_bytes_max, topic_id=topic_id)
+        return Target(len(topic.partitions), self._limits.batch_bytes_max, topic_id=topic.id)
 
-    def _limited(
-        self, topic: str, target: Target, config: Mapping[str, str], row: Mapping[str, Any]
-    ) -> Target:
+    def _limited(self, target: Target, topic: Topic, config: Mapping[str, str]) -> Target:
         """The target with the limits of its configuration; without the right to read that, with
         the limits that refusals have shown.
         """
@@ -341,30 +304,22 @@ class TargetCatalog:
         limit = min(bounds, default=self._limits.batch_bytes_max)
         closed_by = "=".join(unsurvivable(config) or ())
         in_sync_min = int(config.get("min.insync.replicas", 1))
-        record_bytes_max = self._record_limit.get(topic) or self._limits.batch_bytes_max
+        record_bytes_max = self._record_limit.get(topic.name) or self._limits.batch_bytes_max
         return replace(
             target,
             batch_bytes_max=min(limit, record_bytes_max, self._limits.batch_bytes_max),
             key_required="compact" in config.get("cleanup.policy", ""),
             unavailable=frozenset(
-                partition["partition_index"]
-                for partition in row["partitions"]
-                if closed_by or not _takes_writes(partition, in_sync_min)
+                each.number
+                for each in topic.partitions
+                if closed_by or not _takes_writes(each, in_sync_min)
             ),
             closed_by=closed_by,
         )
 
 
-def _takes_writes(partition: Mapping[str, Any], in_sync_min: int) -> bool:
+def _takes_writes(partition: Partition, in_sync_min: int) -> bool:
     """Whether it has a leader and enough replicas in sync. The minimum is capped at the number of
     replicas; a broker that insists on more refuses the batch.
     """
-    in_sync, replicas = len(partition["isr_nodes"]), len(partition["replica_nodes"])
-    return partition["leader_id"] >= 0 and in_sync >= min(in_sync_min, replicas)
-
-
-def _may_write(operations: object) -> bool:
-    """Whether the broker's list of rights includes writing; an old broker sends none."""
-    if not isinstance(operations, list) or not operations:
-        return True
-    return not {"WRITE", "ALL"}.isdisjoint(map(str, operations))
+    return partition.leader >= 0 and partition.in_sync >= min(in_sync_min, partition.replicas)

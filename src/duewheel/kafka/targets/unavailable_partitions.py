@@ -10,8 +10,8 @@ Two sources:
                 rows. It begins with the commit: a start of the publisher may take longer, and the
                 rows that have waited would be delayed by the next trial, too
 
-The fate of their rows: wheel/dequeue/fate.py. Each change is logged once,
-however many rows it affects.
+The fate of their rows: wheel/dequeue/fate.py. Each change is logged once, however many rows it
+affects.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ class UnavailablePartitions:
         Args:
             verdict_s: how long a partition is not tried: after the first failure, and at most; 0:
                 a failure has no consequence.
-            now_s: a monotonic clock, in seconds.
             note: gets the newest topics that take no writes, with a text each, at every change.
         """
         self._verdict_s = verdict_s
@@ -91,7 +90,7 @@ class UnavailablePartitions:
         return min(first_s * 2.0 ** min(times - 1, 10), longest_s)
 
     def on_metadata(self, topic: str, target: Target) -> None:
-        """Log what metadata has changed. A partition on trial stays unavailable until a commit."""
+        """Log changes by metadata. A partition on trial stays unavailable until a commit."""
         if not target.unavailable and topic not in self._logged:
             return
         on_trial = self._failed.get(topic, set())

@@ -39,17 +39,11 @@ from duewheel.schemas.batches import is_retired
 
 @dataclass(frozen=True, slots=True)
 class TakenTopics:
-    """The timer topics that a shard has taken messages from.
-
-    Attributes:
-        topics: their names.
-        ids: Kafka's ids of them at that time.
-        only: whether to read no other topics that match.
-    """
+    """The timer topics that a shard has taken messages from."""
 
     topics: frozenset[str] = frozenset()
-    ids: Mapping[str, str] = field(default_factory=dict)
-    only: bool = False
+    ids: Mapping[str, str] = field(default_factory=dict)  # Kafka's ids of them at that time
+    only: bool = False  # of the topics that match, no others are read
 
     @classmethod
     def of(cls, state: State) -> TakenTopics:
@@ -73,12 +67,6 @@ def discover(
     room_bytes: int = ROOM_BYTES,
 ) -> TopicSet:
     """Discovers the present timer topics in Kafka; see the module's head.
-
-    Args:
-        settings: with their names and pattern.
-        admin: to read them.
-        taken: the topics that the shard has taken from; None: none.
-        room_bytes: the shard's room for partitions.
 
     Raises:
         KafkaUnavailable: no answer in time.

@@ -85,7 +85,6 @@ class TopicPlan:
         name: the topic.
         partitions: how many to create it with; None takes the broker's default.
         partitions_needed: fewer on an existing topic are a difference, and `init` adds them.
-        requirements: its settings.
         create_time_within_ms: also accept CreateTime, if the broker bounds the timestamps' error
             by this.
     """
@@ -115,7 +114,6 @@ class TopicFinding:
     """One line about a topic, or about one of its settings.
 
     Attributes:
-        topic: its name.
         state: created by `init`; found as it must be; a setting differs; a setting differs, so
             that a topic which only matches the pattern is not read; an advisory setting differs
             (costly); the broker withholds a setting; the topic is missing; no right to read its

@@ -23,10 +23,8 @@ NAMES = (_TYPE, *_BOUNDS)
 
 
 def unsurvivable(config: Mapping[str, str]) -> tuple[str, str] | None:
-    """Returns the first setting, and its value, that a transaction may not survive.
-
-    Args:
-        config: of the topic; a setting without value is taken to be harmless.
+    """The first setting, and its value, that a transaction may not survive. A setting that may not
+    be read is taken to be harmless.
     """
     if config.get(_TYPE) == "LogAppendTime":
         return None

@@ -21,8 +21,9 @@ from duewheel.config.settings import Settings
 from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.connection import INIT_MAKES_IT, Waits
+from duewheel.kafka.log.newest import newest_record
 from duewheel.kafka.log.reader import LogReader
-from duewheel.kafka.progress.state_topic import newest_record, place_of
+from duewheel.kafka.progress.state_topic import place_of
 from duewheel.ops.pages import page_of_parts, place_before, ranges_after
 from duewheel.schemas.dead_letters import DeadLetter
 

@@ -1,0 +1,138 @@
+"""The content of one transaction: ready batches, copies that wait or are moved, the progress.
+
+Nothing is written here: an error has no consequence but a new start of the publisher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from kafka import KafkaAdminClient
+from kafka.structs import TopicPartition
+
+from duewheel.checkpoints.progress import Progress
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.ledger.transactional_producer import TransactionalProducer
+from duewheel.kafka.log.ends import LATEST
+from duewheel.kafka.log.reader import LogReader
+from duewheel.kafka.publish.held_queue import (
+    BATCHES_AT_ONCE,
+    Bounds,
+    Moved,
+    closed_to_copies,
+    moved,
+    split,
+)
+from duewheel.kafka.targets.catalog import TargetCatalog
+from duewheel.schemas.batches import Deliveries
+from duewheel.schemas.batches import TopicPartition as Place
+from duewheel.schemas.wire.record_batch import Batch
+from duewheel.schemas.wire.single_record import single
+from duewheel.wheel.encoded import Aside, Encoded, Part
+
+
+@dataclass(frozen=True, slots=True)
+class PublishAttempt:
+    """The content of one transaction."""
+
+    progress: Progress  # with the held copies after the commit
+    parts: Sequence[Part] = ()
+    records: Sequence[Batch] = ()  # of the state topic, beside the progress
+    aside: Aside = field(default_factory=Aside)  # the rows that do not go where they were addressed
+    due_ms: int = 0  # the latest due time of the timers that are delivered
+
+    def batches(self, state: TopicPartition, key: bytes) -> Iterator[tuple[Place, Batch]]:
+        """The batches in order; the progress, under this key, is last."""
+        for part in self.parts:
+            yield (part.topic, part.partition), part.batch
+        for record in (*self.records, single(key, self.progress.encode())):
+            yield state, record
+
+
+class Attempts:
+    """Makes them, one at a time. Not thread-safe."""
+
+    def __init__(
+        self,
+        state: TopicPartition,
+        catalog: TargetCatalog,
+        log: LogReader,
+        producer: TransactionalProducer,
+        preparing: Callable[[int], Deadline],
+    ) -> None:
+        """`preparing` gives the deadline for so many topics."""
+        self._state, self._catalog, self._log, self._producer = state, catalog, log, producer
+        self._preparing = preparing
+        self._moves_max = BATCHES_AT_ONCE
+
+    def succeeded(self) -> None:
+        """The last attempt was committed."""
+        self._moves_max = min(2 * self._moves_max, BATCHES_AT_ONCE)
+
+    def ran_out_of_time(self) -> None:
+        """The last attempt was too large for its deadline."""
+        self._moves_max = max(self._moves_max // 2, 1)
+
+    def make(
+        self,
+        admin: KafkaAdminClient,
+        deliveries: Deliveries | None,
+        encoded: Encoded | None,
+        progress: Progress,
+    ) -> PublishAttempt:
+        """The next one; without deliveries the progress leaves alone."""
+        if deliveries is None:
+            return PublishAttempt(progress, aside=Aside(held=progress.held))
+        parts, aside = (encoded.parts, encoded.aside) if encoded else ([], Aside())
+        places = {(part.topic, part.partition) for part in parts}
+        returning = places.intersection(deliveries.source_partitions)
+        moves, closed = Moved(held=progress.held), set[Place]()
+        topics = {part.topic for part in parts} | {topic for topic, _ in progress.held}
+        deadline = self._log.deadline = self._preparing(len(topics))
+        if progress.held or returning:
+            moves, closed = self._moved(admin, parts, returning, progress, deadline)
+
+        def end() -> int:
+            return self._log.offsets([self._state], LATEST, committed=False)[self._state]
+
+        batches = split(parts, closed, moves.held, progress.topic_ids, end)
+        parts = [*moves.parts, *batches.now]
+        self._producer.warm_metadata(dict.fromkeys(part.topic for part in parts), deadline)
+        is_unchanged = batches.held == progress.held
+        return PublishAttempt(
+            progress if is_unchanged else replace(progress, held=batches.held),
+            parts,
+            [*moves.deletions, *batches.records],
+            replace(aside, held=batches.held, moved=moves.held != progress.held),
+            latest_due_ms(deliveries),
+        )
+
+    def _moved(
+        self,
+        admin: KafkaAdminClient,
+        parts: Sequence[Part],
+        returning: set[Place],
+        progress: Progress,
+        deadline: Deadline,
+    ) -> tuple[Moved, set[Place]]:
+        """The held copies that are moved, and the timer partitions that are closed to copies:
+        among those with held copies, and those that get some now.
+        """
+        partitions = returning.union(progress.held)
+        targets = self._catalog.resolve(admin, {topic for topic, _ in partitions}, deadline)
+
+        def ends(partitions: Sequence[Place]) -> Mapping[Place, int]:
+            return self._log.present(partitions, LATEST, committed=False)
+
+        closed = closed_to_copies(partitions, targets, progress, ends)
+        free = progress.held.keys() - closed
+        bounds = Bounds.beside(parts, self._moves_max)
+        return moved(self._log, self._state, progress, free, bounds), closed
+
+
+def latest_due_ms(deliveries: Deliveries) -> int:
+    """The latest due time of the rows that are timers and no copies; 0 without one."""
+    others = deliveries.dead_letter | deliveries.is_copy | deliveries.answer
+    return int(np.max(deliveries.due_ms, where=~others, initial=0))

@@ -1,0 +1,111 @@
+"""Topics and their settings, as brokers describe them: the only requests for either.
+
+`admin` and doctor compare the answers with the requirements; `targets.catalog` decides by them
+whether a transaction may write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource
+from kafka.errors import (
+    InvalidTopicError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
+
+_NOT_AUTHORIZED: int = TopicAuthorizationFailedError.errno
+_ABSENT = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition; `leader` is a broker's id, or -1 while none leads."""
+
+    number: int
+    leader: int
+    replicas: int
+    in_sync: int
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic, which may not exist.
+
+    Attributes:
+        error_code: Kafka's; 0 if the other fields are set.
+        id: drawn at creation: a topic that is recreated under the same name has another.
+        rights: the operations that this client may do; None if the broker lists none.
+        config: by name; empty if it was not read, or may not be. A setting that the broker hides is
+            left out.
+    """
+
+    name: str
+    error_code: int
+    id: str = ""
+    partitions: Sequence[Partition] = ()
+    rights: frozenset[str] | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+    is_internal: bool = False
+
+    @property
+    def exists(self) -> bool:
+        return self.error_code == 0
+
+    @property
+    def is_absent(self) -> bool:
+        return self.error_code in _ABSENT
+
+    @property
+    def is_forbidden(self) -> bool:
+        return self.error_code == _NOT_AUTHORIZED
+
+
+def describe(admin: KafkaAdminClient, names: Iterable[str]) -> dict[str, Topic]:
+    """Describes topics by name, without their settings."""
+    wanted = list(names)
+    return {row["name"]: _topic(row) for row in (admin.describe_topics(wanted) if wanted else ())}
+
+
+def read_settings(
+    admin: KafkaAdminClient, names: Iterable[str], wanted: Sequence[str] = (), kind: str = "TOPIC"
+) -> dict[str, dict[str, str]]:
+    """Reads settings by topic, or by broker's id (`kind` "BROKER"); without the right to, and of
+    topics that do not exist, they are left out.
+
+    Only a broker itself knows its settings: for one that is away, the call waits for its deadline.
+
+    Args:
+        wanted: names of settings; none: all.
+    """
+    resources = [ConfigResource(kind, name, list(wanted) or None) for name in names]
+    answer = admin.describe_configs(resources, config_filter="all") if resources else {}
+    return {
+        name: {key: row["value"] for key, row in rows.items() if row["value"] is not None}
+        for name, rows in answer.get(kind.lower(), {}).items()
+        if rows
+    }
+
+
+def _topic(row: Mapping[str, Any]) -> Topic:
+    operations = row.get("authorized_operations")
+    return Topic(
+        row["name"],
+        row["error_code"],
+        str(row.get("topic_id", "")),
+        [
+            Partition(
+                each["partition_index"],
+                each["leader_id"],
+                len(each["replica_nodes"]),
+                len(each["isr_nodes"]),
+            )
+            for each in row.get("partitions") or ()
+        ],
+        frozenset(map(str, operations)) if operations else None,
+        is_internal=bool(row.get("is_internal")),
+    )
