@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kafka import TopicPartition
 from kafka.errors import KafkaError
 from tests.harness.launcher import wait_until
 from tests.harness.reader import read_topic
@@ -25,9 +24,9 @@ from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.transactional_producer import (
+    TransactionalProducer,
     open_producer,
     transact,
-    warm_metadata,
 )
 from duewheel.kafka.limits import PublisherLimits
 from duewheel.kafka.log.columns import committed_records
@@ -110,12 +109,11 @@ class SparklessShard:
         client = ClientSettings({"bootstrap_servers": self.servers})
         deadline = Deadline(60)
         limits = PublisherLimits(publish_deadline_s=30, transaction_timeout_ms=60_000)
-        producer = open_producer(client, f"{topic}.test", limits, deadline)
-        warm_metadata(client, producer, [topic], deadline)
+        producer = TransactionalProducer(client, f"{topic}.test", limits)
+        producer.open([topic], deadline)
         now_ms = self._clock.now_ms() if timestamp_ms is None else timestamp_ms
-        outcomes = transact(producer, [(TopicPartition(topic, partition), batch)], now_ms, deadline)
-        assert [outcome.error for outcome in outcomes] == [None]
-        internals.stop(producer, 5)
+        producer.transact("send", [((topic, partition), batch)], now_ms)
+        producer.stop()
 
     def take(self, contract: Contract | None = None) -> None:
         """Take what is new in the timer topic."""

@@ -27,6 +27,7 @@ CLEAN = (
             "cli",
             "config",
             "dev",
+            "doctor",
             "java",
             "osutil",
             "prove",
@@ -36,6 +37,8 @@ CLEAN = (
     ),
     "src/duewheel/ops/**/*.py",
     "src/duewheel/serve/**/*.py",
+    "src/duewheel/kafka/*/*.py",
+    "src/duewheel/kafka/[!t]*.py",  # but topic_follower, which goes with the scheduler
     "checkpoints/**/*.py",
     "schemas/**/*.py",
     "streaming/**/*.py",

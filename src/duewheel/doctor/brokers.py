@@ -9,7 +9,7 @@ from kafka import KafkaAdminClient
 
 from duewheel.doctor import apis
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import UNREACHABLE, Diagnosis, diagnose
+from duewheel.doctor.findings import UNREACHABLE, Diagnosis, acl_command, diagnose
 from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.connect.clients import close
@@ -129,8 +129,7 @@ def check_settings(
             "warning",
             name,
             "its settings may not be read: transaction time-outs and request sizes are not checked",
-            f"kafka-acls.sh --bootstrap-server {address} --add --allow-principal User:… "
-            "--operation DescribeConfigs --cluster",
+            acl_command(address, "User:…", ["DESCRIBE_CONFIGS"], "--cluster"),
         )
         return
     if _TRANSACTION_MAX in config:

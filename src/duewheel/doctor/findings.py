@@ -49,6 +49,15 @@ def diagnose(
     return Diagnosis(code, severity, subject, found, "" if severity == "ok" else remedy)
 
 
+def acl_command(address: str, principal: str, rights: Sequence[str], resource: str) -> str:
+    """The command that grants rights on a resource, such as `--cluster` or `--topic orders`."""
+    named = " ".join(f"--operation {right.title().replace('_', '')}" for right in rights)
+    return (
+        f"kafka-acls.sh --bootstrap-server {address} --add --allow-principal {principal} "
+        f"{named} {resource}"
+    )
+
+
 def worst_first(findings: Iterable[Diagnosis]) -> list[Diagnosis]:
     """Sorts findings: errors, then warnings, then the rest; a stable order within each."""
     return sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.severity))

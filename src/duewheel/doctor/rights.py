@@ -8,6 +8,7 @@ of its own. docs/kafka.md lists all rights.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from kafka import KafkaAdminClient
 from kafka.errors import (
@@ -17,7 +18,7 @@ from kafka.errors import (
 )
 
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Diagnosis
+from duewheel.doctor.findings import Diagnosis, acl_command
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka import shard_settings
 from duewheel.kafka.topics.description import Topic
@@ -59,6 +60,7 @@ def examine(cluster: Cluster) -> Iterator[Diagnosis]:
 def check(topic: Topic, needed: Needed, address: str, principal: str) -> Iterator[Diagnosis]:
     """Checks which rights a principal lacks on a topic."""
     code, subject = "topic_rights", f"topic {topic.name}"
+    grant = partial(acl_command, address, principal, resource=f"--topic {topic.name}")
     vital, useful = needed
     if topic.exists and topic.rights is None:
         yield Diagnosis(
@@ -69,25 +71,17 @@ def check(topic: Topic, needed: Needed, address: str, principal: str) -> Iterato
     lost = sorted(lacking & vital)
     if lost:
         text = f"{principal} lacks {', '.join(lost)}: duewheel cannot work"
-        yield Diagnosis(code, "error", subject, text, _grant(address, principal, topic.name, lost))
+        yield Diagnosis(code, "error", subject, text, grant(lost))
     for right in sorted(lacking - vital):
         yield Diagnosis(
             code,
             "warning",
             subject,
             f"{principal} lacks {right}: {_MISSED[right]}",
-            _grant(address, principal, topic.name, [right]),
+            grant([right]),
         )
     if not lacking:
         yield Diagnosis(code, "ok", subject, ", ".join(sorted(vital | useful)))
-
-
-def _grant(address: str, principal: str, topic: str, rights: list[str]) -> str:
-    named = " ".join(f"--operation {right.title().replace('_', '')}" for right in rights)
-    return (
-        f"kafka-acls.sh --bootstrap-server {address} --add --allow-principal {principal} "
-        f"{named} --topic {topic}"
-    )
 
 
 def _principal(cluster: Cluster) -> str:
@@ -102,6 +96,7 @@ def _principal(cluster: Cluster) -> str:
 def _transactional_id(cluster: Cluster, principal: str, name: str) -> Diagnosis:
     """Checks the right to describe an id, and reports the state of its transaction."""
     code, subject = "transactional_id", f"transactional id {name}"
+    all_ids = f"--transactional-id {cluster.settings.app.id}. --resource-pattern-type prefixed"
 
     def describe(admin: KafkaAdminClient) -> str:
         try:
@@ -118,9 +113,7 @@ def _transactional_id(cluster: Cluster, principal: str, name: str) -> Diagnosis:
             "error",
             subject,
             f"{principal} may not use it ({TransactionalIdAuthorizationFailedError.__name__})",
-            f"kafka-acls.sh --bootstrap-server {cluster.address} --add --allow-principal "
-            f"{principal} --operation Write --operation Describe --transactional-id "
-            f"{cluster.settings.app.id}. --resource-pattern-type prefixed",
+            acl_command(cluster.address, principal, ["WRITE", "DESCRIBE"], all_ids),
         )
     except KafkaUnavailable as error:
         remedy = "check its coordinator's broker; it needs Write and Describe on this id"

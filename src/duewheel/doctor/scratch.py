@@ -46,7 +46,7 @@ def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic | Diagnosis]:
     try:
         if not existed:
             partitions = max(1, len(admin.call("list brokers", advertised_brokers)))
-            admin.create([TopicPlan(name, partitions, False, _SETTINGS)])
+            admin.create([TopicPlan(name, _SETTINGS, partitions)])
     except ConfigError as refusal:
         yield _refused(cluster, name, str(refusal))
         return

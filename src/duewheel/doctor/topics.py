@@ -13,7 +13,7 @@ from duewheel import factory
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX, ROOM_BYTES, beyond_room
 from duewheel.config.keys_and_defaults import TimerSection
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Diagnosis, Severity, diagnose
+from duewheel.doctor.findings import Diagnosis, Severity, acl_command, diagnose
 from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.progress.all_shards import ShardRecord, all_shards, require_as_many
@@ -68,34 +68,28 @@ def _matching(cluster: Cluster) -> Iterator[Diagnosis]:
             yield replace(finding, found=f"{finding.found} (so {topic} is not read, if it is new)")
 
 
-def as_finding(topic_finding: TopicFinding, address: str) -> Diagnosis:
+def as_finding(found: TopicFinding, address: str) -> Diagnosis:
     """Converts a finding of a start's checks."""
-    code, topic = "topic_settings", f"topic {topic_finding.topic}"
-    if topic_finding.state == "missing":
-        return Diagnosis(code, "error", topic, "there is no such topic", "duewheel init")
-    if topic_finding.state == "unreadable":
-        return Diagnosis(
-            code,
-            "warning",
-            topic,
-            "no right to read its settings: they are not checked",
-            f"kafka-acls.sh --bootstrap-server {address} --add --allow-principal User:… "
-            f"--operation DescribeConfigs --topic {topic_finding.topic}",
-        )
-    about = f"wanted is {topic_finding.wanted}: {topic_finding.reason}"
-    if topic_finding.state == "withheld":
-        text = f"{topic_finding.setting} is hidden by the broker, {about}"
-        return Diagnosis(code, "warning", topic, text, "ask the broker's vendor for its value")
-    if topic_finding.state in {"differs", "costly"}:
-        severity: Severity = "error" if topic_finding.state == "differs" else "warning"
-        remedy = (
-            remedy_command(address, topic_finding.topic, topic_finding.remedy)
-            if topic_finding.remedy
-            else ""
-        )
-        text = f"{topic_finding.setting} is {topic_finding.actual}, {about}"
-        return Diagnosis(code, severity, topic, text, remedy or topic_finding.reason)
-    return Diagnosis(code, "ok", topic, "as it must be")
+    about = f"wanted is {found.wanted}: {found.reason}"
+    severity: Severity = "warning"
+    match found.state:
+        case "missing":
+            severity, text, remedy = "error", "there is no such topic", "duewheel init"
+        case "unreadable":
+            text = "no right to read its settings: they are not checked"
+            remedy = acl_command(address, "User:…", ["DESCRIBE_CONFIGS"], f"--topic {found.topic}")
+        case "withheld":
+            text = f"{found.setting} is hidden by the broker, {about}"
+            remedy = "ask the broker's vendor for its value"
+        case "differs" | "costly":
+            severity = "error" if found.state == "differs" else "warning"
+            text = f"{found.setting} is {found.actual}, {about}"
+            remedy = found.reason
+            if found.remedy:
+                remedy = remedy_command(address, found.topic, found.remedy)
+        case _:
+            severity, text, remedy = "ok", "as it must be", ""
+    return Diagnosis("topic_settings", severity, f"topic {found.topic}", text, remedy)
 
 
 def durability(topic: Topic, address: str) -> Iterator[Diagnosis]:

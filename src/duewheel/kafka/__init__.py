@@ -8,5 +8,8 @@
     progress/    the records of shards in the state topic
     publish/     a shard's transaction of deliveries and progress; held copies
 
+Errors, unless a docstring names others: KafkaUnavailable without an answer by a deadline,
+ConfigError if the settings, the rights or the versions do not fit.
+
 `limits.py` has the bounds of transactions, `shard_settings.py` derives them from a configuration.
 """

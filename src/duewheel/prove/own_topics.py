@@ -71,7 +71,7 @@ class OwnTopics:
         """
         try:
             with KafkaAdmin(self._options, _CALL_S) as admin:
-                admin.ensure([TopicPlan(self.target, TARGET_PARTITIONS, False, (_STAMPED,))])
+                admin.ensure([TopicPlan(self.target, (_STAMPED,), TARGET_PARTITIONS)])
                 self._require_rights(admin)
                 admin.init_topics(self._settings, partitions=TIMER_PARTITIONS)
             yield

@@ -151,11 +151,7 @@ class ClientSettings:
 
     @contextlib.contextmanager
     def explained(self, what: str) -> Iterator[None]:
-        """Turns the errors of a block of calls to Kafka.
-
-        Raises:
-            KafkaUnavailable, ConfigError: as `call`.
-        """
+        """Turns the errors of a block of calls to Kafka."""
         try:
             yield
         except DuewheelError:
@@ -167,11 +163,7 @@ class ClientSettings:
             raise KafkaUnavailable(text) from None
 
     def connect(self, deadline: Deadline, **own: Any) -> NetworkClient:
-        """A new network client, with the metadata of the cluster. `own` settings win.
-
-        Raises:
-            KafkaUnavailable, ConfigError: as `call`.
-        """
+        """A new network client, with the metadata of the cluster. `own` settings win."""
         client = NetworkClient(**{**self._settings, **own})
         try:
             self._connected(
@@ -216,11 +208,7 @@ class ClientSettings:
         return ConfigError(f"Kafka refuses these client settings: {self.redacted(why)}")
 
     def open(self, kind: type[Client], deadline: Deadline, **own: Any) -> Client:
-        """A new client; a failure leaves no open socket and no thread. `own` settings win.
-
-        Raises:
-            KafkaUnavailable, ConfigError: as `call`.
-        """
+        """A new client; a failure leaves no open socket and no thread. `own` settings win."""
         made: list[NetworkClient] = []
 
         def catch(**configs: Any) -> NetworkClient:

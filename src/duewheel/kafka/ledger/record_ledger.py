@@ -89,9 +89,6 @@ class RecordLedger(Generic[P]):
         Args:
             place, key: where the position's record is.
             decode: reads its value; gets None before the first.
-
-        Raises:
-            KafkaUnavailable: no answer in time.
         """
         self._command, self._client, self._limits, self._clock = command, client, limits, clock
         self._place, self._key, self._decode = place, key, decode
@@ -104,9 +101,6 @@ class RecordLedger(Generic[P]):
     def open(self, *, dry_run: bool) -> P:
         """Fences every other run, and returns the position. A dry run fences none, so another run's
         open transaction may hide the position from it.
-
-        Raises:
-            KafkaUnavailable, ConfigError: as `TransactionalProducer.open`.
         """
         position = self._read() if dry_run else self._ledger.open()
         assert position is not None, "`decode` gives the first one"

@@ -73,11 +73,7 @@ class TransactionalProducer:
 
     def open(self, topics: Iterable[str], deadline: Deadline) -> None:
         """Take the id, which ends a predecessor's open transaction, and load these topics'
-        metadata. Stops a producer that is open.
-
-        Raises:
-            KafkaUnavailable, ConfigError: as `open_producer` and `warm_metadata`. No producer is
-                left open.
+        metadata. Stops a producer that is open; after an error none is.
         """
         self.stop()
         self._producer = open_producer(
@@ -90,10 +86,24 @@ class TransactionalProducer:
             raise
 
     def warm_metadata(self, topics: Iterable[str], deadline: Deadline) -> None:
-        """As the function of that name; topics loaded before cost nothing."""
-        new = [topic for topic in topics if topic not in self._warm]
-        warm_metadata(self._settings, self._opened(), new, deadline)
-        self._warm.update(new)
+        """Load the topics' leaders into the producer: a batch for a topic without them is never
+        sent. Topics loaded before cost nothing.
+
+        All topics are announced first: one answer then covers them, while one request after the
+        other takes a tenth of a second each.
+        """
+        producer, new = self._opened(), [topic for topic in topics if topic not in self._warm]
+
+        def load() -> None:
+            internals.announce(producer, new)
+            for name in new:
+                deadline.check(f"look up {name}")  # ends an abandoned thread
+                producer.partitions_for(name)
+
+        if new:
+            shown = new[0] if len(new) == 1 else f"{len(new)} topics"
+            self._settings.call(deadline, f"look up {shown}", load)
+            self._warm.update(new)
 
     def transact(
         self,
@@ -179,10 +189,6 @@ def open_producer(
 ) -> KafkaProducer:
     """A producer that owns the transactional id, until another one is opened with it; ends a
     predecessor's open transaction.
-
-    Raises:
-        KafkaUnavailable: no answer in time.
-        ConfigError: kafka-python, the broker or the rights do not fit.
     """
     # A request that hangs must not outlive its transaction by much: the sender's thread of a
     # dropped producer ends with it.
@@ -217,31 +223,6 @@ def preparation_deadline(
     chunk with very many would fail for ever.
     """
     return Deadline(seconds + _TOPIC_S * topics, stopping)
-
-
-def warm_metadata(
-    settings: ClientSettings, producer: KafkaProducer, topics: Iterable[str], deadline: Deadline
-) -> None:
-    """Load the topics' leaders into the producer: a batch for a topic without them is never sent.
-
-    All topics are announced first: one answer then covers them, while one request after the other
-    takes a tenth of a second each.
-
-    Raises:
-        KafkaUnavailable: no answer in time.
-        ConfigError: no right to describe a topic.
-    """
-    names = list(topics)
-
-    def load() -> None:
-        internals.announce(producer, names)
-        for name in names:
-            deadline.check(f"look up {name}")  # ends an abandoned thread
-            producer.partitions_for(name)
-
-    if names:
-        shown = names[0] if len(names) == 1 else f"{len(names)} topics"
-        settings.call(deadline, f"look up {shown}", load)
 
 
 def transact(

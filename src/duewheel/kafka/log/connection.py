@@ -141,10 +141,6 @@ class LogConnection:
                 None: as the reader reads.
             missing_ok: leave out partitions that a broker does not know, as those of a deleted
                 topic; for a moment they may be any. Otherwise they are waited for.
-
-        Raises:
-            KafkaUnavailable: no answer within a minute.
-            ConfigError: the rights do not suffice.
         """
         missing = list(partitions)
         offsets: dict[TopicPartition, int] = {}
@@ -181,9 +177,6 @@ class LogConnection:
             until: where to end, at the present end at most.
             partitions: None: all of the reader's topics.
             committed: as for `offsets`.
-
-        Raises:
-            KafkaUnavailable, ConfigError: as `offsets`.
         """
         places = self.partitions() if partitions is None else list(partitions)
         starts = self.offsets(places, EARLIEST)
@@ -197,9 +190,6 @@ class LogConnection:
     ) -> dict[TopicPartition, int | Exception]:
         """As `offsets`, at once: with the error of each partition that does not answer now, such as
         one that is missing or has no leader.
-
-        Raises:
-            KafkaUnavailable: no broker answers in time.
         """
         try:
             return self._present_answers(list(partitions), time, committed)
@@ -237,9 +227,6 @@ class LogConnection:
     def offsets_at(self, time_ms: int) -> dict[TopicPartition, int]:
         """The first offset of each partition whose timestamp is `time_ms` or later; partitions
         without one are left out.
-
-        Raises:
-            KafkaUnavailable, ConfigError: as `offsets`.
         """
         found = self.offsets(self.partitions(), max(0, time_ms))
         return {partition: offset for partition, offset in found.items() if offset >= 0}
@@ -264,12 +251,7 @@ class LogConnection:
 
     @property
     def _requests(self) -> LeaderRequests:
-        """Connects, unless that was done.
-
-        Raises:
-            KafkaUnavailable: no broker answers.
-            ConfigError: the settings do not fit.
-        """
+        """Connects, unless that was done."""
         if self._connected is None:
             deadline = self._deadline()
             self._connected = LeaderRequests.connect(self._settings, self._topics, deadline)
@@ -312,11 +294,7 @@ class LogConnection:
             self._waits.sleep(self._waits.retry_s)
 
     def _run(self, what: str, call: Callable[..., Any], *args: Any) -> Any:
-        """The result of a coroutine. Each request in it has kafka-python's time-out.
-
-        Raises:
-            KafkaUnavailable, ConfigError: as `ClientSettings.call`.
-        """
+        """The result of a coroutine. Each request in it has kafka-python's time-out."""
         try:
             return self._attempt(what, call, *args)
         except BaseException:

@@ -96,11 +96,7 @@ class LeaderRequests:
 
     @classmethod
     def connect(cls, settings: ClientSettings, topics: Sequence[str], deadline: Deadline) -> Self:
-        """Opens a client that knows these topics; it has no metadata of them yet.
-
-        Raises:
-            KafkaUnavailable, ConfigError: as `ClientSettings.call`.
-        """
+        """Opens a client that knows these topics; it has no metadata of them yet."""
         client = settings.connect(
             deadline,
             receive_message_max_bytes=_FRAME_BYTES_MAX,

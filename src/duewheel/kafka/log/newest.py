@@ -48,9 +48,6 @@ def newest_record(
     Args:
         deadline: as long as reading makes headway it is renewed.
         past_open: wait for open transactions, which may hold a newer one.
-
-    Raises:
-        KafkaUnavailable: no headway in time.
     """
     with LogReader(settings, [place[0]], deadline=deadline) as reader:
         return newest_of(reader, place, key, past_open=past_open, steps=search_steps).get(key)

@@ -42,7 +42,6 @@ class LogReader(LogConnection):
 
         Raises:
             KafkaUnavailable: no position has moved for a minute.
-            ConfigError: the rights do not suffice.
         """
         positions = {p: first for p, (first, _) in ranges.items()}
         deadline = self._deadline()
@@ -70,9 +69,6 @@ class LogReader(LogConnection):
         Yields:
             Records, those of a partition in their order; and for each partition of the part the
             offset below which it is read.
-
-        Raises:
-            KafkaUnavailable, ConfigError: as `read`.
         """
         for part in self.read(ranges, bytes_max):
             untils = {each.partition: ranges[each.partition][1] for each in part}

@@ -33,7 +33,6 @@ def all_shards(
     for open transactions, which may hold newer records.
 
     Raises:
-        KafkaUnavailable: no answer in time.
         RecoveryRefused: a record cannot be read.
     """
     client = ClientSettings(settings.kafka.client_options("consumer"))

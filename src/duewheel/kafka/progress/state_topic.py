@@ -31,9 +31,6 @@ def last_write_ms(
     """When the broker took the newest record with this key that an open transaction hides; 0
     if there is none. Otherwise an owner would seem silent while another writer's open transaction
     hides its records from every reader of committed records.
-
-    Raises:
-        KafkaUnavailable: no answer in time.
     """
     with LogReader(settings, [place.topic], committed=False, deadline=deadline) as reader:
         (stable,) = reader.offsets([place], LATEST, committed=True).values()
@@ -45,11 +42,7 @@ def last_write_ms(
 
 
 def broker_now_ms(settings: ClientSettings, place: TopicPartition, deadline: Deadline) -> int:
-    """The clock of the broker that leads a partition of a topic with the brokers' timestamps.
-
-    Raises:
-        KafkaUnavailable: no answer in time.
-    """
+    """The clock of the broker that leads a partition of a topic with the brokers' timestamps."""
     producer = settings.open(KafkaProducer, deadline)
     try:
         return stamp_ms(settings, producer, place, deadline)

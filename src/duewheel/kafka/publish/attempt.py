@@ -51,7 +51,7 @@ class PublishAttempt:
             yield state, record
 
 
-class Attempts:
+class AttemptMaker:
     """Makes them, one at a time. Not thread-safe."""
 
     def __init__(

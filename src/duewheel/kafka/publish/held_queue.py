@@ -111,9 +111,6 @@ def moved(
     Args:
         where: the shard's partition of the state topic.
         free: the timer partitions with held copies that are open.
-
-    Raises:
-        KafkaUnavailable: no answer in time.
     """
     held = progress.held
     if not free:

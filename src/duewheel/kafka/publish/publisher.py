@@ -67,7 +67,7 @@ from duewheel.kafka.log.ends import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.shard_progress import ShardProgress
 from duewheel.kafka.progress.state_topic import broker_now_ms, place_of
-from duewheel.kafka.publish.attempt import Attempts, PublishAttempt
+from duewheel.kafka.publish.attempt import AttemptMaker, PublishAttempt
 from duewheel.kafka.publish.held_queue import log_held
 from duewheel.kafka.publish.record_clock import RecordClock
 from duewheel.kafka.targets.catalog import NO_VERDICT, SentBatch, TargetCatalog
@@ -150,7 +150,7 @@ class KafkaPublisher:
         self._was_started = False
         self._progress = ShardProgress(self._settings, self._state_partition, record_key(shard))
         self._record_clock = RecordClock(clock)
-        self._attempts = Attempts(
+        self._attempts = AttemptMaker(
             self._state_partition, self._catalog, self._log, self._producer, self._preparing
         )
         self._aside = Aside()
@@ -167,7 +167,6 @@ class KafkaPublisher:
         """The newest committed progress, read without taking the transactional id.
 
         Raises:
-            KafkaUnavailable: no answer in time.
             ConfigError: the state topic is missing.
             RecoveryRefused: the record there cannot be read.
         """

@@ -76,7 +76,7 @@ class KafkaAdmin(TopicReader):
         Raises:
             ConfigError: a topic is missing, or not as it must be: the numbers and the remedy.
         """
-        plans = timer_topic_plans(settings, None)
+        plans = timer_topic_plans(settings)
         configs = self.topic_settings([plan.name for plan in plans])
         self._require(self._compare(plans, configs))
 
@@ -98,7 +98,7 @@ class KafkaAdmin(TopicReader):
 
     def topic_findings(self, settings: Settings) -> list[TopicFinding]:
         """Checks duewheel's topics without creating, changing or refusing any."""
-        timer_plans = timer_topic_plans(settings, None)
+        timer_plans = timer_topic_plans(settings)
         names = [*settings.timer.topics, *settings.service_topics.values()]
         configs = self.topic_settings(names)
         timer_configs = [configs[plan.name] for plan in timer_plans if plan.name in configs]
@@ -183,7 +183,7 @@ class KafkaAdmin(TopicReader):
 
     def create_topic(self, name: str, partitions: int | None) -> None:
         """Create a topic with the broker's defaults, for partitions too if that is None."""
-        self.create([TopicPlan(name, partitions, False, ())])
+        self.create([TopicPlan(name, partitions=partitions)])
 
     def have_partitions(self, topic: str, count: int) -> None:
         """Raise a topic's partitions to `count`, and wait until all of them have a leader. A topic
@@ -256,7 +256,7 @@ class KafkaAdmin(TopicReader):
         plain = {
             plan.name: plan.without_advice()
             for plan in plans
-            if plan.name in refused and plan.has_advice
+            if plan.name in refused and plan != plan.without_advice()
         }
         if plain:
             refused = {name: why for name, why in refused.items() if name not in plain}

@@ -69,7 +69,6 @@ def discover(
     """Discovers the present timer topics in Kafka; see the module's head.
 
     Raises:
-        KafkaUnavailable: no answer in time.
         ConfigError: a listed topic does not fit into that room.
     """
     taken = taken or TakenTopics()
@@ -167,7 +166,6 @@ def first_starts(settings: Settings, admin: KafkaAdmin) -> tuple[Marks, bool]:
 
     Raises:
         ConfigError: no timer topic exists.
-        KafkaUnavailable: no answer in time.
     """
     topics = require_some(settings, discover(settings, admin))
     starts = own(settings, admin.log_start_offsets(topics))

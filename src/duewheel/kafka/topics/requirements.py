@@ -36,14 +36,8 @@ _UNLIMITED = "-1"
 _BYTES_MAX = "max.message.bytes"
 _ANSWERS_KEPT_MS = 24 * 60 * 60 * 1000
 _RECEIPTS_KEPT_MS = 7 * _ANSWERS_KEPT_MS
-_STATE_SEGMENT_BYTES = 16 * 1024 * 1024
-_STATE_SEGMENT_MS = 10 * 60 * 1000
 _STATE_MESSAGE_BYTES = RECORD_BYTES_MAX + 4096  # 8 MiB, the most that some hosted brokers take
 FRAME_BYTES = 1024  # at most, of a batch with one record of the state topic, beside its value
-_READ_WHOLE = (
-    "the first start of a shard, `dlq`, `doctor` and `reshard` read all of its uncompacted part; "
-    "1 GiB takes 10 s or more"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +71,38 @@ class Requirement:
         return self.value if self.relation == "=" else f"{self.relation} {self.bound}"
 
 
+# Keep the uncompacted part of a topic small.
+_READ_WHOLE = tuple(
+    Requirement(
+        setting,
+        value,
+        "the first start of a shard, `dlq`, `doctor` and `reshard` read all of its uncompacted "
+        "part; 1 GiB takes 10 s or more",
+        "<=",
+        bound,
+        advisory=True,
+    )
+    for setting, value, bound in (
+        ("segment.bytes", str(16 << 20), 16 << 20),
+        ("segment.ms", "600000", 600_000),
+        ("min.cleanable.dirty.ratio", "0.1", 0.5),
+    )
+)
+# The broker stores batches uncompressed, as they were written.
+_PLAIN = Requirement(
+    "compression.type",
+    "uncompressed",
+    "the broker compresses each batch, and every start needs a library for its codec",
+    advisory=True,
+    also=("producer",),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
     """The requirements on a topic.
 
     Attributes:
-        name: the topic.
         partitions: how many to create it with; None takes the broker's default.
         partitions_needed: fewer on an existing topic are a difference, and `init` adds them.
         create_time_within_ms: also accept CreateTime, if the broker bounds the timestamps' error
@@ -90,22 +110,16 @@ class TopicPlan:
     """
 
     name: str
-    partitions: int | None
-    partitions_needed: bool
-    requirements: tuple[Requirement, ...]
+    requirements: tuple[Requirement, ...] = ()
+    partitions: int | None = None
+    partitions_needed: bool = False
     create_time_within_ms: int | None = None
 
     def lacks_partitions(self, partitions: int) -> bool:
         """Whether an existing topic with so many needs more."""
         return self.partitions_needed and partitions < (self.partitions or 0)
 
-    @property
-    def has_advice(self) -> bool:
-        """Whether a requirement is advisory."""
-        return any(r.advisory for r in self.requirements)
-
     def without_advice(self) -> TopicPlan:
-        """Returns the topic without advisory settings."""
         return replace(self, requirements=tuple(r for r in self.requirements if not r.advisory))
 
 
@@ -118,8 +132,6 @@ class TopicFinding:
             that a topic which only matches the pattern is not read; an advisory setting differs
             (costly); the broker withholds a setting; the topic is missing; no right to read its
             settings.
-        setting, wanted, actual: the difference.
-        reason: why it matters.
         remedy: name=value for kafka-configs.sh; empty if no setting helps.
     """
 
@@ -134,175 +146,115 @@ class TopicFinding:
     remedy: str = ""
 
 
-def timer_topic_plans(settings: Settings, partitions: int | None) -> list[TopicPlan]:
-    """Makes the requirements on the listed timer topics."""
+def timer_topic_plans(settings: Settings, partitions: int | None = None) -> list[TopicPlan]:
+    """The plans of the listed timer topics."""
     return [timer_topic_plan(settings, topic, partitions) for topic in settings.timer.topics]
 
 
 def timer_topic_plan(settings: Settings, topic: str, partitions: int | None = None) -> TopicPlan:
-    """Makes the requirements on a timer topic."""
+    """The plan of a timer topic."""
     timer = settings.timer
     margin_ms = as_millis(timer.margin)
+    # The sum covers the longest absence from the log of a message that may still be needed.
     parts = {
         "roll_window": as_millis(timer.roll_window),
         "margin": margin_ms,
         "longest_outage": as_millis(timer.longest_outage),
     }
-    kept_ms = sum(parts.values())
     sum_text = " + ".join(f"{name} {format_duration_ms(ms)}" for name, ms in parts.items())
     requirements = (
         Requirement("cleanup.policy", "delete", "compaction drops timers that share a key"),
-        Requirement(
-            "message.timestamp.type",
-            "LogAppendTime",
+        _stamped(
             "delays count from the record's timestamp; CreateTime will do if "
             "message.timestamp.before.max.ms and message.timestamp.after.max.ms are "
-            f"{margin_ms} (margin) or less",
+            f"{margin_ms} (margin) or less"
         ),
-        Requirement("retention.ms", str(kept_ms), f"that is {sum_text}", ">=", kept_ms),
+        _at_least("retention.ms", sum(parts.values()), f"that is {sum_text}"),
         Requirement("retention.bytes", _UNLIMITED, "a limit by size drops pending timers"),
     )
-    return TopicPlan(topic, partitions, False, requirements, create_time_within_ms=margin_ms)
+    return TopicPlan(topic, requirements, partitions, create_time_within_ms=margin_ms)
 
 
 def service_plans(
     settings: Settings, timer_configs: Iterable[Mapping[str, str]]
 ) -> list[TopicPlan]:
-    """Makes the requirements on the other topics from the timer topics' readable settings."""
-    timer_configs = list(timer_configs)
+    """The plans of the other topics, from the timer topics' readable settings."""
+    timer, timer_configs = settings.timer, list(timer_configs)
     plans = [dead_letter_plan(settings, timer_configs), state_plan(settings)]
-    if settings.timer.reply_topic is not None:
-        plans.append(reply_plan(settings.timer.reply_topic, timer_configs))
-    if settings.timer.schedules_topic is not None:
-        plans.append(schedules_plan(settings.timer.schedules_topic))
-    if settings.timer.receipts_topic is not None:
-        plans.append(receipts_plan(settings.timer.receipts_topic))
+    requirements: tuple[Requirement, ...]
+    if timer.reply_topic is not None:
+        requirements = (
+            Requirement("cleanup.policy", "delete", "compaction drops answers that share a key"),
+            _room(timer_configs, "the answer"),
+            _at_least("retention.ms", _ANSWERS_KEPT_MS, "a requester may be offline for a day"),
+        )
+        plans.append(TopicPlan(timer.reply_topic, requirements))
+    if timer.schedules_topic is not None:
+        requirements = (
+            Requirement("cleanup.policy", "compact", "deletion drops schedules"),
+            _stamped("a schedule begins then"),
+            *_READ_WHOLE,
+            _PLAIN,
+        )
+        plans.append(TopicPlan(timer.schedules_topic, requirements, 1))
+    if timer.receipts_topic is not None:
+        kept = Requirement("cleanup.policy", "delete", "receipts are kept for a time")
+        requirements = (
+            replace(kept, also=("compact", "compact,delete", "delete,compact")),
+            replace(_stamped("it gives the broker's time"), also=("CreateTime",)),
+            Requirement("retention.ms", str(_RECEIPTS_KEPT_MS), "a week", ">=", 0),
+        )
+        plans.append(TopicPlan(timer.receipts_topic, requirements))
     return plans
 
 
 def dead_letter_plan(settings: Settings, timer_configs: Iterable[Mapping[str, str]]) -> TopicPlan:
-    """Makes the requirements on the dead-letter topic from the timer topics' settings."""
+    """The plan of the dead-letter topic, from the timer topics' settings."""
     kept_ms = as_millis(settings.timer.longest_outage)
-    return TopicPlan(
-        settings.dead_letter_topic,
-        None,
-        False,
-        (
-            Requirement("cleanup.policy", "delete", "compaction drops dead letters"),
-            _room(timer_configs, "the error"),
-            Requirement("retention.ms", _UNLIMITED, "that is longest_outage", ">=", kept_ms),
-            Requirement("retention.bytes", _UNLIMITED, "a limit by size drops dead letters"),
-            _plain(),
-        ),
+    requirements = (
+        Requirement("cleanup.policy", "delete", "compaction drops dead letters"),
+        _room(timer_configs, "the error"),
+        Requirement("retention.ms", _UNLIMITED, "that is longest_outage", ">=", kept_ms),
+        Requirement("retention.bytes", _UNLIMITED, "a limit by size drops dead letters"),
+        _PLAIN,
     )
-
-
-def reply_plan(reply_topic: str, timer_configs: Iterable[Mapping[str, str]]) -> TopicPlan:
-    """Makes the requirements on the reply topic from the timer topics' settings."""
-    kept = "a requester may be offline for a day"
-    return TopicPlan(
-        reply_topic,
-        None,
-        False,
-        (
-            Requirement("cleanup.policy", "delete", "compaction drops answers that share a key"),
-            _room(timer_configs, "the answer"),
-            Requirement("retention.ms", str(_ANSWERS_KEPT_MS), kept, ">=", _ANSWERS_KEPT_MS),
-        ),
-    )
-
-
-def room_plans(settings: Settings, timer_config: Mapping[str, str]) -> list[TopicPlan]:
-    """Makes the requirements of the messages of one timer topic on the other topics."""
-    rooms = {settings.dead_letter_topic: _room([timer_config], "the error")}
-    if settings.timer.reply_topic is not None:
-        rooms[settings.timer.reply_topic] = _room([timer_config], "the answer")
-    return [TopicPlan(topic, None, False, (room,)) for topic, room in rooms.items()]
-
-
-def _room(timer_configs: Iterable[Mapping[str, str]], added: str) -> Requirement:
-    """Makes the requirement for the largest timer message with its added headers."""
-    timer_max = max((int(config.get(_BYTES_MAX, 0)) for config in timer_configs), default=0)
-    bytes_max = timer_max + ERROR_HEADERS_BYTES_MAX
-    reason = f"that is the timer topics' {timer_max} and {ERROR_HEADERS_BYTES_MAX} for {added}"
-    return Requirement(_BYTES_MAX, str(bytes_max), reason, ">=", bytes_max)
+    return TopicPlan(settings.dead_letter_topic, requirements)
 
 
 def state_plan(settings: Settings) -> TopicPlan:
-    """Makes the requirements on the state topic."""
-    return TopicPlan(
-        settings.state_topic,
-        settings.shard.count,
-        True,
-        (
-            Requirement("cleanup.policy", "compact", "deletion drops the progress"),
-            Requirement("message.timestamp.type", "LogAppendTime", "it gives the broker's time"),
-            _small("segment.bytes", str(_STATE_SEGMENT_BYTES), _STATE_SEGMENT_BYTES),
-            _small("segment.ms", str(_STATE_SEGMENT_MS), _STATE_SEGMENT_MS),
-            _small("min.cleanable.dirty.ratio", "0.1", 0.5),
-            Requirement(
-                _BYTES_MAX,
-                str(_STATE_MESSAGE_BYTES),
-                "the progress of a shard is one record",
-                ">=",
-                RECORD_BYTES_MAX + FRAME_BYTES,
-            ),
-            _plain(),
-        ),
+    """The plan of the state topic."""
+    one_record, needed = "the progress of a shard is one record", RECORD_BYTES_MAX + FRAME_BYTES
+    requirements = (
+        Requirement("cleanup.policy", "compact", "deletion drops the progress"),
+        _stamped("it gives the broker's time"),
+        *_READ_WHOLE,
+        Requirement(_BYTES_MAX, str(_STATE_MESSAGE_BYTES), one_record, ">=", needed),
+        _PLAIN,
     )
+    return TopicPlan(settings.state_topic, requirements, settings.shard.count, True)
 
 
-def schedules_plan(schedules_topic: str) -> TopicPlan:
-    """Makes the requirements on the topic of recurring schedules."""
-    return TopicPlan(
-        schedules_topic,
-        1,
-        False,
-        (
-            Requirement("cleanup.policy", "compact", "deletion drops schedules"),
-            Requirement("message.timestamp.type", "LogAppendTime", "a schedule begins then"),
-            _small("segment.bytes", str(_STATE_SEGMENT_BYTES), _STATE_SEGMENT_BYTES),
-            _small("segment.ms", str(_STATE_SEGMENT_MS), _STATE_SEGMENT_MS),
-            _small("min.cleanable.dirty.ratio", "0.1", 0.5),
-            _plain(),
-        ),
-    )
+def room_plans(settings: Settings, timer_config: Mapping[str, str]) -> list[TopicPlan]:
+    """The requirements of the messages of one timer topic on the other topics."""
+    rooms = {settings.dead_letter_topic: _room([timer_config], "the error")}
+    if settings.timer.reply_topic is not None:
+        rooms[settings.timer.reply_topic] = _room([timer_config], "the answer")
+    return [TopicPlan(topic, (room,)) for topic, room in rooms.items()]
 
 
-def receipts_plan(receipts_topic: str) -> TopicPlan:
-    """Makes the requirements on the topic of receipts."""
-    compacted = ("compact", "compact,delete", "delete,compact")
-    return TopicPlan(
-        receipts_topic,
-        None,
-        False,
-        (
-            Requirement("cleanup.policy", "delete", "receipts are kept for a time", also=compacted),
-            Requirement(
-                "message.timestamp.type",
-                "LogAppendTime",
-                "it gives the broker's time",
-                also=("CreateTime",),
-            ),
-            Requirement("retention.ms", str(_RECEIPTS_KEPT_MS), "a week", ">=", 0),
-        ),
-    )
+def _room(timer_configs: Iterable[Mapping[str, str]], added: str) -> Requirement:
+    """Room for the largest timer message with its added headers."""
+    timer_max = max((int(config.get(_BYTES_MAX, 0)) for config in timer_configs), default=0)
+    reason = f"that is the timer topics' {timer_max} and {ERROR_HEADERS_BYTES_MAX} for {added}"
+    return _at_least(_BYTES_MAX, timer_max + ERROR_HEADERS_BYTES_MAX, reason)
 
 
-def _small(setting: str, value: str, bound: float) -> Requirement:
-    """A setting that keeps the uncompacted part of the state topic small."""
-    return Requirement(setting, value, _READ_WHOLE, "<=", bound, advisory=True)
+def _at_least(setting: str, least: int, reason: str) -> Requirement:
+    return Requirement(setting, str(least), reason, ">=", least)
 
 
-def _plain() -> Requirement:
-    """The setting by which the broker stores batches uncompressed, as they were written."""
-    return Requirement(
-        "compression.type",
-        "uncompressed",
-        "the broker compresses each batch, and every start needs a library for its codec",
-        advisory=True,
-        also=("producer",),
-    )
+def _stamped(reason: str) -> Requirement:
+    return Requirement("message.timestamp.type", "LogAppendTime", reason)
 
 
 def compare(plan: TopicPlan, partitions: int, config: Mapping[str, str]) -> list[TopicFinding]:
@@ -311,9 +263,8 @@ def compare(plan: TopicPlan, partitions: int, config: Mapping[str, str]) -> list
     for r in plan.requirements:
         actual = config.get(r.setting)
         if actual is None:
-            differences.append(
-                TopicFinding(plan.name, "withheld", r.setting, r.wanted, reason=r.reason)
-            )
+            hidden = TopicFinding(plan.name, "withheld", r.setting, r.wanted, reason=r.reason)
+            differences.append(hidden)
         elif not r.holds(actual) and not _bounded_create_time(plan, r, config):
             state: Literal["costly", "differs"] = "costly" if r.advisory else "differs"
             remedy = f"{r.setting}={r.value}"

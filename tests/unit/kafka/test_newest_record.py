@@ -1,0 +1,67 @@
+"""Where the search for the newest record of a key reads, and where it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from duewheel.checkpoints.held_copies import HELD_PREFIX
+from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.log.newest import NewestRecord, newest_in, search
+from duewheel.kafka.log.reader import LogReader
+from duewheel.kafka.log.records import Record
+
+PLACE = ("state", 0)
+Ranges = Mapping[tuple[str, int], tuple[int, int]]
+
+
+class FakeLog(LogReader):
+    """A partition with these keys, one at each offset, whose values are their offsets."""
+
+    def __init__(self, *keys: bytes | None) -> None:
+        super().__init__(ClientSettings({}))
+        self._records = [Record(*PLACE, n, 100 + n, k, b"%d" % n, []) for n, k in enumerate(keys)]
+        self.starts: list[int] = []
+
+    def records(self, ranges: Ranges, *_: Any) -> Iterator[tuple[list[Record], Any]]:
+        ((first, end),) = ranges.values()
+        self.starts.append(first)
+        yield self._records[first:end], {}
+
+
+def found(log: FakeLog, key: bytes, end: int, start: int = 0) -> dict[bytes, NewestRecord]:
+    return search(log, PLACE, key, (start, end), (2, 4))
+
+
+def test_most_searches_read_the_end_alone() -> None:
+    log = FakeLog(b"a", b"a", b"b", b"a", b"b", b"a")
+    assert found(log, b"a", 6) == {b"a": (b"5", 105), b"b": (b"4", 104)}
+    assert log.starts == [4]
+
+
+def test_an_old_record_is_found_further_back_and_at_last_from_the_start() -> None:
+    log = FakeLog(b"a", b"b", b"b", b"b", b"b", b"b")
+    assert found(log, b"a", 6)[b"a"] == (b"0", 100)
+    assert log.starts == [4, 2, 0]
+
+
+def test_no_search_begins_below_the_logs_start_or_reads_beyond_the_end() -> None:
+    log = FakeLog(b"a", b"b", b"b", b"a")
+    assert found(log, b"a", end=3, start=1) == {}
+    assert log.starts == [1]
+
+
+def test_held_copies_and_records_without_key_are_no_state() -> None:
+    log = FakeLog(None, HELD_PREFIX + b"1", b"a")
+    assert newest_in(log, {PLACE: (0, 3)}) == {b"a": NewestRecord(b"2", 102)}
+
+
+def test_a_deleted_key_is_found_with_no_value() -> None:
+    """A search that went on would find what the key had before."""
+
+    class Deleted(FakeLog):
+        def records(self, ranges: Ranges, *_: Any) -> Iterator[tuple[list[Record], Any]]:
+            for records, ends in super().records(ranges):
+                yield [each._replace(value=None) for each in records], ends
+
+    assert found(Deleted(b"a", b"a"), b"a", 2) == {b"a": (b"", 101)}
