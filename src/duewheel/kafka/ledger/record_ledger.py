@@ -161,7 +161,7 @@ class RecordLedger(Generic[P]):
 
     def _start(self, doubt: PublishDoubt | None) -> P:
         if isinstance(doubt, Displaced):
-            raise doubt
+            raise doubt  # to take the id back would fence the other run
         try:
             self._producer.open([self._place.topic], self._deadline())
             return self._read()
@@ -179,6 +179,8 @@ class RecordLedger(Generic[P]):
                 why = f"topic {topic!r} takes no writes: {target.closed_by}"
                 raise KafkaUnavailable(f"{self._command}: {why}")
         batches, sent = self._batches(records, targets)
+        # In the same transaction: a kill would skip records if it were written before them, and
+        # repeat some if it were written after them.
         batches.append((self._place, single(self._key, position.encode())))
         deadline = preparation_deadline(self._limits.publish_deadline_s, len(targets))
         note = partial(self._note_refusals, sent)

@@ -128,7 +128,7 @@ class TransactionalProducer:
         deadline = Deadline(self._limits.publish_deadline_s, self._stopping)
         given = (producer, queued, now_ms, deadline, quiet_s, before_commit)
         outcomes = within(deadline, what, lambda: transact(*given))
-        # The cause first: the other batches were aborted with it.
+        # The cause first: the other batches were aborted with it, and their errors name no reason.
         causes_first = sorted(outcomes, key=lambda outcome: not outcome.failed_itself)
         errors = [outcome.error for outcome in causes_first if outcome.error is not None]
         if errors:
@@ -252,6 +252,7 @@ def transact(
     queued = internals.enqueue(producer, batches, now_ms)
     largest = max(len(batch.body) for _, batch in batches)
     outcomes = internals.await_outcomes(queued, deadline, quiet_s + largest / _BYTES_PER_S)
+    # kafka-python itself would commit without the batches that have failed: messages would be lost.
     if all(outcome.error is None for outcome in outcomes):
         before_commit(producer)
         internals.commit(producer, deadline)

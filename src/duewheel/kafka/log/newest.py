@@ -78,6 +78,8 @@ def newest_of(
     """As `newest_record`, with the newest records of other keys that were read meanwhile; empty
     without one of this key.
     """
+    # An end from before `init_transactions` could be below the newest record: a shard would deliver
+    # again all that came after the one that is found.
     bounds = reader.bounds(partitions=[place], committed=not past_open)
     return search(reader, place, key, bounds[place], steps)
 

@@ -98,7 +98,7 @@ class AttemptMaker:
             return self._log.offsets([self._state], LATEST, committed=False)[self._state]
 
         batches = split(parts, closed, moves.held, progress.topic_ids, end)
-        parts = [*moves.parts, *batches.now]
+        parts = [*moves.parts, *batches.now]  # the older copies first: new ones may not overtake
         self._producer.warm_metadata(dict.fromkeys(part.topic for part in parts), deadline)
         is_unchanged = batches.held == progress.held
         return PublishAttempt(

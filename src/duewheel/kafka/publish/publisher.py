@@ -108,7 +108,6 @@ class KafkaPublisher:
         limits: PublisherLimits | None = None,
         compression: Compression | None = None,
         receipts: Receipts | None = None,
-        chance: random.Random | None = None,
         stopping: threading.Event | None = None,
         note: Callable[[Obstacles], None] = lambda _: None,
     ) -> None:
@@ -117,7 +116,6 @@ class KafkaPublisher:
         Args:
             client: kafka-python settings of every client: address, security.
             transactional_id: the last instance to start with it owns the shard.
-            chance: chooses partitions for rows without key and request.
             stopping: once set, no call waits longer than a moment for Kafka.
             note: gets the known obstacles of deliveries at every change.
 
@@ -138,7 +136,7 @@ class KafkaPublisher:
         self._encoder = Encoder(
             self._catalog,
             dead_letter_topic,
-            chance or random.Random(),
+            random.Random(),
             compressed,
             receipts or NO_RECEIPTS,
         )
@@ -202,6 +200,7 @@ class KafkaPublisher:
         try:
             self._admin = self._settings.open(KafkaAdminClient, deadline)
             self._require_topics(self._admin, deadline)
+            # Before the read: a predecessor's transaction may still commit a newer progress.
             self._take(self._admin, deadline)
             # The reader stays connected: later calls do not wait for brokers that are away.
             self._log.deadline = deadline

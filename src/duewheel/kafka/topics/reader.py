@@ -144,7 +144,7 @@ class TopicReader:
         counts = self.describe_partitions(topics)
         wanted = [(topic, number) for topic, count in counts.items() for number in range(count)]
         if self._log is None or list(counts) != self._log_topics:
-            # Kafka's client asks again and again for topics that have been deleted.
+            # Kafka's client would ask for topics that have been deleted ten times a second.
             if self._log is not None:
                 self._log.close()
             self._log, self._log_topics = LogConnection(self.settings, list(counts)), list(counts)
