@@ -187,9 +187,9 @@ class LeaderRequests:
         Args:
             positions: offset of each partition.
             bytes_max: of a leader's response, unless its first batch is larger. Partitions share
-                it: one with a backlog would fill it, and most of it may be behind its range.
+                it: one with a backlog would fill it, and most of it may be after its range.
             committed: the answers end at the last stable offset.
-            untils: the offsets behind the ranges of partitions that have some.
+            untils: the offsets after the ranges of partitions that have some.
         """
         share = min(bytes_max, max(bytes_max // max(len(positions), 1), _SHARE_BYTES_MIN))
         entries = {
