@@ -68,28 +68,28 @@ def _matching(cluster: Cluster) -> Iterator[Diagnosis]:
             yield replace(finding, found=f"{finding.found} (so {topic} is not read, if it is new)")
 
 
-def as_finding(found: TopicFinding, address: str) -> Diagnosis:
+def as_finding(line: TopicFinding, address: str) -> Diagnosis:
     """Converts a finding of a start's checks."""
-    about = f"wanted is {found.wanted}: {found.reason}"
+    about = f"wanted is {line.wanted}: {line.reason}"
     severity: Severity = "warning"
-    match found.state:
+    match line.state:
         case "missing":
             severity, text, remedy = "error", "there is no such topic", "duewheel init"
         case "unreadable":
             text = "no right to read its settings: they are not checked"
-            remedy = acl_command(address, "User:…", ["DESCRIBE_CONFIGS"], f"--topic {found.topic}")
+            remedy = acl_command(address, "User:…", ["DESCRIBE_CONFIGS"], f"--topic {line.topic}")
         case "withheld":
-            text = f"{found.setting} is hidden by the broker, {about}"
+            text = f"{line.setting} is hidden by the broker, {about}"
             remedy = "ask the broker's vendor for its value"
         case "differs" | "costly":
-            severity = "error" if found.state == "differs" else "warning"
-            text = f"{found.setting} is {found.actual}, {about}"
-            remedy = found.reason
-            if found.remedy:
-                remedy = remedy_command(address, found.topic, found.remedy)
+            severity = "error" if line.state == "differs" else "warning"
+            text = f"{line.setting} is {line.actual}, {about}"
+            remedy = line.reason
+            if line.remedy:
+                remedy = remedy_command(address, line.topic, line.remedy)
         case _:
             severity, text, remedy = "ok", "as it must be", ""
-    return Diagnosis("topic_settings", severity, f"topic {found.topic}", text, remedy)
+    return Diagnosis("topic_settings", severity, f"topic {line.topic}", text, remedy)
 
 
 def durability(topic: Topic, address: str) -> Iterator[Diagnosis]:
