@@ -188,8 +188,7 @@ def test_a_configuration_that_does_not_fit_the_progress_is_found(
     epochs = Epochs.first(factory.slot_values(settings) | {"levels_ms": [1]})
     begun = Progress(0, 1, "owner", 1, 1, epochs, {("timers", 0): PartitionProgress(1, 1)})
     monkeypatch.setattr(topics, "all_shards", lambda _: {0: ShardRecord(begun, 1)})
-    connection: Any = None  # the progress is read by another one
-    cluster = Cluster(settings, connection, connection, SystemClock())
+    cluster = Cluster(settings, KafkaAdmin({}), SystemClock())
     (finding,) = topics._progress(cluster)  # noqa: SLF001
     assert (finding.code, finding.severity) == ("progress", "error")
     assert "levels_ms: was [1]" in finding.found
