@@ -19,7 +19,7 @@ from duewheel.api.timers import PendingStats
 from duewheel.checkpoints.quota_waiting import QuotaWaiting
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.timer_topics_file import TopicSet
-from duewheel.ops.status import status
+from duewheel.ops.shard.status import status
 from duewheel.runtime.configured_facts import ConfiguredFacts
 from duewheel.testing import ManualClock
 
