@@ -235,13 +235,13 @@ def _headers(
         (count - number).tolist(),
         strict=True,
     ):
-        starts, after_all = _header_starts(octets[begin : limits[row]].tobytes(), left)
+        starts, after_all = header_starts(octets[begin : limits[row]].tobytes(), left)
         named = put(slice(place, place + left), begin + np.array(starts, np.int64))[1]
         ends[row] = begin + after_all if named.all() else _NOWHERE
     return RawHeaders(bounds, names, values, both), ends, is_odd
 
 
-def _header_starts(raw: bytes, count: int) -> tuple[list[int], int]:
+def header_starts(raw: bytes, count: int) -> tuple[list[int], int]:
     """The starts of `count` headers in `raw`, which begins with the first and ends with the record;
     and the end of the last one.
     """
@@ -333,7 +333,7 @@ def _starts(octets: Bytes, firsts: Int64, ends: Int64, counts: Int64) -> tuple[I
 
 
 def _record_starts(raw: bytes, count: int) -> tuple[list[int], int]:
-    """As `_header_starts`, of records. A numpy call costs as much as some dozen of these steps."""
+    """As `header_starts`, of records. A numpy call costs as much as some dozen of these steps."""
     starts, at = [0] * count, 0
     try:
         for number in range(count):
