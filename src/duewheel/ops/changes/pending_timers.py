@@ -84,6 +84,7 @@ def fire(
     timer = _changeable(settings, handle)
     if timer is None:
         return None
+    # Its slot may be closed before ingest has the cancel: both timers would be delivered.
     if not timer.rolled and timer.leaves_ms - now_ms < LEAVES_SOON_MS:
         raise Unchangeable("the timer leaves within seconds by itself")
     # A delay of 0 would be past due where a topic refuses that.
@@ -174,7 +175,11 @@ def _non_null(timer: PendingTimer) -> list[NonNullHeader]:
 def _matching(
     settings: Settings, wanted: Filter, at_most: int, within_s: float
 ) -> tuple[list[str], list[TimerSummary]]:
-    """Returns the handles of the timers to cancel, and summaries of the first ones."""
+    """Returns the handles of the timers to cancel, and summaries of the first ones.
+
+    All are found before the first cancel is written: of a filter that selects too many, or takes
+    too long, none takes effect.
+    """
     if wanted == Filter():
         raise ConfigError("give a filter: without one every pending timer would be cancelled")
     end_s = time.monotonic() + within_s

@@ -90,9 +90,8 @@ class _Replay:
         self._reader, self._dry_run = reader, dry_run
         self._contract = factory.contract(settings)
         self._refusals: dict[tuple[str | None, str], Refusal | None] = {}
-        self._sticky = random.randrange(
-            1 << 31
-        )  # modulo their number: the partition without key and request
+        # Modulo the number of partitions: the one of letters without key and request.
+        self._sticky = random.randrange(1 << 31)
         self._ledger = RecordLedger(
             "replay",
             reader.client,
@@ -184,7 +183,9 @@ class _Replay:
             # Without records the next transaction commits the position.
             is_written = bool(records) and not self._dry_run
             self._position = self._ledger.write(records, moved) if is_written else moved
-            if self._position.encode() == moved.encode():  # as read they may be spelt otherwise
+            # Aborted, or another run's: the letters are chosen again by that position, because
+            # the other run may have replayed some. As read, equal positions may differ in spelling.
+            if self._position.encode() == moved.encode():
                 self._count(records)
                 return
 

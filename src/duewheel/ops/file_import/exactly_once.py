@@ -102,7 +102,7 @@ class _Line:
 
 @dataclass
 class _Tally:
-    """The counts of one run."""
+    """The counts of one run, with the names of FileImported."""
 
     read: int = 0
     written: int = 0
@@ -111,7 +111,8 @@ class _Tally:
     refused: Counter[str] = field(default_factory=Counter)
     refused_first: list[RefusedLine] = field(default_factory=list)
     targets: Counter[str] = field(default_factory=Counter)
-    due_ms: tuple[int, int] | None = None  # the earliest, the latest
+    earliest_due_ms: int | None = None
+    latest_due_ms: int | None = None
 
     def add(self, lines: Sequence[_Line], now_ms: int) -> None:
         """Counts lines that are written, or left out."""
@@ -130,8 +131,9 @@ class _Tally:
         self.written += 1
         self.past_due += due_ms <= now_ms
         self.targets[target] += 1
-        first, last = self.due_ms or (due_ms, due_ms)
-        self.due_ms = min(first, due_ms), max(last, due_ms)
+        earliest, latest = self.earliest_due_ms, self.latest_due_ms
+        self.earliest_due_ms = due_ms if earliest is None else min(earliest, due_ms)
+        self.latest_due_ms = due_ms if latest is None else max(latest, due_ms)
 
     def refuse(self, line: _Line, rejection: Rejection) -> None:
         """Counts a line that ingest would reject."""
@@ -188,25 +190,16 @@ class _Import:
                 raise
             before = f"{self._tally.written} timers were written before"
             raise type(error)(f"{before}: {error}") from error
-        tally = self._tally
-        first, last = tally.due_ms or (None, None)
-        targets = self._ledger.resolve(tally.targets)
+        counts = self._tally.targets
+        targets = self._ledger.resolve(counts)
         missing = (t for t, target in targets.items() if target.refusal is not Reason.NONE)
         return FileImported(
             name=self._choice.name,
             dry_run=self._choice.dry_run,
             complete=complete,
             already_done=already_done,
-            read=tally.read,
-            written=tally.written,
-            cancelled=tally.cancelled,
-            past_due=tally.past_due,
-            refused=dict(tally.refused),
-            refused_first=tally.refused_first,
-            earliest_due_ms=first,
-            latest_due_ms=last,
-            targets=dict(tally.targets.most_common()),
             missing_targets=sorted(missing),
+            **vars(self._tally) | {"targets": dict(counts.most_common())},
         )
 
     def _skip_sent(self, lines: int) -> None:
@@ -239,12 +232,13 @@ class _Import:
     # ---- one chunk -------------------------------------------------------------------------
 
     def _send_chunk(self, chunk: Sequence[_Line]) -> bool:
-        """Writes a chunk up to the first line that ends the import; returns whether to go on."""
+        """Writes a chunk up to the first line that ends the import; returns whether to continue."""
         while True:
             now_ms = self._clock.now_ms()
             lines, ending = self._previewed(chunk, now_ms), None
             if not self._choice.skip_refused:
                 ending = next((line for line in lines if line.rejection is not None), None)
+                # Lines after it wait for the next run: a position has no gaps.
                 lines = [line for line in lines if ending is None or line.number < ending.number]
             if self._commit(lines):
                 self._tally.add(lines, now_ms)
@@ -272,7 +266,7 @@ class _Import:
             found = self._ledger.write(_partitioned(sent, targets), moved)
             if found not in (before, moved):
                 raise PublishDoubt("another run of this import is at work: run it again")
-            if found == before:
+            if found == before:  # aborted: the next preview leaves out the records noted above
                 return False
         self._position, self._digest = moved, digest
         return True
