@@ -144,3 +144,21 @@ def test_each_picture_is_shown_and_needs_nothing_else() -> None:
         assert "prefers-color-scheme: dark" in each.read_text("utf-8"), each.name
         values = [value for node in root.iter() for value in node.attrib.values()]
         assert not [value for value in values if "://" in value], each.name
+
+
+def test_a_subject_has_its_name_in_each_layer() -> None:
+    layers, page = ROOT / "src" / "duewheel", (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    section = page.partition("### Subjects")[2].partition("Imports point down")[0]
+    subjects = set(re.findall(r"^\| [^|]+ \| `(\w+)`", section, re.MULTILINE))
+    shared = set(re.findall(r"`(\w+)`", section.partition("Shared by several")[2]))
+    assert len(subjects) > 10
+    for layer in ("api", "ops"):
+        assert subjects <= {path.stem for path in (layers / layer).iterdir()}, layer
+    operations = {path.stem for path in (layers / "ops").iterdir() if path.name[0] != "_"}
+    assert operations == subjects | (shared & operations)
+    of_processes = {"developing", "processes"}
+    for layer in ("cli", "serve"):
+        sources = {path.stem: path.read_text() for path in (layers / layer).glob("*.py")}
+        made = re.compile(r"^@(click\.command|\w+\.(command|get|post|put|delete))\(", re.MULTILINE)
+        named = {name for name, source in sources.items() if made.search(source)}
+        assert named <= subjects | of_processes, layer
