@@ -11,7 +11,7 @@ class ExaminedTopic(Result):
     """A line about a topic, or about one of its settings."""
 
     topic: str
-    state: str = Field(description="created, found, missing, or what is wrong with a setting")
+    state: str = Field(description="created, found, missing, or the fault of a setting")
     setting: str
     wanted: str
     actual: str

@@ -24,7 +24,9 @@ def with_file(command: Command) -> Command:
     for option in (
         click.option("--dry-run", is_flag=True, help="with --name: read and judge, write nothing"),
         click.option(
-            "--skip-refused", is_flag=True, help="with --name: leave out what ingest would reject"
+            "--skip-refused",
+            is_flag=True,
+            help="with --name: leave out lines that ingest would reject",
         ),
         click.option("--name", "import_name", help="of the file: each line is sent exactly once"),
         click.option("--file", is_eager=True, help="JSON lines, `-` for stdin: a timer each"),
