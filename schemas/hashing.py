@@ -63,6 +63,15 @@ def id_hashes(ids: Column) -> Int64:
     return (high.astype(np.int64) << 8) | (low & np.uint32(0xFF)).astype(np.int64)
 
 
+def order_hashes(key_hash: Int32, ids: Column) -> Int64:
+    """The hash of each key, or of the id without a key: equal for rows that keep their order."""
+    hashes = key_hash.astype(np.int64)
+    keyless = np.flatnonzero(key_hash == NO_KEY)
+    if len(keyless):
+        hashes[keyless] = id_hashes(take(ids, keyless))
+    return hashes
+
+
 def lookup_hashes(
     id_hash: Int64, partitions: Sequence[TopicPartition], partition: Int32, key: str
 ) -> Int64:

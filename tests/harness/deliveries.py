@@ -9,6 +9,7 @@ import numpy as np
 from tests.harness.source_table import SourceRow, as_table, read_records
 from tests.harness.timer_rows import suite_parameters
 
+from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import ANY_TIME, NO_PARTITION, NO_POLICY, Deliveries, TimerBatch
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import key_hashes
@@ -17,6 +18,11 @@ from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_codec import key_values
 from duewheel.wheel.dequeue.routing import Routed, route
 from duewheel.wheel.encoded import Target
+from duewheel.wheel.policies.policy import DueRows, Policy, postponed
+from duewheel.wheel.slots import slot_of
+
+NOW_MS = 1_800_000_000_000
+PRECISION_MS, WINDOW_MS = 10, 60_000
 
 
 def plain_deliveries(count: int) -> Deliveries:
@@ -51,6 +57,21 @@ def plain_deliveries(count: int) -> Deliveries:
     )
 
 
+def judged(
+    deliveries: Deliveries,
+    *policies: Policy,
+    slot: int | None = None,
+    rank: Int64 | None = None,
+    window_ms: int = WINDOW_MS,
+) -> Deliveries:
+    """The deliveries as these policies leave them, in one slot: that of NOW_MS by default."""
+    count = len(deliveries)
+    slots = np.full(count, slot_of(NOW_MS, PRECISION_MS) if slot is None else slot)
+    ranks = np.arange(count) if rank is None else rank
+    due_rows = DueRows(deliveries, slots, ranks, PRECISION_MS, window_ms, NOW_MS)
+    return postponed(due_rows, policies)
+
+
 def rows(targets: Sequence[str], partitions: Sequence[int]) -> Deliveries:
     names = sorted(set(targets))
     return replace(
@@ -63,7 +84,6 @@ def rows(targets: Sequence[str], partitions: Sequence[int]) -> Deliveries:
 
 RULES = compile_suite(load_suite(), suite_parameters(forbidden_targets=["timers", "dead"]))
 CONTRACT = Contract((1_000,), {}, "dead", RULES)
-NOW_MS = 1_800_000_000_000
 ROOM = Target(4, 1_000, batch_bytes=1_000)
 DOWN = Target(4, 1_000, unavailable=frozenset([1, 2]), batch_bytes=1_000)
 

@@ -516,7 +516,7 @@ def _setup(rng: Random, precisions_ms: Sequence[int]) -> Setup:
 def _policies(rng: Random, precision_ms: int, window_ms: int) -> tuple[HotSlots, ...]:
     actions: tuple[Action | None, ...] = (None, "spread", "dead-letter", "spread")
     action, limit = rng.choice(actions), rng.choice((1, 3, 5))
-    spread_ms = rng.choice((0, precision_ms // 2, 2 * precision_ms, window_ms))
+    spread_ms = rng.choice((0, precision_ms // 2, 2 * precision_ms, window_ms - precision_ms))
     return () if action is None else (HotSlots(action, limit, spread_ms),)
 
 

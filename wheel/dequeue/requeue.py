@@ -26,9 +26,9 @@ import numpy as np
 import pyarrow.compute as pc
 
 from duewheel.schemas.arrays import Bool, Int32, Int64
-from duewheel.schemas.batches import NO_KEY, Deliveries
+from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.columns import EMPTY, Column, binary, choose, join, take
-from duewheel.schemas.hashing import id_hashes
+from duewheel.schemas.hashing import order_hashes
 from duewheel.schemas.request.request_columns import COUNT_MAX
 from duewheel.schemas.wire.record_codec import (
     LETTER_END,
@@ -84,8 +84,7 @@ def waits_ms(deliveries: Deliveries, wait_ms: tuple[int, int] = WAIT_MS) -> Int6
     first_ms, longest_ms = wait_ms
     doublings = np.minimum(deliveries.retries, _DOUBLINGS_MAX).astype(np.int64)
     longest = np.minimum(first_ms << doublings, longest_ms)
-    keyless = deliveries.key_hash == NO_KEY
-    spread: Int64 = np.where(keyless, id_hashes(deliveries.timer_id), deliveries.key_hash)
+    spread = order_hashes(deliveries.key_hash, deliveries.timer_id)
     waits: Int64 = longest - spread % (longest // 4)
     return waits
 

@@ -13,8 +13,8 @@ slot are, too; and a transaction that is tried again selects the same rows.
                  same key: rows of a key that are in excess keep together, and in order
     dead-letter  it becomes a dead letter, with the code `hot_slot`
 
-- Copies that were spread or parked before are never in excess. So a timer is spread once, whatever
-  slot the copy comes to, and its wait is bounded.
+- Copies that were postponed or parked before are never in excess. So a timer is spread once,
+  whatever slot the copy comes to, and its wait is bounded.
 - A restart selects the same rows: their ranks do not change (slot_ranks.py).
 - Order: the timers of a key in one slot keep their order, those in excess after the others. Timers
   of two hot slots keep it as well, while the window is the same. Not kept: a timer of a later slot
@@ -32,9 +32,9 @@ import numpy as np
 import numpy.typing as npt
 
 from duewheel.schemas.arrays import Int64
-from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, Deliveries
-from duewheel.schemas.columns import Column, take
-from duewheel.schemas.hashing import id_hashes
+from duewheel.schemas.batches import ANY_TIME, NEVER, Deliveries
+from duewheel.schemas.columns import take
+from duewheel.schemas.hashing import order_hashes
 from duewheel.wheel.policies.policy import DueRows
 
 Action = Literal["spread", "dead-letter"]
@@ -86,11 +86,7 @@ class HotSlots:
 
 def _fractions(deliveries: Deliveries, rows: Int64) -> tuple[Float64, Uint64]:
     """Computes u in [0, 1) of each of these rows, and another hash of the same bytes as 32 bits."""
-    hashes = deliveries.key_hash[rows].astype(np.int64)
-    keyless = np.flatnonzero(hashes == NO_KEY)
-    if len(keyless):
-        ids: Column = take(deliveries.timer_id, rows[keyless])
-        hashes[keyless] = id_hashes(ids)
+    hashes = order_hashes(deliveries.key_hash[rows], take(deliveries.timer_id, rows))
     mixed = hashes.astype(np.uint64)
     for shift, factor in _MIX:
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)

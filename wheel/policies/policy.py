@@ -4,7 +4,8 @@ A policy computes for each row of a chunk the instant before which it does not l
 
     ANY_TIME    it leaves now
     an instant  it returns to its timer topic and waits in the wheel, a roll window at the most;
-                then the policy is asked again. So an instant may be as far away as it likes
+                then the policy is asked again. So an instant may be as far away as it likes, if
+                the policy repeats it for such a copy
     NEVER       it becomes a dead letter. Its code is the policy's name, a member of `Reason`
 
 Everything else is done once for all policies, from the columns that `postponed` sets: fate.py
@@ -14,8 +15,9 @@ the rows by policy.
 
 Rules for a policy:
 
-- The rows of a key that it postpones get instants that never fall, in their order. A row that it
-  lets leave may overtake them.
+- The rows of a key that it postpones get instants that never fall, in their order: then they
+  leave in that order (`_hops`), unless ingest takes a copy after the end of its hop. A row that it
+  lets leave may overtake them, as one that is due in the slot of their instant or of a hop may.
 - Rows with the same instant share a slot: a policy that ends at one instant for all spreads them.
 - It is pure: its instants follow from the rows alone. A transaction that is aborted is tried
   again with the same instants; after a kill `now_ms` is later.
@@ -44,6 +46,7 @@ class DueRows:
     slot: Int64  # the closed slot that each row is in
     rank: Int64  # each row's place among the rows of its timer topic in its slot, from 0
     precision_ms: int
+    window_ms: int  # the roll window: the longest wait of one copy
     # When their range was closed, by this host's clock while the brokers' agrees (clock_guard.py)
     now_ms: int
 
@@ -78,7 +81,21 @@ def postponed(rows: DueRows, policies: Sequence[Policy]) -> Deliveries:
             not_before_ms=np.where(later, instants, deliveries.not_before_ms),
             policy=np.where(later, number, deliveries.policy).astype(np.int32),
         )
+    back = returning(deliveries)
+    if back.any():
+        instants = np.where(back, _hops(deliveries.not_before_ms, rows), deliveries.not_before_ms)
+        deliveries = replace(deliveries, not_before_ms=instants)
     return deliveries
+
+
+def _hops(instants: Int64, rows: DueRows) -> Int64:
+    """Computes the ends of the next hops on the ways to these instants, which are whole windows
+    before them. So all rows that wait for one instant share its hops: else a row that has hopped
+    would reach the last slot with a higher offset, and so after rows that were postponed later.
+    """
+    beyond_ms = instants - rows.slot * rows.precision_ms - rows.window_ms
+    hops: Int64 = np.maximum(0, -(-beyond_ms // rows.window_ms))
+    return instants - hops * rows.window_ms
 
 
 def returning(deliveries: Deliveries) -> Bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from duewheel.config.credentials import SECRET_FILES, credential_problems
@@ -54,10 +55,11 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     yield from _wheel_problems(settings.timer)
     yield from topic_problems(settings)
     spreads = settings.dequeue.hot_slot == "spread"
-    if spreads and settings.dequeue.hot_slot_window > settings.timer.roll_window:
+    slot = timedelta(milliseconds=settings.timer.precision_ms)
+    if spreads and settings.dequeue.hot_slot_window + slot > settings.timer.roll_window:
         yield (
             "dequeue.hot_slot_window",
-            "must not exceed timer.roll_window: a copy leaves within it",
+            "must be a slot shorter than timer.roll_window: a copy leaves within it",
         )
     shard = settings.shard
     if shard.index >= shard.count:

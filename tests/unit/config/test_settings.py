@@ -186,7 +186,7 @@ def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         (MINIMAL + '[dequeue]\nhot_slot = "refuse"', "dequeue.hot_slot: Input should be 'none'"),
         (
             MINIMAL + '[dequeue]\nhot_slot = "spread"\nhot_slot_window = "25h"',
-            "dequeue.hot_slot_window: must not exceed timer.roll_window",
+            "dequeue.hot_slot_window: must be a slot shorter than timer.roll_window",
         ),
         (MINIMAL + '[storage]\nmin_free = "120%"', "a number between 0 and 100, and %"),
         (MINIMAL + '[storage]\nmin_free = "some"', '"some" is no size'),
@@ -240,7 +240,7 @@ def test_a_short_roll_window_needs_a_shorter_one_for_hot_slots_only_if_those_are
     short = MINIMAL + 'roll_window = "10s"\n'
     assert load(write(tmp_path, short)).dequeue.hot_slot == "none"
     message = refusal(write(tmp_path, short + '[dequeue]\nhot_slot = "spread"\n'))
-    assert "dequeue.hot_slot_window: must not exceed timer.roll_window" in message
+    assert "dequeue.hot_slot_window: must be a slot shorter than timer.roll_window" in message
 
 
 def test_contradictions_between_good_values_are_all_listed(tmp_path: Path) -> None:

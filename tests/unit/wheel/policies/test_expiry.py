@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from tests.harness.deliveries import NOW_MS, ROOM, routed, rows, topics
+from tests.harness.deliveries import NOW_MS, ROOM, judged, routed, rows, topics
 
 from duewheel.schemas.batches import NEVER, Deliveries
 from duewheel.wheel.dequeue.dead_letter_rows import reason_text
 from duewheel.wheel.encoded import Reason, Target
 from duewheel.wheel.policies.expiry import Expiry
-from duewheel.wheel.policies.policy import DueRows, postponed
 
-PRECISION_MS = 50
 EXPIRY = Expiry({"mails": 60_000, "pushes": 0})
 
 
@@ -29,9 +27,7 @@ def due(late_ms: Sequence[int], topic: str = "mails") -> Deliveries:
 
 
 def forbidden(sent: Deliveries) -> list[bool]:
-    slots = np.full(len(sent), NOW_MS // PRECISION_MS)
-    ranks = np.arange(len(sent))
-    found = postponed(DueRows(sent, slots, ranks, PRECISION_MS, NOW_MS), [EXPIRY])
+    found = judged(sent, EXPIRY)
     forbids: list[bool] = (found.not_before_ms == NEVER).tolist()
     return forbids
 
@@ -58,9 +54,7 @@ def test_copies_on_their_way_and_dead_letters_do_not_expire() -> None:
 
 def test_an_expired_timer_is_a_dead_letter_that_says_so_and_can_be_replayed() -> None:
     sent = replace(due([60_001, 5]), source_partitions=[("timers", 0), ("mails", 3)])
-    slots = np.full(2, NOW_MS // PRECISION_MS)
-    judged = postponed(DueRows(sent, slots, np.arange(2), PRECISION_MS, NOW_MS), [EXPIRY])
-    found = routed(judged, {"a": ROOM, "mails": ROOM})
+    found = routed(judged(sent, EXPIRY), {"a": ROOM, "mails": ROOM})
     assert (topics(found), found.aside.reasons) == (["dead", "a"], {"expired": 1})
     headers = found.deliveries.headers[0].as_py()
     assert reason_text(Reason.EXPIRED, "a", Target(1, 1)).encode() in headers

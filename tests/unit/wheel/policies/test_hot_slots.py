@@ -16,6 +16,7 @@ from tests.harness.deliveries import (
     DOWN,
     NOW_MS,
     ROOM,
+    judged,
     keyed,
     read_back,
     routed,
@@ -32,7 +33,7 @@ from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, NO_POLICY, Deliver
 from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.encoded import Aside, Target
 from duewheel.wheel.policies.hot_slots import HotSlots
-from duewheel.wheel.policies.policy import DueRows, postponed, returning
+from duewheel.wheel.policies.policy import returning
 
 SPREAD = HotSlots("spread", 100, 5_000)
 
@@ -43,7 +44,7 @@ def of_keys(hashes: Sequence[int] | Int64) -> Deliveries:
     return replace(some, key_hash=np.asarray(hashes).astype(np.int32))
 
 
-def judged(
+def instants(
     hot: HotSlots, hashes: Sequence[int] | Int64, place: Int64 | None = None, slot: int = SLOT
 ) -> Int64:
     place = np.arange(len(hashes)) if place is None else place
@@ -51,8 +52,7 @@ def judged(
 
 
 def asked(hot: HotSlots, sent: Deliveries, place: Int64, slot: int = SLOT) -> Deliveries:
-    slots = np.full(len(sent), slot)
-    return postponed(DueRows(sent, slots, place, PRECISION_MS, NOW_MS), [hot])
+    return judged(sent, hot, slot=slot, rank=place)
 
 
 # ---- the curve ----------------------------------------------------------------------------------
@@ -97,9 +97,9 @@ def test_the_share_in_excess_rises_from_the_limit_to_its_double(
 
 def test_the_same_rows_are_in_excess_each_time() -> None:
     hashes = np.random.default_rng(3).integers(0, 2**31, 300)
-    whole = judged(SPREAD, hashes)
+    whole = instants(SPREAD, hashes)
     assert (whole != ANY_TIME).sum() > 100
-    assert np.array_equal(judged(SPREAD, hashes), whole)
+    assert np.array_equal(instants(SPREAD, hashes), whole)
 
 
 # ---- keys ---------------------------------------------------------------------------------------
@@ -115,8 +115,8 @@ def test_once_a_row_of_a_key_is_in_excess_all_later_ones_are_and_wait_as_long(
     keys: list[int], limit: int, window_ms: int
 ) -> None:
     hashes = [key * 0x2545F49 for key in keys]
-    held = judged(HotSlots("spread", limit, window_ms), hashes)
-    later = judged(HotSlots("spread", limit, window_ms), hashes, slot=SLOT + 3)
+    held = instants(HotSlots("spread", limit, window_ms), hashes)
+    later = instants(HotSlots("spread", limit, window_ms), hashes, slot=SLOT + 3)
     for key in set(keys):
         mine = held[np.array(keys) == key]
         excess = mine != ANY_TIME
@@ -130,7 +130,7 @@ def test_what_is_spread_leaves_later_than_its_slot_and_within_the_window() -> No
     hashes = np.random.default_rng(5).integers(0, 2**31, 40_000)
     for first in (0, 20_000):  # some of them in excess, all of them
         place = np.full(len(hashes), 150 if first == 0 else 500)
-        held = judged(SPREAD, hashes, place)
+        held = instants(SPREAD, hashes, place)
         held = held[held != ANY_TIME] - (SLOT + 1) * PRECISION_MS
         assert held.min() >= 0 and held.max() < SPREAD.window_ms
         per_tenth = np.histogram(held, 10, (0, SPREAD.window_ms))[0]

@@ -6,17 +6,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from tests.harness.deliveries import NOW_MS, ROOM, keyed, read_back, routed, rows, topics
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from tests.harness.deliveries import (
+    NOW_MS,
+    PRECISION_MS,
+    ROOM,
+    WINDOW_MS,
+    judged,
+    keyed,
+    read_back,
+    routed,
+    rows,
+    topics,
+)
 from tests.simulation.contract_check import decoded
 
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_POLICY, Deliveries
 from duewheel.wheel.encoded import Reason
-from duewheel.wheel.policies.policy import DueRows, Policy, postponed, returning
+from duewheel.wheel.policies.policy import DueRows, returning
 from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.slots import slot_of
 
-PRECISION_MS, WINDOW_MS = 50, 60_000
 LATER_MS = NOW_MS + 10 * WINDOW_MS
 
 
@@ -36,15 +48,10 @@ def due(count: int) -> Deliveries:
     return replace(sent, due_ms=np.full(count, NOW_MS))
 
 
-def asked(sent: Deliveries, *policies: Policy) -> Deliveries:
-    slots = np.full(len(sent), slot_of(NOW_MS, PRECISION_MS))
-    return postponed(DueRows(sent, slots, np.arange(len(sent)), PRECISION_MS, NOW_MS), policies)
-
-
 def test_the_latest_instant_of_all_policies_holds_with_its_policy() -> None:
     first = Until([ANY_TIME, LATER_MS, LATER_MS, NEVER], "first")
     second = Until([ANY_TIME, LATER_MS + 9, LATER_MS - 9, LATER_MS], "second")
-    found = asked(due(4), first, Until(None, "silent"), second)
+    found = judged(due(4), first, Until(None, "silent"), second, window_ms=20 * WINDOW_MS)
     assert found.not_before_ms.tolist() == [ANY_TIME, LATER_MS + 9, LATER_MS, NEVER]
     assert found.policy.tolist() == [NO_POLICY, 2, 0, 0]
     assert found.policies == ["first", "silent", "second"]
@@ -53,7 +60,7 @@ def test_the_latest_instant_of_all_policies_holds_with_its_policy() -> None:
 
 def test_a_row_that_would_return_to_its_own_slot_leaves() -> None:
     end_ms = slot_of(NOW_MS, PRECISION_MS) * PRECISION_MS
-    found = asked(due(3), Until([end_ms - 1, end_ms, end_ms + 1]))
+    found = judged(due(3), Until([end_ms - 1, end_ms, end_ms + 1]))
     assert found.not_before_ms.tolist() == [ANY_TIME, ANY_TIME, end_ms + 1]
 
 
@@ -63,25 +70,26 @@ def test_copies_and_dead_letters_are_not_postponed() -> None:
         is_copy=np.array([True, False, False]),
         dead_letter=np.array([False, True, False]),
     )
-    assert returning(asked(sent, Until([LATER_MS] * 3))).tolist() == [False, False, True]
+    assert returning(judged(sent, Until([LATER_MS] * 3))).tolist() == [False, False, True]
 
 
 def test_no_policy_changes_nothing() -> None:
     sent = due(2)
-    assert asked(sent) is sent
-    assert asked(sent, Until(None)) is sent
+    assert judged(sent) is sent
+    assert judged(sent, Until(None)) is sent
 
 
 def test_an_instant_beyond_the_window_is_reached_in_hops_that_are_no_failures() -> None:
     sent, now_ms, hops = due(1), NOW_MS, 0
     while now_ms < LATER_MS:
-        found = routed(asked(sent, Until([LATER_MS])), {"a": ROOM})
+        slot = slot_of(now_ms, PRECISION_MS)
+        found = routed(judged(sent, Until([LATER_MS]), slot=slot), {"a": ROOM})
         assert (topics(found), found.aside.postponed.tolist()) == (["timers"], [0])
         copy = found.deliveries
         batch = read_back(decoded(copy.headers[0].as_py(), int(copy.header_count[0])))
         batch = replace(batch, timestamp_ms=np.array([now_ms]))
         slots, rolled = requested_slots(batch, PRECISION_MS, WINDOW_MS)
-        assert not rolled.any() and batch.not_before_ms[0] == LATER_MS
+        assert not rolled.any() and batch.not_before_ms[0] == now_ms + WINDOW_MS
         assert batch.retries[0] == 1, "a hop is no failure: the first wait for a target stays short"
         now_ms, hops = int(slots[0]) * PRECISION_MS, hops + 1
         sent = replace(due(1), retries=batch.retries)
@@ -89,6 +97,35 @@ def test_an_instant_beyond_the_window_is_reached_in_hops_that_are_no_failures() 
 
 
 def test_each_policy_that_may_forbid_rows_has_a_reason_of_its_name() -> None:
-    found = routed(asked(due(2), Until([ANY_TIME, NEVER], "hot_slot")), {"a": ROOM})
+    found = routed(judged(due(2), Until([ANY_TIME, NEVER], "hot_slot")), {"a": ROOM})
     assert (topics(found), found.aside.reasons) == (["a", "dead"], {"hot_slot": 1})
     assert Reason["HOT_SLOT"]
+
+
+@given(
+    due_slots=st.lists(st.integers(1, 39), min_size=2, max_size=12).map(sorted),
+    window=st.integers(2, 9),
+)
+@example(due_slots=[1, 36], window=9)
+def test_rows_that_wait_for_one_instant_leave_in_their_order_over_all_hops(
+    due_slots: list[int], window: int
+) -> None:
+    instant_slot, slot, left = 40, 0, list[int]()
+    assume(all((instant_slot - due_slot) % window for due_slot in due_slots))
+    wheel: dict[int, list[tuple[int, int]]] = {}  # by slot: offset and number of each row
+    for row, due_slot in enumerate(due_slots):
+        wheel.setdefault(due_slot, []).append((row, row))
+    offset = len(due_slots)
+    until, window_ms = Until([instant_slot * PRECISION_MS]), window * PRECISION_MS
+    while len(left) < len(due_slots):
+        slot += 1
+        for _, row in sorted(wheel.pop(slot, [])):
+            found = judged(due(1), until, slot=slot, window_ms=window_ms)
+            if not returning(found).any():
+                left.append(row)
+                continue
+            hop_slot = slot_of(int(found.not_before_ms[0]), PRECISION_MS)
+            assert slot < hop_slot <= min(slot + window, instant_slot)
+            wheel.setdefault(hop_slot, []).append((offset, row))
+            offset += 1
+    assert left == sorted(left)
