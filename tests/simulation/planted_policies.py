@@ -25,8 +25,8 @@ POLICIES = {
         "4",
         "the rows of a key are judged one by one",
         "wheel/policies/hot_slots.py",
-        "    keyless = np.flatnonzero(hashes == NO_KEY)\n",
-        "    keyless = np.arange(len(rows))\n",
+        "order_hashes(deliveries.key_hash[rows], ",
+        "order_hashes(deliveries.key_hash[rows] * 0 - 1, ",
         test="unit/wheel/policies/test_hot_slots.py::"
         "test_once_a_row_of_a_key_is_in_excess_all_later_ones_are_and_wait_as_long",
     ),
@@ -50,6 +50,15 @@ POLICIES = {
         "wheel/policies/expiry.py",
         "late_ms > limits[",
         "2 * late_ms > limits[",
+    ),
+    "own-hops": Planted(
+        "4",
+        "each row hops as far as it can, on a way of its own",
+        "wheel/policies/policy.py",
+        "instants - hops * rows.window_ms",
+        "np.minimum(instants, rows.slot * rows.precision_ms + rows.window_ms)",
+        test="unit/wheel/policies/test_policy.py::"
+        "test_rows_that_wait_for_one_instant_leave_in_their_order_over_all_hops",
     ),
     "rolls-expire": Planted(
         "1",
