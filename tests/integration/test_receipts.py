@@ -70,7 +70,8 @@ def receipts_topic(shard: SparklessShard) -> str:
 def search(
     shard: SparklessShard, *, limit: int = 1_000, page: str | None = None, **wanted: Any
 ) -> ReceiptList:
-    selected = ReceiptFilter.of(wanted)
+    names = {"since": "from", "until": "to"}
+    selected = ReceiptFilter.of({names.get(name, name): each for name, each in wanted.items()})
     return page_of_receipts(shard.settings, selected, limit=limit, page=page, within_s=60)
 
 
