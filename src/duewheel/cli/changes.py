@@ -12,7 +12,7 @@ from duewheel.api.changes import Answered, RescheduledTimer
 from duewheel.api.requests import NamedTimers, NewTimer, Replacement, TimerFields, TimerFilter
 from duewheel.cli.examples import CommandWithExamples
 from duewheel.cli.file_import import import_file, require_file, send_file, with_file
-from duewheel.cli.options import Command, with_output, with_settings
+from duewheel.cli.options import Command, with_result
 from duewheel.cli.output import say, show
 from duewheel.cli.request_options import Options, request_of, with_fields, with_request
 from duewheel.config.durations import parse_duration_ms
@@ -52,8 +52,7 @@ def _with_timers(command: Command) -> Command:
     value="the message, as text",
 )
 @with_request("timer", NewTimer, of_lines=TimerFields)
-@with_output
-@with_settings(needs_kafka=True)
+@with_result(needs_kafka=True)
 def send(
     settings: Settings,
     timer: Any,
@@ -119,8 +118,7 @@ def _with_filter(command: Command) -> Command:
 @_with_timers
 @_with_filter
 @with_fields(NamedTimers, "partition")
-@with_output
-@with_settings(needs_kafka=True)
+@with_result(needs_kafka=True)
 def cancel(settings: Settings, output: str, **options: Any) -> int:
     """Cancel timers by recall handle, by id, or all that match.
 
@@ -145,8 +143,7 @@ def cancel(settings: Settings, output: str, **options: Any) -> int:
 @_with_timers
 @with_fields(Replacement, "deliver_at", "delay", "level", "topic", "value", "headers")
 @with_request("new", Replacement)
-@with_output
-@with_settings(needs_kafka=True)
+@with_result(needs_kafka=True)
 def reschedule(settings: Settings, new: Replacement, output: str, **options: Any) -> int:
     """Replace timers by a new one.
 

@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from duewheel.cli.examples import CommandGroup
 
-# Each command has a group; a command without one would be missing in the help.
-GROUPS = {
-    "Run a shard": ("init", "run", "standby", "pause", "resume", "ingest", "dequeue"),
-    "Look": (
-        "status",
-        "health",
-        "stats",
-        "list",
-        "show",
-        "receipts",
-        "serve",
-        "check",
-        "doctor",
-        "audit",
-        "config",
-    ),
-    "Send and change timers": ("send", "cancel", "reschedule", "schedule", "recur"),
-    "Change a shard": ("reconfigure", "reshard"),
-    "Recover": ("recover", "promote", "dlq"),
-    "Try it": ("demo", "prove", "dev-broker", "topic"),
-}
-
 
 class GroupedCommands(CommandGroup):
-    """A click group whose help lists the commands under the headings of GROUPS."""
+    """A click group whose help lists the commands under headings."""
 
     group_class = CommandGroup
+
+    def __init__(self, *args: Any, **named: Any) -> None:  # click's
+        super().__init__(*args, **named)
+        self.headings: dict[str, tuple[str, ...]] = {}
+
+    def add_commands(self, heading: str, *commands: click.Command) -> None:
+        """Adds commands below a heading. One without a heading would be missing in the help."""
+        self.headings[heading] = tuple(command.name or "" for command in commands)
+        for command in commands:
+            self.add_command(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes a list of commands for each heading. All lists have the same first column."""
         width = max(map(len, self.commands))
         limit = formatter.width - width - 6  # of click's indent and gap
-        for heading, names in GROUPS.items():
+        for heading, names in self.headings.items():
             with formatter.section(heading):
                 formatter.write_dl(
                     [

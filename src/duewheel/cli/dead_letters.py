@@ -9,7 +9,7 @@ import click
 
 from duewheel.api.dead_letters import DeadLetterFilter, DeadLetterSummary, ReplayFilter
 from duewheel.cli.examples import CommandGroup
-from duewheel.cli.options import with_output, with_settings
+from duewheel.cli.options import with_result
 from duewheel.cli.output import say, show, show_rows
 from duewheel.cli.request_options import with_fields, with_request
 from duewheel.config.settings import Settings
@@ -29,8 +29,7 @@ def dlq() -> None:
     help="of the last dead letter that was listed: continue after it",
 )
 @with_request("wanted", DeadLetterFilter)
-@with_output
-@with_settings(needs_kafka=True)
+@with_result(needs_kafka=True)
 def dlq_list(
     settings: Settings, wanted: DeadLetterFilter, limit: int, page: str | None, output: str
 ) -> None:
@@ -63,8 +62,7 @@ def _parts(row: DeadLetterSummary) -> Iterator[str]:
 @with_fields(ReplayFilter, "code", "to_topic", "limit")
 @click.option("--dry-run", is_flag=True, help="only count, write nothing")
 @with_request("wanted", ReplayFilter)
-@with_output
-@with_settings(needs_kafka=True)
+@with_result(needs_kafka=True)
 def dlq_replay(settings: Settings, wanted: ReplayFilter, *, dry_run: bool, output: str) -> int:
     """Write the messages of dead letters again, each once, however often the command runs.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from duewheel.cli.examples import CommandGroup, CommandWithExamples
-from duewheel.cli.options import with_output, with_settings
+from duewheel.cli.options import with_output, with_result
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.osutil import logs
@@ -96,8 +96,7 @@ def demo(
     default=Path("prove.html"),
     help="the page with the verdict",
 )
-@with_output
-@with_settings(needs_kafka=True)
+@with_result(needs_kafka=True)
 def prove(
     settings: Settings,
     minutes: float,

@@ -52,16 +52,21 @@ def cli() -> None:
     """Delivers Kafka messages later: never early, exactly once."""
 
 
-for command in (  # in the order of the reference (docs/commands.md)
+# In the order of --help, and of the reference (docs/commands.md).
+cli.add_commands(
+    "Run a shard",
     *(topics.init, processes.run, processes.standby, shard.pause, shard.resume),
     *(processes.ingest, processes.dequeue),
-    *(shard.status, shard.health, timers.stats),
-    *(timers.list_timers, timers.show_timers, receipts, processes.serve),
-    *(shard.check, shard.doctor, shard.audit, config),
-    *(changes.send, changes.cancel, changes.reschedule),
-    *(schedules.schedule, schedules.recur),
-    *(reconfigure, shard.reshard),
-    *(shard.recover, shard.promote, dlq),
-    *(developing.demo, developing.prove, developing.dev_broker, topics.topic),
-):
-    cli.add_command(command)
+)
+cli.add_commands(
+    "Look",
+    *(shard.status, shard.health, timers.stats, timers.list_timers, timers.show_timers, receipts),
+    *(processes.serve, shard.check, shard.doctor, shard.audit, config),
+)
+cli.add_commands(
+    "Send and change timers",
+    *(changes.send, changes.cancel, changes.reschedule, schedules.schedule, schedules.recur),
+)
+cli.add_commands("Change a shard", reconfigure, shard.reshard)
+cli.add_commands("Recover", shard.recover, shard.promote, dlq)
+cli.add_commands("Try it", developing.demo, developing.prove, developing.dev_broker, topics.topic)

@@ -35,6 +35,17 @@ def with_output(command: Command) -> Command:
     )(command)
 
 
+def with_result(
+    role: logs.Role = "cli", *, needs_kafka: bool = False
+) -> Callable[[Command], Command]:
+    """Adds --output, and all that `with_settings` adds."""
+
+    def decorate(command: Command) -> Command:
+        return with_output(with_settings(role, needs_kafka=needs_kafka)(command))
+
+    return decorate
+
+
 def with_settings(
     role: logs.Role = "cli", *, needs_kafka: bool = False
 ) -> Callable[[Command], Command]:

@@ -9,7 +9,7 @@ import click
 from duewheel.api.receipts import DeliveryReceipt, ReceiptFilter
 from duewheel.api.requests import INSTANT
 from duewheel.cli.examples import CommandWithExamples
-from duewheel.cli.options import with_output, with_settings
+from duewheel.cli.options import with_result
 from duewheel.cli.output import say, show_rows
 from duewheel.cli.request_options import with_fields, with_request
 from duewheel.config.durations import duration_text
@@ -29,8 +29,7 @@ from duewheel.config.settings import Settings
     "--page", metavar="PARTITION@OFFSET", help="of the last receipt that was listed: continue there"
 )
 @with_request("wanted", ReceiptFilter)
-@with_output
-@with_settings(needs_kafka=True)
+@with_result(needs_kafka=True)
 def receipts(
     settings: Settings, *, wanted: ReceiptFilter, limit: int, page: str | None, output: str
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from duewheel.cli.examples import CommandGroup, CommandWithExamples
-from duewheel.cli.options import with_output, with_settings
+from duewheel.cli.options import with_result
 from duewheel.cli.output import show
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
@@ -30,8 +30,7 @@ from duewheel.errors import ConfigError
 @click.option(
     "--rotate-key", is_flag=True, help="draw a new key for the copies that duewheel writes"
 )
-@with_output
-@with_settings(needs_kafka=True)
+@with_result(needs_kafka=True)
 def reconfigure(
     settings: Settings,
     *,
@@ -71,8 +70,7 @@ def config() -> None:
 
 @config.command("check")
 @click.option("--all", "everything", is_flag=True, help="also the defaults, and all bounds")
-@with_output
-@with_settings()
+@with_result()
 def config_check(settings: Settings, *, everything: bool, output: str) -> None:
     """Read the settings as the processes do; print those that differ from the defaults,
     and the targets that each timer topic is open for.

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from duewheel.cli.examples import CommandWithExamples
-from duewheel.cli.options import one_of, with_output, with_settings
+from duewheel.cli.options import one_of, with_result, with_settings
 from duewheel.cli.output import show
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
@@ -17,8 +17,7 @@ from duewheel.errors import ConfigError
 
 @click.command(cls=CommandWithExamples)
 @click.option("--all", "everything", is_flag=True, help="every field, and all bounds")
-@with_output
-@with_settings()
+@with_result()
 def status(settings: Settings, *, everything: bool, output: str) -> None:
     """Show the state of the shard, from its data directory.
 
@@ -61,8 +60,7 @@ _process = click.argument("process", type=one_of("ingest", "dequeue"))
 
 @click.command(cls=CommandWithExamples)
 @_process
-@with_output
-@with_settings()
+@with_result()
 def pause(settings: Settings, process: Any, output: str) -> None:
     """Pause ingest or dequeue until `resume`, over restarts, too."""
     from duewheel.ops.shard.pause import set_paused
@@ -72,8 +70,7 @@ def pause(settings: Settings, process: Any, output: str) -> None:
 
 @click.command(cls=CommandWithExamples)
 @_process
-@with_output
-@with_settings()
+@with_result()
 def resume(settings: Settings, process: Any, output: str) -> None:
     """End the pause of ingest or dequeue."""
     from duewheel.ops.shard.pause import set_paused
@@ -82,8 +79,7 @@ def resume(settings: Settings, process: Any, output: str) -> None:
 
 
 @click.command(cls=CommandWithExamples)
-@with_output
-@with_settings()
+@with_result()
 def promote(settings: Settings, output: str) -> None:
     """Make this directory's standby take over, and wait for that."""
     from duewheel.clock import SystemClock
@@ -93,8 +89,7 @@ def promote(settings: Settings, output: str) -> None:
 
 
 @click.command(cls=CommandWithExamples)
-@with_output
-@with_settings()
+@with_result()
 def check(settings: Settings, output: str) -> int:
     """Verify all files on disk. The processes may run meanwhile."""
     from duewheel.ops.files import check as check_files
@@ -110,8 +105,7 @@ def check(settings: Settings, output: str) -> int:
 
 
 @click.command(cls=CommandWithExamples)
-@with_output
-@with_settings()
+@with_result()
 def doctor(settings: Settings, output: str) -> int:
     """Examine host and cluster; print each finding with its remedy.
 
@@ -130,8 +124,7 @@ def doctor(settings: Settings, output: str) -> int:
     "--from", "since", help="an offset, ISO-8601 with a zone, or `last`; by default an hour ago"
 )
 @click.option("--to", "until", help="an offset, or ISO-8601 with a zone; by default the end")
-@with_output
-@with_settings("audit", needs_kafka=True)
+@with_result("audit", needs_kafka=True)
 def audit(
     settings: Settings, topics: tuple[str, ...], since: str | None, until: str | None, output: str
 ) -> int:
@@ -149,8 +142,7 @@ def audit(
 
 @click.command(cls=CommandWithExamples)
 @click.option("--dry-run", is_flag=True, help="required: recovery itself is part of every start")
-@with_output
-@with_settings(needs_kafka=True)
+@with_result(needs_kafka=True)
 def recover(settings: Settings, *, dry_run: bool, output: str) -> None:
     """Report which files the next start would keep, and which messages it would read again.
 
@@ -166,8 +158,7 @@ def recover(settings: Settings, *, dry_run: bool, output: str) -> None:
 @click.command(cls=CommandWithExamples)
 @click.option("--to", type=click.IntRange(1), required=True, help="the new number of shards")
 @click.option("--dry-run", is_flag=True, help="only report the new assignment")
-@with_output
-@with_settings(needs_kafka=True)
+@with_result(needs_kafka=True)
 def reshard(settings: Settings, to: int, *, dry_run: bool, output: str) -> None:
     """Reassign partitions to another number of shards.
 

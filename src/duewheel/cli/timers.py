@@ -11,7 +11,7 @@ from duewheel.api.requests import TimerFilter
 from duewheel.api.timers import TimerSummary, TimerWithMessage
 from duewheel.cli import times
 from duewheel.cli.examples import CommandWithExamples
-from duewheel.cli.options import one_of, with_output, with_settings
+from duewheel.cli.options import one_of, with_result
 from duewheel.cli.output import say, show, show_row, show_rows
 from duewheel.cli.request_options import with_fields, with_request
 from duewheel.config.instants import utc_text
@@ -24,8 +24,7 @@ from duewheel.errors import ConfigError
 @click.option("--limit", type=click.IntRange(1, 100_000), default=100, help="how many at most")
 @click.option("--page", help="the last `page` value of the previous list: continue after it")
 @with_request("wanted", TimerFilter)
-@with_output
-@with_settings()
+@with_result()
 def list_timers(
     settings: Settings, wanted: TimerFilter, limit: int, page: str | None, output: str
 ) -> None:
@@ -55,8 +54,7 @@ def list_timers(
 )
 @click.option("--body", is_flag=True, help="also the value and the headers of the message")
 @with_request("wanted", TimerFilter)
-@with_output
-@with_settings()
+@with_result()
 def show_timers(
     settings: Settings, handle: str | None, wanted: TimerFilter, *, body: bool, output: str
 ) -> int:
@@ -101,8 +99,7 @@ def _as_text(timer: TimerWithMessage) -> dict[str, object]:
 
 @click.command(cls=CommandWithExamples)
 @click.option("--by", type=one_of("topic", "time", "level"), help="only this breakdown; no totals")
-@with_output
-@with_settings()
+@with_result()
 def stats(settings: Settings, by: str | None, output: str) -> None:
     """Count pending timers by target, level and seconds to wait.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from duewheel.cli.examples import CommandGroup, CommandWithExamples
-from duewheel.cli.options import with_output, with_settings
+from duewheel.cli.options import with_result
 from duewheel.cli.output import show_rows
 from duewheel.config.durations import about
 from duewheel.config.instants import utc_text
@@ -38,8 +38,7 @@ _VALUE_CHARACTERS_MAX = 200
 @click.option(
     "--create-targets", is_flag=True, help="create the missing targets that the settings name"
 )
-@with_output
-@with_settings(needs_kafka=True)
+@with_result(needs_kafka=True)
 def init(
     settings: Settings,
     *,
@@ -85,8 +84,7 @@ def topic() -> None:
 @click.option(
     "--partitions", type=click.IntRange(1), help="of each; by default the brokers' setting"
 )
-@with_output
-@with_settings(needs_kafka=True)
+@with_result(needs_kafka=True)
 def create(settings: Settings, names: tuple[str, ...], partitions: int | None, output: str) -> None:
     """Create topics, such as targets; one that exists is left as it is.
 
@@ -110,8 +108,7 @@ def create(settings: Settings, names: tuple[str, ...], partitions: int | None, o
 @click.option(
     "--for-send", is_flag=True, help="the newest record of each key, for `send --file --name`"
 )
-@with_output
-@with_settings(needs_kafka=True)
+@with_result(needs_kafka=True)
 def read(
     settings: Settings,
     name: str,

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from duewheel.cli.command_groups import GROUPS
 from duewheel.cli.main import cli
 from duewheel.extras import COMMANDS, of_command
+
+GROUPS = cli.headings
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = DOCS / "commands.md"
