@@ -61,10 +61,10 @@ def committed(producer: KafkaProducer, topic: str, *slots: int, shard: int = 0) 
 class CountingSettings(ClientSettings):
     """Counts the clients that it opens."""
 
-    opened = 0
+    count = 0
 
     def connect(self, deadline: Deadline, **own: Any) -> KafkaNetClient:
-        self.opened += 1
+        self.count += 1
         return super().connect(deadline, **own)
 
 
@@ -101,7 +101,7 @@ def test_it_sees_each_new_progress_once_it_is_committed(
     committed(producer, topic, 4)
     newest = await_slot(reader, 4)
     assert newest.written_ms >= first.written_ms
-    assert settings.opened == 1
+    assert settings.count == 1
     # Who comes later finds it, too.
     later = KafkaProgressReader(settings, place_of(topic, 0), record_key(0), topic)
     assert later.newest() == newest

@@ -12,7 +12,6 @@ from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import UNREACHABLE, Diagnosis, acl_command, diagnose
 from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
-from duewheel.kafka.connect.clients import close
 from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.producer_internals import OLDEST_BROKER
 from duewheel.kafka.limits import PublisherLimits
@@ -40,14 +39,11 @@ class _Answer:
 def examine(cluster: Cluster) -> Iterator[Diagnosis]:
     """Checks all brokers in parallel, so that several dead ones cost one deadline together."""
     # One of its own: a broker that is away would cost the other threads the cluster's connections.
-    admin = cluster.client.open(KafkaAdminClient, cluster.admin.deadline())
-    try:
+    with cluster.client.opened(KafkaAdminClient, cluster.admin.deadline()) as admin:
         brokers = internals.advertised_brokers(admin)
         answers = each_beside(
             "examine", lambda broker: _answer(cluster, admin, *broker), brokers, _AT_A_TIME
         )
-    finally:
-        close(admin)
     for answer in answers:
         yield diagnose(
             "broker_reachable",

@@ -16,7 +16,6 @@ from duewheel.config.values import as_millis
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Diagnosis, diagnose
 from duewheel.doctor.scratch import ScratchTopic
-from duewheel.kafka.connect.clients import close
 from duewheel.kafka.progress.state_topic import stamp_ms
 
 _NO_BROKER = -1
@@ -27,8 +26,7 @@ def examine(cluster: Cluster, scratch: ScratchTopic) -> Iterator[Diagnosis]:
     """Measures each broker that leads a partition of the scratch topic."""
     bound_ms = as_millis(cluster.settings.dequeue.clock_skew_max)
     client, admin = cluster.client, cluster.admin
-    producer = client.open(KafkaProducer, admin.deadline(), metrics_enabled=False)
-    try:
+    with client.opened(KafkaProducer, admin.deadline(), metrics_enabled=False) as producer:
         for broker, partition in sorted(scratch.partition_of.items()):
             if broker == _NO_BROKER:
                 continue
@@ -38,8 +36,6 @@ def examine(cluster: Cluster, scratch: ScratchTopic) -> Iterator[Diagnosis]:
                 at_ms = stamp_ms(client, producer, place, admin.deadline())
                 after_ms = cluster.clock.now_ms()
             yield check_skew(f"broker {broker}", before_ms - at_ms, after_ms - at_ms, bound_ms)
-    finally:
-        close(producer)
 
 
 def check_skew(broker: str, least_ms: int, most_ms: int, bound_ms: int) -> Diagnosis:

@@ -42,8 +42,9 @@ def name_of(cluster: Cluster) -> str:
 def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic | Diagnosis]:
     """Yields the topic for the length of a with block, or the finding why it cannot be created."""
     name, admin = name_of(cluster), cluster.admin
-    existed = name in admin.describe_partitions([name])
+    existed = False
     try:
+        existed = name in admin.describe_partitions([name])
         if not existed:
             partitions = max(1, len(admin.call("list brokers", advertised_brokers)))
             admin.create([TopicPlan(name, _SETTINGS, partitions)])

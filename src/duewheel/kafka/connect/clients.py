@@ -229,6 +229,15 @@ class ClientSettings:
                 _close_quietly("network", client.close)
             raise
 
+    @contextlib.contextmanager
+    def opened(self, kind: type[Client], deadline: Deadline, **own: Any) -> Iterator[Client]:
+        """As `open`, for the length of a with block."""
+        client = self.open(kind, deadline, **own)
+        try:
+            yield client
+        finally:
+            close(client)
+
 
 def close(client: KafkaAdminClient | KafkaConsumer | NetworkClient) -> None:
     """Close a client in any state. Bounded in time; never raises."""

@@ -1,1 +1,6 @@
-"""The one reader of Kafka: ends, ranges as columns or as records, following."""
+"""The one reader of Kafka.
+
+`connection` finds out where logs begin and end, `reader` reads ranges and follows, `newest`
+searches a key's newest record. `columns` and `records` decode batches, with the codecs of
+`compression`, which also compresses deliveries.
+"""

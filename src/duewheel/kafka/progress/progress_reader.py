@@ -11,7 +11,7 @@ from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
 
 from duewheel.checkpoints.progress import Progress
-from duewheel.kafka.connect.clients import ClientSettings, close
+from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.ends import EARLIEST, LATEST
 from duewheel.kafka.log.newest import newest_in, search
@@ -72,15 +72,12 @@ class KafkaProgressReader:
         deadline = Deadline(_COORDINATOR_S, self._stopping)
         # A client of its own: after the coordinator has moved, a cached client keeps asking
         # the former one, which refuses.
-        admin = self._settings.open(KafkaAdminClient, deadline)
-        try:
+        with self._settings.opened(KafkaAdminClient, deadline) as admin:
             self._settings.call(
                 deadline,
                 f"ask the coordinator of {self._transactional_id}",
                 lambda: _ask_coordinator(admin, self._transactional_id),
             )
-        finally:
-            close(admin)
 
     def close(self) -> None:
         """Drop the connections."""

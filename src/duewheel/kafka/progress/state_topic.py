@@ -11,7 +11,7 @@ from __future__ import annotations
 from kafka import KafkaProducer
 from kafka.structs import TopicPartition
 
-from duewheel.kafka.connect.clients import ClientSettings, close
+from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.ends import LATEST
 from duewheel.kafka.log.newest import SEARCH_STEPS, newest_in
@@ -43,11 +43,8 @@ def last_write_ms(
 
 def broker_now_ms(settings: ClientSettings, place: TopicPartition, deadline: Deadline) -> int:
     """The clock of the broker that leads a partition of a topic with the brokers' timestamps."""
-    producer = settings.open(KafkaProducer, deadline)
-    try:
+    with settings.opened(KafkaProducer, deadline) as producer:
         return stamp_ms(settings, producer, place, deadline)
-    finally:
-        close(producer)
 
 
 def stamp_ms(

@@ -169,13 +169,10 @@ class KafkaPublisher:
             RecoveryRefused: the record there cannot be read.
         """
         deadline = self._starting()
-        admin = self._settings.open(KafkaAdminClient, deadline)
-        try:
+        with self._settings.opened(KafkaAdminClient, deadline) as admin:
             self._require_topics(admin, deadline)
-            with LogReader(self._settings, [self._state_partition.topic], deadline=deadline) as log:
-                return self._progress.read(log, past_open=False)
-        finally:
-            close(admin)
+        with LogReader(self._settings, [self._state_partition.topic], deadline=deadline) as log:
+            return self._progress.read(log, past_open=False)
 
     def age_ms(self) -> int:
         """See ShardProgress; KafkaUnavailable without an answer in time."""
