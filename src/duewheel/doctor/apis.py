@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from duewheel.doctor.findings import Diagnosis, Severity, diagnose
 
-Offered = Mapping[int, tuple[int, int]]  # by API key: the lowest and the highest version
+Offered = Mapping[int, tuple[int, int]]  # lowest and highest version by the API's key
 
 _KAFKA_REMEDY = "a Kafka of 2.7 or newer offers it: upgrade the brokers, or ask their vendor"
 
@@ -32,7 +32,7 @@ class Api:
     version_max: int
     users: str  # the parts of duewheel that use it
     lost: str  # the feature that is missing without it
-    severity: Severity = "error"  # of its absence
+    severity: Severity = "error"  # if the API is absent
 
 
 NEEDED = (

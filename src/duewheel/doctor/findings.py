@@ -20,7 +20,7 @@ class Diagnosis:
     """The result of one check.
 
     Attributes:
-        code: of the check, for programs; independent of the outcome.
+        code: names the check, for programs; independent of the outcome.
         severity: "error": duewheel does not work, or breaks a guarantee; "warning": it works
             with less safety or speed than possible; "ok".
         subject: a broker, a topic, the host …

@@ -46,7 +46,7 @@ _TRIAL_BYTES = 1 << 16
 _BLOCK_BYTES = 512  # the unit of st_blocks; the file system's own blocks are larger
 _OPEN_FILES = 4_096
 _JVM_BESIDE_HEAP = 1.3  # bytes of memory that a JVM takes per byte of its heap
-_TASKS_BYTES = 800 << 20  # of the Python processes that plan and read, measured on two processors
+_TASKS_BYTES = 800 << 20  # the Python processes that plan and read took so much on two processors
 # The kernel's adjtimex: its return value for an unsynchronised clock, and the first fields of
 # `struct timex`: modes, offset, freq, maxerror (µs), esterror, status.
 _UNSYNCHRONISED = 5

@@ -38,7 +38,7 @@ _OFFERED = (0, UnsupportedSaslMechanismError.errno)  # both answers list the mec
 _PORT = 9092
 
 Settings = Mapping[str, Any]
-Question = Callable[[Any, Any], Awaitable[Any]]  # of kafka-python's manager and connection
+Question = Callable[[Any, Any], Awaitable[Any]]  # takes kafka-python's manager and connection
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from duewheel.kafka.limits import PublisherLimits
 from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.wire.record_batch import Batch
 
-_REQUEST_BYTES = 16 * 1024 * 1024  # of several partitions' batches; a larger batch goes alone
+_REQUEST_BYTES = 16 * 1024 * 1024  # for batches of several partitions; a larger batch goes alone
 _BYTES_PER_S = 1 << 20  # a partition that takes a batch slower than this counts as taking none
 _ENDING = (TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
 _OUT_OF_TIME = (DeadlineExceeded, KafkaTimeoutError, RequestTimedOutError)

@@ -98,7 +98,7 @@ def committed_records(
     """The committed records of a part, in groups of about `group_bytes_max` or one batch.
 
     Args:
-        part: of `LogReader.read`; each partition at most once.
+        part: one that `LogReader.read` has yielded: each partition at most once.
         ranges: that the part was read from. Only their ends count: `Fetched.begin` may be above
             the first offset. `took` may lower them to the offsets that are read.
         group_bytes_max: decompressed.

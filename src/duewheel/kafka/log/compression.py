@@ -56,7 +56,7 @@ _RATIOS: Mapping[Codec, int] = {"gzip": 1032, "snappy": 22, "lz4": _LZ4_RATIO_MA
 # How the framing of xerial begins, Kafka's of snappy: blocks, each after its compressed size.
 _XERIAL, _XERIAL_HEADER_BYTES = b"\x82SNAPPY\0", 16
 _SIZE = struct.Struct(">I")
-_SIZE_BITS = 32  # of snappy's decompressed sizes
+_SIZE_BITS = 32  # a size that snappy gives has at most so many
 _OF_THREAD = threading.local()
 # On average. Writers make blocks of 32 KiB, which never shrink so far; each costs a microsecond.
 _SNAPPY_BLOCK_BYTES_MIN = 32
@@ -67,7 +67,7 @@ class Compression:
     """The codec of each target topic.
 
     Attributes:
-        default: of topics that `by_topic` does not name.
+        default: the codec of topics that `by_topic` does not name.
         by_topic: the others.
     """
 

@@ -68,7 +68,7 @@ class LogConnection:
         """Connects nothing.
 
         Args:
-            topics: of `partitions`; those of other partitions are added once they are asked for.
+            topics: `partitions` lists theirs; other topics are added once they are asked for.
             stopping: once set, no call waits more than STOP_GRACE_S (deadline.py) for Kafka. With
                 an event each call to Kafka costs a thread; Spark stops its tasks without one.
             waits: for retries.

@@ -186,7 +186,7 @@ class LeaderRequests:
 
         Args:
             positions: offset of each partition.
-            bytes_max: of a leader's response, unless its first batch is larger. Partitions share
+            bytes_max: bounds a leader's response, but for a larger first batch. Partitions share
                 it: one with a backlog would fill it, and most of it may be after its range.
             committed: the answers end at the last stable offset.
             untils: the offsets after the ranges of partitions that have some.

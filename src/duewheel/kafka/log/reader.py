@@ -38,7 +38,7 @@ class LogReader(LogConnection):
         Args:
             ranges: first offset, and the one after the last, of each partition. The caller may
                 lower a last one meanwhile.
-            bytes_max: of an answer, unless a batch is larger. The ranges of one broker share it.
+            bytes_max: bounds an answer, but for a larger batch. The ranges of one broker share it.
 
         Raises:
             KafkaUnavailable: no position has moved for a minute.

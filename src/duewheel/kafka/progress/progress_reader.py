@@ -18,7 +18,7 @@ from duewheel.kafka.log.newest import newest_in, search
 from duewheel.kafka.log.reader import LogReader
 from duewheel.wheel.publisher_protocol import Seen
 
-_COORDINATOR_S = 3.0  # for its answer
+_COORDINATOR_S = 3.0  # a live coordinator answers in milliseconds
 
 
 class KafkaProgressReader:

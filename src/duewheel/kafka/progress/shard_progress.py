@@ -23,7 +23,7 @@ class ShardProgress:
     def __init__(self, settings: ClientSettings, place: TopicPartition, key: bytes) -> None:
         self._settings, self._place, self._key = settings, place, key
         self._read_ms = 0  # the broker's time of the record that was read last
-        self.is_to_yield = False  # by `reshard`, as it was read last
+        self.is_to_yield = False  # `reshard` asked for it, as the last read has shown
 
     def read(self, reader: LogReader, *, past_open: bool) -> Progress | None:
         """The newest committed progress; None before the first."""

@@ -39,7 +39,7 @@ class PublishAttempt:
 
     progress: Progress  # with the held copies after the commit
     parts: Sequence[Part] = ()
-    records: Sequence[Batch] = ()  # of the state topic, beside the progress
+    records: Sequence[Batch] = ()  # go to the state topic, before the progress
     aside: Aside = field(default_factory=Aside)  # the rows that do not go where they were addressed
     due_ms: int = 0  # the latest due time of the timers that are delivered
 

@@ -43,7 +43,7 @@ _BYTES_AT_ONCE = 4 * 1024 * 1024
 _FETCH_BYTES = 1 << 20
 # The sender sends one batch of a partition at a time: more would exceed the deadline.
 BATCHES_AT_ONCE = 256
-READ_BYTES = 64 * 1024 * 1024  # of the state topic, for one transaction
+READ_BYTES = 64 * 1024 * 1024  # that one transaction reads of the state topic
 
 log = structlog.get_logger(__name__)
 
@@ -204,7 +204,7 @@ class Split:
     """Batches of a transaction: those to send now, and those to hold."""
 
     now: Sequence[Part]
-    records: Sequence[Batch]  # of the state topic: those to hold
+    records: Sequence[Batch]  # the batches to hold, as records of the state topic
     held: Mapping[Place, Held]  # after the commit
 
 
@@ -224,7 +224,7 @@ def split(
     its order; a chase is that large only if its request was.
 
     Args:
-        topic_ids: of the timer topics whose offsets the copies name.
+        topic_ids: Kafka's ids of the timer topics whose offsets the copies name.
         end: gives the end of the state topic's partition: the records will be there or later.
     """
     if not closed and not held:

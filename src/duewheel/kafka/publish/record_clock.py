@@ -34,7 +34,7 @@ class RecordClock:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._stamp: Stamp | None = None  # of the last commit that has one
+        self._stamp: Stamp | None = None  # the newest that a commit has given
 
     def took(self, brokers_ms: int, began_ms: int) -> None:
         """A transaction was committed, which had begun at that boottime."""

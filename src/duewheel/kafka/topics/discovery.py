@@ -43,7 +43,7 @@ class TakenTopics:
 
     topics: frozenset[str] = frozenset()
     ids: Mapping[str, str] = field(default_factory=dict)  # Kafka's ids of them at that time
-    only: bool = False  # of the topics that match, no others are read
+    only: bool = False  # topics that match and are not among them are not read
 
     @classmethod
     def of(cls, state: State) -> TakenTopics:

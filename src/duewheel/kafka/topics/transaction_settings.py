@@ -17,7 +17,7 @@ _TYPE = "message.timestamp.type"
 _BOUNDS = (
     "message.timestamp.before.max.ms",
     "message.timestamp.after.max.ms",
-    "message.timestamp.difference.max.ms",  # of both, in Kafka before 4.0
+    "message.timestamp.difference.max.ms",  # bounds both in Kafka before 4.0
 )
 NAMES = (_TYPE, *_BOUNDS)
 
