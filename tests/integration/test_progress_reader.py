@@ -158,9 +158,9 @@ def test_what_takes_long_to_read_is_read_as_long_as_there_is_headway(
         reader.close()
     now_s, fetch = [0.0], LeaderRequests.fetch
 
-    async def slow(self: LeaderRequests, positions: Any, _: int, committed: bool) -> Any:
+    async def slow(self: LeaderRequests, positions: Any, _: int, *others: Any) -> Any:
         now_s[0] += 20
-        return await fetch(self, positions, 1, committed)
+        return await fetch(self, positions, 1, *others)
 
     monkeypatch.setattr(LeaderRequests, "fetch", slow)
     newest = newest_records(settings, topic, Deadline(30, now_s=lambda: now_s[0]))
