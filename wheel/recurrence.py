@@ -21,16 +21,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, cast
 
+import numpy as np
+
 from duewheel.errors import ConfigError
 from duewheel.schemas import header_names as names
+from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import id_hashes
 from duewheel.schemas.request.header_values import SATURATED, parse_instants
 from duewheel.schemas.request.recurrences import INTERVAL, UNIT_MS
+from duewheel.schemas.wire.record_reader import header_starts
+from duewheel.schemas.wire.varint import read_varint, varint
 from duewheel.wheel.instants import Cron, Every
 
 Missed = Literal["skip", "one", "all"]
@@ -47,6 +52,8 @@ _HEADERS = (
 )
 HEADERS = frozenset(name.encode() for name in _HEADERS)
 """The names of its headers."""
+_NAME_LENGTHS = frozenset(varint(len(name))[0] for name in HEADERS)  # as encoded, in one byte
+assert max(map(len, HEADERS)) < 64, "in one byte"
 # Raised for instants beyond the calendar, by the library or by the time zones.
 _BEYOND = (ArithmeticError, ValueError, OSError)
 
@@ -157,6 +164,40 @@ class Recurrence:
         if not self.jitter_ms:
             return 0
         return int(id_hashes(binary([timer_id]))[0]) % (self.jitter_ms + 1)
+
+
+def parted(headers: bytes, count: int) -> tuple[dict[bytes, bytes], bytes, int]:
+    """The headers of the recurrence (the last one of a name counts); the others, encoded;
+    and the number of these. A record may have 500,000 headers, and fire every second.
+    """
+    own, others, at = dict[bytes, bytes](), list[bytes](), 0
+    starts, end_of_all = header_starts(headers, count)
+    ends = [*starts[1:], end_of_all]
+    left = count
+    for number in [n for n, start in enumerate(starts) if headers[start] in _NAME_LENGTHS]:
+        start, end = starts[number], ends[number]
+        size, name_at = read_varint(headers, start)
+        name = headers[name_at : name_at + size]
+        if name in HEADERS:
+            _, value_at = read_varint(headers, name_at + size)
+            own[name] = headers[value_at:end]
+            others.append(headers[at:start])
+            at, left = end, left - 1
+    others.append(headers[at:end_of_all])
+    return own, b"".join(others), left
+
+
+def without_recurrence(batch: TimerBatch) -> TimerBatch:
+    """The batch without the headers of recurrences: a request that cancels has none in its reply,
+    nor in its chase. A loop over the recurring rows.
+    """
+    rows = np.flatnonzero(batch.recurring)
+    if not len(rows):
+        return batch
+    headers, header_count = batch.headers.to_pylist(), batch.header_count.copy()
+    for row in rows.tolist():
+        _, headers[row], header_count[row] = parted(headers[row] or b"", int(header_count[row]))
+    return replace(batch, headers=binary(headers), header_count=header_count)
 
 
 def recurrence_of(headers: Mapping[bytes, bytes]) -> Recurrence:

@@ -295,7 +295,7 @@ class CancelJudge:
         self._counts["chases"] += 1
         headers: Any = answers.headers[row].as_py()
         said = decoded(headers)
-        own = [(name.decode(), value) for name, value in request.timer.headers]
+        own = [(name.decode(), value) for name, value in request.timer.plain_headers]
         number, timer = request.timer.partition, request.timer
         wanted = {
             NAME_OF[names.Request.CANCEL]: timer.timer_id,
@@ -411,7 +411,7 @@ def _word(row: int, answers: Deliveries, cancel: Timer, error: str) -> names.Ans
         names.ANSWER_SOURCE: cancel.source.decode(),
         names.ANSWER_REQUEST: cancel.request,
     }
-    own = [*cancel.headers, (names.ANSWER.encode(), word.encode())]
+    own = [*cancel.plain_headers, (names.ANSWER.encode(), word.encode())]
     own.append((names.TIMER_ID.encode(), cancel.timer_id))
     if error:
         own.append((names.ERROR_CODE.encode(), error.encode()))

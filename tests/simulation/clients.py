@@ -16,10 +16,10 @@ from tests.simulation.timers import TARGETS, TOPIC, Content, Copy, Timer
 
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import key_hashes
-from duewheel.schemas.header_names import REQUEST
+from duewheel.schemas.header_names import RECURRENCE, REQUEST
 from duewheel.schemas.request.parser import parse
 
-RECUR, CONSUMER = 2, 3  # producers
+RECUR, CONSUMER, SEEDS = 2, 3, 4  # producers
 TIMEOUT_MS = 15_000
 
 Header = tuple[str, bytes]
@@ -122,8 +122,12 @@ def _read(
     found = parse(read_records(pa.table(row)), contract())
     assert not found.rejected.any(), f"{headers} are refused"
     own = tuple((name.encode(), text) for name, text in headers if name not in REQUEST)
+    of = tuple((n.encode(), text) for n, text in headers if REQUEST.get(n) in RECURRENCE)
     target = TARGETS.index(found.targets[int(found.target[0])])
-    content = Content(key, value, own, target, int(found.target_partition[0]))
+    content = Content(key, value, own, target, int(found.target_partition[0]), of)
     (timer_id,) = found.timer_id.to_pylist()
     due_ms = int(found.due_ms[0])
-    return Timer(number, offset, due_ms, rejected=False, named=timer_id, content=content)
+    request = "reschedule" if found.cancels[0] else ""
+    return Timer(
+        number, offset, due_ms, rejected=False, named=timer_id, request=request, content=content
+    )

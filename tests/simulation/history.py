@@ -32,6 +32,7 @@ from typing import Protocol
 
 import numpy as np
 from tests.simulation.cancel_judge import CancelJudge
+from tests.simulation.chains import Chains
 from tests.simulation.hot_slot_judge import HotSlotJudge
 from tests.simulation.settings import Settings
 from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Copy, Timer
@@ -127,6 +128,7 @@ class History:
         self._expires_ms = limits_ms[0] if limits_ms else None
         self._hot = HotSlotJudge(config.policies, wheel.precision_ms, self.violated)
         replies = config.reply_topic is not None
+        self.chains = Chains(self.violated)
         self.cancels = CancelJudge(self.violated, self.counts, self.newest, replies=replies)
 
     def say(self, text: str) -> None:
@@ -147,6 +149,7 @@ class History:
             return
         self.pending[copy.timer.source] = copy.timer
         self._newest[copy.timer.source] = copy
+        self.chains.written(copy)
         slot, timer = copy.slot(self.settings.wheel(copy)), copy.timer
         text = f"{timer.request} {timer.timer_id!r} {timer.named_offset}" if timer.request else ""
         self.say(f"  written {timer.source.decode()} for slot {slot} {text}")
@@ -158,11 +161,21 @@ class History:
         """The timers that these deliveries write to the timer topic again, and their headers."""
         if deliveries is None:
             return []
-        sources = _texts(deliveries.source.to_pylist())
+        sources = self.chains.names(deliveries)
         headers = _texts(deliveries.headers.to_pylist())
         rows, answer = np.flatnonzero(deliveries.is_copy).tolist(), deliveries.answer.tolist()
+        for row in rows:
+            self._know_firing(sources[row])
         known = [row for row in rows if sources[row] in self._newest and not answer[row]]
         return [(self._newest[sources[row]].timer, headers[row]) for row in known]
+
+    def _know_firing(self, name: bytes) -> None:
+        """It is about to leave the place of a copy, for the first time unless it is known."""
+        chain, mark, _ = name.rpartition(b"!")
+        if mark and name not in self._newest:
+            copy = self._newest[chain]
+            firing = self.chains.firing(name)
+            self._newest[name] = Copy(firing, copy.offset, copy.timestamp_ms, copy.rolls)
 
     def chases(self, deliveries: Deliveries | None) -> list[tuple[Timer, bytes]]:
         """The requests that these deliveries write again, and their headers."""
@@ -180,6 +193,7 @@ class History:
         self.counts[f"transaction: {fate}"] += 1
         if deliveries is None:
             return
+        rows -= len(self.chains.with_firings(self.chains.names(deliveries)))
         config, bytes_max = self._config, self._config.chunk_bytes
         records_max = config.chunk_replies if deliveries.answer.any() else config.chunk_records
         # Of replies it is the requests that are counted.
@@ -195,7 +209,9 @@ class History:
         headers = {(each.timer.source, each.is_chase): each.headers for each in done.sent}
         self.copies += [(copy, headers[copy.timer.source, copy.is_chase]) for copy in copies]
         found = done.deliveries
-        new = set() if found is None else set(_texts(found.source.to_pylist()))
+        answers = found is not None and found.answer.any()
+        named = [] if found is None else self.chains.names(found)
+        new = set(_texts(found.source.to_pylist()) if found is not None and answers else named)
         chased = found is not None and found.answer.any()
         moved = [c for c in copies if c.timer.source not in new or c.is_chase != chased]
         for copy in moved:
@@ -225,6 +241,9 @@ class History:
 
     def _take(self, copy: Copy) -> None:
         self._newest[copy.timer.source] = copy
+        self.chains.written(copy)
+        if copy.timer.source in self.chains and copy.timer.source in self.pending:
+            self.pending[copy.timer.source] = copy.timer  # its due time is that of the instant
         slot, what = copy.slot(self.settings.wheel(copy)), "parked" if copy.retries else "rolled"
         self.say(f"  {what} {copy.timer.source.decode()} to @{copy.offset} for slot {slot}")
 
@@ -236,15 +255,49 @@ class History:
         before: Progress | None,
         after: Progress,
     ) -> None:
-        columns = Columns(found)
-        excess = [policy == "hot_slot" for policy in columns.policy]
-        self._hot.begin(before, after, excess, whole=not self.cancels.asked)
-        for row in range(len(found)):
+        columns = Columns(found, self.chains.names(found))
+        beside = self.chains.with_firings(columns.source)
+        pairs = zip(columns.policy, columns.source, strict=True)
+        excess = [policy == "hot_slot" for policy, name in pairs if name not in beside]
+        whole = not self.cancels.asked and not self.chains.any
+        self._hot.begin(before, after, excess, whole=whole)
+        self.chains.begin()
+        for row, name in enumerate(columns.source):
+            if name in self.chains:
+                self._hot.forget_places()
+                if not self._newest[name].rolled(self.settings.wheel(self._newest[name])):
+                    self._succeed(name, columns.headers[row])
+                    continue
+            elif b"!" in name and name not in self.pending:
+                self._fire(name)
             self._leave(row, columns, done)
+        for name in self.chains.ended():
+            self.cancels.leaves(self.pending.pop(name), sent_back=False)
+            self.counts["recurring ended"] += 1
         for copy in copies:
             if copy.retries and columns.held_ms(copy.timer.source) is None:
                 self._judge_waiting(copy, done.parked_ms)
             self._take(copy)
+
+    def _fire(self, name: bytes) -> None:
+        """A firing leaves the place of a copy, for the first time."""
+        self._know_firing(name)
+        firing = self._newest[name]
+        self.pending[name] = firing.timer
+        copy = self._newest[name.rpartition(b"!")[0]]
+        self.cancels.leaves(copy.timer, sent_back=True)
+        self.chains.fires(firing.timer, copy)
+        self.counts["recurring fired"] += 1
+
+    def _succeed(self, name: bytes, headers: bytes) -> None:
+        """The copy of a recurring timer's next instant is written."""
+        copy = self._newest[name]
+        self.say(f"  goes on: {name.decode()}")
+        self.cancels.leaves(copy.timer, sent_back=True)
+        self.chains.succeeds(copy, headers)
+        own = copy.timer.columns[3]
+        if not headers.startswith(own):
+            self.violated("bytes", f"a copy of {name.decode()} begins with {headers[: len(own)]!r}")
 
     def _judge_waiting(self, copy: Copy, parked_ms: int) -> None:
         """From the first wait, doubling to the longest, less a quarter at most."""
@@ -412,9 +465,10 @@ class History:
 class Columns:
     """Deliveries as lists."""
 
-    def __init__(self, deliveries: Deliveries) -> None:
+    def __init__(self, deliveries: Deliveries, source: list[bytes]) -> None:
+        """`source`: the name of each row's timer."""
         self._names = deliveries.targets
-        self.source = _texts(deliveries.source.to_pylist())
+        self.source = source
         self.rolled: list[bool] = deliveries.is_copy.tolist()
         self.excess: list[bool] = (deliveries.not_before_ms != ANY_TIME).tolist()
         self.until_ms: list[int] = deliveries.not_before_ms.tolist()

@@ -77,6 +77,10 @@ class HotSlotJudge:
             # Where cancelled rows lie between them, their places are not known.
             self._place = place if out == place + len(excess) else None
 
+    def forget_places(self) -> None:
+        """A recurring timer is in the transaction: its rows are not in the slot's order."""
+        self._place = None
+
     def leaves(
         self, row: int, copy: Copy, natural: int, until_ms: int, *, rolls: bool, sent_back: bool
     ) -> None:

@@ -30,6 +30,7 @@ from tests.simulation.planted_held import HELD
 from tests.simulation.planted_letters import LETTERS
 from tests.simulation.planted_policies import POLICIES
 from tests.simulation.planted_reads import READS
+from tests.simulation.planted_recurring import RECURRING
 from tests.simulation.planted_resharding import RESHARDING
 from tests.simulation.planted_settings import SETTINGS
 from tests.simulation.planted_sources import SOURCES
@@ -572,6 +573,7 @@ PLANTED = {
     **CANCELS,
     **RESHARDING,
     **READS,
+    **RECURRING,
     **SOURCES,
 }
 

@@ -20,7 +20,7 @@ from zlib import crc32
 from google_crc32c import value as crc32c
 from kafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
 from tests.simulation.contract_check import decoded
-from tests.simulation.timers import Copy
+from tests.simulation.timers import Copy, encoded
 
 from duewheel.schemas.wire.varint import varint
 
@@ -164,9 +164,8 @@ def _batch(log: Sequence[Entry], piece: _Piece, stable_end: int) -> bytes:
         if copy is None:
             body += _record(delta, stamp_ms - from_ms, _NO_KEY_VALUE, 0, b"")
         else:
-            timer = copy.timer
-            count = len(timer.headers) + len(decoded(copy.added))
-            of_copy = copy.key_value, count, timer.columns[3] + copy.added
+            count = len(copy.headers) + len(decoded(copy.added))
+            of_copy = copy.key_value, count, encoded(copy.headers) + copy.added
             body += _record(delta, stamp_ms - from_ms, *of_copy)
     codec = _drawn(base, "codec", 10)
     if codec in _ENCODERS:

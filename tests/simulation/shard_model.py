@@ -19,7 +19,7 @@ from random import Random
 
 from tests.simulation.contract_check import decoded
 from tests.simulation.kafka_model import PRODUCERS, Kafka, Lane, Partition, Sent, Transaction
-from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Copy, Timer
+from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Copy, Timer, encoded
 
 from duewheel.checkpoints.held_copies import Held
 from duewheel.checkpoints.progress import Progress, shard_of
@@ -142,6 +142,11 @@ class Shard:
         newest = history.newest(timer)
         timer = history.settings.judged(timer)
         said = dict(decoded(headers))
+        if timer.recurs and names.NOT_BEFORE_MS not in said:
+            # A roll, or the successor of a firing: its rolls are counted from none.
+            timer = replace(timer, due_ms=int(said[names.NAME_OF[names.Request.DELIVER_AT]]))
+            rolls = int(said[names.ROLL_TIMES])
+            return Copy(timer, offset, now_ms, rolls, added=_added(timer, headers))
         if names.NOT_BEFORE_MS not in said:
             return Copy(timer, offset, now_ms, newest.rolls + 1, added=_added(timer, headers))
         not_before_ms = int(said[names.NOT_BEFORE_MS])
@@ -367,13 +372,17 @@ def _chase(request: Timer, headers: bytes, offset: int, now_ms: int) -> Copy:
     """A request that is written again, as its headers say."""
     said = dict(decoded(headers))
     slot, flags = int(said[names.CHASE_SLOT]), int(said[names.CHASE_FLAGS])
-    added = _added(request, headers)
+    added = _added_to_chase(request, headers)
     return Copy(request, offset, now_ms, 0, chase_slot=slot, chase_flags=flags, added=added)
 
 
 def _added(timer: Timer, headers: bytes) -> bytes:
     """What stands behind the user's own headers."""
     return headers[len(timer.columns[3]) :]
+
+
+def _added_to_chase(request: Timer, headers: bytes) -> bytes:
+    return headers[len(encoded(request.plain_headers)) :]
 
 
 def offsets_at(shard: Shard, stamp_ms: int) -> dict[tuple[str, int], int]:

@@ -22,6 +22,7 @@ from duewheel.checkpoints.fs import Space
 from duewheel.clock import Clock
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.request.headers import USERS, forged_rows, header_groups, read_headers
+from duewheel.schemas.request.recurrences import is_recurrence
 from duewheel.schemas.request.request_columns import copies as said_of_copies
 from duewheel.schemas.wire.copy_mac import own_copies
 from duewheel.schemas.wire.kafka_records import KafkaRecords
@@ -45,7 +46,10 @@ def _parsed(kafka: Kafka, epoch: Epoch, records: KafkaRecords) -> TimerBatch:
     keys = [bytes.fromhex(key) for key in epoch.copy_keys]
     own = own_copies(records, keys) if keys else None
     headers = read_headers(records.headers, own=own)
-    encoded, count = header_groups(headers, headers.request == USERS)
+    rows = headers.rows()
+    recurring = np.array([copy.timer.recurs and copy.is_timer for copy in copies], np.bool_)
+    kept = (headers.request == USERS) | (is_recurrence(headers) & recurring[rows])
+    encoded, count = header_groups(headers, kept)
     said = said_of_copies(headers.fields(), records.offset, np.ones(len(records), np.bool_))
     return replace(
         batch_of(copies, mapped(epoch.values)),

@@ -10,8 +10,9 @@ from random import Random
 from tests.simulation.firings import Firings
 from tests.simulation.host import Host
 from tests.simulation.retrying import Retries
+from tests.simulation.seeds import Seeds
 
-SCHEDULES, RETRIES = 0.2, 0.2  # of the seeds
+SCHEDULES, RETRIES, SEEDS = 0.2, 0.2, 0.25  # of the seeds
 
 
 def has_schedules(seed: int) -> bool:
@@ -24,11 +25,13 @@ class Sources:
 
     def __init__(self, seed: int, host: Host) -> None:
         self._host = host
-        self._all: dict[str, Firings | Retries] = {}
+        self._all: dict[str, Firings | Retries | Seeds] = {}
         if has_schedules(seed):
             self._all["schedules"] = Firings(seed, host)
         if Random(f"retries of {seed}").random() < RETRIES:
             self._all["retries"] = Retries(seed, host)
+        if Random(f"recurrences of {seed}").random() < SEEDS:
+            self._all["recurring"] = Seeds(seed, host)
 
     @property
     def any(self) -> bool:

@@ -65,6 +65,7 @@ def test_no_seed_violates_an_invariant() -> None:
         *("dealt: stand apart", "dealt: within a slot", "operator killed", "reshard overtaken"),
         *("firings", "firings cancelled", "attempts handled", "retries end: attempts"),
         "retries end: deadline",
+        *("seeds", "seeds cancelled", "recurring fired", "recurring ended"),
         *("start refused while dealing", "untold start refused", "key rotated before a reshard"),
     ]
     assert [name for name in wanted if name not in met] == []

@@ -43,6 +43,7 @@ class Content:
         key, value, headers: of the message, without those of the request.
         target: index in TARGETS.
         target_partition: likewise, or NO_PARTITION.
+        recurrence: of a recurring timer: headers before the others.
     """
 
     key: bytes | None
@@ -50,6 +51,7 @@ class Content:
     headers: tuple[tuple[bytes, bytes], ...]
     target: int
     target_partition: int = NO_PARTITION
+    recurrence: tuple[tuple[bytes, bytes], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Timer:
         request: "cancel" or "reschedule", or "".
         named_offset: of a request that is for one timer only: its origin; else ANY_OFFSET.
         content: of a real client's; None: it follows from the place.
+        fired: whether it is a firing of a recurring timer, which has its place and its origin.
     """
 
     partition: int
@@ -74,6 +77,11 @@ class Timer:
     request: str = ""
     named_offset: int = ANY_OFFSET
     content: Content | None = None
+    fired: bool = False
+
+    @property
+    def recurs(self) -> bool:
+        return self.content is not None and bool(self.content.recurrence)
 
     @property
     def is_timer(self) -> bool:
@@ -81,7 +89,9 @@ class Timer:
 
     @property
     def source(self) -> bytes:
-        return b"%s-%d@%d" % (TOPIC.encode(), self.partition, self.origin)
+        """Its name here; of all but firings TIMER_SOURCE, too."""
+        place = record_name(self.partition, self.origin)
+        return b"%b!%d" % (place, self.due_ms) if self.fired else place
 
     @property
     def given_id(self) -> bytes:
@@ -108,8 +118,13 @@ class Timer:
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         if self.content is not None:
-            return list(self.content.headers)
+            return [*self.content.recurrence, *self.content.headers]
         return HEADERS[: self.origin % 4]
+
+    @property
+    def plain_headers(self) -> list[tuple[bytes, bytes]]:
+        """Those of a delivery, a chase and a reply."""
+        return self.headers if self.content is None else list(self.content.headers)
 
     @property
     def level(self) -> int:
@@ -147,7 +162,7 @@ class Timer:
     def columns(self) -> tuple[int, int, bytes, bytes]:
         """Hash of the key, hash of the id, key with value and headers as records hold them."""
         key, value = binary([self.key]), binary([self.value])
-        headers = b"".join(framed_bytes(name) + framed_bytes(text) for name, text in self.headers)
+        headers = encoded(self.headers)
         (key_value,) = key_values(key, value).to_pylist()
         assert key_value is not None
         hashes = int(key_hashes(key)[0]), int(id_hashes(binary([self.timer_id]))[0])
@@ -183,7 +198,7 @@ class Copy:
     @property
     def is_first(self) -> bool:
         """Whether its headers are the user's."""
-        return not self.rolls and not self.retries and not self.is_chase
+        return self.offset == self.timer.origin and not self.is_chase
 
     @property
     def is_timer(self) -> bool:
@@ -198,6 +213,11 @@ class Copy:
         (framed,) = key_values(binary([self.timer.key]), binary([None])).to_pylist()
         assert framed is not None
         return framed
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Its user's own, as records hold them; a chase has none of a recurrence."""
+        return self.timer.plain_headers if self.is_chase else self.timer.headers
 
     def held_ms(self, wheel: WheelConfig) -> int:
         """Before which it does not leave."""
@@ -261,18 +281,28 @@ def batch_of(copies: Sequence[Copy], mapped: int) -> TimerBatch:
         id_hash=hashes[:, 1],
         timer_id=binary(t.given_id for t in timers),
         key_value=binary(copy.key_value for copy in copies),
-        headers=binary(t.columns[3] for t in timers),
-        header_count=column([len(t.headers) for t in timers], np.int32),
+        headers=binary(encoded(copy.headers) for copy in copies),
+        header_count=column([len(copy.headers) for copy in copies], np.int32),
         roll_times=column([copy.rolls for copy in copies], np.int32),
         retries=column([copy.retries for copy in copies], np.int32),
         level=column([t.level for t in timers], np.int32),
         timestamp_ms=column([copy.timestamp_ms for copy in copies]),
         chase_slot=column([copy.chase_slot for copy in copies]),
         chase_flags=column([copy.chase_flags for copy in copies], np.int32),
-        recurring=np.zeros(len(copies), np.bool_),
-        seed=np.zeros(len(copies), np.bool_),
+        recurring=column([copy.timer.recurs and copy.is_timer for copy in copies], np.bool_),
+        seed=column([copy.timer.recurs and copy.is_first for copy in copies], np.bool_),
         forged=np.zeros(len(copies), np.bool_),
     )
+
+
+def record_name(partition: int, offset: int) -> bytes:
+    """As TIMER_SOURCE names it."""
+    return b"%b-%d@%d" % (TOPIC.encode(), partition, offset)
+
+
+def encoded(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """As records hold them."""
+    return b"".join(framed_bytes(name) + framed_bytes(text) for name, text in headers)
 
 
 def _cancels(copy: Copy) -> bool:

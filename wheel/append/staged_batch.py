@@ -26,6 +26,7 @@ from duewheel.schemas import columns
 from duewheel.schemas.arrays import Int32, Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.wheel.append.placement import PlacedRows, first_of_each, slot_order
+from duewheel.wheel.recurrence import without_recurrence
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.byte_layouts import MAGIC_ABANDONED, RECORD_BYTES
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -168,7 +169,7 @@ class StagedBatch:
         ids = directory.topics.ids([topic for topic, _ in cancels.partitions])
         length = self._segments.get(hour, (0, 0))
         self._segments[hour] = directory.cancels.write(
-            hour, length, cancels, ids, outcome, self._clock.now_ms()
+            hour, length, without_recurrence(cancels), ids, outcome, self._clock.now_ms()
         )
 
     def write_cancelled(self, hour: int, offset: Int64, position: Int64) -> None:

@@ -30,15 +30,11 @@ from duewheel.schemas.batches import ANY_TIME, NO_PARTITION, NO_POLICY, Deliveri
 from duewheel.schemas.columns import binary, choose, join, scatter, take
 from duewheel.schemas.header_names import NAME_OF, Request
 from duewheel.schemas.wire import single_record
-from duewheel.schemas.wire.record_reader import header_starts
 from duewheel.schemas.wire.single_record import Header
-from duewheel.schemas.wire.varint import read_varint, varint
 from duewheel.wheel.dequeue import requeue
-from duewheel.wheel.recurrence import HEADERS, recurrence_of
+from duewheel.wheel.recurrence import parted, recurrence_of
 
 BAD_RECURRENCE = "bad_recurrence"
-_NAME_LENGTHS = frozenset(varint(len(name))[0] for name in HEADERS)  # as encoded, in one byte
-assert max(map(len, HEADERS)) < 64, "in one byte"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +100,7 @@ def _split(deliveries: Deliveries, recurring: Recurring, now_ms: int) -> _Split:
         take(deliveries.timer_id, recurring.rows).to_pylist(),
         strict=True,
     ):
-        own, others, plain_count = _parted(headers or b"", count)
+        own, others, plain_count = parted(headers or b"", count)
         # The slot is closed: a clock that was set back since must not fire an instant again.
         present_ms = max(now_ms, due_ms)
         try:
@@ -126,27 +122,6 @@ def _split(deliveries: Deliveries, recurring: Recurring, now_ms: int) -> _Split:
             split.succeeded.append(row)
             split.due_ms.append(next_ms)
     return split
-
-
-def _parted(headers: bytes, count: int) -> tuple[dict[bytes, bytes], bytes, int]:
-    """The headers of the recurrence (the last one of a name counts); the others, encoded;
-    and the number of these. A record may have 500,000 headers, and fire every second.
-    """
-    own, others, at = dict[bytes, bytes](), list[bytes](), 0
-    starts, end_of_all = header_starts(headers, count)
-    ends = [*starts[1:], end_of_all]
-    left = count
-    for number in [n for n, start in enumerate(starts) if headers[start] in _NAME_LENGTHS]:
-        start, end = starts[number], ends[number]
-        size, name_at = read_varint(headers, start)
-        name = headers[name_at : name_at + size]
-        if name in HEADERS:
-            _, value_at = read_varint(headers, name_at + size)
-            own[name] = headers[value_at:end]
-            others.append(headers[at:start])
-            at, left = end, left - 1
-    others.append(headers[at:end_of_all])
-    return own, b"".join(others), left
 
 
 def firing_id(timer_id: bytes, due_ms: int) -> bytes:

@@ -23,11 +23,11 @@ from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_reader import header_starts
 from duewheel.schemas.wire.single_record import header
 from duewheel.wheel.dequeue.routing import route
-from duewheel.wheel.dequeue.successors import _parted
 from duewheel.wheel.encoded import Reason, Target
 from duewheel.wheel.policies.hot_slots import HotSlots
-from duewheel.wheel.recurrence import HEADERS, PAUSED_MS
+from duewheel.wheel.recurrence import HEADERS, PAUSED_MS, parted
 from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 
 CONTRACT = Contract((1_000,), {}, "dead", compile_suite(load_suite(), suite_parameters()))
 WHEEL = WheelConfig(1_000, 4_000, window_ms=3_600_000, margin_ms=0)
@@ -157,6 +157,34 @@ def test_a_cancel_stops_it_and_a_reschedule_replaces_it(world: RecurringWorld) -
     )
     world.run(60)
     assert len(world.instants) == 5
+    world.kill()
+
+
+def test_a_change_does_not_fire_an_instant_again(world: RecurringWorld) -> None:
+    """Written before the instant and taken after it: the former timer has fired at it."""
+    named: Sequence[Header] = (("UNIQ_KEY", b"tick"), ("own", b"1"))
+    world.write(*named, ("TIMER_CRON", b"*/10 * * * * *"))
+    world.run(29)
+    at = world.write(*named, ("TIMER_CRON", b"*/10 * * * * *"), ("TIMER_RESCHEDULE", b"true"))
+    late = world.topic.pop(at)
+    world.run(2)
+    assert world.instants == [10, 20, 30]
+    world.topic.append(late._replace(offset=len(world.topic)))
+    world.run(20)
+    assert world.instants == [10, 20, 30, 40, 50]
+    world.kill()
+
+
+def test_neither_reply_nor_chase_has_a_recurrence(world: RecurringWorld) -> None:
+    world.every(b"10s")
+    world.run(5)
+    world.every(b"10s", ("TIMER_RESCHEDULE", b"true"))
+    world.run(5)
+    commit = world.shard.directory(Role.INGEST).state.commit()
+    (hour,) = commit.cancels
+    rows = world.shard.directory(Role.INGEST).cancels.read(hour, 0, RECORD_BYTES)
+    assert headers_of(rows.requests.headers[0].as_py(), 1) == [("own", b"1")]
+    assert rows.requests.prefix["header_count"].tolist() == [1]
     world.kill()
 
 
@@ -325,14 +353,14 @@ def test_the_headers_of_a_recurrence_are_told_from_the_others(each_header: list[
     own = {name.encode(): value or b"" for name, value in each_header if name.encode() in HEADERS}
     others = [each for each in each_header if each[0].encode() not in HEADERS]
     rest = b"".join(header(*each) for each in others)
-    assert _parted(encoded, len(each_header)) == (own, rest, len(others))
+    assert parted(encoded, len(each_header)) == (own, rest, len(others))
 
 
 def test_half_a_million_headers_cost_little_at_each_firing() -> None:
     """They are parted each second, and nothing is delivered meanwhile."""
     count, took_s = 500_000, list[float]()
     encoded = b"\0\1" * count
-    for part in (header_starts, _parted):
+    for part in (header_starts, parted):
         best_s = 60.0
         for _ in range(3):
             begun_s = time.process_time()
