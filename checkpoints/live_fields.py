@@ -4,8 +4,8 @@ A kill leaves the old or the new value of a field. The writers:
 
     ingest            its heartbeat, the rows that the disk has no room for; in a recovery the
                       unlinked hours
-    dequeue           its heartbeat, the host's clock, deliveries, lag, the time at which Kafka did
-                      not answer, the unlinked hours
+    dequeue           its heartbeat, the host's clock, deliveries, their lateness, lag, the time at
+                      which Kafka did not answer, the unlinked hours
     commands          pause, promotion (which State clears at a change of `standby`), wanted
                       settings (which a start of dequeue clears)
 
@@ -16,7 +16,7 @@ of another field.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -55,8 +55,10 @@ class FieldIndex(IntEnum):
     LETTERS_WAIT = 42
     LAG = 64  # five
     NO_ANSWER = 69
+    LATENESS = 72  # LATENESS_MAX
 
 
+LATENESS_MAX = 24
 PROMOTION_MS = 120_000  # after this the request for a promotion expires
 
 
@@ -206,6 +208,18 @@ class LiveFields:
         self._words[FieldIndex.DELIVERED] = delivered
         self._words[FieldIndex.DEAD_LETTERS] = dead_letters
         self._words[FieldIndex.LETTERS_WAIT] = int(wait)
+
+    def lateness(self, bounds: int) -> list[int]:
+        """Deliveries since dequeue's start, between neighbours of so many bounds of lateness, and
+        beyond the last.
+        """
+        return self._words[FieldIndex.LATENESS : FieldIndex.LATENESS + bounds + 1].tolist()
+
+    def note_lateness(self, counts: Sequence[int]) -> None:
+        """Records the counts. Called by dequeue."""
+        assert len(counts) <= LATENESS_MAX, "the next field is another one"
+        for number, count in enumerate(counts):
+            self._words[FieldIndex.LATENESS + number] = count
 
     @property
     def lag(self) -> Lag:

@@ -39,7 +39,6 @@ from duewheel.runtime.dequeue_process import init_progress  # noqa: E402
 IMAGES = ROOT / "docs" / "images"
 NAME = "shop"
 TOKEN = "a-token-for-screenshots"  # noqa: S105 - of a server that ends with this program
-METRICS_PORT = 19465
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 TARGETS = {  # target: share, and the usual delay
     "orders.reminders": (0.45, 15 * MINUTE),
@@ -130,7 +129,6 @@ def served(folder: Path) -> Iterator[str]:
                 "receipts_topic": f"{NAME}.receipts",
             },
             storage={"data_dir": "duewheel-data"},  # relative: no picture has a path of this host
-            metrics={"dequeue_port": METRICS_PORT},
             serve={"port": 0, "token_file": str(token), "show_bodies": True},
             log={"format": "json"},
         )

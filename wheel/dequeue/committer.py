@@ -279,7 +279,9 @@ class Committer:
             deliveries, self._publisher.aside, self._clock.now_ms(), took_ms
         )
         self._totals.now = now
-        self._directory.state.live.note_deliveries(
+        live = self._directory.state.live
+        live.note_lateness(now.lateness_ms.counts)
+        live.note_deliveries(
             now.delivered, sum(now.dead_letters.values()), wait=self._publisher.letters_wait
         )
 

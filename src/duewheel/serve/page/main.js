@@ -20,7 +20,6 @@ import { Timers } from "./timers.js";
 
 const OFTEN_MS = 2_000;
 const SELDOM_MS = 5_000;
-const METRICS_MS = 10_000; // a scrape of dequeue, which has better things to do
 const LONGEST_DELAY_MS = 40 * 86_400_000; // until the status has said it
 
 let lastStatus = null;
@@ -78,7 +77,7 @@ const polls = {
   histogram: poll(OFTEN_MS, histogram),
   timers: poll(SELDOM_MS, timers),
   stats: poll(SELDOM_MS, { read: stats, show: showStats, fail: (error) => shard.showStats(error) }),
-  lateness: poll(METRICS_MS, {
+  lateness: poll(OFTEN_MS, {
     read: lateness,
     show: (found) => live.showLateness(found, Date.now()),
     fail: (error) => live.failLateness(error),
