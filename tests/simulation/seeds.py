@@ -55,11 +55,13 @@ class Seeds:
             ("REAL_TOPIC", TARGETS[chance.randrange(2)].encode()),
             ("UNIQ_KEY", name),
         ]
-        if missed == b"all" and chance.random() < 0.5:
+        replaces = (number, name) in self._places and chance.random() < 0.7
+        if replaces:
+            headers.append(("TIMER_RESCHEDULE", b"true"))
+        elif missed == b"all" and chance.random() < 0.5:
+            # One that replaces another may be taken after its end: it has no instant then.
             ends_ms = now_ms + chance.randint(1, 8) * interval_ms
             headers.insert(2, ("TIMER_ENDS_MS", b"%d" % ends_ms))
-        if (number, name) in self._places and chance.random() < 0.7:
-            headers.append(("TIMER_RESCHEDULE", b"true"))
         self._client.write(number, chance.choice((None, name)), name, headers)
         self._places.add((number, name))
         self._host.history.counts["seeds"] += 1
