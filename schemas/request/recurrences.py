@@ -49,11 +49,11 @@ _NOTE_BYTES_MAX = 255
 
 VERDICTS = (
     *("cron", "zone", "every", "missed", "starts", "ends", "jitter", "paused"),
-    *("alone", "both", "due_time", "window", "id"),
+    *("alone", "both", "due_time", "window", "id", "refused"),
 )
 """The defects of a recurrence, each with a rule of its own; the first eight in their order."""
 _OF_HEADER = {request: place for place, request in enumerate(RECURRENCE)}
-_ALONE, _BOTH, _DUE_TIME, _WINDOW, _ID = range(len(RECURRENCE), len(VERDICTS))
+_ALONE, _BOTH, _DUE_TIME, _WINDOW, _ID, _REFUSED = range(len(RECURRENCE), len(VERDICTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,11 @@ def is_recurrence(headers: Headers) -> Bool:
     return inside
 
 
-def recurrences(fields: Mapping[Request, Field], ids: Field, count: int) -> Recurrences:
-    """Reads the recurrences of `count` rows. `fields` have no pure cancels' requests; `ids` are the
+def recurrences(fields: Mapping[Request, Field], ids: Field, refused: Bool) -> Recurrences:
+    """Reads the recurrences of all rows. `fields` have no pure cancels' requests; `ids` are the
     timers' ids.
     """
+    count = len(refused)
     verdict = np.full(count, NO_NAME, np.int8)
     none = np.zeros(count, np.bool_)
     if fields.keys().isdisjoint(RECURRENCE):
@@ -100,6 +101,7 @@ def recurrences(fields: Mapping[Request, Field], ids: Field, count: int) -> Recu
     both = rows_of(fields, [Request.CRON], count) & rows_of(fields, [Request.EVERY], count)
     verdict[both] = _BOTH
     verdict[rows_of(fields, RECURRENCE, count) & ~recurring] = _ALONE
+    verdict[seed & refused] = _REFUSED
     return Recurrences(verdict, recurring, seed)
 
 

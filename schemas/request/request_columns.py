@@ -100,7 +100,7 @@ class RequestColumns:
         target = target_column(None, np.arange(count, dtype=np.int32), targets)
         return cls(
             *({}, read_cancels({}, none, none, count), DueTimes.at(zeros)),
-            recurrences({}, none, count),
+            recurrences({}, none, np.zeros(count, np.bool_)),
             zeros,
             zeros,
             target,

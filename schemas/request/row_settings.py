@@ -106,6 +106,10 @@ class RowSettings:
         """Rows of topics where a timer that is past due becomes a dead letter."""
         return self._flags([each.past_due == DEAD_LETTER for each in self.contracts])
 
+    def refuses_recurring(self) -> Bool:
+        """Rows of topics whose messages may not be recurring timers."""
+        return self._flags([not each.recurring for each in self.contracts])
+
     def drop_in(self, fields: Mapping[Request, Field]) -> Bool:
         """First copies with another service's headers, in topics of its mode."""
         rows = self._first_copies([each.headers != NATIVE for each in self.contracts], fields)

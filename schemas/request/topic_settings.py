@@ -13,6 +13,8 @@
     max_delay_ms  the longest delay of its messages, where that is less than that of all
     past_due    the outcome of a message that is due at its record's timestamp or before: "fire"
                 (at once), or "dead-letter"
+    recurring   whether its messages may be recurring timers. Each of them costs for as long as it
+                lives, not once, and none has a longest delay: the operator opens a topic for them
 
 The other services have no ids but keys, and cancel by null values: their modes imply both. Of this
 only `targets` applies to copies (request_columns.py), which have the rest in their own headers.
@@ -54,12 +56,15 @@ class TopicContract:
     delay_ms: int | None = None
     max_delay_ms: int | None = None
     past_due: str = FIRE
+    recurring: bool = False
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
             value = getattr(self, name)
             if value not in choices:
                 raise ConfigError(f"{name}: {value!r} is none of {', '.join(choices)}")
+        if not isinstance(self.recurring, bool):
+            raise ConfigError(f"recurring: {self.recurring!r} is neither true nor false")
         if self.target is not None and not isinstance(self.target, str):
             raise ConfigError(f"target: {self.target!r} is no topic")
         if self.targets is not None:

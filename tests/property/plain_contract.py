@@ -390,6 +390,8 @@ class Reading:
         }
         rest = next((code for code, good in checks.items() if not good), None)
         repeated = "bad_recurrence" if self.bad_recurrence() else None
+        if self.seed and not self.settings.recurring:
+            repeated = "recurring_not_allowed"
         return self.unsupported() or repeated or self.bad_time() or self.bad_target() or rest
 
     def traces(self) -> list[Header]:

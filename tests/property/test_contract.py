@@ -163,6 +163,7 @@ topic_contracts = st.builds(
     targets=st.sampled_from([None, (), ("*",), ("orders", "b[!a-h]ll?"), ("billing.*", "[a-c]*")]),
     delay_ms=st.sampled_from([None, 0, 1_000, 2 * MAX_DELAY_MS]),
     max_delay_ms=st.sampled_from([None, 0, 5, 86_400, 2 * MAX_DELAY_MS]),
+    recurring=st.booleans(),
 )
 contracts = st.builds(
     contract,

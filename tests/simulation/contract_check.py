@@ -14,6 +14,7 @@ from tests.simulation.timers import DEAD, TARGETS, TOPIC, Copy, batch_of
 
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
+from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.varint import read_varint
 
 # They mean nothing there; here they are the timer's.
@@ -24,7 +25,8 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 @functools.cache
 def contract() -> Contract:
     parameters = suite_parameters(forbidden_targets=[TOPIC, TARGETS[DEAD]])
-    return Contract((1_000,), {}, TARGETS[DEAD], compile_suite(load_suite(), parameters))
+    rules = compile_suite(load_suite(), parameters)
+    return Contract((1_000,), {}, TARGETS[DEAD], rules, TopicContract(recurring=True))
 
 
 # What these say of a cancel means nothing.

@@ -149,6 +149,9 @@ class TimerTopic(Section):
     past_due: Literal["fire", "dead-letter"] = "fire"
     """Whether a message with a due time in the past is delivered at once, or becomes a dead
     letter."""
+    recurring: bool = False
+    """Whether its messages may be recurring timers (`TIMER_CRON`, `TIMER_EVERY`), which cost for as
+    long as they live. Otherwise such a message becomes a dead letter, `recurring_not_allowed`."""
     expires_after: Duration | None = None
     """A message that is late by more becomes a dead letter, `expired`, in the place of a late
     delivery; by default none does."""
@@ -179,6 +182,7 @@ class TimerTopic(Section):
             delay_ms=None if self.delay is None else as_millis(self.delay),
             max_delay_ms=None if self.max_delay is None else as_millis(self.max_delay),
             past_due=self.past_due,
+            recurring=self.recurring,
         )
 
 

@@ -131,6 +131,8 @@ def test_from_the_environment_and_from_flags(
         "max_delay": None,
         "quota_per_second": None,
         "past_due": "fire",
+        "recurring": False,
+        "expires_after": None,
         "receipts": True,
         "lateness_header": False,
         "lateness_p99": None,

@@ -184,7 +184,8 @@ def timer_rules() -> Rules:
         ({"cancel": "bad_id"}, "bad_cancel"),
         ({"cancel": "bad_flag"}, "bad_reschedule"),
         ({"cancel": "no_id"}, "bad_reschedule"),
-        *(({"recurrence": verdict}, "bad_recurrence") for verdict in RECURRENCE_VERDICTS),
+        ({"recurrence": "refused"}, "recurring_not_allowed"),
+        *(({"recurrence": verdict}, "bad_recurrence") for verdict in RECURRENCE_VERDICTS[:-1]),
     ],
 )
 def test_the_timer_suite(timer_rules: Rules, values: dict[str, Any], code: str | None) -> None:
@@ -267,4 +268,4 @@ def test_the_digest_speaks_of_what_decides_and_of_nothing_else() -> None:
     suite["expectations"].pop()
     assert compile_suite(suite, PARAMETERS).digest != digest
     fixed = compile_suite(load_suite(), suite_parameters()).digest
-    assert fixed == "b5d6048e0fb4184f"
+    assert fixed == "6f3088bb03595e89"

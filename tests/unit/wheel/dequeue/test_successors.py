@@ -20,6 +20,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.schemas.batches import ANY_TIME, Deliveries
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
+from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.record_reader import header_starts
 from duewheel.schemas.wire.single_record import header
 from duewheel.wheel.dequeue.routing import route
@@ -29,7 +30,8 @@ from duewheel.wheel.recurrence import HEADERS, PAUSED_MS, parted
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 
-CONTRACT = Contract((1_000,), {}, "dead", compile_suite(load_suite(), suite_parameters()))
+RULES = compile_suite(load_suite(), suite_parameters())
+CONTRACT = Contract((1_000,), {}, "dead", RULES, TopicContract(recurring=True))
 WHEEL = WheelConfig(1_000, 4_000, window_ms=3_600_000, margin_ms=0)
 MINUTE_MS = 60_000
 Header = tuple[str, bytes | None]
