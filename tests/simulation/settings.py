@@ -80,12 +80,12 @@ class Settings:
 
 def _first_as_newest(progress: Progress, name: TopicPartition) -> Epoch:
     """A partition's first epoch with the settings of the newest one: a key of copies that was drawn
-    since does not matter here, nor an epoch of another shard's without a row of this partition.
+    since does not matter here, nor an epoch without a row of this partition: another shard's, or one
+    before a loss, after which the offsets began again.
     """
     *older, first = progress.epochs.epochs
     for epoch in reversed(older):
-        is_empty = epoch.since.get(name, 0) >= first.since.get(name, 0)
-        if is_empty and epoch.changes(first.values):
+        if epoch.since.get(name, 0) >= first.since.get(name, 0):
             continue
         if epoch.changes(first.values):
             break
