@@ -80,8 +80,8 @@ class Settings:
 
 def _first_as_newest(progress: Progress, name: TopicPartition) -> Epoch:
     """A partition's first epoch with the settings of the newest one: a key of copies that was drawn
-    since does not matter here, nor an epoch without a row of this partition: another shard's, or one
-    before a loss, after which the offsets began again.
+    since does not matter here, nor an epoch without a row of this partition: another shard's, or
+    one before a loss, after which the offsets began again.
     """
     *older, first = progress.epochs.epochs
     for epoch in reversed(older):
