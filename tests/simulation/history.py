@@ -330,8 +330,8 @@ class History:
             self._hot.expires(copy)
             self._judge_expiry(timer, done, until_ms=found.until_ms[row])
         else:
-            until_ms = found.until_ms[row]
-            self._hot.leaves(row, copy, natural, until_ms, rolls=rolls, sent_back=sent_back)
+            wait = found.until_ms[row], self.settings.window_ms(timer.partition)
+            self._hot.leaves(row, copy, natural, *wait, rolls=rolls, sent_back=sent_back)
         if not excess:
             self._judge_fate(timer, done, sent_back=sent_back, rolls=rolls)
         if sent_back:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from tests.simulation.timers import TOPIC, Copy
 
@@ -82,7 +83,15 @@ class HotSlotJudge:
         self._place = None
 
     def leaves(
-        self, row: int, copy: Copy, natural: int, until_ms: int, *, rolls: bool, sent_back: bool
+        self,
+        row: int,
+        copy: Copy,
+        natural: int,
+        until_ms: int,
+        window_ms: int,
+        *,
+        rolls: bool,
+        sent_back: bool,
     ) -> None:
         """A row of it.
 
@@ -91,6 +100,7 @@ class HotSlotJudge:
             copy: of the timer topic, which leaves.
             natural: the slot that its record means.
             until_ms: `not_before_ms` of the delivery.
+            window_ms: the roll window: a longer wait is cut into hops.
             rolls, sent_back: whether it is to roll; whether it goes to its timer topic again.
         """
         timer, excess = copy.timer, until_ms != ANY_TIME
@@ -106,7 +116,7 @@ class HotSlotJudge:
         if until_ms == NEVER and (sent_back or self._hot.action != "dead-letter"):
             self._violated("6 held up", f"{timer.source!r} has no dead letter for its hot slot")
         elif excess and until_ms != NEVER:
-            self._judge_instant(until_ms)
+            self._judge_instant(until_ms, window_ms)
         if not rolls:
             self._judge_key(copy, natural, excess=excess, sent_back=sent_back)
 
@@ -116,12 +126,17 @@ class HotSlotJudge:
         if timer.key is not None:
             self._spread.get((timer.partition, timer.key), {}).pop(timer.source, None)
 
-    def _judge_instant(self, until_ms: int) -> None:
-        """It must follow from one of the slots that this transaction can have been of."""
-        p = self._precision_ms
-        latest_ms = max(self._hot.window_ms - 1, 0)
-        if not any(0 <= until_ms - (slot + 1) * p <= latest_ms for slot in self._slots):
-            self._violated("6 held up", f"held back until {until_ms}, of slots {self._slots}")
+    def _judge_instant(self, until_ms: int, window_ms: int) -> None:
+        """It must follow from one of the slots that this transaction can have been of; or end the
+        first hop of an instant that does.
+        """
+        p, latest_ms = self._precision_ms, max(self._hot.window_ms - 1, 0)
+        for slot, hops in product(self._slots, range(latest_ms // window_ms + 2)):
+            instant_ms = until_ms + hops * window_ms
+            may_be = 0 <= instant_ms - (slot + 1) * p <= latest_ms
+            if may_be and hops == max(0, -((slot * p - instant_ms) // window_ms) - 1):
+                return
+        self._violated("6 held up", f"held back until {until_ms}, of slots {self._slots}")
 
     def _judge_key(self, copy: Copy, natural: int, *, excess: bool, sent_back: bool) -> None:
         timer = copy.timer

@@ -59,6 +59,11 @@ class Settings:
             self.learn(record)
         return before == {number: len(epochs) for number, epochs in self._epochs.items()}
 
+    def window_ms(self, number: int) -> int:
+        """The roll window that dequeue has now for a partition."""
+        newest = self._newest[shard_of((TOPIC, number), self._shards)]
+        return newest.newest.window_ms
+
     def wheel(self, copy: Copy) -> WheelConfig:
         """The geometry by which a record is placed."""
         window_ms = self._of(copy.timer.partition, copy.offset).window_ms
