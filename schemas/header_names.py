@@ -31,10 +31,10 @@ ENDS_MS = "TIMER_ENDS_MS"  # no instant is later
 JITTER_MS = "TIMER_JITTER_MS"  # each instant is later by the same time, up to this, by the id
 PAUSED = "TIMER_PAUSED"  # it rolls and never fires; the value is a note
 
-# On copies only, which go back to their timer topic: rolled, parked or spread.
+# On copies only, which return to their timer topic: rolled, parked or postponed.
 ORIGIN = "TIMER_ORIGIN"  # offset of the timer's first copy, in the same partition
 NOT_BEFORE_MS = "TIMER_NOT_BEFORE_MS"  # of a parked one: it is not delivered earlier
-RETRIES = "TIMER_RETRIES"  # how often in a row it was parked, or spread
+RETRIES = "TIMER_RETRIES"  # how often in a row it was parked; 1 if it was postponed alone
 REQUESTED_LEVEL = "TIMER_LEVEL"  # the level that requested the due time, if one did
 LETTER = "TIMER_DEAD_LETTER"  # of a dead letter that waits for its topic: it stays one
 COPY_MAC = "TIMER_COPY_MAC"  # the last one, and of chases, too: duewheel has written it

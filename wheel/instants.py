@@ -71,6 +71,8 @@ class Every:
 class _Walls(CronSim):
     """The wall times that match, of a bounded number of years."""
 
+    dt: datetime  # the last one; CronSim begins with it
+
     def __init__(self, expression: str, wall: datetime) -> None:
         super().__init__(expression, wall)
         self._last_year = wall.year

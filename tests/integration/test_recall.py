@@ -302,6 +302,18 @@ def test_a_message_that_is_gone_or_another_timers(
     assert producer.reschedule(timers[1].handle, delay="1s").result(WITHIN_S).id == "2"
 
 
+def test_a_recurring_timer_is_not_rescheduled_by_its_handle(
+    topics: RecallTopics, producer: DelayProducer
+) -> None:
+    """Its new record would have a due time beside the recurrence: ingest rejects that."""
+    headers: list[tuple[str, bytes]] = [("UNIQ_KEY", b"daily"), ("TIMER_EVERY", b"1d")]
+    with closing(KafkaProducer(bootstrap_servers=topics.servers)) as plain:
+        place = plain.send(topics.timers, b"v", headers=headers, partition=0).get(WITHIN_S)
+    timer = Timer("daily", topics.timers, 0, place.offset, place.timestamp)
+    with pytest.raises(InvalidTimer, match=r"a recurring one: .* with TIMER_RESCHEDULE: true"):
+        producer.reschedule(timer.handle, delay="1s")
+
+
 # ---- answers -------------------------------------------------------------------------------------
 
 

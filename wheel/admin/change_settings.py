@@ -26,7 +26,7 @@ from duewheel.checkpoints.ownership import require_same_shard
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress, shard_of
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.recovery_decision import Local, decide, is_own
-from duewheel.errors import ConfigError, Fenced, RecoveryRefused
+from duewheel.errors import ConfigError, Fenced, KafkaUnavailable, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition, is_retired
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.ledger import CommitOutcome, Ledger
@@ -36,6 +36,7 @@ from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.cross_file_damage import survey_files
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
 
+_ATTEMPTS_MAX = 20  # each with a producer of its own; a broker may refuse the record for good
 SKIPPED_MAX = 100  # each is in every commit of the progress
 
 
@@ -265,9 +266,16 @@ def commit(
         KafkaUnavailable: no answer in time.
     """
     ledger = Ledger(lambda _: publisher.start(), publisher.publish, committed)
-    while (result := ledger.commit(None, wanted)).outcome is not CommitOutcome.COMMITTED:
+    for _ in range(_ATTEMPTS_MAX):
+        result = ledger.commit(None, wanted)
+        if result.outcome is CommitOutcome.COMMITTED:
+            break
         if result.outcome is CommitOutcome.ANOTHERS:
             raise Fenced("another instance has written the progress meanwhile") from result.doubt
+    else:
+        raise KafkaUnavailable(
+            f"nothing was changed: {_ATTEMPTS_MAX} transactions were aborted: {result.doubt}"
+        ) from result.doubt
     state = directory.state
     with directory.engine_lock.held(LOCK_DEADLINE_S):
         mirror = state.mirror()

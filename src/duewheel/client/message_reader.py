@@ -20,7 +20,7 @@ from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record, is_no_utf8
-from duewheel.schemas.header_names import REQUEST, Request
+from duewheel.schemas.header_names import NAME_OF, RECURRENCE, REQUEST, Request
 
 _DEADLINE_S = 30.0
 _REPLACED = {  # by those of the new record
@@ -142,6 +142,11 @@ def _require_same(record: Record, handle: RecallHandle) -> None:
 
 def _kept(record: Record, handle: RecallHandle) -> list[NonNullHeader]:
     """The headers that the new record repeats; kafka-python cannot write all that a record has."""
+    if any(REQUEST.get(name) in RECURRENCE for name, _ in record.headers):
+        raise InvalidTimer(
+            f"the timer at {handle.place} is a recurring one: to change it, write its record again "
+            f"with {NAME_OF[Request.RESCHEDULE]}: true"
+        )
     kept = list[NonNullHeader]()
     for name, value in record.headers:
         if REQUEST.get(name) in _REPLACED:

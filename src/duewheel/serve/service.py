@@ -50,6 +50,7 @@ class Service:
     read            reads of the shard's files
     read_kafka      reads from Kafka: apart from changes, which must not wait for reads
     change          a change, which waits for Kafka
+    pause           a pause, a store in a file: it must not wait for a Kafka that hangs
     change_pending  a change that reads the shard's files before
     replay          a replay of dead letters: one at a time, as each fences the one before
     """
@@ -71,6 +72,7 @@ class Service:
         self.read_kafka = lane(CapacityLimiter(KAFKA_READS_MAX))
         self.replay = lane(CapacityLimiter(1))  # a later replay continues one that was stopped
         self.change = lane(changes, writes=True)
+        self.pause = lane(CapacityLimiter(1), writes=True)
         self.change_pending = lane(changes, writes=True, needs_files=True)
 
     def end_waits(self) -> None:

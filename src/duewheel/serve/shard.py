@@ -74,11 +74,11 @@ async def show_lateness(service: Shared) -> Lateness:
 async def pause(change: Changing, process: Process) -> Paused:
     """Pauses ingest or dequeue, over restarts, too."""
     with change.logged() as service:
-        return await service.change(set_paused, process, on=True)
+        return await service.pause(set_paused, process, on=True)
 
 
 @changing.post("/resume/{process}", operation_id="resume")
 async def resume(change: Changing, process: Process) -> Paused:
     """Ends the pause of ingest or dequeue."""
     with change.logged() as service:
-        return await service.change(set_paused, process, on=False)
+        return await service.pause(set_paused, process, on=False)

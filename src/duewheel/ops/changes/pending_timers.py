@@ -38,6 +38,7 @@ from duewheel.ops.timers.pending import (
     source_of,
     summary_of,
 )
+from duewheel.schemas.header_names import NAME_OF, RECURRENCE, REQUEST, Request
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks
 
 LEAVES_SOON_MS = 5_000
@@ -145,6 +146,11 @@ def _replace(
     topic, handle = source_of(timer)[0], handle_of(timer)
     if handle is None:
         raise Unchangeable("a dead letter has no due time")
+    if any(REQUEST.get(name) in RECURRENCE for name, _ in timer.headers):
+        raise Unchangeable(
+            "a recurring timer: to change it, write its record again with "
+            f"{NAME_OF[Request.RESCHEDULE]}: true"
+        )
     headers = _non_null(timer)
     partition = timer.target_partition
     record = timer_headers(timer.target, due, topic, headers=headers, partition=partition)
