@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from duewheel.config.credentials import SECRET_FILES, credential_problems
@@ -55,8 +54,8 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     yield from _wheel_problems(settings.timer)
     yield from topic_problems(settings)
     spreads = settings.dequeue.hot_slot == "spread"
-    slot = timedelta(milliseconds=settings.timer.precision_ms)
-    if spreads and settings.dequeue.hot_slot_window + slot > settings.timer.roll_window:
+    window_ms = as_millis(settings.dequeue.hot_slot_window)
+    if spreads and window_ms + settings.timer.precision_ms > as_millis(settings.timer.roll_window):
         yield (
             "dequeue.hot_slot_window",
             "must be a slot shorter than timer.roll_window: a copy leaves within it",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -63,6 +64,15 @@ class CeleryShop:
         """Runs a worker until a task has its result; returns that."""
         with start_worker(self.app, pool="solo", perform_ping_check=False, loglevel="ERROR"):
             return result.get(timeout=20, propagate=False)
+
+
+@pytest.fixture(autouse=True)
+def _root_level() -> Iterator[None]:
+    """A worker gives the root logger its level: later tests would see no log of an error."""
+    root = logging.getLogger()
+    before = root.level
+    yield
+    root.setLevel(before)
 
 
 @pytest.fixture
