@@ -46,10 +46,7 @@ PAUSED_MS = SATURATED
 """The due time of a paused timer's copies: they roll, and never fire."""
 
 _INTERVAL = re.compile(INTERVAL)
-_HEADERS = (
-    *(names.CRON, names.ZONE, names.EVERY, names.MISSED, names.STARTS_MS, names.ENDS_MS),
-    *(names.JITTER_MS, names.PAUSED),
-)
+_HEADERS = tuple(names.NAME_OF[request] for request in names.RECURRENCE)
 HEADERS = frozenset(name.encode() for name in _HEADERS)
 """The names of its headers."""
 _NAME_LENGTHS = frozenset(varint(len(name))[0] for name in HEADERS)  # as encoded, in one byte

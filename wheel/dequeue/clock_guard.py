@@ -16,7 +16,7 @@ and the guard adopts a change of the brokers' clock.
     not read yet, or a minute ago           no slot is closed before the next reading. Only a
                                             suspend or a stall takes that long; the clock may be
                                             wrong after it
-    host late                               slots close late, by the host's clock
+    host's clock slow                       slots close late, by the host's clock
 
 If host and brokers are ahead together, no reading shows it: slots are closed before their time, and
 stay closed. Once the clocks are right, a new timer that is due by the last closed slot is

@@ -200,7 +200,7 @@ class Loop:
             self._replies.note_closing(commit)
         self._commits.delivered_rows = commit.placed - pending
         self._bounds.read(r, self._commits.committed.partitions)
-        self._begin_range(self.position.half_below)
+        self._begin_range(self.position.half_below, self._present_ms())
         self.phase = self._phase_of_position()
         took_s = round(time.monotonic() - self._started.begun_s, 3)
         log.info("dequeue is ready", pending=pending, took_s=took_s)
@@ -242,7 +242,7 @@ class Loop:
             self._write_close(close)
             self._replies.note_closing(commit)
         self._commits.add_topic_ids(commit.topic_ids)
-        self._begin_range({})
+        self._begin_range({}, now_ms)
 
     def _may_wait(self, floor: int) -> bool:
         """Returns whether the slots up to `floor` may be closed later, with the next ones: they are
@@ -265,7 +265,12 @@ class Loop:
         self.position = self.position.with_close(close)
         self._directory.state.write_close(close)
 
-    def _begin_range(self, below: Marks) -> None:
+    def _present_ms(self) -> int:
+        """Returns the time, and that of the last closed slot while the guard trusts no clock."""
+        floor_ms = self.position.close.floor * self._directory.config.precision_ms
+        return max(floor_ms, self._guard.check(floor_ms) or floor_ms)
+
+    def _begin_range(self, below: Marks, now_ms: int) -> None:
         """Starts to prepare the slots above R, up to the floor or the ring's end; `below` is D of
         the first.
         """
@@ -274,9 +279,6 @@ class Loop:
         r = self.position.delivered_slot
         # If R is the floor, no slot was linked above, and `linked` may be below R: an empty range.
         end = max(r, min(self.position.close.floor, self._directory.state.linked))
-        floor_ms = self.position.close.floor * self._directory.config.precision_ms
-        # Where the guard lets no slot be closed, it does not trust this host's clock.
-        now_ms = max(floor_ms, self._guard.check(floor_ms) or floor_ms)
         self._chunks.begin(r, end, below, half_rows_by_slot(partitions), now_ms)
 
     def _move_ring(self) -> None:
@@ -311,7 +313,7 @@ class Loop:
         self._commit_when_stale(self._progress(self.position))
         if self.position.at_floor:
             return replied
-        self._begin_range({})
+        self._begin_range({}, self._present_ms())
         return True
 
     def _deliver(self, chunk: PreparedChunk) -> None:

@@ -266,14 +266,20 @@ class Pipeline:
     def _make(self, slots: _Range, chunk: ScannedChunk) -> Iterator[PreparedChunk]:
         """Runs the second stage for one chunk of the first."""
         store, topics = self._directory.messages, self._directory.topics
-        geometry = self._directory.config
         whole = decode_chunk(chunk, store.read(chunk.hour, chunk.records), topics)
         # A cancelled row has a rank, too: in another owner's files it may have been delivered.
         rank = slots.ranks.of(chunk.slot, *_timer_topics(whole), ~_delivered(slots, whole))
         config, end = self._config, 0
         if config.policies:
-            times_ms = (geometry.precision_ms, geometry.window_ms, slots.now_ms)
-            rows = DueRows(whole.deliveries, chunk.slot, rank, *times_ms)
+            geometry = self._directory.config
+            rows = DueRows(
+                whole.deliveries,
+                chunk.slot,
+                rank,
+                precision_ms=geometry.precision_ms,
+                window_ms=geometry.window_ms,
+                now_ms=slots.now_ms,
+            )
             whole = replace(whole, deliveries=postponed(rows, config.policies))
         for decoded in split_by_limits(whole, config.chunk_topics, config.chunk_rolls):
             first, end = end, end + len(decoded.chunk)

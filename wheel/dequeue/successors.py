@@ -28,6 +28,7 @@ from duewheel.schemas import header_names as names
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import ANY_TIME, NO_PARTITION, NO_POLICY, Deliveries
 from duewheel.schemas.columns import binary, choose, join, scatter, take
+from duewheel.schemas.hashing import source_names
 from duewheel.schemas.header_names import NAME_OF, Request
 from duewheel.schemas.wire import single_record
 from duewheel.schemas.wire.single_record import Header
@@ -159,13 +160,7 @@ def _successors(deliveries: Deliveries, split: _Split, source: Int64) -> Deliver
     taken = deliveries.take(rows)
     # Of the record that it follows: if a broker refuses the message of a firing, which has the
     # seed's, the copy is another record.
-    partitions = deliveries.source_partitions
-    own = (
-        b"%b-%d@%d" % (partitions[place][0].encode(), partitions[place][1], offset)
-        for place, offset in zip(
-            taken.source_partition.tolist(), source[rows].tolist(), strict=True
-        )
-    )
+    own = source_names(taken.source_partitions, taken.source_partition, source[rows])
     copies = requeue.first_copies(
         replace(
             taken,
@@ -175,7 +170,7 @@ def _successors(deliveries: Deliveries, split: _Split, source: Int64) -> Deliver
             retries=np.zeros(len(rows), np.int32),
         )
     )
-    return replace(copies, source=binary(own))
+    return replace(copies, source=own)
 
 
 def _refused(deliveries: Deliveries, refused: list[tuple[int, str]]) -> Deliveries:

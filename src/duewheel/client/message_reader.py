@@ -8,6 +8,7 @@ them, so that the producer's serializers (`Untouching`) do not serialize them ag
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,17 @@ _REPLACED = {  # by those of the new record
     Request.RESCHEDULE,
     Request.CANCEL_OFFSET,
 }
+
+
+CHANGE_RECURRING = (
+    "a recurring one: to change it, write its record again "
+    f"with {NAME_OF[Request.RESCHEDULE]}: true"
+)
+
+
+def is_recurring(names: Iterable[str]) -> bool:
+    """Whether headers of these names make a recurring timer."""
+    return any(REQUEST.get(name) in RECURRENCE for name in names)
 
 
 class RawBytes(bytes):
@@ -142,11 +154,8 @@ def _require_same(record: Record, handle: RecallHandle) -> None:
 
 def _kept(record: Record, handle: RecallHandle) -> list[NonNullHeader]:
     """The headers that the new record repeats; kafka-python cannot write all that a record has."""
-    if any(REQUEST.get(name) in RECURRENCE for name, _ in record.headers):
-        raise InvalidTimer(
-            f"the timer at {handle.place} is a recurring one: to change it, write its record again "
-            f"with {NAME_OF[Request.RESCHEDULE]}: true"
-        )
+    if is_recurring(name for name, _ in record.headers):
+        raise InvalidTimer(f"the timer at {handle.place} is {CHANGE_RECURRING}")
     kept = list[NonNullHeader]()
     for name, value in record.headers:
         if REQUEST.get(name) in _REPLACED:

@@ -32,7 +32,7 @@ def page_of_parts(
     end_s, rows = time.monotonic() + within_s, list[R]()
     for found, reached in parts:
         rows += found
-        if len(rows) > limit:  # one more than wanted shows that there is another page
+        if len(rows) > limit:  # a row after the last of this page: there is a next page
             return rows[:limit], name(rows[limit - 1])
         if time.monotonic() > end_s:
             return rows, reached

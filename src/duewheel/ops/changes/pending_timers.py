@@ -18,6 +18,7 @@ from duewheel.api.requests import DueTimeFields, TimerFilter
 from duewheel.api.timers import TimerSummary
 from duewheel.client import Cancel
 from duewheel.client.handle import RecallHandle
+from duewheel.client.message_reader import CHANGE_RECURRING, is_recurring
 from duewheel.client.request_headers import timer_headers
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, DuewheelError, InvalidTimer, Unacknowledged
@@ -38,7 +39,6 @@ from duewheel.ops.timers.pending import (
     source_of,
     summary_of,
 )
-from duewheel.schemas.header_names import NAME_OF, RECURRENCE, REQUEST, Request
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks
 
 LEAVES_SOON_MS = 5_000
@@ -146,11 +146,8 @@ def _replace(
     topic, handle = source_of(timer)[0], handle_of(timer)
     if handle is None:
         raise Unchangeable("a dead letter has no due time")
-    if any(REQUEST.get(name) in RECURRENCE for name, _ in timer.headers):
-        raise Unchangeable(
-            "a recurring timer: to change it, write its record again with "
-            f"{NAME_OF[Request.RESCHEDULE]}: true"
-        )
+    if is_recurring(name for name, _ in timer.headers):
+        raise Unchangeable(f"the timer is {CHANGE_RECURRING}")
     headers = _non_null(timer)
     partition = timer.target_partition
     record = timer_headers(timer.target, due, topic, headers=headers, partition=partition)

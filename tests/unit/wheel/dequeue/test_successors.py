@@ -286,13 +286,17 @@ def test_a_transaction_has_a_bounded_number_of_bytes(tmp_path: Path) -> None:
     world.kill()
 
 
+def newest_firing(world: RecurringWorld) -> Deliveries:
+    """The newest committed firing, and its successor."""
+    committed = reversed(world.publisher.committed)
+    return next(d for d, _ in committed if d is not None and len(d) == 2)
+
+
 def test_its_successor_waits_for_no_target(world: RecurringWorld) -> None:
     """A firing that is parked is an ordinary timer; so is one that is in excess of its slot."""
     world.every(b"10s")
     world.run(11)
-    deliveries = next(
-        d for d, _ in reversed(world.publisher.committed) if d is not None and len(d) == 2
-    )
+    deliveries = newest_firing(world)
     known = {
         "orders": Target(1, 1 << 20, unavailable=frozenset({0})),
         TIMER_TOPIC: Target(1, 1 << 20),
@@ -313,9 +317,7 @@ def test_a_refused_message_does_not_end_it(world: RecurringWorld) -> None:
     """A broker that refuses the message of a firing refuses its source, that of the seed."""
     world.every(b"10s")
     world.run(11)
-    deliveries = next(
-        d for d, _ in reversed(world.publisher.committed) if d is not None and len(d) == 2
-    )
+    deliveries = newest_firing(world)
     known = {name: Target(1, 1 << 20) for name in ("orders", TIMER_TOPIC, "dead")}
     refused = frozenset({deliveries.source[0].as_py()})
     routed = route(deliveries, lambda _: known, refused, "dead", NOW_MS)
