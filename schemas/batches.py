@@ -25,7 +25,7 @@ NO_KEY = -1  # key hash of a null key
 ACCEPTED = -1  # code of a row that is not rejected
 NO_LEVEL = 0  # a due time that was not requested by a level
 LEVEL_MAX = 255  # one byte on disk
-ANY_TIME = -(2**62)  # not_before_ms of a row that was not parked
+ANY_TIME = -(2**62)  # not_before_ms of a row that does not wait
 ANY_OFFSET = -1  # named_offset of a cancel that matches all timers of its id
 NO_SLOT = -(2**62)  # chase_slot of a user's cancel
 NEVER = 2**62  # not_before_ms of a row that must not go to its target
@@ -54,7 +54,7 @@ class TimerBatch:
     # Offset of the timer's first copy: another one than `offset` only in a copy
     origin_offset: Int64
     due_ms: Int64  # requested due time, epoch ms; meaningless where `rejected`
-    # Of a parked copy: its slot is no earlier, even if it is due; else ANY_TIME
+    # Of a waiting copy: its slot is no earlier, even if it is due; else ANY_TIME
     not_before_ms: Int64
     codes: list[str]  # error codes, indexed by `code`
     # Index in `codes`, or ACCEPTED. Any other row goes to the dead-letter topic as soon as
@@ -80,7 +80,7 @@ class TimerBatch:
     headers: pa.LargeBinaryArray  # the user's headers, request headers taken out
     header_count: Int32  # number of headers in `headers`
     roll_times: Int32  # how often the timer has been rolled
-    # How often in a row it was parked, or waited as a dead letter; at least 1 if it ever waited
+    # How often in a row it was parked, or waited as a dead letter; at least 1 if it was spread
     retries: Int32
     level: Int32  # the DELAY level that requested its due time, 0 for none
     timestamp_ms: Int64  # of the record; a timer due more than the roll window later is rolled
@@ -183,10 +183,10 @@ class Deliveries:
     headers: pa.LargeBinaryArray
     header_count: Int32
     roll_times: Int32
-    retries: Int32
+    retries: Int32  # as in TimerBatch
     level: Int32
     dead_letter: Bool  # the row is a dead letter: of the added headers it gets TIMER_SOURCE only
-    # The row is a copy on its way back to its timer topic, rolled, parked, spread or a chase: its
+    # The row is a copy on its way back to its timer topic, rolled, waiting or a chase: its
     # `headers` are complete.
     is_copy: Bool
     # Of a row that a policy postpones (wheel/policies/policy.py): it returns to its timer topic

@@ -216,7 +216,7 @@ def _distances(fields: Mapping[Request, Field], offset: Int64, values: Column) -
 
 
 def _retries(fields: Mapping[Request, Field], count: int) -> pa.Int64Array:
-    """RETRIES of parked copies; -1 unless both headers of parking are whole numbers from 1, on a
+    """RETRIES of waiting copies; -1 unless both headers of waiting are whole numbers from 1, on a
     copy.
     """
     retries = np.zeros(count, np.int64)
@@ -263,7 +263,7 @@ class Copies:
     origin_offset: Int64
     roll_times: Int32  # how often it was rolled
     not_before_ms: Int64  # see TimerBatch
-    retries: Int32  # how often it was parked
+    retries: Int32  # how often it was parked; a spread one counts as parked once
     level: Int32  # that of the first copy's request; NO_LEVEL where the row is no copy
     chase_slot: Int64  # see TimerBatch
     chase_flags: Int32
@@ -314,6 +314,7 @@ def copies(fields: Mapping[Request, Field], offset: Int64, accepted: Bool) -> Co
             number, well_formed = parse_numbers(given.values)
             good = well_formed & (number >= 0) & is_copy[given.rows]
             column[given.rows[good]] = np.minimum(number[good], last)
+    result.retries[rows_of(fields, [Request.UNCOUNTED], count) & is_copy] = 0
     return result
 
 

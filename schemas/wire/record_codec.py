@@ -121,19 +121,23 @@ def origin_header(offset: Int64) -> Column:
     return join(header_name(names.ORIGIN), *framed(decimals(offset)))
 
 
-def parking_headers(not_before_ms: Int64, retries: Int32) -> Column:
-    """The two headers that a parked copy has beside those of every copy, encoded."""
+def waiting_headers(not_before_ms: Int64, retries: Int32) -> Column:
+    """The two headers that a waiting copy has beside those of every copy, encoded."""
     return join(
         *(header_name(names.NOT_BEFORE_MS), *framed(decimals(not_before_ms))),
         *(header_name(names.RETRIES), *framed(decimals(retries))),
     )
 
 
+# Of a waiting copy that was neither parked nor spread: RETRIES, which is 1 at least, counts as 0.
+UNCOUNTED_HEADER = constant(framed_bytes(names.UNCOUNTED.encode()) + framed_bytes(b""))
+
+
 def letter_headers(origin_offset: Int64, not_before_ms: Int64, retries: Int32) -> Column:
     """The last headers of a dead letter that waits, encoded: one for each of LETTER_END."""
     return join(
         origin_header(origin_offset),
-        parking_headers(not_before_ms, retries),
+        waiting_headers(not_before_ms, retries),
         constant(framed_bytes(names.LETTER.encode()) + framed_bytes(b"")),
     )
 

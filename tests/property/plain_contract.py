@@ -331,7 +331,8 @@ class Reading:
         retries = number(self.asked.get(Request.RETRIES))
         if not_before is None or retries is None or min(not_before, retries) < 1:
             return None
-        return (not_before, min(retries, 65_535)) if self.copy else None
+        retries = 0 if Request.UNCOUNTED in self.asked else min(retries, 65_535)
+        return (not_before, retries) if self.copy else None
 
     @property
     def target(self) -> bytes | None:

@@ -34,7 +34,7 @@ POLICIES = {
         "6",
         "what was spread may be in excess of its next slot, too",
         "wheel/policies/hot_slots.py",
-        "(rows.rank > self.limit) & (rows.deliveries.retries == 0)",
+        "(rows.rank > self.limit) & ~spread_or_parked",
         "rows.rank > self.limit",
     ),
     "hot-same-slot": Planted(

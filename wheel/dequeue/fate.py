@@ -106,7 +106,7 @@ def decide(
     not_before_ms = np.maximum(retry_ms, np.where(later, deliveries.not_before_ms, ANY_TIME))
     back = waits | later
     if back.any():
-        copies = requeue.parked(deliveries, back, not_before_ms, waits)
+        copies = requeue.waiting_copies(deliveries, back, not_before_ms, waits)
         no_copy = back & (why_not(copies, fetch(_timer_topics(deliveries)), []) != Reason.NONE)
         reason[no_copy & waits] = Reason.TARGET_UNAVAILABLE
         back &= ~no_copy

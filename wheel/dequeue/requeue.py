@@ -4,12 +4,12 @@ A copy has its request in the headers again, with the due time absolute, and the
 copy. Two kinds:
 
     rolled    due beyond the window; has the number of rolls
-    parked    due, but its target takes no writes for now, or a policy postpones it
-              (policies/policy.py); has the instant before which it does not leave again, and how
-              often in a row its target has refused it, which a policy does not raise above 1
+    waiting   due, but parked: its target takes no writes for now; or postponed by a policy
+              (policies/policy.py). Has the instant before which it does not leave again, and how
+              often in a row it was parked; a spread one counts as parked once (hot_slots.py)
 
 A dead letter whose topic takes no writes returns unchanged, with four headers after its own: the
-offset of its first copy, those of a parked copy, and one that marks it as a dead letter: ingest
+offset of its first copy, those of a waiting copy, and one that marks it as a dead letter: ingest
 does not parse it again.
 
 A timer whose target takes no writes waits from a second to five minutes, doubling. Timers of one
@@ -33,10 +33,12 @@ from duewheel.schemas.request.request_columns import COUNT_MAX
 from duewheel.schemas.wire.record_codec import (
     LETTER_END,
     NO_ORIGIN,
+    UNCOUNTED_HEADER,
     copy_headers,
     letter_headers,
-    parking_headers,
+    waiting_headers,
 )
+from duewheel.wheel.policies.hot_slots import spread
 
 WAIT_MS = (1_000, 300_000)  # the first wait, and the longest
 _DOUBLINGS_MAX = 9  # beyond the longest
@@ -54,15 +56,19 @@ def first_copies(deliveries: Deliveries) -> Deliveries:
     return _to_source(deliveries, np.ones(len(deliveries), np.bool_), headers, count)
 
 
-def parked(deliveries: Deliveries, rows: Bool, not_before_ms: Int64, refused: Bool) -> Deliveries:
-    """Makes parked copies of the given rows, which leave no earlier than an instant. The targets
-    of those that are `refused` take no writes; the others are postponed.
+def waiting_copies(
+    deliveries: Deliveries, rows: Bool, not_before_ms: Int64, parked: Bool
+) -> Deliveries:
+    """Makes copies of the given rows, which leave no earlier than an instant: of `parked` rows,
+    whose targets take no writes; the others are postponed.
     """
     headers, count = _headers(deliveries, deliveries.roll_times)
     # A postponed row has not failed: if it counted, its first wait for a target would be longer.
-    retries = np.where(refused, _retries(deliveries), np.maximum(deliveries.retries, 1))
-    parking = parking_headers(not_before_ms, retries.astype(np.int32))
-    return _to_source(deliveries, rows, join(headers, parking), count + 2)
+    retries = np.where(parked, _retries(deliveries), np.maximum(deliveries.retries, 1))
+    waiting = waiting_headers(not_before_ms, retries.astype(np.int32))
+    uncounted = ~parked & (deliveries.retries == 0) & ~spread(deliveries)
+    waiting = join(waiting, choose(uncounted, UNCOUNTED_HEADER, EMPTY))
+    return _to_source(deliveries, rows, join(headers, waiting), count + 2 + uncounted)
 
 
 def waiting_letters(
@@ -84,8 +90,8 @@ def waits_ms(deliveries: Deliveries, wait_ms: tuple[int, int] = WAIT_MS) -> Int6
     first_ms, longest_ms = wait_ms
     doublings = np.minimum(deliveries.retries, _DOUBLINGS_MAX).astype(np.int64)
     longest = np.minimum(first_ms << doublings, longest_ms)
-    spread = order_hashes(deliveries.key_hash, deliveries.timer_id)
-    waits: Int64 = longest - spread % (longest // 4)
+    hashes = order_hashes(deliveries.key_hash, deliveries.timer_id)
+    waits: Int64 = longest - hashes % (longest // 4)
     return waits
 
 

@@ -75,7 +75,7 @@ def route(
     back = fates.are(Fate.PARK, Fate.POSTPONE)
     if back.any():
         parked = fates.are(Fate.PARK)
-        deliveries = requeue.parked(deliveries, back, fates.not_before_ms, parked)
+        deliveries = requeue.waiting_copies(deliveries, back, fates.not_before_ms, parked)
     dead = fates.reason != Reason.NONE
     if dead.any():
         deliveries = signed(deliveries, copy_key, dead)

@@ -23,7 +23,7 @@ from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract
 from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.streaming.epoch_parser import parser
-from duewheel.wheel.dequeue.requeue import parked
+from duewheel.wheel.dequeue.requeue import waiting_copies
 
 BEFORE = Path(__file__).with_name("progress_df0bc3f.bin").read_bytes()
 TIMERS = ("timers", 0)
@@ -39,7 +39,7 @@ def copy_of(offset: int) -> SourceRow:
     """A parked copy without a MAC, of the timer at offset 3; overdue since long."""
     due = replace(rows(["bills"], [0]), origin_offset=np.array([3]), due_ms=np.array([NOW_MS]))
     this = np.array([True])
-    copy: Any = parked(due, this, np.array([NOW_MS + 900]), this)
+    copy: Any = waiting_copies(due, this, np.array([NOW_MS + 900]), this)
     headers = headers_of(copy.headers[0].as_py(), int(copy.header_count[0]))
     return SourceRow(offset, NOW_MS + 500, headers, 0, value=b"v")
 

@@ -22,7 +22,7 @@ from duewheel.schemas.wire.copy_mac import HEADER_BYTES_MAX, KEY_BYTES, own_copi
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.record_batch import bytes_alone, seal, split
 from duewheel.schemas.wire.record_codec import framed_bytes
-from duewheel.wheel.dequeue.requeue import parked, rolled_copies, waiting_letters
+from duewheel.wheel.dequeue.requeue import rolled_copies, waiting_copies, waiting_letters
 
 KEY, OTHER = bytes(range(KEY_BYTES)), bytes(KEY_BYTES)
 TIMERS = ("timers", 0)
@@ -46,7 +46,7 @@ def copies(key: bytes = KEY) -> Deliveries:
     """A timer that is delivered, a rolled, a parked one, and a dead letter that waits."""
     of = [np.arange(4) == row for row in range(4)]
     due = rolled_copies(deliveries(4), of[1])
-    due = parked(due, of[2], np.full(4, NOW_MS + 900), of[2])
+    due = waiting_copies(due, of[2], np.full(4, NOW_MS + 900), of[2])
     due = replace(due, dead_letter=of[3])
     return signed(waiting_letters(due, of[3], NOW_MS, (1_000, 1_000)), key)
 
@@ -139,7 +139,9 @@ def test_of_another_key_or_another_partition_none_is_a_copy() -> None:
 
 def signed_by_nobody() -> Deliveries:
     of = [np.arange(4) == row for row in range(4)]
-    due = parked(rolled_copies(deliveries(4), of[1]), of[2], np.full(4, NOW_MS + 900), of[2])
+    due = waiting_copies(
+        rolled_copies(deliveries(4), of[1]), of[2], np.full(4, NOW_MS + 900), of[2]
+    )
     return waiting_letters(replace(due, dead_letter=of[3]), of[3], NOW_MS, (1_000, 1_000))
 
 

@@ -29,7 +29,7 @@ from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
 from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue.encoder import encode
-from duewheel.wheel.dequeue.requeue import parked, waits_ms
+from duewheel.wheel.dequeue.requeue import waiting_copies, waits_ms
 from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.encoded import Aside, Reason, Target
 from duewheel.wheel.roll_rule import requested_slots
@@ -63,7 +63,7 @@ def test_what_a_parked_copy_says_is_read_back(
         retries=np.array([retries], np.int32),
     )
     this = np.array([True])
-    copy = parked(one, this, np.array([NOW_MS + 900]), this)
+    copy = waiting_copies(one, this, np.array([NOW_MS + 900]), this)
     assert (copy.targets[copy.target[0]], copy.target_partition[0]) == ("timers", 0)
     headers = decoded(copy.headers[0].as_py(), int(copy.header_count[0]))
     batch = read_back(headers)
