@@ -20,7 +20,7 @@ A jitter moves all instants of a timer by the same time, by its id: distances st
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, cast
@@ -31,7 +31,6 @@ from duewheel.errors import ConfigError
 from duewheel.schemas import header_names as names
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import binary
-from duewheel.schemas.hashing import id_hashes
 from duewheel.schemas.request.header_values import SATURATED, parse_instants
 from duewheel.schemas.request.recurrences import INTERVAL, UNIT_MS
 from duewheel.schemas.wire.record_reader import header_starts
@@ -46,8 +45,9 @@ PAUSED_MS = SATURATED
 """The due time of a paused timer's copies: they roll, and never fire."""
 
 _INTERVAL = re.compile(INTERVAL)
-_HEADERS = tuple(names.NAME_OF[request] for request in names.RECURRENCE)
-HEADERS = frozenset(name.encode() for name in _HEADERS)
+_TEXTS = tuple(name.encode() for name in (names.CRON, names.ZONE, names.EVERY, names.MISSED))
+_NUMBERS = tuple(name.encode() for name in (names.STARTS_MS, names.ENDS_MS, names.JITTER_MS))
+HEADERS = frozenset([*_TEXTS, *_NUMBERS, names.PAUSED.encode()])
 """The names of its headers."""
 _NAME_LENGTHS = frozenset(varint(len(name))[0] for name in HEADERS)  # as encoded, in one byte
 assert max(map(len, HEADERS)) < 64, "in one byte"
@@ -68,7 +68,7 @@ class Recurrence:
     jitter_ms: int
     paused: bool
 
-    def first(self, written_ms: int, after_ms: int, timer_id: bytes, now_ms: int) -> int | None:
+    def first(self, written_ms: int, after_ms: int, id_hash: int, now_ms: int) -> int | None:
         """The due time of a seed's first copy; None: it has no instant.
 
         Args:
@@ -82,12 +82,12 @@ class Recurrence:
         if self.paused:
             self._next(written_ms, written_ms)  # refused now, not when it is resumed
             return int(PAUSED_MS)
-        shift_ms = self._shift_ms(timer_id)
+        shift_ms = self._shift_ms(id_hash)
         if self.starts_ms is not None:
             written_ms, after_ms = self.starts_ms, max(after_ms, self.starts_ms - 1)
         return self._due(after_ms, written_ms, now_ms - shift_ms, shift_ms)
 
-    def following(self, due_ms: int, timer_id: bytes, now_ms: int) -> tuple[bool, int | None]:
+    def following(self, due_ms: int, id_hash: int, now_ms: int) -> tuple[bool, int | None]:
         """Whether the copy that is due then fires, and the due time of the next copy; None: there
         is none.
 
@@ -96,7 +96,7 @@ class Recurrence:
         """
         if self.paused:
             return False, PAUSED_MS
-        shift_ms = self._shift_ms(timer_id)
+        shift_ms = self._shift_ms(id_hash)
         at_ms, now_ms = due_ms - shift_ms, now_ms - shift_ms
         return self._fires(at_ms, now_ms), self._due(at_ms, at_ms, now_ms, shift_ms)
 
@@ -157,10 +157,8 @@ class Recurrence:
             raise ConfigError(found)
         return found
 
-    def _shift_ms(self, timer_id: bytes) -> int:
-        if not self.jitter_ms:
-            return 0
-        return int(id_hashes(binary([timer_id]))[0]) % (self.jitter_ms + 1)
+    def _shift_ms(self, id_hash: int) -> int:
+        return id_hash % (self.jitter_ms + 1)
 
 
 def parted(headers: bytes, count: int) -> tuple[dict[bytes, bytes], bytes, int]:
@@ -197,10 +195,24 @@ def without_recurrence(batch: TimerBatch) -> TimerBatch:
     return replace(batch, headers=binary(headers), header_count=header_count)
 
 
-def recurrence_of(headers: Mapping[bytes, bytes]) -> Recurrence:
-    """The recurrence in the headers of an accepted record."""
+def numbers_in(headers: Iterable[Mapping[bytes, bytes]]) -> Mapping[bytes, int]:
+    """The instants and the jitters in the headers of accepted records, for `recurrence_of`. Parsed
+    together: one alone takes up to two milliseconds.
+    """
+    texts = list({each[name] for each in headers for name in _NUMBERS if name in each})
+    return dict(zip(texts, parse_instants(binary(texts))[0].tolist(), strict=True))
+
+
+def recurrence_of(
+    headers: Mapping[bytes, bytes], numbers: Mapping[bytes, int] | None = None
+) -> Recurrence:
+    """The recurrence in the headers of an accepted record; without `numbers` of this one alone."""
+    if numbers is None:
+        numbers = numbers_in([headers])
     cached: Recurrence = _recurrence_of(
-        *(headers.get(name.encode()) for name in _HEADERS[:-1]), names.PAUSED.encode() in headers
+        *(headers.get(name) for name in _TEXTS),
+        *(numbers[headers[name]] if name in headers else None for name in _NUMBERS),
+        names.PAUSED.encode() in headers,
     )
     return cached
 
@@ -211,9 +223,9 @@ def _recurrence_of(
     zone: bytes | None,
     every: bytes | None,
     missed: bytes | None,
-    starts: bytes | None,
-    ends: bytes | None,
-    jitter: bytes | None,
+    starts_ms: int | None,
+    ends_ms: int | None,
+    jitter_ms: int | None,
     paused: bool,
 ) -> Recurrence:
     return Recurrence(
@@ -221,9 +233,9 @@ def _recurrence_of(
         "UTC" if zone is None else zone.decode(),
         0 if every is None else interval_ms(every.decode()),
         cast("Missed", "skip" if missed is None else missed.decode()),
-        _instant_ms(starts),
-        _instant_ms(ends),
-        0 if jitter is None else int(jitter),
+        starts_ms,
+        ends_ms,
+        jitter_ms or 0,
         paused,
     )
 
@@ -241,10 +253,6 @@ def interval_ms(text: str) -> int:
     if match is None:
         raise ConfigError(f"{text!r} is no interval: a whole number and ms, s, m, h or d")
     return int(match["number"]) * UNIT_MS[match["unit"]]
-
-
-def _instant_ms(value: bytes | None) -> int | None:
-    return None if value is None else int(parse_instants(binary([value]))[0][0])
 
 
 @lru_cache(1024)

@@ -28,12 +28,12 @@ from duewheel.schemas import header_names as names
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import ANY_TIME, NO_PARTITION, NO_POLICY, Deliveries
 from duewheel.schemas.columns import binary, choose, join, scatter, take
-from duewheel.schemas.hashing import source_names
+from duewheel.schemas.hashing import id_hashes, source_names
 from duewheel.schemas.header_names import NAME_OF, Request
 from duewheel.schemas.wire import single_record
 from duewheel.schemas.wire.single_record import Header
 from duewheel.wheel.dequeue import requeue
-from duewheel.wheel.recurrence import parted, recurrence_of
+from duewheel.wheel.recurrence import numbers_in, parted, recurrence_of
 
 BAD_RECURRENCE = "bad_recurrence"
 
@@ -91,28 +91,35 @@ def with_successors(
 
 def _split(deliveries: Deliveries, recurring: Recurring, now_ms: int) -> _Split:
     split = _Split([], [], [], [], [])
-    for row, seed, after_ms, due_ms, headers, count, timer_id in zip(
+    rows = [
+        parted(headers or b"", count)
+        for headers, count in zip(
+            take(deliveries.headers, recurring.rows).to_pylist(),
+            deliveries.header_count[recurring.rows].tolist(),
+            strict=True,
+        )
+    ]
+    numbers = numbers_in(own for own, _, _ in rows)
+    for row, seed, after_ms, due_ms, (own, others, plain_count), id_hash in zip(
         recurring.rows.tolist(),
         recurring.seed.tolist(),
         recurring.after_ms.tolist(),
         deliveries.due_ms[recurring.rows].tolist(),
-        take(deliveries.headers, recurring.rows).to_pylist(),
-        deliveries.header_count[recurring.rows].tolist(),
-        take(deliveries.timer_id, recurring.rows).to_pylist(),
+        rows,
+        id_hashes(take(deliveries.timer_id, recurring.rows)).tolist(),
         strict=True,
     ):
-        own, others, plain_count = parted(headers or b"", count)
         # The slot is closed: a clock that was set back since must not fire an instant again.
         present_ms = max(now_ms, due_ms)
         try:
-            recurrence = recurrence_of(own)
+            recurrence = recurrence_of(own, numbers)
             if seed:
-                first_ms = recurrence.first(due_ms, after_ms, timer_id, present_ms)
+                first_ms = recurrence.first(due_ms, after_ms, id_hash, present_ms)
                 fires, next_ms = False, first_ms
                 if first_ms is None:
                     raise ConfigError("it has no instant")
             else:
-                fires, next_ms = recurrence.following(due_ms, timer_id, present_ms)
+                fires, next_ms = recurrence.following(due_ms, id_hash, present_ms)
         except ConfigError as error:
             split.refused.append((row, str(error)))
             continue

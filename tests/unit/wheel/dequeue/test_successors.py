@@ -264,6 +264,14 @@ def test_what_cannot_be_computed_is_a_dead_letter_that_can_be_replayed(
     world.kill()
 
 
+def test_a_jitter_of_many_digits_is_a_number(world: RecurringWorld) -> None:
+    """Python reads no integer of more than 4,300 digits: dequeue ended at it, at each start."""
+    world.every(b"10s", ("TIMER_JITTER_MS", b"0" * 5_000 + b"7"))
+    world.run(25)
+    assert len(world.fired) == 2
+    world.kill()
+
+
 def test_a_transaction_has_a_bounded_number_of_recurring_rows(tmp_path: Path) -> None:
     world = RecurringWorld(tmp_path, chunk_rolls=4)
     for n in range(30):
