@@ -9,10 +9,11 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from cronsim import CronSim, CronSimError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duewheel.wheel.instants import Cron, Every, offset
+from duewheel.wheel.instants import YEARS_MAX, Cron, Every, Walls, offset
 
 # By an hour; by half of one; at midnight; a day that was left out; none for decades; none at all.
 ZONES = (
@@ -122,6 +123,43 @@ def test_the_instants_are_the_same_from_any_moment(zone: str) -> None:
         after = begin + chance.randint(0, 2 * DAY_S)
         later = [at for at in known if at > after]
         assert taken(expression, zone, after, begin + SPAN_S) == later, (expression, after)
+
+
+def fields(low: int, high: int, *more: str) -> st.SearchStrategy[str]:
+    number = st.integers(low, high)
+    pair = st.tuples(number, number).map(sorted)
+    term = st.one_of(
+        *(number.map(str), pair.map("{0[0]}-{0[1]}".format), st.sampled_from(["*", *more])),
+        st.tuples(number, st.integers(1, 31)).map("{0[0]}/{0[1]}".format),
+        st.integers(1, 31).map("*/{}".format),
+    )
+    return st.just("*") | st.lists(term, min_size=1, max_size=3).map(",".join)
+
+
+WEEKDAYS = fields(0, 7, "1#5", "7#1", "0#3", "5L", "0L", "MON", "SUN#5")
+
+
+@given(
+    st.tuples(
+        *(fields(0, 59), fields(0, 59), fields(0, 23)),
+        *(fields(1, 31, "L", "LW"), fields(1, 12, "FEB"), WEEKDAYS),
+    ).map(" ".join),
+    st.integers(0, 4 * 10**9).map(lambda second: datetime(1970, 1, 1) + timedelta(seconds=second)),  # noqa: DTZ001
+)
+def test_wall_times_are_those_of_cronsim(expression: str, wall: datetime) -> None:
+    try:
+        known = CronSim(expression, wall)
+    except CronSimError:
+        with pytest.raises(CronSimError):
+            Walls(expression)
+        return
+    found = Walls(expression).after(wall)
+    for wanted in itertools.islice(known, 4):
+        if wanted.year > (wall + timedelta(seconds=1)).year + YEARS_MAX:
+            assert next(found, None) is None, "cronsim looks at 50 years"
+            break
+        assert next(found) == wanted
+        wall = wanted
 
 
 @given(st.integers(1_000, 10**9), st.integers(0, 10**12), st.integers(0, 2 * 10**12))
