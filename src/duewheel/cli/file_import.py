@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO
 
@@ -54,10 +53,8 @@ def send_file(settings: Settings, file: str, defaults: TimerFields, output: str)
 
     written = refused = line = 0
     with opened(file) as lines:
-        # A line that is no UTF-8 is refused, and does not end the others.
-        text = TextIOWrapper(lines, "utf-8", errors="surrogateescape")
         try:
-            for row in send_lines(settings, text, defaults):
+            for row in send_lines(settings, lines, defaults):
                 line = row.line
                 if isinstance(row, FailedLine):
                     refused += 1

@@ -24,8 +24,9 @@ from duewheel.api.dead_letters import Replayed, ReplayFilter
 from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt
+from duewheel.errors import ConfigError
 from duewheel.kafka import shard_settings
+from duewheel.kafka.ledger.ledger_run import LedgerRun
 from duewheel.kafka.ledger.record_ledger import NewRecord, RecordLedger
 from duewheel.kafka.progress.state_topic import place_of
 from duewheel.ops.changes.acceptance import NOT_ALLOWED
@@ -102,7 +103,6 @@ class _Replay:
             shard_settings.publisher_limits(settings),
             SystemClock(),
         )
-        self._position = ReplayPosition(reader.topic_id)
         self._left = wanted.limit
         self._topics: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
@@ -113,21 +113,19 @@ class _Replay:
 
     def run(self) -> Replayed:
         self._require_real_topic()
-        self._position = self._ledger.open(dry_run=self._dry_run)
-        try:
-            self._run()
-        except (PublishDoubt, KafkaUnavailable) as error:
-            if self._dry_run:
-                raise
-            replayed, refused = self._topics.total(), self._refused.total()
-            before = f"{replayed} dead letters were replayed before, {refused} refused"
-            raise type(error)(f"{before}: {error}") from error
+        run = LedgerRun(self._ledger, dry_run=self._dry_run)
+        with run.after(self._done_before):
+            self._replay_all(run)
         return Replayed(
             dry_run=self._dry_run,
             replayed=self._topics.total(),
             topics=dict(self._topics),
             refused=dict(self._refused),
         )
+
+    def _done_before(self) -> str:
+        replayed, refused = self._topics.total(), self._refused.total()
+        return f"{replayed} dead letters were replayed before, {refused} refused"
 
     def _require_real_topic(self) -> None:
         topic = self._wanted.to_topic
@@ -150,9 +148,9 @@ class _Replay:
             self._refusals[pair] = why_no_target(self._contract, timer_topic, topic)
         return self._refusals[pair]
 
-    def _run(self) -> None:
+    def _replay_all(self, run: LedgerRun[ReplayPosition]) -> None:
         bounds = {
-            partition: (max(start, self._position.start(partition, self._wanted.code)), end)
+            partition: (max(start, run.position.start(partition, self._wanted.code)), end)
             for partition, (start, end) in self._reader.bounds().items()
         }
         with progress_bar() as bar:
@@ -161,7 +159,7 @@ class _Replay:
             for partition, (start, end) in bounds.items():
                 at = start
                 for letters, reached in self._reader.read(partition, start, end):
-                    self._write(letters, partition, reached)
+                    self._write(run, letters, partition, reached)
                     bar.update(task, advance=reached - at)
                     at = reached
                     if self._left == 0:
@@ -169,29 +167,34 @@ class _Replay:
 
     # ---- one chunk -------------------------------------------------------------------------
 
-    def _write(self, letters: list[DeadLetter], partition: int, reached: int) -> None:
+    def _write(
+        self,
+        run: LedgerRun[ReplayPosition],
+        letters: list[DeadLetter],
+        partition: int,
+        reached: int,
+    ) -> None:
         """Writes one transaction: the messages of the chosen letters, and the position after them.
 
         Args:
             letters: consecutive letters of `partition`.
             reached: the offset below which `partition` has no other dead letters.
         """
-        while True:
-            chosen, end = self._chosen(letters, reached)
-            moved = self._position.moved(partition, end, self._wanted.code)
-            records = self._plan(chosen) if chosen else []
-            # Without records the next transaction commits the position.
-            is_written = bool(records) and not self._dry_run
-            self._position = self._ledger.write(records, moved) if is_written else moved
-            # Aborted, or another run's: the letters are chosen again by that position, because
-            # the other run may have replayed some. As read, equal positions may differ in spelling.
-            if self._position.encode() == moved.encode():
-                self._count(records)
-                return
 
-    def _chosen(self, letters: list[DeadLetter], reached: int) -> tuple[list[DeadLetter], int]:
+        def plan(
+            position: ReplayPosition,
+        ) -> tuple[list[_Record] | None, ReplayPosition, list[_Record]]:
+            chosen, end = self._chosen(letters, position, reached)
+            records = self._plan(chosen) if chosen else []
+            return records or None, position.moved(partition, end, self._wanted.code), records
+
+        self._count(run.write(plan))
+
+    def _chosen(
+        self, letters: list[DeadLetter], position: ReplayPosition, reached: int
+    ) -> tuple[list[DeadLetter], int]:
         """Selects letters that are not replayed yet, and the offset below which none remains."""
-        code, position = self._wanted.code, self._position
+        code = self._wanted.code
         wanted = [
             letter
             for letter in letters

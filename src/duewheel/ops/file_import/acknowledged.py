@@ -7,9 +7,10 @@ which ingest would make a dead letter, is reported and does not stop the others.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing
+from typing import BinaryIO
 
 from duewheel.api.file_import import FailedLine, SentLine
 from duewheel.api.requests import NewTimer, TimerFields
@@ -24,16 +25,17 @@ from duewheel.ops.changes.producers import (
     producer_of,
 )
 from duewheel.ops.changes.requests import prepared, result_of
-from duewheel.ops.file_import.records import fields_of, is_copy
+from duewheel.ops.file_import.lines import fields_in, lines_of
+from duewheel.ops.file_import.records import Fields, is_copy
 
 
 def send_lines(
-    settings: Settings, lines: Iterable[str], defaults: TimerFields
+    settings: Settings, file: BinaryIO, defaults: TimerFields
 ) -> Iterator[SentLine | FailedLine]:
     """Writes a timer for each line that is not empty; yields the results in the order of the lines.
 
     Args:
-        lines: a JSON object each, with the fields of NewTimer.
+        file: of lines, a JSON object each, with the fields of NewTimer.
         defaults: fields of all lines that do not have them.
 
     Raises:
@@ -43,11 +45,12 @@ def send_lines(
     """
     waiting: deque[tuple[int, Future[Timer] | str]] = deque()
     with closing(KeptProducers(settings)) as producers:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
+        for number, line in enumerate(lines_of(file), 1):
             try:
-                topic, write = prepared(settings, _timer(line, defaults))
+                fields = fields_in(line, defaults)
+                if fields is None:
+                    continue
+                topic, write = prepared(settings, _timer(fields))
             except ConfigError as error:
                 waiting.append((number, str(error)))
             else:
@@ -59,8 +62,7 @@ def send_lines(
             yield _result(settings, *waiting.popleft())
 
 
-def _timer(line: str, defaults: TimerFields) -> NewTimer:
-    fields = fields_of(line, defaults)
+def _timer(fields: Fields) -> NewTimer:
     if is_copy(fields):
         raise ConfigError("a line with a record needs --name: it is sent exactly once, or refused")
     return NewTimer.of(fields)

@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import islice
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from duewheel import factory
 from duewheel.api.file_import import FileImported, RefusedLine
@@ -27,13 +27,14 @@ from duewheel.api.requests import TimerFields
 from duewheel.checkpoints.import_position import ImportPosition, key_of
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt
+from duewheel.errors import ConfigError, PublishDoubt
 from duewheel.kafka import shard_settings
 from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.ledger.ledger_run import LedgerRun
 from duewheel.kafka.ledger.record_ledger import NewRecord, RecordLedger
 from duewheel.kafka.progress.state_topic import place_of
-from duewheel.ops.file_import.lines import FileLine, lines_of, next_chunk
-from duewheel.ops.file_import.records import TimerRecord, fields_of, record_of
+from duewheel.ops.file_import.lines import FileLine, fields_in, lines_of, next_chunk
+from duewheel.ops.file_import.records import TimerRecord, record_of
 from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import key_hashes
@@ -98,6 +99,16 @@ class _Line:
     record: TimerRecord | None = None
     preview: Preview | None = None
     rejection: Rejection | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _ImportPart:
+    """The lines of one transaction; `digest` is that of the file up to their end."""
+
+    lines: Sequence[_Line]
+    ending: _Line | None  # the line after them, if it ends the import
+    digest: Any  # of hashlib, which names no type
+    now_ms: int
 
 
 @dataclass
@@ -169,7 +180,6 @@ class _Import:
             shard_settings.publisher_limits(settings),
             self._clock,
         )
-        self._position = ImportPosition()
         self._digest = sha256()
         self._tally = _Tally()
 
@@ -180,16 +190,11 @@ class _Import:
     def run(self) -> FileImported:
         """Sends up to the end of the file, or to the first line that is refused."""
         self._targets([self._settings.state_topic])
-        self._position = self._ledger.open(dry_run=self._choice.dry_run)
-        already_done = self._position.lines
-        self._skip_sent(already_done)
-        try:
-            complete = self._send()
-        except (PublishDoubt, KafkaUnavailable) as error:
-            if self._choice.dry_run:
-                raise
-            before = f"{self._tally.written} timers were written before"
-            raise type(error)(f"{before}: {error}") from error
+        run = LedgerRun(self._ledger, dry_run=self._choice.dry_run)
+        already_done = run.position.lines
+        self._skip_sent(run.position)
+        with run.after(lambda: f"{self._tally.written} timers were written before"):
+            complete = self._send(run)
         counts = self._tally.targets
         targets = self._ledger.resolve(counts)
         missing = (t for t, target in targets.items() if target.refusal is not Reason.NONE)
@@ -202,74 +207,76 @@ class _Import:
             **vars(self._tally) | {"targets": dict(counts.most_common())},
         )
 
-    def _skip_sent(self, lines: int) -> None:
+    def _skip_sent(self, position: ImportPosition) -> None:
         """Reads the lines that are sent.
 
         Raises:
             ConfigError: they differ from those that were sent.
         """
-        skipped = 0
+        lines, skipped = position.lines, 0
         for line in islice(self._lines, lines):
             self._digest.update(line.digested)
             skipped += 1
-        if skipped < lines or self._digest.hexdigest() != self._position.sha256:
+        if skipped < lines or self._digest.hexdigest() != position.sha256:
             raise ConfigError(
                 f"the import {self._choice.name!r} has sent {lines} lines of a file that begins "
                 "otherwise: give that file; under another --name all lines of this one are sent"
             )
 
-    def _send(self) -> bool:
+    def _send(self, run: LedgerRun[ImportPosition]) -> bool:
         """Returns whether the end of the file was reached."""
         with progress_bar() as bar:
             task = bar.add_task("lines", total=None)
             while chunk := next_chunk(self._lines, self._chunk_lines, _CHUNK_BYTES):
-                first = self._position.lines + 1
-                if not self._send_chunk([_Line(n, c) for n, c in enumerate(chunk, first)]):
+                first = run.position.lines + 1
+                if not self._send_chunk(run, [_Line(n, c) for n, c in enumerate(chunk, first)]):
                     return False
                 bar.update(task, advance=len(chunk))
         return True
 
     # ---- one chunk -------------------------------------------------------------------------
 
-    def _send_chunk(self, chunk: Sequence[_Line]) -> bool:
-        """Writes a chunk up to the first line that ends the import; returns whether to continue."""
-        while True:
-            now_ms = self._clock.now_ms()
-            lines, ending = self._previewed(chunk, now_ms), None
-            if not self._choice.skip_refused:
-                ending = next((line for line in lines if line.rejection is not None), None)
-                # Lines after it wait for the next run: a position has no gaps.
-                lines = [line for line in lines if ending is None or line.number < ending.number]
-            if self._commit(lines):
-                self._tally.add(lines, now_ms)
-                if ending is not None and ending.rejection is not None:
-                    self._tally.refuse(ending, ending.rejection)
-                return ending is None
-
-    def _commit(self, lines: Sequence[_Line]) -> bool:
-        """Returns whether the lines and the position after them are committed; if not, the catalog
-        has noted which records Kafka refuses.
+    def _send_chunk(self, run: LedgerRun[ImportPosition], chunk: Sequence[_Line]) -> bool:
+        """Writes a chunk up to the first line that ends the import; returns whether to continue.
 
         Raises:
             PublishDoubt: another run has written meanwhile.
         """
+        before = run.position
+
+        def plan(
+            position: ImportPosition,
+        ) -> tuple[list[NewRecord] | None, ImportPosition, _ImportPart]:
+            if position != before:
+                raise PublishDoubt("another run of this import is at work: run it again")
+            # After an abort: the catalog has noted records that Kafka refuses.
+            part = self._part(chunk)
+            sent = [line for line in part.lines if line.record and line.rejection is None]
+            targets = self._targets({line.record.timer_topic for line in sent if line.record})
+            moved = ImportPosition(
+                before.lines + len(part.lines), part.digest.hexdigest(), before.written + len(sent)
+            )
+            return _partitioned(sent, targets) if part.lines else None, moved, part
+
+        part = run.write(plan)
+        self._digest = part.digest
+        self._tally.add(part.lines, part.now_ms)
+        if part.ending is not None and part.ending.rejection is not None:
+            self._tally.refuse(part.ending, part.ending.rejection)
+        return part.ending is None
+
+    def _part(self, chunk: Sequence[_Line]) -> _ImportPart:
+        """Judges the lines of a chunk, up to the first one that ends the import."""
+        now_ms = self._clock.now_ms()
+        lines, ending = self._previewed(chunk, now_ms), None
+        if not self._choice.skip_refused:
+            ending = next((line for line in lines if line.rejection is not None), None)
+            # Lines after it wait for the next run: a position has no gaps.
+            lines = [line for line in lines if ending is None or line.number < ending.number]
         digest = self._digest.copy()
         for line in lines:
             digest.update(line.read.digested)
-        sent = [line for line in lines if line.record is not None and line.rejection is None]
-        before = self._position
-        moved = ImportPosition(
-            before.lines + len(lines), digest.hexdigest(), before.written + len(sent)
-        )
-        if lines and not self._choice.dry_run:
-            targets = self._targets({line.record.timer_topic for line in sent if line.record})
-            found = self._ledger.write(_partitioned(sent, targets), moved)
-            if found not in (before, moved):
-                raise PublishDoubt("another run of this import is at work: run it again")
-            if found == before:  # aborted: the next preview leaves out the records noted above
-                return False
-        self._position, self._digest = moved, digest
-        return True
+        return _ImportPart(lines, ending, digest, now_ms)
 
     def _targets(self, topics: Collection[str]) -> dict[str, Target]:
         targets = self._ledger.resolve(topics)
@@ -301,17 +308,12 @@ class _Import:
         return lines
 
     def _parsed(self, line: _Line) -> _Line:
-        content, name = line.read.content, f"{self._choice.name}@{line.number}"
-        if line.read.is_rest:
-            return replace(line, rejection=Rejection("unusable", "the rest of a line too long"))
-        if not content.strip():
-            return line
+        name = f"{self._choice.name}@{line.number}"
         try:
-            fields = fields_of(content, self._defaults)
-            record = record_of(self._settings, fields, name)
+            fields = fields_in(line.read, self._defaults)
+            record = None if fields is None else record_of(self._settings, fields, name)
         except ConfigError as error:
-            rejection = Rejection("unusable", str(error))
-            return replace(line, rejection=rejection)
+            return replace(line, rejection=Rejection("unusable", str(error)))
         return replace(line, record=record)
 
     def _too_large(self, line: _Line, record: TimerRecord, target: Target) -> Rejection | None:

@@ -1,4 +1,4 @@
-"""Reads a file of lines in bounded parts, for `duewheel send --file … --name …`.
+"""Reads a file of lines in bounded parts, for `duewheel send --file`.
 
 A line above LINE_BYTES_MAX is read in parts, so that it needs no more memory than another one. The
 first part is too long, and the others are the rest of a line: each is refused, whatever it
@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from duewheel.ops.file_import.records import LINE_BYTES_MAX
+from duewheel.api.requests import TimerFields
+from duewheel.errors import ConfigError
+from duewheel.ops.file_import.records import LINE_BYTES_MAX, Fields, fields_of
 
 _PART_BYTES = LINE_BYTES_MAX + 1
 
@@ -38,6 +40,17 @@ def lines_of(file: BinaryIO) -> Iterator[FileLine]:
     while content := file.readline(_PART_BYTES):
         yield FileLine(content, is_rest)
         is_rest = len(content) == _PART_BYTES and not content.endswith(b"\n")
+
+
+def fields_in(line: FileLine, defaults: TimerFields) -> Fields | None:
+    """Parses a line as `fields_of`; None if it is empty.
+
+    Raises:
+        ConfigError: the line has no fields of a timer.
+    """
+    if line.is_rest:
+        raise ConfigError("the rest of a line too long")
+    return fields_of(line.content, defaults) if line.content.strip() else None
 
 
 def next_chunk(lines: Iterator[FileLine], lines_max: int, bytes_max: int) -> list[FileLine]:

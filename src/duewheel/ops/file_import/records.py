@@ -78,7 +78,7 @@ def is_copy(fields: Fields) -> bool:
     return "record" in fields
 
 
-def fields_of(line: str | bytes, defaults: TimerFields) -> Fields:
+def fields_of(line: bytes, defaults: TimerFields) -> Fields:
     """Parses a line, and adds the defaults of the fields that it does not have.
 
     Raises:

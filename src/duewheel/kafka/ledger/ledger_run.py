@@ -1,0 +1,53 @@
+"""One run of a command that writes a source's records: `dlq replay`, `send --file --name`.
+
+Each part of the source is planned by the position that Kafka has, then written with the position
+after it. If the transaction was aborted, or another run has committed instead, the same part is
+planned again by the position found: so nothing is written twice, and nothing is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+from duewheel.errors import KafkaUnavailable, PublishDoubt
+from duewheel.kafka.ledger.record_ledger import NewRecord, RecordLedger
+from duewheel.wheel.ledger import PositionRecord
+
+P = TypeVar("P", bound=PositionRecord)
+Part = TypeVar("Part")  # a part of the source, as the command counts it
+
+
+class LedgerRun(Generic[P]):
+    """One run; a dry run plans everything and writes nothing. Not thread-safe."""
+
+    def __init__(self, ledger: RecordLedger[P], *, dry_run: bool) -> None:
+        """Opens the ledger."""
+        self._ledger, self._dry_run = ledger, dry_run
+        self.position = ledger.open(dry_run=dry_run)
+
+    def write(self, plan: Callable[[P], tuple[Sequence[NewRecord] | None, P, Part]]) -> Part:
+        """Plans and writes one transaction until it is committed; returns the part of the source.
+
+        Args:
+            plan: makes of a position the records, the position after them, and the part that they
+                are of. None for the records: a later transaction commits this position, too.
+        """
+        while True:
+            records, moved, part = plan(self.position)
+            is_written = records is not None and not self._dry_run
+            self.position = self._ledger.write(records or (), moved) if is_written else moved
+            # As read, equal positions may differ in spelling.
+            if self.position.encode() == moved.encode():
+                return part
+
+    @contextmanager
+    def after(self, written: Callable[[], str]) -> Iterator[None]:
+        """Around the writes: an error that ends them begins with the number written before it."""
+        try:
+            yield
+        except (PublishDoubt, KafkaUnavailable) as error:
+            if self._dry_run:
+                raise
+            raise type(error)(f"{written()}: {error}") from error
