@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from typing import Any
 
 import psutil
 import pytest
 from kafka import KafkaProducer
 from tests.harness.whole_shard import WholeShard, schedule
 
+from duewheel.api.audit import AuditResult
 from duewheel.audit.history import AuditHistory
 
 pytestmark = [
@@ -46,24 +46,24 @@ def test_run_audits_everything_once_and_in_the_background(shard: WholeShard) -> 
     known = schedule(shard, 2_000, seed=11)
     rows = len(known) + shard.probes
     seen: set[int] = set()
-    by_id: dict[str, dict[str, Any]] = {}
+    by_id: dict[str, AuditResult] = {}
 
     def all_audited() -> bool:
         for audit in audits_of(psutil.Process(shard.supervisor_pid)):
             seen.add(audit.nice())
         if newest := history.newest():
-            by_id[newest["id"]] = newest
-        return bool(sum(result["rows"] for result in by_id.values()) >= rows)
+            by_id[newest.id] = newest
+        return bool(sum(result.rows for result in by_id.values()) >= rows)
 
     shard.wait(all_audited)
     results = [by_id[number] for number in sorted(by_id)]
-    assert sum(result["rows"] for result in results) == rows
-    assert all(result["ok"] for result in results)
+    assert sum(result.rows for result in results) == rows
+    assert all(result.ok for result in results)
     codes = Counter(timer.code.decode() for timer, *_ in known.values() if timer.due_ms is None)
-    assert sum((Counter(result["rejected"]) for result in results), Counter()) == codes
+    assert sum((Counter(result.rejected) for result in results), Counter()) == codes
     for before, after in itertools.pairwise(results):
-        for partition, (start, _) in after["ranges"].items():
-            assert start == before["audited"].get(partition, start)
+        for partition, (start, _) in after.ranges.items():
+            assert start == before.audited.get(partition, start)
     assert max(seen) >= 10
     shard.wait(lambda: "audit_rows" in shard.scrape("ingest"))
     assert shard.stop() == 0

@@ -17,6 +17,7 @@ from tests.harness.shared_broker import SharedBroker
 
 from duewheel import factory
 from duewheel.api.schedules import NewSchedule
+from duewheel.cli.examination import report
 from duewheel.config.settings import Settings
 from duewheel.dev.listeners import free_ports
 from duewheel.doctor import apis, examination
@@ -115,7 +116,7 @@ def test_what_is_set_wrongly_is_found_at_once(
         }
     )
     capsys.readouterr()
-    assert examination.run(wrong, CLOCK, "json") == 1
+    assert report(examination.run(wrong, CLOCK), "json") == 1
     shown = json.loads(capsys.readouterr().out)
     found = [Diagnosis(**row) for row in shown["findings"]]
     wrongs = [(f.code, f.found.split()[0]) for f in found if f.severity == "error"]
@@ -201,7 +202,7 @@ def test_a_cluster_that_is_away(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (port,) = free_ports(1)
     secret = {"bootstrap_servers": f"127.0.0.1:{port}", "client": {"ssl_password": "hunter2"}}
     away = settings_for(tmp_path, "", "app", kafka=secret, dequeue={"call_deadline": "1s"})
-    assert examination.run(away, CLOCK, "text") == 3
+    assert report(examination.run(away, CLOCK), "text") == 3
     shown = capsys.readouterr().out
     assert shown.startswith("error")
     assert "kafka_unreachable" in shown

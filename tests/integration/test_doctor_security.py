@@ -35,12 +35,12 @@ from tests.harness.launcher import run, wait_until
 from tests.harness.publishing import publish_rows
 
 from duewheel import factory
+from duewheel.cli.examination import exit_code, report
 from duewheel.config.settings import Settings
 from duewheel.dev.broker import DevBroker
 from duewheel.dev.listeners import HOST, addresses, free_ports, listener_properties
 from duewheel.dev.sasl_ssl import password_properties
-from duewheel.doctor import examination
-from duewheel.doctor.findings import exit_code
+from duewheel.doctor import examination, findings
 from duewheel.errors import DuewheelError
 from duewheel.java.find import Java
 from duewheel.kafka.connect.clients import ClientSettings
@@ -355,7 +355,7 @@ def test_a_wrong_password_is_no_absence(
     secured: Secured, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = by_sasl(secured, tmp_path, "app", "hunter3", dequeue={"call_deadline": "4s"})
-    assert examination.run(wrong, CLOCK, "text") == 1
+    assert report(examination.run(wrong, CLOCK), "text") == 1
     shown = capsys.readouterr().out
     assert "kafka_refuses" in shown
     assert f"does not accept user {USER!r} with this password" in shown
@@ -369,7 +369,7 @@ def test_an_advertised_address_at_which_nobody_listens(secured: Secured, tmp_pat
     assert reachable.severity == "error"
     assert secured.nobody in reachable.found
     assert "advertised.listeners" in reachable.remedy
-    assert exit_code(found) == 3
+    assert exit_code(findings.examined(found)) == 3
 
 
 @pytest.mark.spark

@@ -40,6 +40,7 @@ ALLOWED_IN = {
     "schemas/request/parser.py",
     "schemas/request/request_columns.py",
     "schemas/wire/record_codec.py",
+    "src/duewheel/api/examination.py",
     "src/duewheel/doctor/findings.py",
     "src/duewheel/java/find.py",
     "streaming/session.py",

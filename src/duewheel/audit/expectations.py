@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from duewheel.api.audit import ExpectationResult
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.request.acceptance_rules import filled_in
@@ -227,21 +228,21 @@ class Tally:
         sources = names(failing(result)[: len(values)])
         self.examples = (self.examples + list(zip(sources, values, strict=True)))[:EXAMPLES_MAX]
 
-    def as_json(self) -> dict[str, Any]:
+    def result(self) -> ExpectationResult:
         """Returns the entry in an audit's result."""
         meta = self.expectation["meta"]
-        return {
-            "type": self.expectation["type"],
-            "column": self.expectation["kwargs"].get("column"),
-            "code": meta["code"],
-            "reason": meta["reason"],
-            "severity": self.expectation.get("severity", "critical"),
-            "success": self.success,
-            "rows": self.rows,
-            "failed": self.failed,
-            "observed": self.observed,
-            "examples": [source for source, _ in self.examples],
-        }
+        return ExpectationResult(
+            type=self.expectation["type"],
+            column=self.expectation["kwargs"].get("column"),
+            code=meta["code"],
+            reason=meta["reason"],
+            severity=self.expectation.get("severity", "critical"),
+            success=self.success,
+            rows=self.rows,
+            failed=self.failed,
+            observed=self.observed,
+            examples=[source for source, _ in self.examples],
+        )
 
 
 def tallies(suite: Mapping[str, Any], parameters: Mapping[str, Any]) -> list[Tally]:

@@ -13,11 +13,11 @@ in the project only, and the next audit repeats the range.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
+from duewheel.api.audit import AuditResult
 from duewheel.checkpoints.file_lock import FileLock
 from duewheel.checkpoints.fs import HOST_FS
 from duewheel.errors import ConfigError, Locked
@@ -54,17 +54,18 @@ class AuditHistory:
         finally:
             lock.close()
 
-    def newest(self) -> dict[str, Any] | None:
+    def newest(self) -> AuditResult | None:
         """Returns the result of the last complete audit; None if there is none that can be read: a
-        damaged file must not stop every later audit.
+        damaged file, or one of another release, must not stop every later audit.
         """
         try:
-            result: dict[str, Any] = json.loads((self.directory / RESULT).read_bytes())
+            return AuditResult.model_validate_json((self.directory / RESULT).read_bytes())
         except (OSError, ValueError):
             return None
-        return result
 
-    def add(self, result: Mapping[str, Any], metrics: str) -> None:
+    def add(self, result: AuditResult, metrics: str) -> None:
         """Replaces the newest result; a reader sees the old or the new one."""
-        HOST_FS.replace_file(self.directory / RESULT, json.dumps(result, indent=1).encode())
+        HOST_FS.replace_file(
+            self.directory / RESULT, json.dumps(result.as_json(), indent=1).encode()
+        )
         HOST_FS.replace_file(self.directory / _TEXT_FILE, metrics.encode())

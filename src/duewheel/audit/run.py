@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -25,6 +25,13 @@ from typing import Any
 import structlog
 
 from duewheel import factory
+from duewheel.api.audit import (
+    AuditResult,
+    AuditSummary,
+    Disagreements,
+    EpochResults,
+    SummedAudit,
+)
 from duewheel.audit import data_docs
 from duewheel.audit import metrics as audit_metrics
 from duewheel.audit.expectations import GreatExpectations, Tally
@@ -67,13 +74,8 @@ class Wanted:
     until: str | None = None  # the exclusive end; None: the end of the committed records
 
 
-def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
+def run_audit(settings: Settings, wanted: Wanted) -> SummedAudit:
     """Audits a range.
-
-    Returns:
-        The content of result.json: `ok`, the `ranges`, the offsets `audited` without a gap,
-        `rows`, `rejected` by code, `disagreements`, the results of both suites by expectation, and
-        a `summary` for people.
 
     Raises:
         ConfigError: a topic is not one of the timer topics, or an end of the range does not parse.
@@ -108,39 +110,30 @@ def run_audit(settings: Settings, wanted: Wanted) -> dict[str, Any]:
         audit = _id(begun_ms)
         across = _keep(settings, library, validator, data_docs.run_of(audit, begun_ms))
         ended_ms = clock.now_ms()
-        result = {
-            "id": audit,
-            "shard": settings.shard.index,
-            "started_ms": begun_ms,
-            "ended_ms": ended_ms,
-            "took_s": (ended_ms - begun_ms) / 1000,
-            "ranges": {f"{topic}-{n}": list(both) for (topic, n), both in between.items()},
-            "audited": _named(reached(audited, starts, ends)),
-            "skipped_offsets": offsets_in(between) - sum(map(offsets_in, chunks)),
-            **_findings(validator, across),
-        }
+        rows_suite = [tally.result() for tally in across]
+        bad = [each for each in rows_suite if not each.success and each.severity == "critical"]
+        disagreements = validator.disagreements
+        result = AuditResult(
+            id=audit,
+            shard=settings.shard.index,
+            started_ms=begun_ms,
+            ended_ms=ended_ms,
+            took_s=(ended_ms - begun_ms) / 1000,
+            ranges={f"{topic}-{n}": list(both) for (topic, n), both in between.items()},
+            audited=_named(reached(audited, starts, ends)),
+            skipped_offsets=offsets_in(between) - sum(map(offsets_in, chunks)),
+            ok=not disagreements.count and not bad,
+            rows=validator.rows,
+            rejected=dict(validator.rejected),
+            disagreements=Disagreements(count=disagreements.count, first=disagreements.first),
+            rules_suite=[
+                EpochResults(epoch=number, expectations=[tally.result() for tally in totals])
+                for number, totals in sorted(validator.rules.items())
+            ],
+            rows_suite=rows_suite,
+        )
         history.add(result, audit_metrics.text(result))
-        return result | {"summary": _summary(result, library)}
-
-
-def _findings(validator: AuditValidator, across: Sequence[Tally]) -> dict[str, Any]:
-    rows_suite = [tally.as_json() for tally in across]
-    bad = [each for each in rows_suite if not each["success"] and each["severity"] == "critical"]
-    disagreements = validator.disagreements
-    return {
-        "ok": not disagreements.count and not bad,
-        "rows": validator.rows,
-        "rejected": dict(validator.rejected),
-        "disagreements": {
-            "count": disagreements.count,
-            "first": [asdict(each) for each in disagreements.first],
-        },
-        "rules_suite": [
-            {"epoch": number, "expectations": [tally.as_json() for tally in totals]}
-            for number, totals in sorted(validator.rules.items())
-        ],
-        "rows_suite": rows_suite,
-    }
+        return SummedAudit(**dict(result), summary=_summary(result, library))
 
 
 def _parameters(settings: Settings) -> dict[str, Any]:
@@ -215,7 +208,8 @@ def _validated_starts(starts: Marks, ends: Marks, epochs: Epochs) -> Marks:
 
 def _audited(history: AuditHistory) -> dict[TopicPartition, int]:
     """Returns the end of the earlier audits, by partition."""
-    named = (history.newest() or {"audited": {}})["audited"]
+    newest = history.newest()
+    named = {} if newest is None else newest.audited
     partitions = {name: name.rpartition("-") for name in named}
     return {(topic, int(n)): named[name] for name, (topic, _, n) in partitions.items()}
 
@@ -258,17 +252,20 @@ def _keep(
     return validator.across_rows(_parameters(settings), check)
 
 
-def _summary(result: Mapping[str, Any], library: GreatExpectations) -> dict[str, Any]:
-    failed = [each["code"] for each in result["rows_suite"] if not each["success"]]
-    count = result["disagreements"]["count"]
-    if not result["ok"]:
+def _summary(result: AuditResult, library: GreatExpectations) -> AuditSummary:
+    failed, count = result.failed_across_rows, result.disagreements.count
+    if not result.ok:
         log.warning("audit with findings", disagreements=count, failed_across_rows=failed)
-    figures = {key: result[key] for key in ("id", "ok", "rows", "skipped_offsets", "rejected")}
-    return figures | {
-        "disagreements": count,
-        "failed_across_rows": ", ".join(failed) or None,
-        "docs": ", ".join(data_docs.sites(library)) or None,
-    }
+    return AuditSummary(
+        id=result.id,
+        ok=result.ok,
+        rows=result.rows,
+        skipped_offsets=result.skipped_offsets,
+        rejected=result.rejected,
+        disagreements=count,
+        failed_across_rows=", ".join(failed) or None,
+        docs=", ".join(data_docs.sites(library)) or None,
+    )
 
 
 def _id(time_ms: int) -> str:

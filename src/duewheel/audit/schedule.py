@@ -79,7 +79,7 @@ class AuditSchedule:
         """Returns the first due time, by boottime: a change of the wall clock must not shift it."""
         interval_ms, now_ms = self._interval_ms or 0, self._clock.now_ms()
         newest = history.newest()
-        last_ms = now_ms if newest is None else min(int(newest["started_ms"]), now_ms)
+        last_ms = now_ms if newest is None else min(newest.started_ms, now_ms)
         return self._clock.boottime_ms() + max(0, last_ms + interval_ms - now_ms)
 
 

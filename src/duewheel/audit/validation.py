@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from duewheel.api.audit import Disagreement
 from duewheel.audit.expectations import (
     EXAMPLES_MAX,
     Check,
@@ -74,21 +75,14 @@ class _Sources:
         return [str(name) for name in sources.cast(pa.large_string()).to_pylist()]
 
 
-@dataclass(frozen=True, slots=True)
-class Disagreement:
-    """A row with two verdicts: whether it fails by Great Expectations (`suite`), and by `other`;
-    both None if it fails by both, for different reasons.
-    """
-
-    source: str  # topic-partition@offset
-    code: str  # of the rule; or of the refusal, if all rules agree
-    suite: bool | None
-    other: bool | None
-    by: str  # whose verdict `other` is: "compiled rules" or "ingest"
+def _disagreement(
+    source: str, code: str, pair: tuple[bool | None, bool | None], by: str
+) -> Disagreement:
+    return Disagreement(source=source, code=code, suite=pair[0], other=pair[1], by=by)
 
 
 @dataclass
-class Disagreements:
+class DisagreementTally:
     """Counts all disagreements, and keeps the first few."""
 
     count: int = 0
@@ -124,7 +118,7 @@ class AuditValidator:
         self._sources: list[_Sources] = []
         self._tables: list[pa.Table] = []
         self.rules: dict[int, list[Tally]] = {}  # by number of the epoch
-        self.disagreements = Disagreements()
+        self.disagreements = DisagreementTally()
         self.rows = 0
         self.rejected: Counter[str] = Counter()  # by code
 
@@ -186,7 +180,7 @@ class AuditValidator:
             disputed[differ] = place
             first = differ[:EXAMPLES_MAX]
             found = [
-                Disagreement(source, rule.code, suite_fails, not suite_fails, "compiled rules")
+                _disagreement(source, rule.code, (suite_fails, not suite_fails), "compiled rules")
                 for source, suite_fails in zip(
                     sources.names(first), by_suite[first].tolist(), strict=True
                 )
@@ -214,7 +208,7 @@ class AuditValidator:
             code = rules.rules[place[row]].code if place[row] != ACCEPTED else "unknown"
             by_suite, by_ingest = bool(expected[row] != ACCEPTED), bool(rejected[row])
             pair = (None, None) if by_suite == by_ingest else (by_suite, by_ingest)
-            found.append(Disagreement(source, code, pair[0], pair[1], "ingest"))
+            found.append(_disagreement(source, code, pair, "ingest"))
         self.disagreements.add(found, int(differ.sum()))
         return np.where(differ, np.maximum(place, 0), ACCEPTED).astype(np.int32)
 

@@ -112,10 +112,11 @@ def doctor(settings: Settings, output: str) -> int:
     The trial of real transactions uses a scratch topic, which is deleted afterwards. Nothing of a
     shard changes: it may be running, or not exist yet.
     """
+    from duewheel.cli.examination import report
     from duewheel.clock import SystemClock
     from duewheel.doctor import examination
 
-    return examination.run(settings, SystemClock(), output)
+    return report(examination.run(settings, SystemClock()), output)
 
 
 @click.command(cls=CommandWithExamples)
@@ -136,8 +137,8 @@ def audit(
     from duewheel.audit.run import Wanted, run_audit
 
     result = run_audit(settings, Wanted(topics, since, until))
-    show(result if output == "json" else result["summary"], output)
-    return 0 if result["ok"] else 1
+    show(result if output == "json" else result.summary, output)
+    return 0 if result.ok else 1
 
 
 @click.command(cls=CommandWithExamples)

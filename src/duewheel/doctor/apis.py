@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from duewheel.doctor.findings import Diagnosis, Severity, diagnose
+from duewheel.api.examination import Severity
+from duewheel.doctor.findings import Diagnosis, diagnose
 
 Offered = Mapping[int, tuple[int, int]]  # lowest and highest version by the API's key
 

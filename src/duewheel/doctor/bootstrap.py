@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from duewheel.api.examination import UNREACHABLE
 from duewheel.config.settings import Settings
-from duewheel.doctor.findings import UNREACHABLE, Diagnosis
+from duewheel.doctor.findings import Diagnosis
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.connect.bootstrap import REMEDY, refusals
 from duewheel.kafka.connect.clients import ClientSettings

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from kafka import KafkaAdminClient
 
+from duewheel.api.examination import UNREACHABLE
 from duewheel.doctor import apis
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import UNREACHABLE, Diagnosis, acl_command, diagnose
+from duewheel.doctor.findings import Diagnosis, acl_command, diagnose
 from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.ledger import producer_internals as internals

@@ -7,16 +7,24 @@ follows.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 
-import click
-
+from duewheel.api.examination import UNREACHABLE, Examined
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.doctor import bootstrap, brokers, clocks, host, rights, schedules, topics, trial
+from duewheel.doctor import (
+    bootstrap,
+    brokers,
+    clocks,
+    findings,
+    host,
+    rights,
+    schedules,
+    topics,
+    trial,
+)
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import UNREACHABLE, Diagnosis, as_lines, as_object, exit_code
+from duewheel.doctor.findings import Diagnosis
 from duewheel.doctor.scratch import scratch_topic
 from duewheel.errors import DuewheelError
 from duewheel.kafka.connect.bootstrap import capture_errors
@@ -27,21 +35,15 @@ Parts = dict[str, Callable[[Cluster], Iterator[Diagnosis]]]
 Begun = Callable[[str, int], None]  # called for each part: its name, and the number of parts
 
 
-def run(settings: Settings, clock: Clock, output: str) -> int:
-    """Examines, prints all findings, and returns the exit code."""
+def run(settings: Settings, clock: Clock) -> Examined:
+    """Examines, with a progress bar."""
     with progress_bar() as bar:
         task = bar.add_task("examining", total=None)
 
         def begun(part: str, parts: int) -> None:
             bar.update(task, description=f"examining: {part}", total=parts, advance=1)
 
-        found = list(examine(settings, clock, begun))
-    if output == "json":
-        click.echo(json.dumps(as_object(found)))
-    else:
-        for line in as_lines(found):
-            click.echo(line)
-    return exit_code(found)
+        return findings.examined(list(examine(settings, clock, begun)))
 
 
 def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Diagnosis]:

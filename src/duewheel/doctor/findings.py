@@ -1,17 +1,13 @@
-"""Findings of an examination, and their output as a table or JSON."""
+"""Findings of an examination."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
 
-from duewheel.errors import KafkaUnavailable
+from duewheel.api.examination import ExaminationFinding, Examined, Severity
 
-Severity = Literal["ok", "warning", "error"]
-
-UNREACHABLE = "kafka_unreachable"
 _WORST_FIRST: tuple[Severity, ...] = ("error", "warning", "ok")
 
 
@@ -58,41 +54,13 @@ def acl_command(address: str, principal: str, rights: Sequence[str], resource: s
     )
 
 
-def worst_first(findings: Iterable[Diagnosis]) -> list[Diagnosis]:
-    """Sorts findings: errors, then warnings, then the rest; a stable order within each."""
-    return sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.severity))
-
-
-def exit_code(findings: Iterable[Diagnosis]) -> int:
-    """Returns the exit code: 3 if Kafka was not reachable, 1 with errors, 0 otherwise."""
-    errors = {finding.code for finding in findings if finding.severity == "error"}
-    return KafkaUnavailable.exit_code if UNREACHABLE in errors else int(bool(errors))
-
-
-def as_object(findings: Sequence[Diagnosis]) -> dict[str, Any]:
-    """Formats for programs: ok, errors, warnings, findings (the worst first)."""
-    counts = Counter(finding.severity for finding in findings)
-    return {
-        "ok": not counts["error"],
-        "errors": counts["error"],
-        "warnings": counts["warning"],
-        "findings": [asdict(finding) for finding in worst_first(findings)],
-    }
-
-
-def as_lines(findings: Sequence[Diagnosis]) -> Iterator[str]:
-    """Formats for people: a table, each remedy once below its findings, and the sums."""
-    columns = zip(*((f.severity, f.code, f.subject) for f in findings), strict=True)
-    widths = [max(map(len, column)) for column in columns]
-    by_remedy: dict[tuple[Severity, str], list[Diagnosis]] = {}
-    for f in worst_first(findings):
-        by_remedy.setdefault((f.severity, f.remedy), []).append(f)
-    for (_, remedy), shared in by_remedy.items():
-        for f in shared:
-            cells = (f.severity, f.code, f.subject)
-            named = "  ".join(map(str.ljust, cells, widths))
-            yield f"{named}  {f.found}"
-        if remedy:
-            yield f"{'':{widths[0]}}  → {remedy}"
-    counts = Counter(finding.severity for finding in findings)
-    yield f"errors: {counts['error']}, warnings: {counts['warning']}, ok: {counts['ok']}"
+def examined(findings: Sequence[Diagnosis]) -> Examined:
+    """Sums findings up: errors first, then warnings, then the rest; a stable order within each."""
+    counts = Counter(each.severity for each in findings)
+    worst_first = sorted(findings, key=lambda each: _WORST_FIRST.index(each.severity))
+    return Examined(
+        ok=not counts["error"],
+        errors=counts["error"],
+        warnings=counts["warning"],
+        findings=[ExaminationFinding(**asdict(each)) for each in worst_first],
+    )

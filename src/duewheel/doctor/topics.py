@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from duewheel import factory
+from duewheel.api.examination import Severity
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX, ROOM_BYTES, beyond_room
 from duewheel.config.keys_and_defaults import TimerSection
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Diagnosis, Severity, acl_command, diagnose
+from duewheel.doctor.findings import Diagnosis, acl_command, diagnose
 from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.progress.all_shards import ShardRecord, all_shards, require_as_many

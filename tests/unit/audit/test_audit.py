@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from duewheel.api.audit import AuditResult, Disagreements, EpochResults, ExpectationResult
 from duewheel.audit import metrics as audit_metrics
 from duewheel.audit.history import AuditHistory
 from duewheel.audit.range import CHUNK_OFFSETS, offsets_in, ranges, reached, split_range
@@ -105,8 +106,23 @@ def test_where_the_next_audit_goes_on(before: int | None, start: int, end: int, 
 # ---- what is kept -------------------------------------------------------------------------------
 
 
-def a_result(number: int = 0, **changes: Any) -> dict[str, Any]:
-    return {
+def across_rows(code: str, *, success: bool) -> ExpectationResult:
+    return ExpectationResult(
+        type="expect_one",
+        column=None,
+        code=code,
+        reason="one",
+        severity="critical",
+        success=success,
+        rows=12,
+        failed=int(not success),
+        observed=0.5,
+        examples=[],
+    )
+
+
+def a_result(number: int = 0, **changes: Any) -> AuditResult:
+    fields = {
         "id": f"20270115T08000{number}.000Z",
         "ok": True,
         "started_ms": NOW_MS + number,
@@ -115,12 +131,17 @@ def a_result(number: int = 0, **changes: Any) -> dict[str, Any]:
         "rows": 12,
         "skipped_offsets": 3,
         "rejected": {"no_due_time": 2},
-        "disagreements": {"count": 1, "first": []},
+        "shard": 0,
+        "ranges": {"timers-0": [3, 18]},
+        "audited": {"timers-0": 18},
+        "disagreements": Disagreements(count=1, first=[]),
+        "rules_suite": [EpochResults(epoch=0, expectations=[])],
         "rows_suite": [
-            {"code": "ids_again", "success": False},
-            {"code": "offsets_fall", "success": True},
+            across_rows("ids_again", success=False),
+            across_rows("offsets_fall", success=True),
         ],
     } | changes
+    return AuditResult.model_validate(fields)
 
 
 def test_the_newest_is_known(tmp_path: Path) -> None:
@@ -133,7 +154,9 @@ def test_the_newest_is_known(tmp_path: Path) -> None:
     assert (tmp_path / "audit" / "duewheel_audit.prom").read_text() == "metrics\n"
 
 
-@pytest.mark.parametrize("damaged", ["", "{", json.dumps(a_result())[:-20], "\udcff"])
+@pytest.mark.parametrize(
+    "damaged", ["", "{", json.dumps(a_result().as_json())[:-20], "\udcff", "[]", '{"id": "1"}']
+)
 def test_a_damaged_result_stops_no_later_audit(tmp_path: Path, damaged: str) -> None:
     history = AuditHistory(tmp_path)
     (tmp_path / "result.json").write_text(damaged, errors="surrogateescape")

@@ -16,9 +16,10 @@ import pytest
 from tests.harness.source_table import SourceRow, as_table, read_records
 from tests.harness.timer_rows import suite_parameters
 
+from duewheel.api.audit import Disagreement
 from duewheel.audit import data_docs
 from duewheel.audit.expectations import EXAMPLES_MAX, GreatExpectations, Tally
-from duewheel.audit.validation import AuditValidator, Disagreement
+from duewheel.audit.validation import AuditValidator
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.schemas.request.acceptance_rules import Rule, compile_suite, load_suite
@@ -143,7 +144,7 @@ def test_suite_rules_and_ingest_agree_and_everything_is_counted(
     too_long = by_code(audit.rules[0])["delay_too_long"]
     assert (too_long.rows, too_long.nulls, too_long.failed, too_long.success) == (8, 2, 1, False)
     assert too_long.examples == [(f"{TOPIC}-0@4", 86_401_000)]
-    assert "allows 86400000 ms" in too_long.as_json()["reason"]
+    assert "allows 86400000 ms" in too_long.result().reason
 
 
 def test_each_row_is_judged_by_the_settings_of_its_epoch(library: GreatExpectations) -> None:
@@ -174,8 +175,10 @@ def test_a_rule_that_lets_pass_what_the_suite_does_not_is_told(library: GreatExp
     source = f"{TOPIC}-0@1"
     assert audit.disagreements.count == 2
     assert audit.disagreements.first == [
-        Disagreement(source, "delay_too_long", suite=True, other=False, by="compiled rules"),
-        Disagreement(source, "delay_too_long", suite=True, other=False, by="ingest"),
+        Disagreement(
+            source=source, code="delay_too_long", suite=True, other=False, by="compiled rules"
+        ),
+        Disagreement(source=source, code="delay_too_long", suite=True, other=False, by="ingest"),
     ]
 
 
@@ -184,7 +187,9 @@ def test_a_rule_that_rejects_what_the_suite_does_not_is_told(library: GreatExpec
     audit.take(records([SOON] * (EXAMPLES_MAX + 5)))
     assert audit.disagreements.count == 2 * (EXAMPLES_MAX + 5)
     assert len(audit.disagreements.first) == EXAMPLES_MAX
-    first = Disagreement(f"{TOPIC}-0@0", "delay_too_long", False, True, "compiled rules")
+    first = Disagreement(
+        source=f"{TOPIC}-0@0", code="delay_too_long", suite=False, other=True, by="compiled rules"
+    )
     assert audit.disagreements.first[0] == first
 
 

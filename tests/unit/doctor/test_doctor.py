@@ -13,8 +13,10 @@ import pytest
 from tests.harness.config_file import small_settings
 
 from duewheel import doctor, factory
+from duewheel.api.examination import UNREACHABLE
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
+from duewheel.cli.examination import as_lines, exit_code
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.doctor import (
@@ -55,11 +57,11 @@ def severities(found: Any) -> list[str]:
 def test_the_exit_code_tells_errors_and_an_absent_kafka_apart() -> None:
     ok, warning = Diagnosis("a", "ok", "s", "f"), Diagnosis("b", "warning", "s", "f", "r")
     error = Diagnosis("c", "error", "s", "f", "r")
-    away = Diagnosis(findings.UNREACHABLE, "error", "s", "f", "r")
-    assert findings.exit_code([]) == 0
-    assert findings.exit_code([ok, warning]) == 0
-    assert findings.exit_code([ok, error, warning]) == 1
-    assert findings.exit_code([error, away]) == 3
+    away = Diagnosis(UNREACHABLE, "error", "s", "f", "r")
+    assert exit_code(findings.examined([])) == 0
+    assert exit_code(findings.examined([ok, warning])) == 0
+    assert exit_code(findings.examined([ok, error, warning])) == 1
+    assert exit_code(findings.examined([error, away])) == 3
 
 
 def test_the_worst_comes_first_and_its_remedy_below_it() -> None:
@@ -67,13 +69,13 @@ def test_the_worst_comes_first_and_its_remedy_below_it() -> None:
         Diagnosis("fine", "ok", "host", "42 MiB"),
         Diagnosis("bad", "error", "t", "gone", "init"),
     ]
-    assert list(findings.as_lines(found)) == [
+    assert list(as_lines(findings.examined(found))) == [
         "error  bad   t     gone",
         "       → init",
         "ok     fine  host  42 MiB",
         "errors: 1, warnings: 0, ok: 1",
     ]
-    shown = findings.as_object(found)
+    shown = findings.examined(found).as_json()
     assert (shown["ok"], shown["errors"], shown["warnings"]) == (False, 1, 0)
     assert [row["code"] for row in shown["findings"]] == ["bad", "fine"]
 
@@ -86,7 +88,7 @@ def test_a_remedy_that_findings_share_is_printed_once() -> None:
         durability("c", "1 replica", "give each 3"),
         Diagnosis("durability", "error", "d", "no leader", "give each 3"),
     ]
-    assert list(findings.as_lines(found)) == [
+    assert list(as_lines(findings.examined(found))) == [
         "error    durability  d  no leader",
         "         → give each 3",
         "warning  durability  a  1 replica",
@@ -96,7 +98,7 @@ def test_a_remedy_that_findings_share_is_printed_once() -> None:
         "         → set it to 2",
         "errors: 1, warnings: 3, ok: 0",
     ]
-    remedies = [row["remedy"] for row in findings.as_object(found)["findings"]]
+    remedies = [row["remedy"] for row in findings.examined(found).as_json()["findings"]]
     assert all(remedies), "programs find it in each"
 
 
@@ -200,7 +202,7 @@ def test_a_configuration_that_does_not_fit_the_progress_is_found(
 def test_the_documentation_names_every_finding() -> None:
     sources = "".join(path.read_text() for path in Path(doctor.__path__[0]).glob("*.py"))
     codes = set(re.findall(r'(?:Diagnosis|diagnose)\(\s*"(\w+)"|code(?:, \w+)? = "(\w+)"', sources))
-    named = {first or second for first, second in codes} | {findings.UNREACHABLE}
+    named = {first or second for first, second in codes} | {UNREACHABLE}
     assert len(named) > 25
     section = DOCUMENT.split("## What `duewheel doctor` finds")[1].split("\n## ")[0]
     documented = {

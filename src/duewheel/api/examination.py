@@ -1,0 +1,35 @@
+"""The findings of `duewheel doctor`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from duewheel.api.model import Result
+
+Severity = Literal["ok", "warning", "error"]
+
+UNREACHABLE = "kafka_unreachable"  # the code of the finding that no broker can be reached
+
+
+class ExaminationFinding(Result):
+    """The result of one check."""
+
+    code: str  # names the check, for programs; independent of the outcome
+    severity: Severity
+    subject: str  # a broker, a topic, the host …
+    found: str  # the observation, with its numbers
+    remedy: str  # a command or a setting that repairs it; empty with "ok"
+
+
+class Examined(Result):
+    """All findings, the worst first."""
+
+    ok: bool
+    errors: int
+    warnings: int
+    findings: list[ExaminationFinding]
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Whether no broker could be reached."""
+        return any(each.code == UNREACHABLE and each.severity == "error" for each in self.findings)

@@ -1,0 +1,45 @@
+"""Prints the findings of `duewheel doctor`: a table for people, JSON for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from duewheel.api.examination import ExaminationFinding, Examined, Severity
+from duewheel.cli.output import show
+from duewheel.errors import KafkaUnavailable
+
+
+def report(examined: Examined, output: str) -> int:
+    """Prints all findings; returns the exit code."""
+    if output == "json":
+        show(examined, output)
+    else:
+        for line in as_lines(examined):
+            click.echo(line)
+    return exit_code(examined)
+
+
+def exit_code(examined: Examined) -> int:
+    """Returns the exit code: 3 if Kafka was not reachable, 1 with errors, 0 otherwise."""
+    return KafkaUnavailable.exit_code if examined.is_unreachable else int(not examined.ok)
+
+
+def as_lines(examined: Examined) -> Iterator[str]:
+    """Formats a table, with each remedy once below its findings, and the sums."""
+    findings = examined.findings
+    columns = zip(*((f.severity, f.code, f.subject) for f in findings), strict=True)
+    widths = [max(map(len, column)) for column in columns]
+    by_remedy: dict[tuple[Severity, str], list[ExaminationFinding]] = {}
+    for f in findings:
+        by_remedy.setdefault((f.severity, f.remedy), []).append(f)
+    for (_, remedy), shared in by_remedy.items():
+        for f in shared:
+            cells = (f.severity, f.code, f.subject)
+            named = "  ".join(map(str.ljust, cells, widths))
+            yield f"{named}  {f.found}"
+        if remedy:
+            yield f"{'':{widths[0]}}  → {remedy}"
+    fine = len(findings) - examined.errors - examined.warnings
+    yield f"errors: {examined.errors}, warnings: {examined.warnings}, ok: {fine}"
