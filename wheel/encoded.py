@@ -111,3 +111,8 @@ class Encoded:
     refused: frozenset[bytes]  # sources of the records that the broker had refused
     copy_key: bytes  # of the MACs of copies; empty: they have none
     encoded_ms: int  # by the clock of the rows' waits
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions that are written to."""
+        return len({(part.topic, part.partition) for part in self.parts})

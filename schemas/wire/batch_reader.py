@@ -164,8 +164,9 @@ class _Transactions:
     """The aborted transactions of one answer. It sees all batches of the answer, in their order."""
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
-        # First offset and producer id of those that follow.
-        self._pending = sorted((first, producer_id) for producer_id, first in aborted)
+        # First offset and producer id of those that follow, the next one last: an answer may name
+        # 100,000 of them, and `pop(0)` moves all others.
+        self._pending = sorted(((first, by) for by, first in aborted), reverse=True)
         # Producers between the first batch of an aborted transaction and its marker. Without the
         # marker, a producer's next transaction would be dropped with the aborted one.
         self._aborting: set[int] = set()
@@ -176,8 +177,8 @@ class _Transactions:
         """Notes the next batch; returns whether it is dropped: aborted, or a marker."""
         if not attributes & (_TRANSACTIONAL | _CONTROL):
             return False
-        while self._pending and self._pending[0][0] <= last_offset:
-            self._aborting.add(self._pending.pop(0)[1])
+        while self._pending and self._pending[-1][0] <= last_offset:
+            self._aborting.add(self._pending.pop()[1])
         if not attributes & _CONTROL:
             return producer_id in self._aborting
         if bytes(records[_MARKER_KEY]) == _ABORT:

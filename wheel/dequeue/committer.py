@@ -63,6 +63,14 @@ class TooLarge(Exception):
     """A transaction exceeded its deadline and is not committed: its rows leave in smaller ones."""
 
 
+class TooWide(Exception):
+    """A transaction has too many partitions, and was not begun: its rows leave in several."""
+
+    def __init__(self, transactions: int) -> None:
+        super().__init__(transactions)
+        self.transactions = transactions  # the least number of them
+
+
 class Overtaken(Exception):
     """The last owner has committed once more before this start could claim the shard."""
 
@@ -85,6 +93,7 @@ class Committer:
         started: Started,
         beat: Callable[[], None],
         stopping: Callable[[], bool],
+        partitions_max: int,
     ) -> None:
         self.committed = started.committed
         self.delivered_rows = 0
@@ -97,6 +106,7 @@ class Committer:
         self._totals = totals
         self._beat = beat
         self._stopping = stopping
+        self._partitions_max = partitions_max  # of a transaction
         self._backoff = Backoff(clock, random.Random(started.progress.shard))
         self._displaced_at_ms = 0  # by boottime
         # For claims of others. A commit does not reset it: each wait would be as long as the last.
@@ -141,6 +151,7 @@ class Committer:
 
         Raises:
             TooLarge: it exceeded its deadline, was aborted, and had more than one row.
+            TooWide: nothing was begun.
             Overtaken: the last owner has committed once more.
             Fenced: another instance has the shard.
             RecoveryRefused: Kafka's progress is not the one that this loop wrote; or messages would
@@ -188,7 +199,16 @@ class Committer:
         """Publishes the rows, encoded as they must be now."""
         if prepared is not None:
             prepared = self._publisher.renew(prepared, progress)
+            self._require_narrow(prepared)
         return self._publisher.publish(prepared, progress)
+
+    def _require_narrow(self, prepared: Prepared) -> None:
+        """Refuses rows for too many partitions. Only encoding knows them: by key, by metadata."""
+        if prepared.encoded is None or len(prepared.deliveries) <= 1:
+            return
+        transactions = -(-prepared.encoded.partitions // self._partitions_max)
+        if transactions > 1:
+            raise TooWide(transactions)
 
     def _restart(self, doubt: PublishDoubt | None) -> Progress | None:
         """Takes the shard again after a doubt, and reads the progress."""

@@ -43,7 +43,7 @@ from duewheel.clock import Clock, Interval
 from duewheel.schemas.batches import Deliveries
 from duewheel.wheel.dequeue.cancel_replies import CancelReplies
 from duewheel.wheel.dequeue.clock_guard import ClockGuard
-from duewheel.wheel.dequeue.committer import Committer, TooLarge
+from duewheel.wheel.dequeue.committer import Committer, TooLarge, TooWide
 from duewheel.wheel.dequeue.partition_ends import BoundsKeeper
 from duewheel.wheel.dequeue.phase_and_position import Phase, Position
 from duewheel.wheel.dequeue.pipeline import Pipeline, PreparedChunk, Threads
@@ -93,7 +93,15 @@ class Loop:
         self._totals = totals
         self._guard = ClockGuard(clock, config.clock_skew_max_ms)
         self._commits = Committer(
-            directory, publisher, clock, self._guard, totals, started, self._beat, stopping
+            directory,
+            publisher,
+            clock,
+            self._guard,
+            totals,
+            started,
+            self._beat,
+            stopping,
+            config.chunk_partitions,
         )
         self._chunks = Pipeline(directory, publisher.prepare, config, threads)
         self._linker = Linker(directory)
@@ -324,6 +332,9 @@ class Loop:
             self._commits.commit(chunk.prepared, self._progress(reached), chunk.rows)
         except TooLarge:
             self._chunks.divide(chunk, self._clock.boottime_ms() - begun_ms)
+            return
+        except TooWide as wide:
+            self._chunks.split(chunk, wide.transactions)
             return
         self._chunks.note_commit(self._clock.boottime_ms() - begun_ms)
         self.position = reached

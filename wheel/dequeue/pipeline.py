@@ -201,6 +201,10 @@ class Pipeline:
         self._rows_max, self._too_long_ms = max(1, ready.rows // 2), took_ms
         self._ready.appendleft(ready)
 
+    def split(self, ready: PreparedChunk, parts: int) -> None:
+        """Splits a chunk whose transaction was not begun, because it has too many partitions."""
+        self._split(ready, -(-ready.rows // parts))
+
     def note_commit(self, took_ms: int) -> None:
         """Lets the next transaction be larger after a short one, up to a whole chunk."""
         if 4 * took_ms <= self._too_long_ms:
@@ -210,15 +214,18 @@ class Pipeline:
         ready = self._next_whole()
         if ready is None or ready.rows <= self._rows_max:
             return ready
+        self._split(ready, self._rows_max)
+        return self._ready.popleft()
+
+    def _split(self, ready: PreparedChunk, rows_max: int) -> None:
         slots, whole, rank = self._range, ready.decoded, ready.rank
         assert slots is not None
-        firsts = range(0, ready.rows, self._rows_max)
-        parts = [(first, min(first + self._rows_max, ready.rows)) for first in firsts]
+        firsts = range(0, ready.rows, rows_max)
+        parts = [(first, min(first + rows_max, ready.rows)) for first in firsts]
         self._ready.extendleft(
             self._prepared(slots, whole.part(first, end), rank[first:end])
             for first, end in reversed(parts)
         )
-        return self._ready.popleft()
 
     def _next_whole(self) -> PreparedChunk | None:
         assert self._range is not None

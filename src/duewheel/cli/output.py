@@ -59,7 +59,8 @@ def show(
     fields = {name: value for name, value in fields.items() if name not in hidden}
     if fields.get("dry_run"):
         fields = {_WOULD.get(key, key): value for key, value in fields.items()}
-    rows = flat(fields)
+    # Names, too: those of a message's headers are its producer's.
+    rows = [(printable(key), value) for key, value in flat(fields)]
     width = max((len(key) for key, _ in rows), default=0)
     for key, value in rows:
         click.echo(f"{key:<{width}} {value}")
@@ -84,7 +85,8 @@ def show_row(row: Result | Mapping[str, object], output: str) -> None:
         click.echo(json.dumps(fields))
     else:
         known = {key: value for key, value in fields.items() if value is not None}
-        click.echo("  ".join(f"{_label(key)}={_shown(key, value)}" for key, value in known.items()))
+        shown = (f"{_label(key)}={_shown(key, value)}" for key, value in known.items())
+        click.echo(printable("  ".join(shown)))
 
 
 def say(text: str) -> None:

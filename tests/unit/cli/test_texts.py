@@ -130,6 +130,15 @@ def test_no_producer_writes_to_the_terminal() -> None:
     assert r"key k\x1b[2J  id a\n2027-01-15  false \u202e line é" in line
 
 
+def test_no_name_of_a_header_writes_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "header a\ncancelled true\x1b[2J"
+    show({"id": "b", name: "v"}, "text")
+    show_row({name: "v"}, "text")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert all(r"header a\ncancelled true\x1b[2J" in line for line in lines[1:])
+
+
 def test_stats_says_that_cancelled_timers_count(tmp_path: Path) -> None:
     config = write_config(tmp_path, "127.0.0.1:1", "app")
     settings = load(config)

@@ -20,8 +20,8 @@ from duewheel.kafka.limits import PublisherLimits
 from duewheel.osutil.metrics_server import TOPIC_SERIES_MAX
 from duewheel.runtime.readiness import ReadyBounds
 from duewheel.streaming.batch_attempt import SPARK_DIR, Attempt
+from duewheel.wheel import dequeue_config
 from duewheel.wheel.admin.change_settings import SKIPPED_MAX
-from duewheel.wheel.dequeue_config import REPLIES_MAX, ROLLS_MAX, SPAN_RECORDS, TOPICS_MAX
 from duewheel.wheel.storage.timelines.chain_ends import INDEX_BYTES
 
 FIXED = "fixed"
@@ -38,9 +38,10 @@ def bounds(settings: Settings) -> dict[str, BoundInForce]:
         "transactions_in_flight": _fixed(1),
         "transaction_records": set_by("dequeue.chunk_records"),
         "transaction_bytes": set_by("dequeue.chunk_bytes"),
-        "transaction_topics": _fixed(TOPICS_MAX),
-        "transaction_rolls": _fixed(ROLLS_MAX),
-        "transaction_answers": _fixed(REPLIES_MAX),
+        "transaction_topics": _fixed(dequeue_config.TOPICS_MAX),
+        "transaction_partitions": _fixed(dequeue_config.PARTITIONS_MAX),
+        "transaction_rolls": _fixed(dequeue_config.ROLLS_MAX),
+        "transaction_answers": _fixed(dequeue_config.REPLIES_MAX),
         "transaction_timeout_ms": set_by("dequeue.transaction_timeout_ms"),
         "call_deadline_ms": set_by("dequeue.call_deadline"),
         "batch_bytes": _fixed(PublisherLimits().batch_bytes),
@@ -81,7 +82,7 @@ def _of_dequeue(settings: Settings) -> dict[str, BoundInForce]:
     unlimited = BoundInForce(value=None, source=set_by("dequeue.hot_slot").source)
     return {
         "hot_slot_rows": set_by("dequeue.hot_slot_limit") if is_limited else unlimited,
-        "scan_records": _fixed(SPAN_RECORDS),
+        "scan_records": _fixed(dequeue_config.SPAN_RECORDS),
         "queues": _fixed(2),
         "queue_records": set_by("dequeue.chunk_records"),
         "queue_bytes": set_by("dequeue.chunk_bytes"),

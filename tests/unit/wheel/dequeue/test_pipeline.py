@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,14 @@ from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.role import Role
 from duewheel.errors import RecoveryPending, TransactionTooSlow
 from duewheel.schemas.batches import Deliveries
+from duewheel.schemas.wire.record_batch import Batch
 from duewheel.testing import ManualClock
+from duewheel.wheel.encoded import Aside, Encoded, Part
 from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 
+_NO_BATCH = Batch(memoryview(b""), 0)
 HOUR = hour_of(SLOT + 1, PRECISION_MS)
 RECORD_DELAY_END = 28
 
@@ -56,6 +60,13 @@ class SlowPublisher(WatchedPublisher):
         self.rows_max = 1_000
         self.committed_though = False
         self.tried: list[int] = []
+        self.partitions_of: Callable[[int], int] = lambda _: 1
+
+    def renew(self, prepared: Prepared, progress: Progress) -> Prepared:
+        count = self.partitions_of(len(prepared.deliveries))
+        parts = [Part("a", number, _NO_BATCH, None) for number in range(count)]
+        encoded = Encoded(parts, Aside(), {}, frozenset(), b"", 0)
+        return replace(super().renew(prepared, progress), encoded=encoded)
 
     def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
         rows = 0 if prepared is None else len(prepared.deliveries)
@@ -196,6 +207,36 @@ def test_a_transaction_names_a_bounded_number_of_topics(
     sent = [deliveries for deliveries, _ in world.publisher.committed if deliveries is not None]
     assert all(len(set(deliveries.target.tolist())) <= 1 for deliveries in sent)
     assert world.publisher.committed[-1][1].partitions[TIMER_TOPIC, 0].half_mark is None
+
+
+def test_a_transaction_has_a_bounded_number_of_partitions(make_world: MakeWorld) -> None:
+    """Only encoding knows them. A kill between the parts of a chunk loses and doubles nothing."""
+    world = make_world(chunk_records=12, chunk_partitions=4)
+    sources = world.fill(30)
+    world.publisher.partitions_of = lambda rows: rows  # each row has its own
+    assert [world.tick() for _ in range(2)] == [True, True]  # divided, and its first part
+    assert world.publisher.tried == [4]
+    world.restart(Role.DEQUEUE)
+    world.drain()
+    assert world.sources() == sources
+    assert max(world.publisher.tried) == 4
+    assert len(world.publisher.tried) <= 10, "few of them are smaller"
+
+
+def test_rows_that_share_few_partitions_leave_in_one_transaction(make_world: MakeWorld) -> None:
+    world = make_world(chunk_records=12, chunk_partitions=4)
+    sources = world.fill(24)
+    world.publisher.partitions_of = lambda _: 4
+    world.drain()
+    assert (world.sources(), world.publisher.tried) == (sources, [12, 12])
+
+
+def test_a_row_with_more_partitions_than_a_transaction_leaves_alone(make_world: MakeWorld) -> None:
+    world = make_world(chunk_records=12, chunk_partitions=1)
+    sources = world.fill(4)
+    world.publisher.partitions_of = lambda rows: 2 * rows  # a message, and its receipt
+    world.drain()
+    assert (world.sources(), world.publisher.tried) == (sources, [1, 1, 1, 1])
 
 
 # ---- transactions that run out of time ----------------------------------------------------------
