@@ -9,6 +9,7 @@ test_records.py           schemas/wire/record_rows kafka/log/records client/repl
                           ops/dead_letters/listing
                           checkpoints/import_position checkpoints/reshard_records
                           checkpoints/held_copies recurring/records recurring/schedule
+                          ops/schedule_move/records
 test_requests.py          schemas/request/parser schemas/dead_letters schemas/wire/copy_mac
 test_lines_and_bodies.py  ops/file_import/records ops/schedules serve/app client/handle
 test_config.py            config/settings config/durations

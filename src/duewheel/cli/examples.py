@@ -69,6 +69,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "schedule pause": ("duewheel schedule pause report",),
     "schedule resume": ("duewheel schedule resume report",),
     "schedule stop": ("duewheel schedule stop report",),
+    "schedule move": ("duewheel schedule move --from orders.schedules --dry-run",),
     "recur": ("duewheel recur",),
     "reconfigure": ("duewheel reconfigure --dry-run",),
     "reshard": ("duewheel reshard --to 4 --dry-run",),

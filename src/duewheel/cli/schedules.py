@@ -11,8 +11,8 @@ import click
 
 from duewheel.api.schedules import NewSchedule, ScheduleSummary
 from duewheel.cli.examples import CommandGroup, CommandWithExamples
-from duewheel.cli.options import Command, with_output, with_settings
-from duewheel.cli.output import show
+from duewheel.cli.options import Command, with_output, with_result, with_settings
+from duewheel.cli.output import say, show, show_row
 from duewheel.cli.request_options import with_fields, with_request
 from duewheel.config.durations import format_duration_ms
 from duewheel.config.instants import utc_text
@@ -136,6 +136,27 @@ def _stop(settings: Settings, name: str, wait_s: float) -> ScheduleSummary:
 _change("pause", "Pause a schedule: no instant fires until `resume`.", _pause)
 _change("resume", "End the pause of a schedule: the instants from now on fire.", _resume)
 _change("stop", "End a schedule for good.", _stop)
+
+
+@schedule.command("move")
+@click.option("--from", "topic", required=True, help="the former `timer.schedules_topic`")
+@click.option("--dry-run", is_flag=True, help="only show, write nothing")
+@with_result(needs_kafka=True)
+def move(settings: Settings, topic: str, *, dry_run: bool, output: str) -> int:
+    """Move the schedules of a former `duewheel recur` to recurring timers, each once, however
+    often the command runs.
+
+    Exit code 1: some stay, for the reason that their line has.
+    """
+    from duewheel.ops.schedule_move.move import move
+
+    stay = False
+    for row in move(settings, topic, dry_run=dry_run):
+        show_row(row, output)
+        stay |= row.state == "stays"
+    if dry_run:
+        say("nothing is written: it is a dry run")
+    return int(stay)
 
 
 def _wait_s(no_wait: bool) -> float:

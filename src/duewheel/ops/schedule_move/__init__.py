@@ -1,0 +1,1 @@
+"""The move of schedules from a former `duewheel recur` to recurring timers."""
