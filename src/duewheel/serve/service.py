@@ -48,6 +48,7 @@ class Service:
     """See the module's head. Each of its lanes hands the settings to the call.
 
     read            reads of the shard's files
+    peek            the same, by a call that says itself why there is nothing to read
     read_kafka      reads from Kafka: apart from changes, which must not wait for reads
     change          a change, which waits for Kafka
     pause           a pause, a store in a file: it must not wait for a Kafka that hangs
@@ -90,6 +91,11 @@ class Service:
             RecoveryPending: files may be cut at any moment.
         """
         made = _checked(self.settings, partial(call, self.settings, *args, **named))
+        return await anyio.to_thread.run_sync(made, limiter=self._reads)
+
+    async def peek(self, call: Callable[[Settings, Clock], T]) -> T:
+        """Runs a call that reads the shard's files, if there are any."""
+        made = partial(call, self.settings, self.clock)
         return await anyio.to_thread.run_sync(made, limiter=self._reads)
 
 

@@ -19,7 +19,7 @@ from duewheel.api.shard import Paused, Readiness, ShardView
 from duewheel.api.timers import Lateness
 from duewheel.ops.shard import lateness, status
 from duewheel.ops.shard.pause import set_paused
-from duewheel.ops.shard.readiness import not_ready_reasons
+from duewheel.ops.shard.why_not_ready import not_ready_reasons
 from duewheel.serve.problems import Refused, problem
 from duewheel.serve.service import Changing, Shared
 
@@ -67,7 +67,7 @@ async def show_status(service: Shared) -> ShardView:
 @reading.get("/lateness", operation_id="lateness")
 async def show_lateness(service: Shared) -> Lateness:
     """The lateness of deliveries since dequeue began."""
-    return lateness.lateness(service.settings, service.clock)
+    return await service.peek(lateness.lateness)
 
 
 @changing.post("/pause/{process}", operation_id="pause")

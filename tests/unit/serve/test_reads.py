@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
@@ -20,6 +21,7 @@ from duewheel.api.timers import TimerList
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, CorruptFile
+from duewheel.ops.shard import lateness
 from duewheel.ops.shard.pause import set_paused
 from duewheel.ops.timers import pending as timers
 
@@ -250,3 +252,27 @@ def test_the_description_has_problems(client: TestClient) -> None:
                 expected = {"application/problem+json"} if int(status) >= 400 else media
                 assert media == expected, (path, status)
     assert client.get("/docs").status_code == client.get("/redoc").status_code == 404
+
+
+def test_files_are_read_beside_the_event_loop(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There a slow disk would delay the probes, and every other request."""
+    running = list[bool]()
+
+    def opened(*given: Any) -> State:
+        try:
+            running.append(asyncio.get_running_loop().is_running())
+        except RuntimeError:
+            running.append(False)
+        return State.open(*given)
+
+    monkeypatch.setattr(lateness, "open_state", lambda settings: opened(settings.storage.data_dir))
+    assert client.get("/v1/lateness").status_code == 200
+    assert running == [False]
+
+
+def test_a_shard_without_files_has_no_lateness(tmp_path: Path) -> None:
+    with served(settings_of(tmp_path)) as client:
+        found = client.get("/v1/lateness")
+    assert (found.status_code, found.json()["available"]) == (200, False)
