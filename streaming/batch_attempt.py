@@ -1,4 +1,4 @@
-"""Persists the limit of rows, so that the planning process follows it, and the exit reason of each
+"""Persists the limit of rows, so that the planning process keeps it, and the exit reason of each
 query, so that the next start can shrink batches.
 
 Spark replays a planned batch unchanged. A batch that is too large for the memory would therefore

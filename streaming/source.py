@@ -49,7 +49,7 @@ _FORMAT = "duewheel"
 # Names of Spark's options of a stream. It redacts the values of those with `secret`.
 _OPTIONS, _TASKS = "options_secret", "tasks"
 _QUIET_S = 0.5  # how long one call of `latestOffset` waits for rows; a stop waits for it
-_HELD_S = 60.0
+_LEFT_OUT_S = 60.0
 _ROWS_OF_ONE_TASK = 2_000  # one task reads fewer rows faster than several: each has a fixed cost
 
 
@@ -126,7 +126,7 @@ class TimerReader(DataSourceStreamReader):
         self._early_ends = EarlyEnds(Path(options.folder))
         # In the planning process: from its last `latestOffset`, and since its first one.
         self._log_ends: Offsets = {}
-        self._held_until_s: dict[TopicPartition, float] = {}
+        self._left_out_until_s: dict[TopicPartition, float] = {}
         self._quotas: TopicQuotas | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -142,7 +142,7 @@ class TimerReader(DataSourceStreamReader):
         before, poll_s = {**planned, **early}, self._options.poll_ms / 1000
         if self._quotas is not None:
             self._quotas.unread({p: planned[p] - end for p, end in early.items()})
-        self._hold(self._early_ends.waiting)
+        self._leave_out(self._early_ends.waiting)
         ends, give_up_s = self._ends_after(before), time.monotonic() + _QUIET_S
         # Each call costs the JVM and this process several times as much as a read of the logs'
         # ends.
@@ -151,13 +151,15 @@ class TimerReader(DataSourceStreamReader):
             ends = self._ends_after(before)
         return start if ends == planned and not early else offsets_to(ends, early)
 
-    def _hold(self, waiting: Collection[TopicPartition]) -> None:
+    def _leave_out(self, waiting: Collection[TopicPartition]) -> None:
         """Leaves these partitions out, but for one batch a minute: each batch would read their
         records again.
         """
-        now_s, held = time.monotonic(), self._held_until_s
-        tried = {p for p, until_s in held.items() if until_s <= now_s}
-        self._held_until_s = {p: held.get(p, now_s + _HELD_S) for p in waiting if p not in tried}
+        now_s, until_s = time.monotonic(), self._left_out_until_s
+        tried = {p for p, at_s in until_s.items() if at_s <= now_s}
+        self._left_out_until_s = {
+            p: until_s.get(p, now_s + _LEFT_OUT_S) for p in waiting if p not in tried
+        }
 
     def _ends_after(self, before: Marks) -> Marks:
         """Where the next batch ends; `before` while there is nothing to read."""
@@ -172,8 +174,8 @@ class TimerReader(DataSourceStreamReader):
         return {**before, **self._batch_ends(firsts)}
 
     def _batch_ends(self, firsts: Offsets) -> Offsets:
-        options, held = self._options, self._held_until_s
-        log_ends = {**self._log_ends, **{p: firsts[p] for p in held if p in firsts}}
+        options, left_out = self._options, self._left_out_until_s
+        log_ends = {**self._log_ends, **{p: firsts[p] for p in left_out if p in firsts}}
         if not options.quotas:
             return batch_ends(firsts, log_ends, self._rows.rows)
         if self._quotas is None:

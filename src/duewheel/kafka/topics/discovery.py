@@ -54,10 +54,10 @@ class TakenTopics:
             commit = state.commit()
         except CorruptFile:  # a recovery follows
             commit = Local.absent().commit
-        followed = progress.topics if progress else set()
+        delivered = progress.topics if progress else set()
         ids = {**(progress.topic_ids if progress else {}), **commit.topic_ids}
         own = {topic for topic, _ in commit.marks if not is_retired(topic)}
-        return cls(frozenset(followed | own), ids, only=state.standby)
+        return cls(frozenset(delivered | own), ids, only=state.standby)
 
 
 def discover(
