@@ -4,7 +4,8 @@
     shard       the progress has the shard's index, and the number of shards, of the configuration;
                 the mirror, if it can be read, has the index, too, which the process checks before
                 it starts: a start would discard the files of another shard
-    settings    the settings that decide when a timer is due are those of its newest epoch
+    settings    the settings that decide when a timer is due are those of its newest epoch: with
+                the shard `require_fits`, which DequeueConfig calls with its own values
     owner       this directory wrote the progress; or the progress has no owner, the operator has
                 given --take-over, or the owner has been silent for so long that a standby, an empty
                 directory or an older copy may take over
@@ -28,7 +29,7 @@ from duewheel.checkpoints.recovery_decision import Local, is_own
 from duewheel.errors import Fenced, OwnerAlive, RecoveryRefused
 
 
-def require_same_settings(
+def require_fits(
     progress: Progress, *, shard: int, shards: int, slot_config: Mapping[str, Any]
 ) -> None:
     """Refuses a progress record with other settings than the present ones.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from duewheel.checkpoints.config_epochs import BY_OFFSET, PRECISION, ROLL_SPREAD, WINDOW
-from duewheel.checkpoints.ownership import require_same_settings
+from duewheel.checkpoints.ownership import require_fits
 from duewheel.checkpoints.progress import Progress
 from duewheel.wheel.policies.policy import Policy
 from duewheel.wheel.slots import WheelConfig
@@ -85,4 +85,4 @@ class DequeueConfig:
             RecoveryRefused: see checkpoints/ownership.py.
         """
         values = self.slot_values(wheel)
-        require_same_settings(progress, shard=self.shard, shards=self.shards, slot_config=values)
+        require_fits(progress, shard=self.shard, shards=self.shards, slot_config=values)

@@ -1,10 +1,18 @@
-"""The exactly-once writer with a position: the one place where a doubt is resolved.
+"""The exactly-once writer with a position: it resolves the doubts of its transactions.
 
 A position is a record that each transaction writes beside its batches: the progress of a shard, or
-how far a file was sent. `open` takes the transactional id, which fences every other writer and ends
-its open transaction, and reads the position. A transaction that fails (time-out, lost broker, taken
-id, refused batch) may be committed nevertheless. So the ledger opens again, and the position that
-Kafka then has decides:
+how far a file was sent. Dequeue, `reconfigure`, the progress of `reshard`, and the commands that
+write records (kafka/ledger/command_ledger.py) write by it. Without it, as a second attempt repeats
+the first one or continues it:
+
+    the first progress of a shard   a doubt ends the start; the next one reads it
+    the notices of `reshard`        a doubt ends the command; its next run writes them again
+    recurring schedules             each schedule has its own position, read after a doubt
+
+`open` takes the transactional id, which fences every other writer and ends its open transaction,
+and reads the position. A transaction that fails (time-out, lost broker, taken id, refused batch)
+may be committed nevertheless. So the ledger opens again, and the position that Kafka then has
+decides:
 
     the attempted one           COMMITTED
     the one before it           ABORTED

@@ -206,7 +206,7 @@ def _wait_s(options: Options) -> float | None:
 
 def while_starting(settings: Settings, options: Options) -> Callable[[], bool]:
     """Whether to wait once more: until a start on this host has ended, and one wait beyond it."""
-    from duewheel.ops.shard.readiness import is_starting
+    from duewheel.ops.shard.why_not_ready import is_starting
 
     if options["wait"] is not None:
         return lambda: False
@@ -236,7 +236,7 @@ def answered(
         say(_NO_REPLY_TOPIC)
         return 0
     if result.answer is None:
-        from duewheel.ops.shard.readiness import why_no_reply
+        from duewheel.ops.shard.why_not_ready import why_no_reply
 
         why = "".join(f"; {reason}" for reason in why_no_reply(settings))
         say(f"written, but no reply in time: it takes effect without one{why}")

@@ -26,7 +26,7 @@ from duewheel.doctor.findings import Diagnosis, diagnose
 from duewheel.doctor.scratch import ScratchTopic, name_of
 from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.kafka import shard_settings
-from duewheel.kafka.ledger.record_ledger import NewRecord, RecordLedger
+from duewheel.kafka.ledger.command_ledger import CommandLedger, NewRecord
 from duewheel.kafka.log.newest import newest_records
 
 COMMITTED, OFFSETS, ZOMBIE, ABORTED = b"committed", b"offsets", b"zombie", b"aborted"
@@ -82,7 +82,7 @@ class TrialStep:
         return self.value
 
 
-TrialLedger = RecordLedger[TrialStep]
+TrialLedger = CommandLedger[TrialStep]
 Act = Callable[[KafkaProducer], object]
 
 
@@ -182,7 +182,7 @@ class _Trial:
     # ---- steps -----------------------------------------------------------------------------
 
     def _open(self) -> TrialLedger:
-        ledger = RecordLedger(
+        ledger = CommandLedger(
             "doctor",
             self._cluster.client,
             self._name,

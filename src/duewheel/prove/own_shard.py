@@ -27,7 +27,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError, NoDataDirectory
 from duewheel.ops.files import check
-from duewheel.ops.shard.readiness import not_ready_reasons, supervised
+from duewheel.ops.shard.why_not_ready import not_ready_reasons, supervised
 from duewheel.osutil.child_process import Child
 from duewheel.prove.own_settings import environment, write_settings
 

@@ -19,7 +19,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.keys_and_defaults import StorageSection
 from duewheel.config.settings import load
 from duewheel.config.sources import SingleSettings
-from duewheel.ops.shard.readiness import not_ready_reasons
+from duewheel.ops.shard.why_not_ready import not_ready_reasons
 from duewheel.runtime import health
 from duewheel.runtime.readiness import ReadyBounds
 

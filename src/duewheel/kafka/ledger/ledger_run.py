@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 from duewheel.errors import KafkaUnavailable, PublishDoubt
-from duewheel.kafka.ledger.record_ledger import NewRecord, RecordLedger
+from duewheel.kafka.ledger.command_ledger import CommandLedger, NewRecord
 from duewheel.wheel.ledger import PositionRecord
 
 P = TypeVar("P", bound=PositionRecord)
@@ -22,7 +22,7 @@ Part = TypeVar("Part")  # a part of the source, as the command counts it
 class LedgerRun(Generic[P]):
     """One run; a dry run plans everything and writes nothing. Not thread-safe."""
 
-    def __init__(self, ledger: RecordLedger[P], *, dry_run: bool) -> None:
+    def __init__(self, ledger: CommandLedger[P], *, dry_run: bool) -> None:
         """Opens the ledger."""
         self._ledger, self._dry_run = ledger, dry_run
         self.position = ledger.open(dry_run=dry_run)

@@ -26,8 +26,8 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.kafka import shard_settings
+from duewheel.kafka.ledger.command_ledger import CommandLedger, NewRecord
 from duewheel.kafka.ledger.ledger_run import LedgerRun
-from duewheel.kafka.ledger.record_ledger import NewRecord, RecordLedger
 from duewheel.kafka.progress.state_topic import place_of
 from duewheel.ops.changes.acceptance import NOT_ALLOWED
 from duewheel.ops.dead_letters.listing import CHUNK_RECORDS, DeadLetterReader, dead_letter_reader
@@ -93,7 +93,7 @@ class _Replay:
         self._refusals: dict[tuple[str | None, str], Refusal | None] = {}
         # Modulo the number of partitions: the one of letters without key and request.
         self._sticky = random.randrange(1 << 31)
-        self._ledger = RecordLedger(
+        self._ledger = CommandLedger(
             "replay",
             reader.client,
             f"{settings.app.id}.dlq-replay",

@@ -30,8 +30,8 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, PublishDoubt
 from duewheel.kafka import shard_settings
 from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.ledger.command_ledger import CommandLedger, NewRecord
 from duewheel.kafka.ledger.ledger_run import LedgerRun
-from duewheel.kafka.ledger.record_ledger import NewRecord, RecordLedger
 from duewheel.kafka.progress.state_topic import place_of
 from duewheel.ops.file_import.lines import FileLine, fields_in, lines_of, next_chunk
 from duewheel.ops.file_import.records import TimerRecord, record_of
@@ -170,7 +170,7 @@ class _Import:
         self._lines = lines_of(file)
         self._contract = factory.contract(settings)
         self._clock = SystemClock()
-        self._ledger = RecordLedger(
+        self._ledger = CommandLedger(
             "send",
             ClientSettings(settings.kafka.client_options("consumer")),
             f"{settings.app.id}.import.{choice.name}",

@@ -22,7 +22,7 @@ from duewheel.checkpoints.commit_and_close_pages import NO_COMMIT, Close, Commit
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
-from duewheel.checkpoints.ownership import require_may_own, require_same_settings
+from duewheel.checkpoints.ownership import require_fits, require_may_own
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, advanced
 from duewheel.checkpoints.recovery_decision import (
     Decision,
@@ -376,24 +376,24 @@ def test_a_sealed_shard_is_owned_by_no_one(
     record = replace(progress(1, 1), partitions=left, sealed_for=shards)
     assert Progress.decode(record.encode()) == record
     with pytest.raises(RecoveryRefused, match=reason):
-        require_same_settings(record, shard=0, shards=1, slot_config={"window": 1})
+        require_fits(record, shard=0, shards=1, slot_config={"window": 1})
 
 
 def test_other_settings_are_refused() -> None:
     ours = progress(1, 1)
-    require_same_settings(ours, shard=0, shards=1, slot_config=VALUES)
+    require_fits(ours, shard=0, shards=1, slot_config=VALUES)
     with pytest.raises(RecoveryRefused, match="shard 0 of 1, the configuration says 0 of 2"):
-        require_same_settings(ours, shard=0, shards=2, slot_config=VALUES)
+        require_fits(ours, shard=0, shards=2, slot_config=VALUES)
     other = VALUES | {"roll_window_ms": 2, "levels_ms": [1]}
     both = "levels_ms: was None, is .1.; roll_window_ms: was 1, is 2"
     with pytest.raises(RecoveryRefused, match=both) as refused:
-        require_same_settings(ours, shard=0, shards=1, slot_config=other)
+        require_fits(ours, shard=0, shards=1, slot_config=other)
     assert "duewheel reconfigure" in str(refused.value)
     # What the newest epoch says, and not what was before.
     changed = replace(ours, epochs=ours.epochs.extended_by(other, {P: 5}))
-    require_same_settings(changed, shard=0, shards=1, slot_config=other)
+    require_fits(changed, shard=0, shards=1, slot_config=other)
     with pytest.raises(RecoveryRefused, match="levels_ms"):
-        require_same_settings(changed, shard=0, shards=1, slot_config=VALUES)
+        require_fits(changed, shard=0, shards=1, slot_config=VALUES)
 
 
 OWN = {"uuid": "uuid", "incarnations": (1, 4)}

@@ -1,4 +1,4 @@
-"""Readiness of a shard whose files may be missing, its processes, and why a reply may be late."""
+"""Why a shard is not ready, or its reply is late: with its files, or without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger of a command that writes records: `dlq replay`, `send --file`.
+"""The ledger of a command that writes records: `dlq replay`, `send --file`, the trial of `doctor`.
 
 The position says how far a source was read; it is a record of the state topic. As both are
 committed together, a source's record is written once, whatever is killed and however often a
@@ -61,7 +61,7 @@ class NewRecord:
         return encode(place, self.key, self.value, self.headers)
 
 
-class RecordLedger(Generic[P]):
+class CommandLedger(Generic[P]):
     """Writes the records of one command. Not thread-safe.
 
     Attributes:
