@@ -29,7 +29,7 @@ from duewheel.errors import ConfigError, PublishDoubt
 from duewheel.kafka import shard_settings
 from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.ledger.record_ledger import NewRecord, RecordLedger
+from duewheel.kafka.ledger.command_ledger import CommandLedger, NewRecord
 from duewheel.kafka.log.newest import NewestRecord, newest_in
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.state_topic import broker_now_ms, place_of
@@ -117,7 +117,7 @@ class _Move:
         self._limits = shard_settings.publisher_limits(settings)
         self._contract = factory.contract(settings)
         self._place = place_of(topic, 0)
-        self._ledger = RecordLedger(
+        self._ledger = CommandLedger(
             "schedule move",
             self._client,
             f"{settings.app.id}.recur",
