@@ -98,7 +98,10 @@ class StagedBatch:
         positions, extents = self._allocate(slot, size)
         now_ms = self._clock.now_ms()
         hashes = directory.lookup_hashes(batch.id_hash, batch.partitions, batch.partition)
-        records = log_records(batch, rows.rolled, hashes, positions, size, precision_ms, now_ms)
+        key = directory.state.uuid
+        records = log_records(
+            batch, rows.rolled, hashes, positions, size, precision_ms, now_ms, key
+        )
         octets = seal(messages, records)
         ends = np.cumsum(size)
         for hour, first, end, log_position in extents:

@@ -29,7 +29,7 @@ from duewheel.errors import ConfigError, CorruptFile
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import NO_PARTITION, RETIRED
 from duewheel.schemas.columns import binary
-from duewheel.schemas.hashing import id_hashes, java_hash, source_names
+from duewheel.schemas.hashing import id_hashes, java_hash, source_names, topic_hash
 from duewheel.schemas.wire.varint import read_varint, varint
 from duewheel.wheel.inspect.snapshot import Snapshot, consistently, positions_out
 from duewheel.wheel.slots import hour_of
@@ -221,7 +221,11 @@ class _RecordFilter:
     """The part of a filter that log records decide; messages decide between equal hashes."""
 
     def __init__(self, directory: DataDirectory, wanted: Filter) -> None:
-        self._topic = None if wanted.topic is None else java_hash(wanted.topic)
+        self._topic: list[int] | None = None
+        if wanted.topic is not None:
+            # The second one has the records of earlier versions.
+            name = wanted.topic
+            self._topic = [topic_hash(name, directory.state.uuid), java_hash(name)]
         self._level = wanted.level
         self._ids: Int64 | None = None
         if wanted.timer_id is not None:
@@ -230,7 +234,7 @@ class _RecordFilter:
     def narrow(self, fits: Bool, records: Records) -> None:
         """Clears `fits` of the records that it does not select."""
         if self._topic is not None:
-            fits &= records["topic_hash"] == self._topic
+            fits &= np.isin(records["topic_hash"], self._topic)
         if self._level is not None:
             fits &= level_of(records["magic"]) == self._level
         if self._ids is not None:

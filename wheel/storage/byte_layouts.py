@@ -10,7 +10,7 @@ RIP-43's two formats, big-endian, no padding:
     24 i4 delay      slot time − write_time    28 i4 magic     low bits of the batch sequence
     28 i8 offset_py  position of the message
     36 i4 size_py    and its size
-    40 i4 topic_hash String.hashCode of the topic
+    40 i4 topic_hash keyed hash of the target topic (schemas/hashing.py)
     44 i8 reserved   24 bits distance to the run's first record, 40 bits hash of the timer id
 
 RIP-43 has only these three bits in magic. Here 8 beside a timer marks a recurring one, so that they

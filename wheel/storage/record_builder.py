@@ -15,7 +15,7 @@ from duewheel.schemas import columns
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import Column
-from duewheel.schemas.hashing import java_hash
+from duewheel.schemas.hashing import topic_hash
 from duewheel.schemas.header_names import CHASE_FLAG_RESCHEDULE
 from duewheel.wheel.slots import DELAY_MS_MAX
 from duewheel.wheel.storage.byte_layouts import (
@@ -103,15 +103,17 @@ def log_records(
     size: Int64,
     precision_ms: int,
     now_ms: int,
+    key: str,
 ) -> Records:
     """Makes the log record of each row; rows in slot order, as `positions`. `size` is that of the
-    stored message, in bytes. The write time is clamped to the reach of the 4-byte delay.
+    stored message, in bytes; `key` that of the directory's hashes. The write time is clamped to the
+    reach of the 4-byte delay.
     """
     assert np.all(positions.slot[1:] >= positions.slot[:-1]), "rows are in slot order"
     assert np.all(positions.prev_pos < positions.log_position), "a chain leads back"
     slot_ms = positions.slot * precision_ms
     write_time = np.clip(now_ms, slot_ms - DELAY_MS_MAX + 1, slot_ms + DELAY_MS_MAX - 1)
-    topic_hash = np.array([java_hash(name) for name in batch.targets], np.int32)
+    topic_hashes = np.array([topic_hash(name, key) for name in batch.targets], np.int32)
     records = np.empty(len(batch), RECORD)
     records["size"] = RECORD_BYTES
     records["prev_pos"] = positions.prev_pos
@@ -120,7 +122,7 @@ def log_records(
     records["delay"] = slot_ms - write_time
     records["offset_py"] = positions.message_position
     records["size_py"] = size
-    records["topic_hash"] = topic_hash[batch.target]
+    records["topic_hash"] = topic_hashes[batch.target]
     records["reserved"] = pack_reserved(positions.distance(), lookup_hash)
     return records
 

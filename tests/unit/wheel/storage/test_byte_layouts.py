@@ -15,7 +15,7 @@ from hypothesis import given
 from duewheel.errors import ConfigError
 from duewheel.schemas.batches import ACCEPTED, ANY_OFFSET, ANY_TIME, NO_SLOT, TimerBatch
 from duewheel.schemas.columns import binary, lengths
-from duewheel.schemas.hashing import java_hash
+from duewheel.schemas.hashing import topic_hash
 from duewheel.wheel.append.placement import first_of_each, slot_order
 from duewheel.wheel.slots import (
     DELAY_MS_MAX,
@@ -36,6 +36,8 @@ from duewheel.wheel.storage.byte_layouts import (
     pack_reserved,
 )
 from duewheel.wheel.storage.record_builder import RowPositions, log_records, seal, stored_messages
+
+KEY = "the directory's"
 
 # ---- golden bytes --------------------------------------------------------------------------------
 
@@ -103,16 +105,16 @@ PLACES = RowPositions(
 def test_a_record_and_its_message_are_these_bytes() -> None:
     messages = stored_messages(BATCH, np.array([4, 6], np.int32))
     now_ms = 1_799_999_999_000
-    records = log_records(BATCH, ROLLED, BATCH.id_hash, PLACES, lengths(messages), 50, now_ms)
+    records = log_records(BATCH, ROLLED, BATCH.id_hash, PLACES, lengths(messages), 50, now_ms, KEY)
     first = struct.pack(
         ">iqiqiqiiq",
         *(52, 52, 1, now_ms, 1_050, 1_000, 64 + 5 + 6 + 5 + 4),
-        *(java_hash("orders"), 2**40 - 1),
+        *(topic_hash("orders", KEY), 2**40 - 1),
     )
     second = struct.pack(
         ">iqiqiqiiq",
         *(52, 104, 18 << 8 | 3, now_ms, 1_050, 1_080, 64 + 4 + 7),
-        *(java_hash("dead"), 1 << 40),
+        *(topic_hash("dead", KEY), 1 << 40),
     )
     assert records.tobytes() == first + second
 
@@ -137,7 +139,9 @@ def test_write_time_and_delay_always_add_up_to_the_slot(
 ) -> None:
     places = RowPositions(*(np.array([n]) for n in (slot, 0, 0, -1, 0)))
     one, timer = BATCH.take(np.array([0])), np.array([False])
-    (record,) = log_records(one, timer, one.id_hash, places, np.array([64]), precision_ms, now_ms)
+    (record,) = log_records(
+        one, timer, one.id_hash, places, np.array([64]), precision_ms, now_ms, KEY
+    )
     assert int(record["write_time"]) + int(record["delay"]) == slot * precision_ms
     if abs(now_ms - slot * precision_ms) < DELAY_MS_MAX:
         assert record["write_time"] == now_ms

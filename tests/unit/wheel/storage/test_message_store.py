@@ -41,6 +41,7 @@ def write(store: MessageStore, batch: TimerBatch, position: Int64) -> Records:
         lengths(messages),
         50,
         SLOT * 50,
+        "key",
     )
     octets = seal(messages, records)
     ends = np.cumsum(lengths(messages))

@@ -11,9 +11,13 @@ from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0, TimerRow, timer_batch
 
 from duewheel.checkpoints.role import Role
+from duewheel.schemas.hashing import java_hash
 from duewheel.wheel.inspect import pending_counts
+from duewheel.wheel.inspect.listing import Filter, list_pending
 from duewheel.wheel.inspect.pending_counts import OTHER, PendingTimers
 from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.storage import record_builder
+from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 WHEEL = WheelConfig(50, 4096, window_ms=60_000, margin_ms=0)
@@ -62,3 +66,35 @@ def test_pending_timers_are_counted_by_name_up_to_a_bound(world: LocalWorld) -> 
     deliver(world, NOW_MS + 10_100)
     assert PendingTimers(seen).count().by_topic == {}
     seen.close()
+
+
+def put(world: LocalWorld, target: str, count: int) -> None:
+    first = world.engine.marks[P0]
+    batch = timer_batch([TimerRow(0, first + n, NOW_MS + 10_000) for n in range(count)])
+    batch = replace(batch, targets=[target], target=np.zeros(count, np.int32))
+    world.engine.append(batch, {P0: first + count})
+
+
+def test_no_target_takes_the_place_of_another_with_its_java_hash(world: LocalWorld) -> None:
+    """Counts would give it the other's timers; a list by topic would read all of its messages."""
+    theirs, own = "team.AaAa", "team.BBBB"
+    assert java_hash(theirs) == java_hash(own)
+    put(world, own, 3)
+    put(world, theirs, 2)
+    seen = DataDirectory(world.path, WHEEL)
+    assert PendingTimers(seen).count().by_topic == {own: 3, theirs: 2}
+    records = seen.log.view(*next(iter(seen.state.commit().hours.items()))[:1], 5 * RECORD_BYTES)
+    assert len(set(records["topic_hash"].tolist())) == 2
+    assert [timer.target for timer in list_pending(seen, Filter(topic=theirs), 5)] == [theirs] * 2
+
+
+def test_timers_of_an_earlier_version_are_counted_and_listed(
+    world: LocalWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(record_builder, "topic_hash", lambda name, _: java_hash(name))
+        put(world, "orders", 3)
+    put(world, "orders", 2)
+    seen = DataDirectory(world.path, WHEEL)
+    assert PendingTimers(seen).count().by_topic == {"orders": 5}
+    assert len(list(list_pending(seen, Filter(topic="orders"), 10))) == 5
