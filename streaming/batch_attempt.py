@@ -4,7 +4,7 @@ query, so that the next start can shrink batches.
 Spark replays a planned batch unchanged. A batch that is too large for the memory would therefore
 fail for ever. Each start of the query, and each new limit, writes the file `batch-limit` (JSON
 after its CRC-32): the engine's marks and the rows that a batch may have; the end of the query adds
-the reason. The next start halves the rows if
+the reason. The next start plans fewer rows if
 
 - the last query ran out of memory, or
 - it left no reason (a kill, perhaps by the kernel), a batch was planned, and the marks have moved
@@ -24,10 +24,10 @@ from typing import ClassVar
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.json_fields import StateFile
+from duewheel.streaming.batch_plan import ROWS_MIN
 
 SPARK_DIR = "spark"  # in the data directory: all files of Spark
 FILE_NAME = "batch-limit"
-ROWS_MIN = 1  # of all partitions together; Spark still reads one of each
 
 
 class End(Enum):
@@ -60,10 +60,6 @@ class Attempt(StateFile):
         # Spark rounds up in each partition.
         stuck = self.end is End.RUNS and unfinished and 0 <= taken <= self.rows + len(marks)
         return stuck or self.end is End.OUT_OF_MEMORY
-
-    def halved(self) -> int:
-        """Rows of the next attempt if this one has failed."""
-        return max(self.rows // 2, ROWS_MIN)
 
 
 class RowsOfBatch:

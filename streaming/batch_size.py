@@ -1,8 +1,7 @@
-"""The rows per batch that fit the memory: at most as many as are configured, half of the last limit
-while batches fail (batch_attempt.py), twice as many after GROWTH_BATCHES that succeed.
+"""Keeps the limit of rows per batch: of a start, after a batch that was too large for the memory
+(batch_attempt.py), after batches that succeeded. batch_plan.py decides how far it falls and grows.
 
-The bytes of a batch fall and grow with them (source.py); its tasks end where they are reached
-(byte_budget.py). The planning process reads the limit from its file before each batch
+The planning process reads the limit from its file before each batch
 (batch_attempt.RowsOfBatch): a new limit needs no new query.
 """
 
@@ -28,10 +27,10 @@ from duewheel.errors import (
     SparkUnavailable,
 )
 from duewheel.streaming.batch_attempt import Attempt, End
+from duewheel.streaming.batch_plan import rows_after_failure, rows_after_success
 from duewheel.streaming.failure import cause
 from duewheel.streaming.spark_checkpoint import is_ahead, set_aside
 
-GROWTH_BATCHES = 10  # before the limit grows
 # A smaller batch would end in the same way.
 _NOT_BY_SIZE = (
     ConfigError,
@@ -76,7 +75,7 @@ class RowLimit:
             return
         self.rows = min(last.rows, self._rows_max)
         if last.has_failed(marks, unfinished=is_ahead(checkpoint, marks)):
-            self.rows = min(last.halved(), self._rows_max)
+            self.rows = rows_after_failure(last.rows, self._rows_max)
             set_aside(checkpoint)
             _log.warning(
                 "the last batch did not finish: taking fewer rows at a time",
@@ -130,7 +129,8 @@ class RowLimit:
         """Writes a larger limit if enough batches have succeeded with this one (`batches`: finished
         by this process), and offsets wait to be read.
         """
-        if self.rows < self._rows_max and behind and batches - self._first_batch >= GROWTH_BATCHES:
-            before, self.rows = self.rows, min(2 * self.rows, self._rows_max)
+        rows = rows_after_success(self.rows, self._rows_max, batches - self._first_batch)
+        if behind and rows > self.rows:
+            before, self.rows = self.rows, rows
             _log.info("new limit of rows per batch", rows=before, next_rows=self.rows)
             self.begun(marks, batches)

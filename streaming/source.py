@@ -36,13 +36,13 @@ from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks
 from duewheel.clock import SystemClock
 from duewheel.kafka.log.ends import EARLIEST, LATEST
 from duewheel.streaming.batch_attempt import RowsOfBatch
-from duewheel.streaming.batch_ends import Offsets, batch_ends
+from duewheel.streaming.batch_plan import Offsets, batch_ends, bytes_of, divide
 from duewheel.streaming.early_ends import EarlyEnds, offsets_from, offsets_to
 from duewheel.streaming.task_share import EARLY_ENDS, TIMERS, TaskSettings, TaskShare
 
 if TYPE_CHECKING:  # see the module's head
     from duewheel.kafka.log.reader import LogReader
-    from duewheel.schemas.batches import OffsetRanges, TopicPartition
+    from duewheel.schemas.batches import TopicPartition
     from duewheel.streaming.topic_quotas import TopicQuotas
 
 _FORMAT = "duewheel"
@@ -50,7 +50,6 @@ _FORMAT = "duewheel"
 _OPTIONS, _TASKS = "options_secret", "tasks"
 _QUIET_S = 0.5  # how long one call of `latestOffset` waits for rows; a stop waits for it
 _LEFT_OUT_S = 60.0
-_ROWS_OF_ONE_TASK = 2_000  # one task reads fewer rows faster than several: each has a fixed cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class SourceOptions:
     starting_offsets: Marks
     folder: str  # has the limit of rows of a batch (batch_attempt.RowsOfBatch), and early ends
     rows_max: int  # most rows of a batch
-    bytes_max: int  # of their records; a lower limit of rows lowers it in proportion
+    bytes_max: int  # of their records, with as many rows (batch_plan.bytes_of)
     # Whether to read the partitions of `starting_offsets` only, as a shard with a share of the
     # partitions does. Otherwise all partitions are read, also those added later.
     only: bool = False
@@ -202,8 +201,8 @@ class TimerReader(DataSourceStreamReader):
         firsts = {p: max(first, starts.get(p, first)) for p, first in firsts.items()}
         ranges = {p: (firsts[p], end) for p, end in ends.items() if firsts[p] < end}
         options = self._options
-        bytes_max = options.bytes_max * self._rows.rows // options.rows_max
-        return divide(ranges, self._tasks, bytes_max)
+        bytes_max = bytes_of(self._rows.rows, options.rows_max, options.bytes_max)
+        return [TaskShare(*share) for share in divide(ranges, self._tasks, bytes_max)]
 
     def read(self, share: InputPartition) -> Any:
         from duewheel.streaming.read_task import read_share
@@ -226,20 +225,3 @@ class TimerReader(DataSourceStreamReader):
         new = [p for p in partitions if before.get(p, EARLIEST) == EARLIEST]
         starts = self._kafka.offsets(new, EARLIEST, missing_ok=missing_ok) if new else {}
         return {p: at for p in partitions if (at := starts.get(p, before.get(p, EARLIEST))) >= 0}
-
-
-def divide(ranges: OffsetRanges, tasks: int, bytes_max: int) -> list[TaskShare]:
-    """The ranges divided among at most so many tasks: the largest first, to the task with the
-    fewest rows. Each has an equal part of the bytes.
-    """
-    rows = {p: until - first for p, (first, until) in ranges.items()}
-    if sum(rows.values()) < _ROWS_OF_ONE_TASK:
-        tasks = 1
-    shares: list[dict[TopicPartition, tuple[int, int]]] = [{} for _ in range(tasks)]
-    sizes = [0] * tasks
-    for partition in sorted(rows, key=rows.__getitem__, reverse=True):
-        least = sizes.index(min(sizes))
-        shares[least][partition] = ranges[partition]
-        sizes[least] += rows[partition]
-    shares = [each for each in shares if each]
-    return [TaskShare(each, bytes_max // len(shares)) for each in shares]

@@ -7,7 +7,7 @@ read.
 
 A quota is a bucket of messages. It fills with the rate from one read of the logs' ends to the next,
 and keeps at most the messages of one second. It begins empty, so that restarts permit no more. The
-partitions of a topic share its bucket as those of a batch share rows (batch_ends.py): each one that
+partitions of a topic share its bucket as those of a batch share rows (batch_plan.py): each one that
 has messages gets at least one, for which the next ones wait the longer.
 
 Offsets below the close page's marks are free. They were taken before: in a recovery, delivery waits
@@ -29,7 +29,7 @@ from duewheel.checkpoints.fs import READING_FS
 from duewheel.checkpoints.quota_waiting import QuotaWaiting
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock, Interval
-from duewheel.streaming.batch_ends import Offsets, rows_of_each
+from duewheel.streaming.batch_plan import Offsets, rows_of_each
 
 if TYPE_CHECKING:  # it imports numpy and pyarrow
     from duewheel.schemas.batches import TopicPartition

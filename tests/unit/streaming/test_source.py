@@ -20,9 +20,9 @@ from duewheel.checkpoints.state_file import State
 from duewheel.kafka.log.ends import EARLIEST, LATEST
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.batch_attempt import FILE_NAME, Attempt
-from duewheel.streaming.batch_ends import Offsets, batch_ends
+from duewheel.streaming.batch_plan import Offsets, batch_ends, divide
 from duewheel.streaming.early_ends import EarlyEnds, offsets_from, offsets_to, waiting_far_ahead
-from duewheel.streaming.source import SourceOptions, TimerReader, divide
+from duewheel.streaming.source import SourceOptions, TimerReader
 from duewheel.streaming.task_share import TaskSettings
 
 A, B, C = ("a", 0), ("a", 1), ("b", 0)
@@ -188,14 +188,14 @@ def test_a_log_that_has_lost_its_end_is_not_taken_for_an_idle_one(rows_max: int)
 
 def test_few_rows_are_read_by_one_task() -> None:
     (only,) = divide({A: (0, 10), B: (5, 6), C: (0, 1)}, 4, 900)
-    assert (only.ranges, only.bytes_max) == ({A: (0, 10), B: (5, 6), C: (0, 1)}, 900)
+    assert only == ({A: (0, 10), B: (5, 6), C: (0, 1)}, 900)
 
 
 def test_many_rows_are_shared_and_no_partition_is_divided() -> None:
     ranges = {A: (0, 5_000), B: (0, 3_000), C: (100, 2_300)}
-    assert [share.ranges for share in divide(ranges, 2, 900)] == [
-        {A: (0, 5_000)},
-        {B: (0, 3_000), C: (100, 2_300)},
+    assert divide(ranges, 2, 900) == [
+        ({A: (0, 5_000)}, 450),
+        ({B: (0, 3_000), C: (100, 2_300)}, 450),
     ]
 
 

@@ -15,7 +15,7 @@ from duewheel.checkpoints.commit_and_close_pages import Close
 from duewheel.checkpoints.quota_waiting import VALID_MS, QuotaWaiting
 from duewheel.checkpoints.state_file import State
 from duewheel.schemas.batches import TopicPartition
-from duewheel.streaming.batch_ends import Offsets, batch_ends
+from duewheel.streaming.batch_plan import Offsets, batch_ends
 from duewheel.streaming.topic_quotas import TopicQuotas
 from duewheel.testing import ManualClock
 
