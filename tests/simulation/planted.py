@@ -296,8 +296,8 @@ PLANTED = {
         "bytes",
         "messages of a chunk go to the first one's target",
         "wheel/dequeue/decode.py",
-        "target=target.astype(np.int32)",
-        "target=0 * target.astype(np.int32)",
+        "        target=target.astype(np.int32),\n",
+        "        target=0 * target.astype(np.int32),\n",
     ),
     "done-rows": Planted(
         "3",

@@ -7,7 +7,7 @@ too many topics or rolled timers for one transaction are divided.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -52,10 +52,15 @@ class DecodedChunk:
     flags: npt.NDArray[np.uint16]
 
     def part(self, first: int, end: int) -> DecodedChunk:
-        """Rows `first` to `end` − 1 alone; copies nothing."""
+        """Rows `first` to `end` − 1 alone, with their targets: each later step looks at all of a
+        part's, of which there may be as many as rows in a chunk.
+        """
+        deliveries = self.deliveries.slice(first, end)
+        used, target = np.unique(deliveries.target, return_inverse=True)
+        targets = [deliveries.targets[index] for index in used.tolist()]
         return DecodedChunk(
             self.chunk.part(first, end),
-            self.deliveries.slice(first, end),
+            replace(deliveries, targets=targets, target=target.astype(np.int32)),
             self.sources,
             self.source[first:end],
             self.offset[first:end],

@@ -40,6 +40,7 @@ from duewheel.wheel.policies.policy import returning
 
 # A record and its added headers without the columns' own bytes: names, lengths, numbers.
 _OVERHEAD_BYTES_MAX = HEADER_BYTES + 160
+_NO_TARGET = Target(0, 0)
 
 # The targets of these topics, and of all fetched before.
 Fetch = Callable[[Iterable[str]], Mapping[str, Target]]
@@ -131,7 +132,7 @@ def why_not(
     deliveries: Deliveries, targets: Mapping[str, Target], refused: Sequence[bytes]
 ) -> Int32:
     """The Reason why each row can never be published, as a number; dead letters have none."""
-    known = [targets.get(topic, Target(0, 0)) for topic in deliveries.targets]
+    known = [targets.get(topic, _NO_TARGET) for topic in deliveries.targets]
     per_target = deliveries.target
     reason = np.array([t.refusal for t in known], np.int32)[per_target]
     partitions = np.array([t.partitions for t in known], np.int32)[per_target]
@@ -157,7 +158,7 @@ def why_not(
 
 def too_large(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
     """Rows that their topic refuses even in a batch of their own."""
-    limit_of = [targets.get(topic, Target(0, 0)).batch_bytes_max for topic in deliveries.targets]
+    limit_of = [targets.get(topic, _NO_TARGET).batch_bytes_max for topic in deliveries.targets]
     limit = np.array(limit_of, np.int64)[deliveries.target]
     columns = (
         deliveries.key_value,

@@ -115,9 +115,8 @@ def _to_source(deliveries: Deliveries, rows: Bool, headers: Column, count: Int32
     topics = list(
         dict.fromkeys([*deliveries.targets, *(topic for topic, _ in deliveries.source_partitions)])
     )
-    topic_of = np.array(
-        [topics.index(topic) for topic, _ in deliveries.source_partitions], np.int32
-    )
+    index = {topic: number for number, topic in enumerate(topics)}
+    topic_of = np.array([index[topic] for topic, _ in deliveries.source_partitions], np.int32)
     partition_of = np.array([number for _, number in deliveries.source_partitions], np.int32)
     source = deliveries.source_partition
     return replace(

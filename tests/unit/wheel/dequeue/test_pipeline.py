@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.harness.launcher import wait_until
-from tests.harness.local_world import PRECISION_MS, SLOT, LocalWorld
+from tests.harness.local_world import NOW_MS, PRECISION_MS, SLOT, LocalWorld
 from tests.harness.publishers import RecordingPublisher
-from tests.harness.timer_rows import P0, TIMER_TOPIC
+from tests.harness.timer_rows import P0, TIMER_TOPIC, TimerRow, timer_batch
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.role import Role
@@ -294,3 +295,21 @@ def test_one_row_that_runs_out_of_time_is_tried_again(make_world: MakeWorld) -> 
     world.publisher.publish = watched  # type: ignore[method-assign]
     world.drain()
     assert world.sources() == sources
+
+
+def test_a_part_of_a_chunk_has_the_targets_of_its_rows(tmp_path: Path) -> None:
+    """With all of the chunk's each of its transactions would look at 20,000 of them."""
+    seen = list[list[str]]()
+
+    class Watched(RecordingPublisher):
+        def prepare(self, deliveries: Deliveries) -> Prepared:
+            seen.append(deliveries.targets)
+            return super().prepare(deliveries)
+
+    world = LocalWorld(tmp_path, starts={P0: 0}, publisher=Watched, chunk_topics=3)
+    batch = timer_batch([TimerRow(0, n, NOW_MS + PRECISION_MS) for n in range(9)])
+    names = [f"t{n}" for n in range(9)]
+    world.engine.append(replace(batch, targets=names, target=np.arange(9, dtype=np.int32)), {P0: 9})
+    world.at_slot(1)
+    assert seen == [names[:3], names[3:6], names[6:]]
+    world.kill()
