@@ -31,16 +31,25 @@ from duewheel.schemas.batches import (
     Deliveries,
     TopicPartition,
 )
-from duewheel.schemas.columns import EMPTY, Column, binary, choose, decimals, join, lengths
+from duewheel.schemas.columns import (
+    EMPTY,
+    Column,
+    binary,
+    choose,
+    constant,
+    decimals,
+    join,
+    lengths,
+    take,
+)
 from duewheel.schemas.hashing import source_names
 from duewheel.schemas.header_names import (
     CHASE_FLAG_FOUND,
     CHASE_FLAG_RESCHEDULE,
     NAME_OF,
-    Answer,
     Request,
 )
-from duewheel.schemas.wire.record_codec import framed, framed_bytes, header_name, origin_header
+from duewheel.schemas.wire.record_codec import framed, header_name, origin_header
 from duewheel.schemas.wire.varint import read_varint, varint
 from duewheel.wheel.storage.byte_layouts import FLAG_RESCHEDULE
 from duewheel.wheel.storage.cancel_log import CHASE, CHASE_FOUND, OUTCOMES
@@ -143,7 +152,7 @@ def repeated(headers: bytes, count: int) -> tuple[bytes, int]:
 
 def _reply_headers(requests: StoredMessages, outcome: Int32) -> tuple[Column, int]:
     """Makes the headers that a reply adds to those it repeats; returns them and their number."""
-    words = binary(OUTCOMES[index].encode() for index in outcome.tolist())
+    words = _words(outcome)
     headers = join(
         *(header_name(names.ANSWER), *framed(words)),
         *(header_name(names.TIMER_ID), *framed(requests.timer_id)),
@@ -172,18 +181,14 @@ def _chase_headers(
 def _key_values(
     requests: StoredMessages, source: Column, outcome: Int32, replaces: Bool, without_key: Bool
 ) -> Column:
-    columns = (requests.key_value, requests.timer_id, source)
-    return binary(
-        (_NULL if keyless else _key(key_value))
-        + (_NULL if code >= CHASE else _value(timer_id, where, code, replacing))
-        for key_value, timer_id, where, code, replacing, keyless in zip(
-            *(column.to_pylist() for column in columns),
-            outcome.tolist(),
-            replaces.tolist(),
-            without_key.tolist(),
-            strict=True,
+    keys = binary(
+        _NULL if keyless else _key(key_value or b"")
+        for key_value, keyless in zip(
+            requests.key_value.to_pylist(), without_key.tolist(), strict=True
         )
     )
+    values = _values(requests.timer_id, source, outcome, replaces)
+    return join(keys, choose(outcome >= CHASE, constant(_NULL), join(*framed(values))))
 
 
 def _key(key_value: bytes) -> bytes:
@@ -198,13 +203,21 @@ def _has_large_key(requests: StoredMessages) -> Bool:
     return large
 
 
-def _value(timer_id: bytes, source: bytes, outcome: int, replaces: bool) -> bytes:
-    text = json.dumps(
-        {
-            names.ANSWER_NAME: Answer(OUTCOMES[outcome]),
-            names.ANSWER_ID: timer_id.decode("utf-8", "replace"),
-            names.ANSWER_SOURCE: source.decode(),
-            names.ANSWER_REQUEST: RESCHEDULE if replaces else CANCEL,
-        }
+def _values(timer_id: Column, source: Column, outcome: Int32, replaces: Bool) -> Column:
+    """The JSON object in each reply. Only an id may have characters that JSON escapes."""
+    ids = ((each or b"").decode("utf-8", "replace") for each in timer_id.to_pylist())
+    return join(
+        constant(f'{{"{names.ANSWER_NAME}": "'.encode()),
+        _words(outcome),
+        constant(f'", "{names.ANSWER_ID}": '.encode()),
+        binary(json.dumps(each).encode() for each in ids),
+        constant(f', "{names.ANSWER_SOURCE}": "'.encode()),
+        source,
+        constant(f'", "{names.ANSWER_REQUEST}": "'.encode()),
+        choose(replaces, constant(RESCHEDULE.encode()), constant(CANCEL.encode())),
+        constant(b'"}'),
     )
-    return framed_bytes(text.encode())
+
+
+def _words(outcome: Int32) -> Column:
+    return take(binary(word.encode() for word in OUTCOMES), outcome)
