@@ -47,7 +47,7 @@ RECURRING = {
         "a delivery has the headers of the recurrence",
         _SUCCESSORS,
         "            split.plain.append((others, plain_count))\n",
-        "            split.plain.append((deliveries.headers[row].as_py(), plain_count + len(own)))\n",
+        "            split.plain.append((deliveries.headers[row].as_py(), plain_count + 2))\n",
     ),
     "recurrence-replied": Planted(
         "bytes",
