@@ -13,8 +13,8 @@ partition, once it takes writes again.
            wrote the null has moved them
 
 The copies of a partition move in their order, and new ones queue after them. Otherwise a chase
-could overtake a copy, and a timer leave after the reply `cancelled`. (A copy above the record size
-of the state topic is never held: held_queue.py.)
+could overtake a copy, and a timer leave after the reply `cancelled`. So no copy is larger than a
+record of the state topic (COPY_BYTES_MAX), whatever its timer topic takes (wheel/dequeue/fate.py).
 
 Copies have offsets of their timer topic (TIMER_ORIGIN). The id shows whether that was recreated:
 then these offsets are other messages.

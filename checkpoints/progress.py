@@ -45,6 +45,8 @@ from duewheel.schemas.batches import TopicPartition, is_retired
 FORMAT = 2
 # Deflated, in Kafka. The smallest limit of hosted brokers is 8 MiB for a batch.
 RECORD_BYTES_MAX = 8 * 1024 * 1024 - 4096
+# The largest copy, as a batch of its own: beside it a record has a key, and the head of its value.
+COPY_BYTES_MAX = RECORD_BYTES_MAX - 1024
 NOBODY = "nobody"  # as an owner: any data directory may be the next one
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from duewheel.checkpoints.progress import COPY_BYTES_MAX
 from duewheel.schemas import header_names as names
 from duewheel.schemas.arrays import Bool, Int32
 from duewheel.schemas.batches import NO_PARTITION, Deliveries
@@ -117,8 +118,9 @@ def reason_text(reason: Reason, topic: str, target: Target) -> str:
         Reason.BAD_TARGET_PARTITION: f"{named} has partitions 0 to {target.partitions - 1}, "
         "the requested one is not among them",
         Reason.KEY_REQUIRED: f"{named} is compacted, its records need a key",
-        Reason.RECORD_TOO_LARGE: f"{named} takes {target.batch_bytes_max} bytes at most, "
-        "the record with its headers needs more",
+        Reason.RECORD_TOO_LARGE: f"{named} takes {target.batch_bytes_max} bytes at most, and a "
+        f"copy for a timer topic has {COPY_BYTES_MAX} at most: the record with its headers needs "
+        "more",
         Reason.RECORD_REFUSED: f"the broker refused this record for {named}",
         Reason.TARGET_UNAVAILABLE: f"{named} takes no writes for now, and the record cannot wait: "
         "its copy is more than the timer topic takes, or it is an answer",

@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from duewheel.checkpoints.progress import COPY_BYTES_MAX
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import lengths
@@ -157,9 +158,12 @@ def why_not(
 
 
 def too_large(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
-    """Rows that their topic refuses even in a batch of their own."""
+    """Rows that their topic refuses even in a batch of their own, and copies too large to hold."""
     limit_of = [targets.get(topic, _NO_TARGET).batch_bytes_max for topic in deliveries.targets]
     limit = np.array(limit_of, np.int64)[deliveries.target]
+    # A larger copy could not be held, and while its timer topic takes no writes, each transaction
+    # with it would fail, with everybody's timers.
+    limit = np.where(deliveries.is_copy, np.minimum(limit, COPY_BYTES_MAX), limit)
     columns = (
         deliveries.key_value,
         deliveries.headers,

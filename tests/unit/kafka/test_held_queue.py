@@ -18,8 +18,14 @@ from tests.harness.publishers import RecordingPublisher
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.fs import HOST_FS
-from duewheel.checkpoints.held_copies import Held, batch_of, key_of, partition_of, value_of
-from duewheel.checkpoints.progress import RECORD_BYTES_MAX, PartitionProgress, Progress
+from duewheel.checkpoints.held_copies import (
+    Held,
+    batch_of,
+    key_of,
+    partition_of,
+    value_of,
+)
+from duewheel.checkpoints.progress import COPY_BYTES_MAX, PartitionProgress, Progress
 from duewheel.checkpoints.reshard_records import reassigned, unsealed
 from duewheel.checkpoints.role import Role
 from duewheel.errors import RecoveryRefused
@@ -174,9 +180,9 @@ def test_lost_copies_are_told_only_if_no_open_transaction_may_hide_them() -> Non
     assert (topic.move(P0), topic.held) == ([], {})
 
 
-def test_what_the_state_topic_would_not_take_waits_with_its_transaction() -> None:
-    large = part(P0, bytes(RECORD_BYTES_MAX))
-    assert StateTopic().keep(large, part(P0, b"1"), closed={P0}) == [large]
+def test_the_largest_copy_is_held() -> None:
+    topic, large = StateTopic(), part(P0, bytes(COPY_BYTES_MAX - 100))
+    assert topic.keep(large, part(P0, b"1"), closed={P0}) == []
 
 
 def a_copy(*headers: Header) -> Batch:

@@ -23,12 +23,18 @@ import numpy as np
 import structlog
 from kafka.structs import TopicPartition
 
-from duewheel.checkpoints.held_copies import Held, batch_of, key_of, named, partition_of, value_of
-from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress
+from duewheel.checkpoints.held_copies import (
+    Held,
+    batch_of,
+    key_of,
+    named,
+    partition_of,
+    value_of,
+)
+from duewheel.checkpoints.progress import COPY_BYTES_MAX, Progress
 from duewheel.kafka.log.ends import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record
-from duewheel.kafka.topics.requirements import FRAME_BYTES
 from duewheel.schemas.batches import TopicPartition as Place
 from duewheel.schemas.hashing import source_names
 from duewheel.schemas.header_names import COPY_MAC, LETTER, ORIGIN, TIMER_ID
@@ -218,11 +224,6 @@ def split(
     """Turn batches for closed partitions into records of the state topic; also batches for
     partitions with held copies, which they would overtake.
 
-    A batch that is too large for such a record goes to its partition at once. If the partition
-    takes no writes, the transaction fails and is repeated, which delays the shard; later the
-    batch may overtake held copies. A batch that large holds a single copy, so only that timer loses
-    its order; a chase is that large only if its request was.
-
     Args:
         topic_ids: Kafka's ids of the timer topics whose offsets the copies name.
         end: gives the end of the state topic's partition: the records will be there or later.
@@ -232,10 +233,10 @@ def split(
     now, records, waits = list[Part](), list[Batch](), dict(held)
     for part in parts:
         place = part.topic, part.partition
-        fits = len(part.batch.body) + FRAME_BYTES <= RECORD_BYTES_MAX
-        if not fits or not (place in closed or place in waits):
+        if place not in closed and place not in waits:
             now.append(part)
             continue
+        assert len(part.batch.body) <= COPY_BYTES_MAX, "fate.py has seen to it"
         before = waits.get(place) or Held(end(), 0)
         value = value_of(part.batch, topic_ids.get(place[0]))
         records.append(single(key_of(place, before), value))

@@ -21,6 +21,7 @@ from tests.harness.deliveries import (
 )
 from tests.simulation.contract_check import decoded
 
+from duewheel.checkpoints.progress import COPY_BYTES_MAX
 from duewheel.errors import PublishDoubt
 from duewheel.kafka.targets.ttl_cache import TtlCache
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
@@ -190,6 +191,23 @@ def test_a_copy_that_its_timer_topic_does_not_take_becomes_a_dead_letter() -> No
     kept = found.deliveries.headers[1].as_py()
     assert b"TIMER_ERROR_CODE" in kept and b"REAL_TOPIC" in kept and b"REAL_QID" in kept
     assert b"TIMER_ORIGIN" not in kept, "a replay goes to the real topic"
+
+
+def test_no_copy_is_larger_than_one_that_can_be_held() -> None:
+    """Whatever its timer topic takes. While that takes no writes, each transaction would fail."""
+    large = Target(4, 4 * COPY_BYTES_MAX)
+    sent = keyed(rows(["a"], [1]), [bytes(COPY_BYTES_MAX + 100)])
+    closed = Target(4, 4 * COPY_BYTES_MAX, unavailable=frozenset({1}))
+    found = routed(sent, {"a": closed, "timers": large, "dead": large})
+    assert (topics(found), found.aside.reasons) == (["dead"], {"target_unavailable": 1})
+    rolled = replace(sent, targets=["timers"], is_copy=np.array([True]))
+    found = routed(rolled, {"timers": closed, "dead": large})
+    assert (topics(found), found.aside.reasons) == (["dead"], {"record_too_large": 1})
+    found = routed(sent, {"a": large, "timers": large})
+    assert topics(found) == ["a"], "it leaves as it is where it needs no copy"
+    found = routed(sent, {"a": GONE, "dead": GONE, "timers": large})
+    assert topics(found) == ["timers"]
+    assert len(found.deliveries.key_value[0].as_py()) < 100, "a pointer to the original"
 
 
 # ---- dead letters whose topic takes nothing ------------------------------------------------------
