@@ -11,7 +11,7 @@ Publishing therefore joins bytes and decodes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -35,6 +35,19 @@ TopicPartition = tuple[str, int]
 OffsetRanges = Mapping[TopicPartition, tuple[int, int]]  # first offset, and the end
 
 RETIRED = "~"  # in the name of a deleted or recreated timer topic: Kafka forbids the character
+
+
+def topic_numbers(
+    partitions: Sequence[TopicPartition], before: Sequence[str] = ()
+) -> tuple[list[str], Int64]:
+    """The topics `before` and of these partitions, each once, and each partition's index in them.
+
+    >>> topic_numbers([("a", 0), ("b", 0), ("a", 1)])
+    (['a', 'b'], array([0, 1, 0]))
+    """
+    topics = list(dict.fromkeys([*before, *(topic for topic, _ in partitions)]))
+    number_of = {topic: number for number, topic in enumerate(topics)}
+    return topics, np.array([number_of[topic] for topic, _ in partitions], np.int64)
 
 
 def is_retired(topic: str) -> bool:

@@ -18,7 +18,7 @@ SPAN_RECORDS = 1 << 20
 # The broker's coordinator keeps an open transaction as one record: each topic's name once, and four
 # bytes for each partition. That record must stay below message.max.bytes (1 MiB unless set), or no
 # attempt at the transaction can ever succeed. So many of the longest names (249 bytes) are a tenth
-# of it. The number lies below that of partitions: rows that are too wide are encoded twice.
+# of it. The number is below that of partitions: rows that are too wide are encoded twice.
 TOPICS_MAX = 400
 
 # Each partition of a transaction costs 0.2 to 0.5 ms, and 6 ms the first time that it is written

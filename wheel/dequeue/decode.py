@@ -52,8 +52,8 @@ class DecodedChunk:
     flags: npt.NDArray[np.uint16]
 
     def part(self, first: int, end: int) -> DecodedChunk:
-        """Rows `first` to `end` − 1 alone, with their targets: each later step looks at all of a
-        part's, of which there may be as many as rows in a chunk.
+        """Rows `first` to `end` − 1 alone, with their targets: each later step looks at all
+        targets of a part, and a chunk may have as many as rows.
         """
         deliveries = self.deliveries.slice(first, end)
         used, target = np.unique(deliveries.target, return_inverse=True)

@@ -113,8 +113,6 @@ class Encoder:
         if encoded is None or not self._holds(encoded, lookup, now_ms):
             encoded = self._encode(deliveries, lookup, now_ms)
             prepared = Prepared(deliveries, encoded)
-        if encoded.aside.reasons:
-            log.warning("rows became dead letters", **encoded.aside.reasons)
         self._note_dead_letters(encoded.used_targets.get(self._dead_letter_topic))
         return prepared
 

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import structlog
 
@@ -47,7 +47,7 @@ from duewheel.wheel.dequeue.committer import Committer, TooLarge, TooWide
 from duewheel.wheel.dequeue.partition_ends import BoundsKeeper
 from duewheel.wheel.dequeue.phase_and_position import Phase, Position
 from duewheel.wheel.dequeue.pipeline import Pipeline, PreparedChunk, Threads
-from duewheel.wheel.dequeue.statistics import Totals
+from duewheel.wheel.dequeue.statistics import CountsLog, Totals
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher_protocol import Prepared, Publisher
 from duewheel.wheel.recovery.startup import Started
@@ -59,7 +59,6 @@ from duewheel.wheel.storage.far_slots import Linker
 log = structlog.get_logger(__name__)
 
 _BEAT_MS = 500
-_POSTPONED_LOG_MS = 60_000
 _BLOCKED_COMMIT_MS = 1_000  # between readings of the brokers' clock, while closing is blocked
 _EMPTY_MS = 200  # empty slots that are closed together while ingest commits nothing
 
@@ -114,8 +113,7 @@ class Loop:
             config.chunk_replies,
         )
         self._closed_at_commit: int | None = None  # `commits` at the last closing
-        self._postponing = Interval(clock, _POSTPONED_LOG_MS)
-        self._postponed: Mapping[str, int] = {}  # when it was logged last
+        self._counts_log = CountsLog(clock)
         self._is_paused = False
         self._beating = Interval(clock, _BEAT_MS)
         self._collecting = Interval(clock, config.collect_interval_ms)
@@ -339,9 +337,7 @@ class Loop:
         self._chunks.note_commit(self._clock.boottime_ms() - begun_ms)
         self.position = reached
         self._totals.now = self._totals.now.after_cancels(chunk.cancelled)
-        if self._totals.now.postponed != self._postponed and self._postponing.is_over():
-            self._postponed = self._totals.now.postponed
-            log.warning("policies have postponed timers", timers=dict(self._postponed))
+        self._counts_log.log_changes(self._totals.now)
 
     def _reply(self) -> bool:
         """Runs 5. of the module's head; returns whether a reply or chase left."""

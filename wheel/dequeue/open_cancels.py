@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from duewheel.checkpoints.commit_and_close_pages import Commit
+from duewheel.schemas.batches import topic_numbers
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -99,8 +100,8 @@ class OpenCancels:
         log = self._directory.cancels
         records = log.records(hour, start, end)
         sources, source = self._directory.topics.sources(log.requests.prefixes(hour, records))
-        topics = list(dict.fromkeys(topic for topic, _ in sources))
-        topic = np.array([topics.index(name) for name, _ in sources], np.int32)[source]
+        topics, of_source = topic_numbers(sources)
+        topic = of_source[source]
         begins = np.append(0, np.flatnonzero(np.diff(topic)) + 1)
         ends = np.append(begins[1:], len(records))
         for begin, until in zip(begins.tolist(), ends.tolist(), strict=True):

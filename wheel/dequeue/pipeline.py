@@ -39,7 +39,7 @@ import numpy as np
 
 from duewheel.checkpoints.delivered import is_out
 from duewheel.schemas.arrays import Bool, Int64
-from duewheel.schemas.batches import Deliveries, TopicPartition
+from duewheel.schemas.batches import Deliveries, TopicPartition, topic_numbers
 from duewheel.threads import Worker
 from duewheel.wheel.dequeue.bounded_queue import BoundedQueue, QueueClosed
 from duewheel.wheel.dequeue.decode import DecodedChunk, decode_chunk, split_by_limits
@@ -365,9 +365,8 @@ def _delivered(slots: _Range, decoded: DecodedChunk) -> Bool:
 
 def _timer_topics(decoded: DecodedChunk) -> tuple[list[str], Int64]:
     """Returns the timer topics of a chunk, and each row's index among them."""
-    topics = list(dict.fromkeys(topic for topic, _ in decoded.sources))
-    of_source = [topics.index(topic) for topic, _ in decoded.sources]
-    return topics, np.array(of_source, np.int64)[decoded.source]
+    topics, of_source = topic_numbers(decoded.sources)
+    return topics, of_source[decoded.source]
 
 
 def _half_rows(decoded: DecodedChunk, rank: Int64, pending: Bool) -> dict[str, int]:

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from duewheel.schemas.arrays import Bool, Int32, Int64
-from duewheel.schemas.batches import Deliveries
+from duewheel.schemas.batches import Deliveries, topic_numbers
 from duewheel.schemas.columns import EMPTY, Column, binary, choose, join, take
 from duewheel.schemas.hashing import order_hashes
 from duewheel.schemas.request.request_columns import COUNT_MAX
@@ -112,17 +112,13 @@ def _headers(deliveries: Deliveries, roll_times: Int32) -> tuple[Column, Int32]:
 
 def _to_source(deliveries: Deliveries, rows: Bool, headers: Column, count: Int32) -> Deliveries:
     """Addresses the given rows to their timer partitions."""
-    topics = list(
-        dict.fromkeys([*deliveries.targets, *(topic for topic, _ in deliveries.source_partitions)])
-    )
-    index = {topic: number for number, topic in enumerate(topics)}
-    topic_of = np.array([index[topic] for topic, _ in deliveries.source_partitions], np.int32)
+    topics, topic_of = topic_numbers(deliveries.source_partitions, deliveries.targets)
     partition_of = np.array([number for _, number in deliveries.source_partitions], np.int32)
     source = deliveries.source_partition
     return replace(
         deliveries,
         targets=topics,
-        target=_where(rows, topic_of[source], deliveries.target),
+        target=_where(rows, topic_of[source].astype(np.int32), deliveries.target),
         target_partition=_where(rows, partition_of[source], deliveries.target_partition),
         headers=join(deliveries.headers, choose(rows, headers, EMPTY)),
         header_count=deliveries.header_count + _where(rows, count, np.zeros_like(count)),

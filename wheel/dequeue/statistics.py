@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import structlog
 
+from duewheel.clock import Clock, Interval
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import NO_LEVEL, Deliveries
 from duewheel.wheel.dequeue.duration_histogram import Histogram
@@ -15,6 +17,11 @@ from duewheel.wheel.encoded import Aside
 from duewheel.wheel.inspect.pending_counts import OTHER, TOPICS_MAX
 
 REJECTED, WAITED = "rejected", "waited"
+_LOG_MS = 60_000
+_POSTPONED = "policies have postponed timers"
+_LETTERS = "rows became dead letters"
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,3 +186,20 @@ def _with_levels(counts: Mapping[int, int], levels: Int32) -> Mapping[int, int]:
     rows = np.bincount(levels).tolist()
     found = {level: count for level, count in enumerate(rows) if count and level != NO_LEVEL}
     return Counter(counts) + Counter(found) if found else counts
+
+
+class CountsLog:
+    """Logs rows that did not go to their target, by reason, once a minute while there are new ones:
+    a producer can have one in each transaction. Not thread-safe.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._logged: dict[str, Mapping[str, int]] = {}  # the counts of each line, when it was
+        self._intervals = {text: Interval(clock, _LOG_MS) for text in (_POSTPONED, _LETTERS)}
+
+    def log_changes(self, now: Statistics) -> None:
+        """Logs the counts that have changed, if it is time."""
+        for text, counts in ((_POSTPONED, now.postponed), (_LETTERS, now.dead_letters)):
+            if counts and counts != self._logged.get(text) and self._intervals[text].is_over():
+                self._logged[text] = counts
+                log.warning(text, timers=dict(counts))

@@ -41,6 +41,7 @@ class BulkCancelled(Result):
 
     dry_run: bool
     matched: int = Field(description="pending timers, without cancelled ones and dead letters")
+    unreachable: int = Field(description="those beside them whose id is no text: no handle has it")
     written: int
     answers: dict[str, int] = Field(description="replies by kind; none_in_time for those to come")
     sample: list[TimerSummary]

@@ -236,6 +236,21 @@ def test_cancelled_timers_are_left_out(tmp_path: Path, producer: RecordingProduc
         assert client.post(f"/v1/timers/{first['handle']}/fire").status_code == 200
 
 
+def test_timers_whose_id_is_no_text_are_counted(
+    tmp_path: Path, producer: RecordingProducer
+) -> None:
+    settings = settings_of(tmp_path)
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0, P1: 0})
+    ids = (b"a", b"\xff", b"\xfe")
+    world.append(*(TimerRow(0, n, NOW_MS + 30_000, timer_id=each) for n, each in enumerate(ids)))
+    world.stop()
+    with served(settings, Access(TOKEN.encode()), producer) as client:
+        client.headers.update(bearer(TOKEN))
+        body = {"filter": {"to": str(NOW_MS + 60_000)}, "dry_run": True}
+        result = client.post("/v1/cancel", json=body).json()
+        assert (result["matched"], result["unreachable"]) == (1, 2)
+
+
 def test_a_part_that_is_written_is_counted(client: TestClient, producer: RecordingProducer) -> None:
     # The records behind the one that is refused are acknowledged, too.
     producer.refused = {3}

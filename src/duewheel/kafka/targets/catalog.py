@@ -165,9 +165,7 @@ class TargetCatalog:
         targets.update({topic: self._for_now(topic) for topic in later})
         self._start_lookup(admin, later)
         found = self._present(targets)
-        for topic, target in found.items():
-            if not target.is_unknown:
-                self._failures.on_metadata(topic, target)
+        self._failures.on_metadata(found)
         return found
 
     def recall(self, topics: Iterable[str]) -> dict[str, Target]:

@@ -21,6 +21,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
@@ -30,6 +31,8 @@ from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.encoded import Target
 
 _LOGGED_MAX = 10_000
+_LINES_MAX = 20  # of the log, for the changes of one answer: a team may close 1,000 targets at once
+_NAMED_MAX = 20  # partitions that a line or text names
 NOTED_MAX = 100  # topics that `note` gets at once
 
 log = structlog.get_logger(__name__)
@@ -56,6 +59,7 @@ class UnavailablePartitions:
         self._failed: dict[str, set[int]] = {}  # keys of `_failures`, by topic; replaced as a whole
         self._logged: dict[str, tuple[frozenset[int], str]] = {}  # partitions, and why
         self._note = note
+        self._changes = list[Callable[[], None]]()  # lines to log
 
     def with_failures(self, topic: str, target: Target) -> Target:
         """The target with failed partitions added to the unavailable ones of its metadata."""
@@ -69,7 +73,8 @@ class UnavailablePartitions:
         self._failures.put(partition, times, math.inf if self._verdict_of(times) else 0)
         self._fresh.add(partition)
         self._sort_failed()
-        self._log_change(partition[0], self._logged_down(partition[0]) | {partition[1]}, why)
+        self._change(partition[0], self._logged_down(partition[0]) | {partition[1]}, why)
+        self._report()
 
     def succeeded(self, partitions: Iterable[TopicPartition]) -> None:
         """A transaction with rows for these partitions was committed; perhaps for none."""
@@ -83,19 +88,22 @@ class UnavailablePartitions:
             if number in self._failed.get(topic, ()):
                 self._failures.pop((topic, number))
                 self._sort_failed()
-            self._log_change(topic, self._logged_down(topic) - {number})
+            self._change(topic, self._logged_down(topic) - {number})
+        self._report()
 
     def _verdict_of(self, times: int) -> float:
         first_s, longest_s = self._verdict_s
         return min(first_s * 2.0 ** min(times - 1, 10), longest_s)
 
-    def on_metadata(self, topic: str, target: Target) -> None:
+    def on_metadata(self, targets: Mapping[str, Target]) -> None:
         """Log changes by metadata. A partition on trial stays unavailable until a commit."""
-        if not target.unavailable and topic not in self._logged:
-            return
-        on_trial = self._failed.get(topic, set())
-        down = target.unavailable | (on_trial & self._logged_down(topic))
-        self._log_change(topic, down, target.closed_by or "no leader, or too few replicas in sync")
+        for topic, target in targets.items():
+            if target.is_unknown or not (target.unavailable or topic in self._logged):
+                continue
+            on_trial = self._failed.get(topic, set())
+            down = target.unavailable | (on_trial & self._logged_down(topic))
+            self._change(topic, down, target.closed_by or "no leader, or too few replicas in sync")
+        self._report()
 
     def _sort_failed(self) -> None:
         """Index the failures by topic: every chunk reads them, and they seldom change."""
@@ -108,7 +116,7 @@ class UnavailablePartitions:
         """The partitions that the log has named as down."""
         return self._logged.get(topic, (frozenset[int](), ""))[0]
 
-    def _log_change(self, topic: str, down: frozenset[int], why: str = "") -> None:
+    def _change(self, topic: str, down: frozenset[int], why: str = "") -> None:
         before, known_why = self._logged.get(topic, (frozenset[int](), ""))
         if down == before:
             return
@@ -118,13 +126,33 @@ class UnavailablePartitions:
                 self._logged.clear()
             self._logged[topic] = down, why or known_why
         if down - before:
-            log.warning(
-                "target takes no writes: its timers are parked",
-                topic=topic,
-                partitions=sorted(down - before),
-                reason=why,
-            )
+            line = partial(log.warning, "target takes no writes: its timers are parked", reason=why)
+            self._changes.append(partial(line, topic=topic, **_named(down - before)))
         if before - down:
-            log.info("target takes writes again", topic=topic, partitions=sorted(before - down))
+            line = partial(log.info, "target takes writes again")
+            self._changes.append(partial(line, topic=topic, **_named(before - down)))
+
+    def _report(self) -> None:
+        """Logs the changes, and notes the partitions that are down now: once for all topics of an answer."""
+        if not self._changes:
+            return
+        for line in self._changes[:_LINES_MAX]:
+            line()
+        if (more := len(self._changes) - _LINES_MAX) > 0:
+            log.warning("more targets take no writes, or take them again", changes=more)
+        self._changes.clear()
         shown = itertools.islice(reversed(self._logged.items()), NOTED_MAX)
-        self._note({each: f"partitions {sorted(of)}: {text}" for each, (of, text) in shown})
+        self._note({topic: _text(of, why) for topic, (of, why) in shown})
+
+
+def _named(partitions: frozenset[int]) -> dict[str, list[int] | int]:
+    """The partitions as fields of a line: the first ones, and how many more there are."""
+    named = sorted(partitions)[:_NAMED_MAX]
+    more = len(partitions) - len(named)
+    return {"partitions": named, "more_partitions": more} if more else {"partitions": named}
+
+
+def _text(partitions: frozenset[int], why: str) -> str:
+    named = _named(partitions)
+    more = f" and {named['more_partitions']} more" if "more_partitions" in named else ""
+    return f"partitions {named['partitions']}{more}: {why}"

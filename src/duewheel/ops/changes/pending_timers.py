@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 
 from duewheel.api.changes import BulkCancelled, RescheduledTimer
 from duewheel.api.due_time import DueTime, NonNullHeader
@@ -116,16 +117,18 @@ def cancel_all(
         KafkaUnavailable: no broker answers; nothing was written.
         Unacknowledged: with the number of cancels that are written, and of those in doubt.
     """
-    handles, sample = _matching(settings, selection(settings, wanted), at_most, within_s)
+    matching = _matching(settings, selection(settings, wanted), at_most, within_s)
+    handles = matching.handles
     written, answers = len(handles) if dry_run else 0, dict[str, int]()
     if not dry_run and handles:
         written, answers = _cancel(settings, handles, wait_s, producers)
     return BulkCancelled(
         dry_run=dry_run,
         matched=len(handles),
+        unreachable=matching.unreachable,
         written=written,
         answers=answers,
-        sample=sample,
+        sample=matching.sample,
     )
 
 
@@ -175,10 +178,28 @@ def _non_null(timer: PendingTimer) -> list[NonNullHeader]:
     return headers
 
 
-def _matching(
-    settings: Settings, wanted: Filter, at_most: int, within_s: float
-) -> tuple[list[str], list[TimerSummary]]:
-    """Returns the handles of the timers to cancel, and summaries of the first ones.
+@dataclass(slots=True)
+class _Matching:
+    """Timers to cancel: their handles, summaries of the first ones, and how many have no handle."""
+
+    handles: list[str] = field(default_factory=list)
+    sample: list[TimerSummary] = field(default_factory=list)
+    unreachable: int = 0
+
+    def add(self, timer: PendingTimer) -> None:
+        if timer.cancelled or timer.due_ms is None:
+            return
+        handle = handle_of(timer)
+        if handle is None:
+            self.unreachable += 1
+            return
+        self.handles.append(handle)
+        if len(self.sample) < SAMPLE:
+            self.sample.append(summary_of(timer))
+
+
+def _matching(settings: Settings, wanted: Filter, at_most: int, within_s: float) -> _Matching:
+    """Finds the timers to cancel.
 
     All are found before the first cancel is written: of a filter that selects too many, or takes
     too long, none takes effect.
@@ -186,20 +207,16 @@ def _matching(
     if wanted == Filter():
         raise ConfigError("give a filter: without one every pending timer would be cancelled")
     end_s = time.monotonic() + within_s
-    handles, sample = list[str](), list[TimerSummary]()
+    matching = _Matching()
     with opened(settings) as directory:
         for chunk in list_chunks(directory, wanted, sys.maxsize):
             for timer in chunk.timers:
-                handle = handle_of(timer)
-                if handle is not None and not timer.cancelled:
-                    handles.append(handle)
-                    if len(sample) < SAMPLE:
-                        sample.append(summary_of(timer))
-            if len(handles) > at_most:
+                matching.add(timer)
+            if len(matching.handles) > at_most:
                 raise Unchangeable(f"more than {at_most} timers match: narrow the filter")
             if time.monotonic() > end_s:
                 raise ConfigError(f"the search takes longer than {within_s:g} s: narrow it")
-    return handles, sample
+    return matching
 
 
 def _cancel(

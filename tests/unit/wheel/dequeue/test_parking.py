@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +32,7 @@ from duewheel.schemas.wire.record_codec import NO_ORIGIN
 from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue.encoder import encode
 from duewheel.wheel.dequeue.requeue import waiting_copies, waits_ms
-from duewheel.wheel.dequeue.statistics import Statistics
+from duewheel.wheel.dequeue.statistics import CountsLog, Statistics
 from duewheel.wheel.encoded import Aside, Reason, Target
 from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.slots import WheelConfig
@@ -327,6 +328,17 @@ def test_the_statistics_count_them_by_topic_and_not_as_deliveries() -> None:
     assert sum(known.lateness_ms.counts) == 5
 
 
+def test_the_log_has_the_counts_once_a_minute() -> None:
+    clock = ManualClock()
+    counts = CountsLog(clock)
+    with structlog.testing.capture_logs() as lines:
+        for number in range(1, 100):
+            counts.log_changes(replace(Statistics(), dead_letters={"expired": number}))
+            clock.sleep(1)
+        counts.log_changes(replace(Statistics(), dead_letters={"expired": 99}))
+    assert [line["timers"]["expired"] for line in lines] == [1, 61]
+
+
 # ---- how it is known ----------------------------------------------------------------------------
 
 
@@ -362,7 +374,7 @@ def test_failures_are_not_searched_for_each_topic(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(TtlCache, "all_keys", None)
     for topic, down in (("a", {2}), ("b", set()), ("c", set())):
         assert failures.with_failures(topic, target).unavailable == down
-        failures.on_metadata(topic, target)
+        failures.on_metadata({topic: target})
 
 
 def test_each_change_is_logged_once() -> None:
@@ -372,7 +384,7 @@ def test_each_change_is_logged_once() -> None:
         with structlog.testing.capture_logs() as lines:
             for _ in range(3):
                 target = Target(4, 1_000, unavailable=frozenset(unavailable))
-                failures.on_metadata("a", failures.with_failures("a", target))
+                failures.on_metadata({"a": failures.with_failures("a", target)})
         return [dict(line) for line in lines]
 
     assert look() == []
@@ -386,3 +398,17 @@ def test_each_change_is_logged_once() -> None:
     with structlog.testing.capture_logs() as lines:
         failures.succeeded([("a", 0), ("a", 2)])
     assert [line["partitions"] for line in lines] == [[0]]
+
+
+def test_the_log_and_the_notes_of_an_answer_are_bounded() -> None:
+    """A team that closes its 1,000 topics of 1,000 partitions holds up no delivery."""
+    notes: list[Mapping[str, str]] = []
+    failures = UnavailablePartitions(note=notes.append)
+    closed = Target(1_000, 1_000, unavailable=frozenset(range(1_000)))
+    with structlog.testing.capture_logs() as lines:
+        failures.on_metadata({f"t{number}": closed for number in range(1_000)})
+    assert len(lines) == 21
+    assert lines[-1]["changes"] == 980
+    assert (len(lines[0]["partitions"]), lines[0]["more_partitions"]) == (20, 980)
+    assert [len(note) for note in notes] == [100], "written once"
+    assert max(map(len, notes[0].values())) < 200
