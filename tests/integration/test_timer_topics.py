@@ -101,11 +101,17 @@ def test_what_the_shard_has_no_room_for_is_left_out(cluster: PatternTopics) -> N
     assert found.left_out.keys() == {second}
     assert f"take up to {needed[2]} bytes" in found.left_out[second]
     # What timers were taken from has its room; doctor says the same.
-    taken = TakenTopics(frozenset({second}))
+    taken = TakenTopics({second: 1})
     found = discover(cluster.settings, cluster.admin, taken, room_bytes)
     assert found.left_out.keys() == {first}
     told = list(topics.room(*examined(cluster), room_bytes))
     assert [(f.severity, f.subject) for f in told] == [("warning", f"topic {second}")]
+
+    # So has one that was deleted: a client that makes topics and deletes them has no more of it.
+    deleted = TakenTopics({f"{second}.deleted": 1})
+    found = discover(cluster.settings, cluster.admin, deleted, room_bytes)
+    assert found.topics == (cluster.listed,)
+    assert found.left_out.keys() == {first, second, f"{second}.deleted"}
 
     with pytest.raises(ConfigError, match=f"timer topic {cluster.listed}: 1 partitions of it"):
         discover(cluster.settings, cluster.admin, room_bytes=needed[0] - 1)
@@ -144,19 +150,19 @@ def test_what_is_not_right_is_left_out_and_stops_nobody(cluster: PatternTopics) 
     cluster.admin.init_topics(roomy, partitions=1)  # what is created has room for all
     assert large in discover(roomy, cluster.admin).topics
 
-    before = TakenTopics(frozenset([wrong, cluster.name("gone")]))
+    before = TakenTopics({wrong: 1, cluster.name("gone"): 1})
     found = discover(cluster.settings, cluster.admin, before)
     assert found.topics == tuple(sorted([cluster.listed, right, wrong]))
     assert found.faulty.keys() == {wrong}
     assert found.left_out.keys() == {large, cluster.name("gone")}
     assert "it was deleted" in found.left_out[cluster.name("gone")]
 
-    anew = TakenTopics(frozenset([right]), {right: "another"})
+    anew = TakenTopics({right: 1}, {right: "another"})
     found = discover(cluster.settings, cluster.admin, anew)
     assert found.topics == (cluster.listed,)
     assert "recreated" in found.left_out[right]
 
-    follows = TakenTopics(frozenset([right]), only=True)
+    follows = TakenTopics({right: 1}, only=True)
     assert cluster.read(follows) == tuple(sorted([cluster.listed, right]))
     assert cluster.read(TakenTopics(only=True)) == (cluster.listed,)
 

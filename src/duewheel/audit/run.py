@@ -158,7 +158,7 @@ def _topics(
     settings: Settings, admin: KafkaAdmin, wanted: Wanted, progress: Progress | None
 ) -> Sequence[str]:
     """Returns the timer topics to audit."""
-    taken = TakenTopics(frozenset(progress.topics), progress.topic_ids) if progress else None
+    taken = None if progress is None else TakenTopics.of_progress(progress)
     timer_topics = require_some(settings, discover(settings, admin, taken))
     strangers = set(wanted.topics) - set(timer_topics)
     if strangers:

@@ -133,7 +133,7 @@ class UnavailablePartitions:
             self._changes.append(partial(line, topic=topic, **_named(before - down)))
 
     def _report(self) -> None:
-        """Logs the changes, and notes the partitions that are down now: once for all topics of an answer."""
+        """Logs the changes, and notes the partitions that are down now, once for all targets."""
         if not self._changes:
             return
         for line in self._changes[:_LINES_MAX]:

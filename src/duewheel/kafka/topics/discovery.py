@@ -21,11 +21,13 @@ that match, a standby reads those that its owner has taken messages from.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.partition_limit import ROOM_BYTES, beyond_room
+from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.recovery_decision import Local
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.timer_topics_file import TopicSet
@@ -41,9 +43,21 @@ from duewheel.schemas.batches import is_retired
 class TakenTopics:
     """The timer topics that a shard has taken messages from."""
 
-    topics: frozenset[str] = frozenset()
+    # The number of partitions by topic, of deleted and recreated topics, too: these have other
+    # names than the topics in Kafka (schemas/batches.py).
+    partitions: Mapping[str, int] = field(default_factory=dict)
     ids: Mapping[str, str] = field(default_factory=dict)  # Kafka's ids of them at that time
     only: bool = False  # topics that match and are not among them are not read
+
+    @property
+    def topics(self) -> set[str]:
+        """Their names in Kafka."""
+        return {topic for topic in self.partitions if not is_retired(topic)}
+
+    @classmethod
+    def of_progress(cls, progress: Progress) -> TakenTopics:
+        """From the progress alone."""
+        return cls(Counter(topic for topic, _ in progress.partitions), progress.topic_ids)
 
     @classmethod
     def of(cls, state: State) -> TakenTopics:
@@ -54,10 +68,9 @@ class TakenTopics:
             commit = state.commit()
         except CorruptFile:  # a recovery follows
             commit = Local.absent().commit
-        delivered = progress.topics if progress else set()
+        partitions = {*commit.marks, *(progress.partitions if progress else ())}
         ids = {**(progress.topic_ids if progress else {}), **commit.topic_ids}
-        own = {topic for topic, _ in commit.marks if not is_retired(topic)}
-        return cls(frozenset(delivered | own), ids, only=state.standby)
+        return cls(Counter(topic for topic, _ in partitions), ids, state.standby)
 
 
 def discover(
@@ -74,7 +87,7 @@ def discover(
     taken = taken or TakenTopics()
     listed = settings.timer.topics
     if settings.timer.topics_pattern is None:
-        _beyond_room(settings, admin, [], [], room_bytes)
+        _beyond_room(settings, admin, {}, [], room_bytes)
         return TopicSet(tuple(sorted(listed)))
     names = settings.timer_topics
     ids = admin.topic_ids(admin.matching_topics(settings))
@@ -89,7 +102,7 @@ def discover(
     for topic in [n for n, why in faulty.items() if n not in before and why != _UNREADABLE]:
         left_out[topic] = faulty.pop(topic)
     right = sorted(existing - left_out.keys())
-    left_out |= _beyond_room(settings, admin, sorted(before & existing), right, room_bytes)
+    left_out |= _beyond_room(settings, admin, taken.partitions, right, room_bytes)
     read = sorted({*listed, *existing} - left_out.keys())
     return TopicSet(tuple(read), dict(sorted(left_out.items())), faulty)
 
@@ -97,22 +110,25 @@ def discover(
 def _beyond_room(
     settings: Settings,
     admin: KafkaAdmin,
-    before: Sequence[str],
+    taken: Mapping[str, int],
     existing: Sequence[str],
     room_bytes: int,
 ) -> dict[str, str]:
-    """Why matching topics do not fit beside the listed ones and those taken before.
+    """Why matching topics do not fit beside the listed ones and those taken before. Deleted ones
+    keep their place until the loss is accepted: else a client that makes topics and deletes them
+    could fill the records without bound.
 
     Raises:
         ConfigError: a listed one does not fit.
     """
     listed = sorted(settings.timer.topics)
     mine = own_counts(settings, admin.describe_partitions([*listed, *existing]))
-    beyond = beyond_room(mine, dict.fromkeys([*listed, *before, *existing]), room_bytes)
+    counts = {**taken, **mine}
+    beyond = beyond_room(counts, dict.fromkeys([*listed, *sorted(taken), *existing]), room_bytes)
     for topic in listed:
         if topic in beyond:
             raise ConfigError(f"timer topic {topic}: {beyond[topic]}")
-    return {topic: why for topic, why in beyond.items() if topic not in before}
+    return {topic: why for topic, why in beyond.items() if topic not in taken}
 
 
 _DELETED = (
