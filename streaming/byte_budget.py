@@ -37,6 +37,8 @@ class ByteBudget:
         self._round: dict[TopicPartition, tuple[int, int]] = {}
         self._left_of_topic: dict[str, int] = {}
         self._left_of_partition: dict[TopicPartition, int] = {}
+        # Of the topics whose part of the round is not used up, the partitions.
+        self._going_on: dict[str, list[TopicPartition]] = {}
 
     def rounds(self) -> Iterator[OffsetRanges]:
         """The ranges of each round. `took` lowers their ends while they are read."""
@@ -45,6 +47,9 @@ class ByteBudget:
             partitions = Counter(topic for topic, _ in unread)
             part = self._left // len(partitions)
             self._left_of_topic = dict.fromkeys(partitions, part)
+            self._going_on = {topic: [] for topic in partitions}
+            for each in unread:
+                self._going_on[each[0]].append(each)
             self._left_of_partition = {each: part // partitions[each[0]] for each in unread}
             order = chance.sample(unread, len(unread))
             self._round = {each: (self._reached[each], self._ends[each]) for each in order}
@@ -72,9 +77,9 @@ class ByteBudget:
         self._left_of_topic[topic] -= octets
         self._left_of_partition[partition] -= octets
         if self._left_of_topic[topic] <= 0:
-            for each in self._round:
-                if each[0] == topic:
-                    self._end_round_of(each)
+            # Once: each count of a topic with 10,000 partitions would walk them all again.
+            for each in self._going_on.pop(topic, ()):
+                self._end_round_of(each)
         elif self._left_of_partition[partition] <= 0:
             self._end_round_of(partition)
 

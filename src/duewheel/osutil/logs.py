@@ -28,6 +28,7 @@ Role = Literal["run", "ingest", "dequeue", "audit", "serve", "recur", "cli"]
 Format = Literal["auto", "json", "text"]
 
 VALUE_CHARACTERS_MAX = 600  # a JVM stack trace as a message has tens of thousands
+VALUE_ITEMS_MAX = 20
 REPEAT_S = 10.0
 REPEAT_MAX_S = 600.0
 _KINDS_MAX = 1_000
@@ -203,11 +204,17 @@ def describe(error: BaseException) -> str:
 
 
 def _clean(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Hides secrets and cuts long values."""
+    """Hides secrets and cuts long values: users choose names of topics, and their number."""
     for key, value in event.items():
-        if isinstance(value, str) and not key.startswith("_"):
+        if key.startswith("_"):
+            continue
+        if isinstance(value, str):
             hidden = "***" if is_secret(key) else _SECRET_TEXT.sub(r"\1***", value)
             event[key] = _shorten(hidden)
+        elif isinstance(value, list | tuple | dict) and len(value) > VALUE_ITEMS_MAX:
+            more = f"and {len(value) - VALUE_ITEMS_MAX} more"
+            first = list(value.items() if isinstance(value, dict) else value)[:VALUE_ITEMS_MAX]
+            event[key] = {**dict(first), more: ""} if isinstance(value, dict) else [*first, more]
     return event
 
 

@@ -76,6 +76,17 @@ def test_secrets_are_hidden_by_name_and_in_text() -> None:
     assert "retries=3" in stream.getvalue()
 
 
+def test_lists_and_tables_are_cut() -> None:
+    """A user who makes 5,000 topics does not write a line of a megabyte with each."""
+    stream = io.StringIO()
+    logs.configure("ingest", "info", "json", stream)
+    names = [f"t{number}" for number in range(5_000)]
+    structlog.get_logger("duewheel.x").info("read", topics=names, since=dict.fromkeys(names, 1))
+    (line,) = lines(stream)
+    assert line["topics"] == [*names[:20], "and 4980 more"]
+    assert len(line["since"]) == 21
+
+
 def test_text_is_key_value() -> None:
     stream = io.StringIO()
     logs.configure("run", "info", "text", stream)

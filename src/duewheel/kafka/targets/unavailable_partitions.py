@@ -32,7 +32,7 @@ from duewheel.wheel.encoded import Target
 
 _LOGGED_MAX = 10_000
 _LINES_MAX = 20  # of the log, for the changes of one answer: a team may close 1,000 targets at once
-_NAMED_MAX = 20  # partitions that a line or text names
+_NAMED_MAX = 20  # partitions that a note names
 NOTED_MAX = 100  # topics that `note` gets at once
 
 log = structlog.get_logger(__name__)
@@ -127,10 +127,10 @@ class UnavailablePartitions:
             self._logged[topic] = down, why or known_why
         if down - before:
             line = partial(log.warning, "target takes no writes: its timers are parked", reason=why)
-            self._changes.append(partial(line, topic=topic, **_named(down - before)))
+            self._changes.append(partial(line, topic=topic, partitions=sorted(down - before)))
         if before - down:
             line = partial(log.info, "target takes writes again")
-            self._changes.append(partial(line, topic=topic, **_named(before - down)))
+            self._changes.append(partial(line, topic=topic, partitions=sorted(before - down)))
 
     def _report(self) -> None:
         """Logs the changes, and notes the partitions that are down now, once for all targets."""
@@ -145,14 +145,6 @@ class UnavailablePartitions:
         self._note({topic: _text(of, why) for topic, (of, why) in shown})
 
 
-def _named(partitions: frozenset[int]) -> dict[str, list[int] | int]:
-    """The partitions as fields of a line: the first ones, and how many more there are."""
-    named = sorted(partitions)[:_NAMED_MAX]
-    more = len(partitions) - len(named)
-    return {"partitions": named, "more_partitions": more} if more else {"partitions": named}
-
-
 def _text(partitions: frozenset[int], why: str) -> str:
-    named = _named(partitions)
-    more = f" and {named['more_partitions']} more" if "more_partitions" in named else ""
-    return f"partitions {named['partitions']}{more}: {why}"
+    named, more = sorted(partitions)[:_NAMED_MAX], len(partitions) - _NAMED_MAX
+    return f"partitions {named}{f' and {more} more' if more > 0 else ''}: {why}"

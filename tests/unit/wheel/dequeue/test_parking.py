@@ -409,6 +409,5 @@ def test_the_log_and_the_notes_of_an_answer_are_bounded() -> None:
         failures.on_metadata({f"t{number}": closed for number in range(1_000)})
     assert len(lines) == 21
     assert lines[-1]["changes"] == 980
-    assert (len(lines[0]["partitions"]), lines[0]["more_partitions"]) == (20, 980)
     assert [len(note) for note in notes] == [100], "written once"
     assert max(map(len, notes[0].values())) < 200
