@@ -4,6 +4,7 @@ The parsers of foreign bytes, by the file that tests them (test_fuzzed.py compar
 
 test_record_batches.py    schemas/wire/batch_reader schemas/wire/record_reader kafka/log/compression
                           kafka/log/columns schemas/request/parser
+test_costs.py             schemas/wire/record_reader schemas/wire/record_rows
 test_records.py           schemas/wire/record_rows kafka/log/records client/replies
                           client/retry_headers ops/receipts schemas/receipts
                           ops/dead_letters/listing

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_murmur2
+from tests.harness.costly_inputs import of_one_hash
 
 from duewheel.schemas import columns, hashing
 from duewheel.schemas.batches import NO_KEY
@@ -42,26 +43,8 @@ def test_values_are_coded_by_their_first_row(values: list[bytes], at_once: int) 
     assert [different[place].as_py() for place in index.tolist()] == values
 
 
-def of_one_hash(count: int) -> pa.LargeBinaryArray:
-    """Different values of 16 bytes for which Arrow's hash is the same: the sum without carry of a
-    product of each half, its bytes reversed.
-    """
-    first, second, mask = 14029467366897019727, 11400714785074694791, (1 << 64) - 1
-
-    def turned(number: int) -> int:
-        return int.from_bytes(number.to_bytes(8), "little")
-
-    def other_half(half: int) -> int:
-        return pow(first, -1, 1 << 64) * turned(turned(second * half & mask) ^ 77) & mask
-
-    halves = range(1, count + 1)
-    return columns.binary(
-        other_half(half).to_bytes(8, "little") + half.to_bytes(8, "little") for half in halves
-    )
-
-
 def test_values_chosen_for_their_hash_take_no_time_by_their_square() -> None:
-    column, took_s = of_one_hash(20_000), []
+    column, took_s = columns.binary(map(of_one_hash, range(1, 20_001))), []
     for encode in (columns.coded, pa.compute.dictionary_encode):
         begun_s = time.process_time()
         encode(column)
