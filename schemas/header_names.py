@@ -30,6 +30,9 @@ STARTS_MS = "TIMER_STARTS_MS"  # no instant is earlier
 ENDS_MS = "TIMER_ENDS_MS"  # no instant is later
 JITTER_MS = "TIMER_JITTER_MS"  # each instant is later by the same time, up to this, by the id
 PAUSED = "TIMER_PAUSED"  # it rolls and never fires; the value is a note
+MISSED_WORDS = ("skip", "one", "all")
+INTERVAL_MS_MIN = 1_000
+RECURRING_ID_BYTES_MAX = 200  # so that the id of a firing, ID@INSTANT, fits the bound of all ids
 
 # On copies only, which return to their timer topic: rolled, parked or postponed.
 ORIGIN = "TIMER_ORIGIN"  # offset of the timer's first copy, in the same partition

@@ -125,7 +125,7 @@ def served(folder: Path) -> Iterator[str]:
                 "margin": "1h",
                 "targets": list(TARGETS),
                 "reply_topic": f"{NAME}.replies",
-                "schedules_topic": f"{NAME}.schedules",
+                "topic": {f"{NAME}.timers": {"recurring": True}},
                 "receipts_topic": f"{NAME}.receipts",
             },
             storage={"data_dir": "duewheel-data"},  # relative: no picture has a path of this host
@@ -138,7 +138,7 @@ def served(folder: Path) -> Iterator[str]:
             for target in TARGETS:
                 admin.create_topic(target, 2)
         init_progress(settings)
-        for command in ("run", "recur", "serve"):
+        for command in ("run", "serve"):
             process = launch(config, command)
             stack.callback(process.end, signal.SIGTERM, 60)
         load_thread = Load(broker.bootstrap_servers)
@@ -158,7 +158,7 @@ def set_schedules(config: Path) -> None:
         message = ("--target", "orders.reminders", "--key", name, "--value", "{}")
         done = run(config, "schedule", "set", name, *options, *message)
         assert done.returncode == 0, done.stderr
-    done = run(config, "schedule", "pause", name)
+    done = run(config, "schedule", "pause", name, "--note", "until the audit")
     assert done.returncode == 0, done.stderr
 
 

@@ -82,7 +82,7 @@ class Recurrence:
         if self.paused:
             self._next(written_ms, written_ms)  # refused now, not when it is resumed
             return int(PAUSED_MS)
-        shift_ms = self._shift_ms(id_hash)
+        shift_ms = self.shift_ms(id_hash)
         if self.starts_ms is not None:
             written_ms, after_ms = self.starts_ms, max(after_ms, self.starts_ms - 1)
         return self._due(after_ms, written_ms, now_ms - shift_ms, shift_ms)
@@ -96,7 +96,7 @@ class Recurrence:
         """
         if self.paused:
             return False, PAUSED_MS
-        shift_ms = self._shift_ms(id_hash)
+        shift_ms = self.shift_ms(id_hash)
         at_ms, now_ms = due_ms - shift_ms, now_ms - shift_ms
         return self._fires(at_ms, now_ms), self._due(at_ms, at_ms, now_ms, shift_ms)
 
@@ -157,7 +157,8 @@ class Recurrence:
             raise ConfigError(found)
         return found
 
-    def _shift_ms(self, id_hash: int) -> int:
+    def shift_ms(self, id_hash: int) -> int:
+        """The time by which its jitter moves all instants of a timer."""
         return id_hash % (self.jitter_ms + 1)
 
 

@@ -24,7 +24,13 @@ import pyarrow.compute
 
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.columns import Column, ascii_text, lengths
-from duewheel.schemas.header_names import RECURRENCE, Request
+from duewheel.schemas.header_names import (
+    INTERVAL_MS_MIN,
+    MISSED_WORDS,
+    RECURRENCE,
+    RECURRING_ID_BYTES_MAX,
+    Request,
+)
 from duewheel.schemas.request.due_times import NO_NAME, PRECEDENCE
 from duewheel.schemas.request.header_values import parse_instants, parse_numbers
 from duewheel.schemas.request.headers import USERS, Field, Headers, Int8, rows_of
@@ -32,10 +38,6 @@ from duewheel.schemas.request.headers import USERS, Field, Headers, Int8, rows_o
 _pa: Any = pa
 _pc: Any = pyarrow.compute
 
-ID_BYTES_MAX = 200
-"""Of the id of a recurring timer: that of a firing, ID@INSTANT, fits the bound of all ids."""
-INTERVAL_MS_MIN = 1_000
-MISSED = ("skip", "one", "all")
 UNIT_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 INTERVAL = r"^(?P<number>[0-9]{1,12})(?P<unit>|ms|s|m|h|d)$"
 
@@ -89,7 +91,7 @@ def recurrences(fields: Mapping[Request, Field], ids: Field, refused: Bool) -> R
     recurring = rows_of(fields, [Request.CRON, Request.EVERY], count)
     seed = recurring & ~rows_of(fields, [Request.ORIGIN], count)
     named = none.copy()
-    named[ids.rows] = lengths(ids.values) <= ID_BYTES_MAX
+    named[ids.rows] = lengths(ids.values) <= RECURRING_ID_BYTES_MAX
     # Each line overwrites the verdicts of those above.
     verdict[recurring & ~named] = _ID
     verdict[recurring & rows_of(fields, [Request.WINDOW_MS], count)] = _WINDOW
@@ -128,7 +130,7 @@ def _intervals(values: Column) -> Bool:
 
 
 def _policies(values: Column) -> Bool:
-    value_set = _pa.array([each.encode() for each in MISSED], pa.large_binary())
+    value_set = _pa.array([each.encode() for each in MISSED_WORDS], pa.large_binary())
     return np.asarray(_pc.is_in(values, value_set=value_set))
 
 

@@ -12,7 +12,7 @@ test_records.py           schemas/wire/record_rows kafka/log/records client/repl
                           checkpoints/held_copies recurring/records recurring/schedule
                           ops/schedule_move/records
 test_requests.py          schemas/request/parser schemas/dead_letters schemas/wire/copy_mac
-test_lines_and_bodies.py  ops/file_import/records ops/schedules serve/app client/handle
+test_lines_and_bodies.py  ops/file_import/records ops/schedules/records serve/app client/handle
 test_config.py            config/settings config/durations
 test_checkpoints.py       checkpoints/state_file checkpoints/progress checkpoints/progress_mirror
                           checkpoints/durable_checkpoint checkpoints/cancel_bounds

@@ -20,11 +20,10 @@ from duewheel.api.schedules import NewSchedule, ScheduleSummary
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
-from duewheel.ops import schedules
 from duewheel.ops.dead_letters import replay
 from duewheel.ops.file_import.records import fields_of, record_of
-from duewheel.ops.schedules import accepted_schedule
-from duewheel.recurring.schedule import Schedule
+from duewheel.ops.schedules import changes
+from duewheel.ops.schedules.records import ScheduleRecord, requested
 from duewheel.serve.access import Access
 
 Change = Callable[[st.DataObject, bytes], bytes]
@@ -59,12 +58,20 @@ SCHEDULE: dict[str, Any] = {
     "cron": "0 9 * * 1-5",
     "zone": "Europe/Berlin",
     "missed": "one",
+    "starts": "2027-01-15T08:00Z",
+    "jitter": "30s",
     "target": "orders",
     "value": "report",
     "key_base64": "/w==",
     "headers": [{"name": "a", "value": "1"}, {"name": "b", "value_base64": "/w=="}],
 }
-EVERY = {"every": "90s", "target": "orders", "value_base64": "AA==", "timer_topic": "timers"}
+EVERY = {
+    "every": "90s",
+    "ends": 4_000_000_000_000,
+    "target": "orders",
+    "value_base64": "AA==",
+    "timer_topic": "timers",
+}
 REPLAY = {"code": "bad_due_time", "to_topic": "orders", "limit": 10, "dry_run": True}
 
 
@@ -116,22 +123,22 @@ def test_any_body_of_a_schedule(
     data: st.DataObject,
     body: dict[str, Any],
 ) -> None:
-    """Refused before Kafka is asked, or a schedule whose record is read as it was written."""
+    """Refused before Kafka is asked, or a record that ingest accepts and that has an instant."""
     changed = data.draw(st.sampled_from([damage, alter]))(data, json.dumps(body).encode())
-    made: list[Schedule] = []
+    made: list[ScheduleRecord] = []
 
-    def put(_: Settings, name: str, new: NewSchedule, wait_s: float) -> Any:
+    def put(_: Settings, name: str, new: NewSchedule, wait_s: float, __: Any) -> ScheduleSummary:
         assert 0 <= wait_s <= 30
-        made.append(accepted_schedule(settings, name, new))
-        return ScheduleSummary(name=name, state="active", applied=True)
+        made.append(requested(settings, name, new, None))
+        return made[0].summary()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(schedules, "put", put)  # the rest of it needs Kafka
+        patch.setattr(changes, "put", put)  # the rest of it needs Kafka
         response = client.put("/v1/schedules/daily", content=changed, headers=JSON)
     assert response.status_code < 500, response.text
     assert (response.status_code == 200) == bool(made) and response.json()
-    for schedule in made:
-        assert Schedule.decode("daily", schedule.encode(), 0) == schedule
+    for record in made:
+        assert next(record.instants()) > 0
 
 
 @given(data=st.data())

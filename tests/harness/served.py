@@ -30,10 +30,13 @@ COUNT = 60
 
 
 def settings_of(path: Path, quotas: Mapping[str, int] | None = None, **serve: Any) -> Settings:
-    """Of a shard that allows every target; `quotas`: messages per second of timer topics."""
+    """Of a shard that allows every target, and recurring timers in `timers`; `quotas`: messages per
+    second of timer topics.
+    """
     timer: dict[str, Any] = {"topics": "timers", "targets": "*", "slots": 100_000}
     timer |= {"roll_window": "1h", "margin": "5m"}
-    timer["topic"] = {name: {"quota_per_second": rate} for name, rate in (quotas or {}).items()}
+    timer["topic"] = {"timers": {"recurring": True}}
+    timer["topic"] |= {name: {"quota_per_second": rate} for name, rate in (quotas or {}).items()}
     given = {"timer": timer, "storage": {"data_dir": path / "data"}, "serve": serve}
     return load(None, given)
 

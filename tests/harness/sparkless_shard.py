@@ -177,6 +177,34 @@ class SparklessShard:
         return result["replayed"], result["refused"]
 
 
+class Pumped:
+    """A shard whose ingest and dequeue work in a thread until it is closed."""
+
+    def __init__(self, shard: SparklessShard) -> None:
+        self.shard = shard
+        self._ending = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._pump, daemon=True)
+        self._thread.start()
+
+    def _pump(self) -> None:
+        try:
+            while not self._ending.is_set():
+                self.shard.pump()
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def delivered(self) -> list[Any]:
+        assert self._failure is None
+        return read_topic(self.shard.servers, self.shard.target)
+
+    def close(self) -> None:
+        self._ending.set()
+        self._thread.join()
+        self.shard.close()
+
+
 def failing_third(*, committed: bool) -> Callable[..., Any]:
     """A `transact` whose third transaction fails, before or after it is committed."""
     calls = 0

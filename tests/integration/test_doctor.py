@@ -16,14 +16,12 @@ from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.harness.shared_broker import SharedBroker
 
 from duewheel import factory
-from duewheel.api.schedules import NewSchedule
 from duewheel.cli.examination import report
 from duewheel.config.settings import Settings
 from duewheel.dev.listeners import free_ports
 from duewheel.doctor import apis, examination
 from duewheel.doctor.findings import Diagnosis
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.ops import schedules
 from duewheel.runtime.dequeue_process import init_progress
 
 pytestmark = pytest.mark.kafka
@@ -154,12 +152,6 @@ def test_schedules_that_nobody_fires(
     )
     subjects = [f.subject for f in before if f.code == "transactional_id"]
     assert f"transactional id {name}.recur" in subjects
-    new = NewSchedule(cron="0 8 1 1 *", target="orders", value="v")
-    schedules.put(settings, "daily", new, 0)
-    found = examined(settings)
-    assert only(found, "scheduler").found == "no scheduler runs; 1 active schedules"
-    assert only(found, "scheduler").severity == "error"
-    assert "changes of daily are not in effect" in only(found, "schedules_in_effect").found
     change = ConfigResource("TOPIC", own["schedules_topic"], {"cleanup.policy": "delete"})
     client.alter_configs([change])
     wrong = only(examined(settings), "topic_settings", own["schedules_topic"])

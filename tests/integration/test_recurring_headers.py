@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaProducer
+from tests.harness.launcher import objects
 from tests.harness.random_timers import Headers
 from tests.harness.reader import read_topic
 from tests.harness.whole_shard import WholeShard
@@ -36,6 +37,59 @@ def await_more(shard: WholeShard, name: bytes) -> None:
 
 def due(records: list[Any]) -> list[int]:
     return [int(dict(record.headers)["TIMER_DUE_MS"]) for record in records]
+
+
+def by_commands(shard: WholeShard) -> None:
+    """The same timers, and others, by `duewheel schedule`."""
+
+    def schedule(*words: str, code: int = 0) -> Any:
+        return shard.command("schedule", *words, code=code)
+
+    def due_in_list(name: str) -> int:
+        row = next(row for row in rows() if row["name"] == name)
+        return int(row["next_due_ms"])
+
+    def rows() -> list[dict[str, Any]]:
+        return objects(shard.config, "schedule", "list")[1]
+
+    message = ("--target", shard.target, "--value", "v", "--key", "k")
+    made = schedule("set", "often", "--every", "5s", *message, "--output", "json")
+    assert (made["state"], made["applied"]) == ("active", True)
+    await_more(shard, b"often")
+    instants = due(firings(shard, b"often"))
+    assert instants == list(range(instants[0], instants[-1] + 1, 5_000))
+    paused = schedule("pause", "often", "--note", "audit", "--output", "json")
+    assert (paused["state"], paused["note"], paused["applied"]) == ("paused", "audit", True)
+    fired = len(firings(shard, b"often"))
+    triggered = schedule("trigger", "often", "--output", "json")
+    shard.wait(lambda: len(firings(shard, b"often")) > fired)
+    assert dict(firings(shard, b"often")[-1].headers)["UNIQ_KEY"].decode() == triggered["id"]
+    schedule("resume", "often")
+    shard.wait(lambda: len(firings(shard, b"often")) > fired + 1)
+    assert (due(firings(shard, b"often"))[-1] - instants[0]) % 5_000 == 0, "its phase is kept"
+    yearly = ("--cron", "0 8 1 1 *", "--zone", "Europe/Berlin")
+    schedule("set", "often", *yearly, *message)
+    (changed,) = [row for row in rows() if row["name"] == "often"]
+    assert (changed["cron"], changed["every_ms"]) == ("0 8 1 1 *", None)
+    lines = schedule("next", "often").splitlines()
+    assert len(lines) == 10 and all("01-01T08:00:00+01:00" in line for line in lines)
+    schedule("stop", "cron")  # the one that another client has made
+    file = shard.path / "schedules.toml"
+    text = f'target = "{shard.target}"\nvalue = "v"\nkey = "k"\n'
+    file.write_text(
+        f'[often]\ncron = "0 8 1 1 *"\nzone = "Europe/Berlin"\n{text}[daily]\nevery = "1d"\n{text}'
+    )
+    apply = ("apply", "-f", str(file), "--prune")
+    lines = schedule(*apply, "--dry-run").splitlines()
+    assert [line.split() for line in lines] == [["added", "daily"], ["unchanged", "often"]]
+    schedule(*apply)
+    before = due_in_list("daily")
+    file.write_text(f'[daily]\nevery = "24h"\n{text}')
+    assert [line.split() for line in schedule(*apply).splitlines()] == [
+        ["unchanged", "daily"],
+        ["removed", "often"],
+    ]
+    assert [row["name"] for row in rows()] == ["daily"] and due_in_list("daily") == before
 
 
 @pytest.mark.timeout(600)
@@ -84,6 +138,7 @@ def test_each_instant_once_over_kills_until_it_is_stopped(shard: WholeShard) -> 
     of_cron = due(firings(shard, b"cron"))
     assert {b - a for a, b in itertools.pairwise(of_cron)} == {5_000}
     assert set(Counter(of_cron).values()) == {1}
+    by_commands(shard)
     (letter,) = read_topic(shard.servers, shard.dead_letters)
     assert dict(letter.headers)["TIMER_ERROR_CODE"] == b"bad_recurrence"
     assert b"Atlantis/Capital" in dict(letter.headers)["TIMER_ERROR"]

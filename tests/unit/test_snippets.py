@@ -25,6 +25,7 @@ import kafka
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
 
+from duewheel.api.schedules import NewSchedule
 from duewheel.cli.main import cli
 from duewheel.client import producer
 from duewheel.config.settings import load
@@ -103,7 +104,11 @@ def loads(text: str) -> None:
 @of("toml")
 @pytest.mark.usefixtures("clean_surroundings")
 def test_settings_load(snippet: Snippet) -> None:
-    loads(snippet.text)
+    tables = tomllib.loads(snippet.text)
+    if all("target" in table for table in tables.values()):  # a file of `schedule apply`
+        assert [NewSchedule.of(table) for table in tables.values()]
+    else:
+        loads(snippet.text)
 
 
 @pytest.mark.usefixtures("clean_surroundings")

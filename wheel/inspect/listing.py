@@ -35,6 +35,8 @@ from duewheel.wheel.inspect.snapshot import Snapshot, consistently, positions_ou
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.byte_layouts import (
     FLAG_DEAD_LETTER,
+    FLAG_SEED,
+    MAGIC_RECURRING,
     MAGIC_ROLL,
     RECORD_BYTES,
     is_cancelled,
@@ -69,6 +71,8 @@ class PendingTimer:
     level: int  # the requested delay level, 0 for none
     rolled: bool  # whether it rolls at the end of its slot
     cancelled: bool  # whether it is dropped then
+    recurring: bool
+    seed: bool  # the user's record of a recurring one, due at its timestamp: it fires nothing
     place: str  # "slot-position": `Filter.after` of the next page
     key_value: bytes = field(repr=False)  # as in schemas/batches.py, like `encoded_headers`
     encoded_headers: bytes = field(repr=False)
@@ -100,6 +104,7 @@ class Filter:
     timer_id: bytes | None = None  # given or default
     key: bytes | None = None
     first_offset: int | None = None  # of the first copy, in its partition
+    recurring: bool = False  # recurring timers alone
 
     @property
     def needs_messages(self) -> bool:
@@ -226,7 +231,7 @@ class _RecordFilter:
             # The second one has the records of earlier versions.
             name = wanted.topic
             self._topic = [topic_hash(name, directory.state.uuid), java_hash(name)]
-        self._level = wanted.level
+        self._level, self._recurring = wanted.level, wanted.recurring
         self._ids: Int64 | None = None
         if wanted.timer_id is not None:
             self._ids = _lookup_hashes(directory, wanted.timer_id)
@@ -237,6 +242,8 @@ class _RecordFilter:
             fits &= np.isin(records["topic_hash"], self._topic)
         if self._level is not None:
             fits &= level_of(records["magic"]) == self._level
+        if self._recurring:
+            fits &= (records["magic"] & MAGIC_RECURRING) != 0
         if self._ids is not None:
             fits &= np.isin(lookup_hash_of(records["reserved"]), self._ids)
 
@@ -293,7 +300,7 @@ def _timers(
         return
     sources, targets = _sources(directory, messages), messages.target.to_pylist()
     rolled, level = (records["magic"] & MAGIC_ROLL) != 0, level_of(records["magic"])
-    cancelled = is_cancelled(records)
+    cancelled, recurring = is_cancelled(records), (records["magic"] & MAGIC_RECURRING) != 0
     for row in rows.tolist():
         prefix, target = messages.prefix[row], (targets[row] or b"").decode()
         timer_id = messages.timer_id[row].as_py() or sources[row]
@@ -315,6 +322,8 @@ def _timers(
             level=int(level[row]),
             rolled=bool(rolled[row]),
             cancelled=bool(cancelled[row]),
+            recurring=bool(recurring[row]),
+            seed=bool(prefix["flags"] & FLAG_SEED),
             place=f"{slot[row]}-{position[row]}",
             key_value=key_value,
             encoded_headers=messages.headers[row].as_py(),

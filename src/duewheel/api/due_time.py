@@ -29,10 +29,10 @@ class DueTimeArguments(TypedDict, total=False):
 class DueTime:
     """A request for a due time: epoch ms, a delay in ms, or a level.
 
-    >>> DueTime.of(delay="1h30m").header
-    ('TIMER_DELAY_MS', b'5400000')
-    >>> DueTime.of(deliver_at=datetime.fromisoformat("2027-01-15T08:00Z")).header
-    ('TIMER_DELIVER_MS', b'1800000000000')
+    >>> DueTime.of(delay="1h30m").headers
+    [('TIMER_DELAY_MS', b'5400000')]
+    >>> DueTime.of(deliver_at=datetime.fromisoformat("2027-01-15T08:00Z")).headers
+    [('TIMER_DELIVER_MS', b'1800000000000')]
     """
 
     request: Request
@@ -57,7 +57,7 @@ class DueTime:
         if [deliver_at, delay, level].count(None) != 2:
             raise InvalidTimer("give exactly one of deliver_at, delay and level")
         if deliver_at is not None:
-            return cls(Request.DELIVER_AT, _instant_ms(deliver_at))
+            return cls(Request.DELIVER_AT, instant_ms(deliver_at))
         if delay is not None:
             return cls(Request.DELAY_MS, span_ms(delay, "delay"))
         if not whole(level) or level < 1:
@@ -65,9 +65,9 @@ class DueTime:
         return cls(Request.LEVEL, level)
 
     @property
-    def header(self) -> NonNullHeader:
+    def headers(self) -> list[NonNullHeader]:
         """The request header."""
-        return NAME_OF[self.request], b"%d" % self.number
+        return [(NAME_OF[self.request], b"%d" % self.number)]
 
     @property
     def arguments(self) -> DueTimeArguments:
@@ -142,15 +142,19 @@ def whole(number: object) -> TypeGuard[int]:
     return isinstance(number, int) and not isinstance(number, bool)
 
 
-def _instant_ms(deliver_at: datetime | int) -> int:
-    """Converts to epoch ms."""
-    if whole(deliver_at):
-        return deliver_at
-    if not isinstance(deliver_at, datetime):
-        raise InvalidTimer(f"deliver_at {deliver_at!r} is neither a datetime nor epoch ms")
-    if deliver_at.utcoffset() is None:
-        raise InvalidTimer(f"deliver_at {deliver_at.isoformat()} has no zone: it could be any hour")
-    return ms_up(deliver_at)
+def instant_ms(instant: datetime | int, name: str = "deliver_at") -> int:
+    """Converts to epoch ms.
+
+    Raises:
+        InvalidTimer: it has no zone, or is neither; `name` is the argument.
+    """
+    if whole(instant):
+        return instant
+    if not isinstance(instant, datetime):
+        raise InvalidTimer(f"{name} {instant!r} is neither a datetime nor epoch ms")
+    if instant.utcoffset() is None:
+        raise InvalidTimer(f"{name} {instant.isoformat()} has no zone: it could be any hour")
+    return ms_up(instant)
 
 
 def span_ms(span: timedelta | str, name: str) -> int:

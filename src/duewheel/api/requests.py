@@ -43,6 +43,7 @@ Strict = Annotated[int, Field(strict=True)]
 Short = Annotated[str, Field(max_length=40)]
 Duration = Annotated[Short, AfterValidator(_duration)]
 Instant = Annotated[Short, AfterValidator(_instant)]
+NumberOrInstant = Annotated[Strict | Short, AfterValidator(_instant)]
 Topic = Annotated[str, Field(max_length=TOPIC_MAX)]
 Level = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=255)]
 Key = Annotated[str, Field(max_length=KEY_MAX)]
@@ -110,9 +111,7 @@ class DueTimeFields(RequestFields):
 
     needs_due: ClassVar[bool] = True
 
-    deliver_at: Annotated[Strict | Short, AfterValidator(_instant)] | None = Field(
-        default=None, description=INSTANT
-    )
+    deliver_at: NumberOrInstant | None = Field(default=None, description=INSTANT)
     delay: Duration | None = Field(default=None, description="such as 90s, 15m or 1h30m")
     level: Annotated[Level, Field(strict=True)] | None = Field(
         default=None, description="one of the delay levels"

@@ -1,78 +1,123 @@
-"""Recurring schedules."""
+"""Recurring schedules: recurring timers, each under its id as its name."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from duewheel.api.model import Result
-from duewheel.api.requests import Duration, MessageFields, Topic
-from duewheel.config.durations import parse_duration_ms
+from duewheel.api.model import RequestFields, Result
+from duewheel.api.recurring_time import Missed, RecurringTime
+from duewheel.api.requests import INSTANT, Duration, MessageFields, NumberOrInstant, Topic
+from duewheel.config.instants import parse_instant
 
 
 class NewSchedule(MessageFields):
     """When a schedule fires, and its message. Give `cron` or `every`."""
 
-    cron: Annotated[str, Field(max_length=1_000)] | None = Field(
+    cron: Annotated[str, Field(max_length=250)] | None = Field(
         default=None, description="five fields, or six with seconds first: '0 8 * * MON-FRI'"
     )
-    zone: str = Field(
-        default="UTC",
-        max_length=100,
-        description="of `cron`, such as Europe/Berlin; by default UTC",
+    zone: Annotated[str, Field(max_length=64)] | None = Field(
+        default=None, description="of `cron`, such as Europe/Berlin; by default UTC"
     )
     every: Duration | None = Field(
         default=None,
         description="in place of `cron`: an interval of elapsed time, such as 90s or 15m",
     )
-    missed: Literal["skip", "one", "all"] = Field(
-        default="skip",
-        description="which instants fire late after a stop of the scheduler: none, the latest, "
+    missed: Missed | None = Field(
+        default=None,
+        description="which instants fire that are late by more than a minute: none, the latest, "
         "all; by default skip",
+    )
+    starts: NumberOrInstant | None = Field(
+        default=None,
+        description=f"no instant is earlier, and an interval counts from then on: {INSTANT}",
+    )
+    ends: NumberOrInstant | None = Field(default=None, description="no instant is later")
+    jitter: Duration | None = Field(
+        default=None, description="moves all instants by the same time, up to this, by the name"
     )
     target: Topic = Field(min_length=1, description="the topic of the messages")
 
+    @model_validator(mode="after")
+    def _require_instants(self) -> Self:
+        _ = self.recurring  # InvalidTimer
+        return self
+
     @property
-    def every_ms(self) -> int | None:
-        """The interval."""
-        return None if self.every is None else parse_duration_ms(self.every)
+    def recurring(self) -> RecurringTime:
+        """The instants.
+
+        Raises:
+            InvalidTimer: the fields contradict each other.
+        """
+        starts, ends = (
+            None if given is None else parse_instant(str(given))
+            for given in (self.starts, self.ends)
+        )
+        return RecurringTime.of(
+            self.cron, self.zone, self.every, self.missed, starts, ends, self.jitter
+        )
 
 
 class ScheduleSummary(Result):
     """A recurring schedule, without its message."""
 
     name: str
-    state: Literal["active", "paused", "unreadable", "stopped"]
+    state: Literal["active", "paused", "stopped"]
     cron: str | None = None
     zone: str | None = Field(default=None, description="of `cron`")
     every_ms: int | None = None
+    missed: Missed | None = None
+    starts_ms: int | None = None
+    ends_ms: int | None = None
+    jitter_ms: int | None = None
     target: str | None = None
     timer_topic: str | None = None
-    missed: Literal["skip", "one", "all"] | None = None
-    last_due_ms: int | None = Field(
-        default=None, description="the last instant that is due and was written to the timer topic"
-    )
+    note: str | None = Field(default=None, description="why it is paused")
     next_due_ms: int | None = Field(
         default=None, description="its next instant; null: paused, or none"
     )
     applied: bool = Field(
-        default=False, description="false: its newest change is not in effect yet"
+        default=True, description="false: the change is written, and ingest has not taken it yet"
     )
 
 
 class ScheduleList(Result):
-    """All recurring schedules by name."""
+    """The recurring schedules of this shard by name."""
 
     schedules: list[ScheduleSummary]
-    scheduler: Literal["running", "silent", "none"] = Field(
-        description="whether `duewheel recur` runs; silent: its last heartbeat is old"
-    )
-    heartbeat_ms: int | None = Field(description="its last one, by the brokers' clock")
+    more: bool = Field(description="there are more: these fire first")
 
 
 class NextInstants(Result):
     """The next instants of a schedule."""
 
     name: str
+    zone: str | None = Field(description="of its expression; null: an interval")
+    paused: bool
     due_ms: list[int]
+
+
+class Pause(RequestFields):
+    """Why a schedule is paused."""
+
+    note: str = Field(default="", max_length=255, description="is listed with it")
+
+
+class FieldDifference(Result):
+    """A field of a schedule, before and after; null: not given."""
+
+    field: str
+    old: str | None
+    new: str | None
+
+
+class ScheduleDifference(Result):
+    """A schedule of an applied file; elsewhere: its partition is another shard's."""
+
+    name: str
+    change: Literal["added", "changed", "unchanged", "removed", "elsewhere"]
+    fields: list[FieldDifference]
+    applied: bool = Field(description="false: a dry run, or ingest has not taken it yet")

@@ -21,6 +21,7 @@ _INSTANTS = frozenset(
         "delivered_until_ms",
         "due_ms",
         "earliest_due_ms",
+        "ends_ms",
         "floor_ms",
         "lag_asked_ms",
         "last_due_ms",
@@ -29,6 +30,7 @@ _INSTANTS = frozenset(
         "next_due_ms",
         "next_try_ms",
         "oldest_ms",
+        "starts_ms",
     ]
 )
 

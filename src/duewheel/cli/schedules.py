@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import click
 
-from duewheel.api.schedules import NewSchedule, ScheduleSummary
+from duewheel.api.schedules import NewSchedule, Pause, ScheduleDifference, ScheduleSummary
 from duewheel.cli.examples import CommandGroup, CommandWithExamples
-from duewheel.cli.options import Command, with_output, with_result, with_settings
-from duewheel.cli.output import say, show, show_row
+from duewheel.cli.options import Command, with_result, with_settings
+from duewheel.cli.output import say, show, show_row, show_rows
 from duewheel.cli.request_options import with_fields, with_request
 from duewheel.config.durations import format_duration_ms
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError
 
 _WAIT_S = 10.0
 
@@ -41,7 +40,7 @@ def schedule() -> None:
 
 
 def _with_name(command: Command) -> Command:
-    command = click.option("--no-wait", is_flag=True, help="do not wait for the scheduler")(command)
+    command = click.option("--no-wait", is_flag=True, help="do not wait for ingest")(command)
     return click.argument("name")(command)
 
 
@@ -49,93 +48,144 @@ def _with_name(command: Command) -> Command:
 @_with_name
 @with_fields(
     NewSchedule,
-    *("cron", "zone", "every", "target", "value", "key", "headers", "missed", "timer_topic"),
+    *("cron", "zone", "every", "missed", "starts", "ends", "jitter"),
+    *("target", "value", "key", "headers", "timer_topic"),
     required=("target", "value"),
     value="the message, as text",
 )
 @with_request("new", NewSchedule)
-@with_output
-@with_settings(needs_kafka=True)
+@with_result(needs_kafka=True)
 def set_(settings: Settings, name: str, new: NewSchedule, *, no_wait: bool, output: str) -> int:
     """Set a schedule, or replace the one of this name. It begins now.
 
-    Exit code 1: no scheduler has applied it within 10 s; it is written, and will be.
-    """
-    from duewheel.ops.schedules import put
+    Refuses one that ingest would dead-letter, and says why. Runs where the shard's files are.
 
-    if "zone" in new.model_fields_set and new.cron is None:
-        raise ConfigError("--zone belongs to --cron: an interval is elapsed time")
-    return _applied(put(settings, name, new, _wait_s(no_wait)), output, no_wait=no_wait)
+    Exit code 1: ingest has not taken it within 10 s; it is written, and takes effect then.
+    """
+    from duewheel.ops.schedules.changes import put
+
+    return _applied(settings, put(settings, name, new, _wait_s(no_wait)), output, no_wait=no_wait)
 
 
 @schedule.command("list")
-@with_output
-@with_settings(needs_kafka=True)
+@with_result()
 def list_(settings: Settings, output: str) -> None:
-    """List all schedules."""
-    from duewheel.ops.schedules import overview
+    """List the schedules of this shard.
 
-    found = overview(settings)
-    for row in found.schedules:
-        click.echo(json.dumps(row.as_json()) if output == "json" else _line(row))
-    if found.scheduler != "running":
-        click.echo("duewheel: no scheduler runs: `duewheel recur` writes the firings", err=True)
+    Reads the data directory, without Kafka: recurring timers that are pending. One that fires at
+    this moment is missing until ingest has taken the copy of its next instant.
+    """
+    from duewheel.ops.schedules.listing import listed
+
+    if show_rows(listed(settings).schedules, output, _line) is None:
+        say("no schedules")
 
 
 @schedule.command("next")
 @click.argument("name")
-@with_output
-@with_settings(needs_kafka=True)
+@with_result()
 def next_(settings: Settings, name: str, output: str) -> None:
     """Show the next ten instants of a schedule, in UTC and in its zone."""
-    from duewheel.ops.schedules import next_instants, schedule_of
+    from duewheel.ops.schedules.listing import next_instants
 
-    found = schedule_of(settings, name)
+    found = next_instants(settings, name)
     if found.paused:
-        text = "none of these fires before `duewheel schedule resume`"
-        click.echo(f"duewheel: {name} is paused: {text}", err=True)
-    zone = ZoneInfo(found.zone)
-    for instant_ms in next_instants(found):
+        say(f"{name} is paused: none of these fires before `duewheel schedule resume`")
+    zone = ZoneInfo(found.zone or "UTC")
+    for instant_ms in found.due_ms:
         local = datetime.fromtimestamp(instant_ms / 1000, zone).isoformat(timespec="seconds")
         row = {"due_ms": instant_ms, "local": local}
         text = f"{utc_text(instant_ms)}  {local}"
         click.echo(json.dumps(row) if output == "json" else text)
 
 
-def _change(
-    name: str, text: str, change: Callable[[Settings, str, float], ScheduleSummary]
-) -> None:
-    """Adds a command that changes one schedule."""
+@schedule.command()
+@_with_name
+@with_fields(Pause, "note")
+@with_request("given", Pause)
+@with_result(needs_kafka=True)
+def pause(settings: Settings, name: str, given: Pause, *, no_wait: bool, output: str) -> int:
+    """Pause a schedule: no instant fires until `resume`."""
+    from duewheel.ops.schedules import changes
 
-    @schedule.command(name, help=text)
-    @_with_name
-    @with_output
-    @with_settings(needs_kafka=True)
-    def command(settings: Settings, name: str, *, no_wait: bool, output: str) -> int:
-        return _applied(change(settings, name, _wait_s(no_wait)), output, no_wait=no_wait)
-
-
-def _pause(settings: Settings, name: str, wait_s: float) -> ScheduleSummary:
-    from duewheel.ops.schedules import pause
-
-    return pause(settings, name, wait_s, on=True)
+    row = changes.pause(settings, name, given.note, _wait_s(no_wait))
+    return _applied(settings, row, output, no_wait=no_wait)
 
 
-def _resume(settings: Settings, name: str, wait_s: float) -> ScheduleSummary:
-    from duewheel.ops.schedules import pause
+@schedule.command()
+@_with_name
+@with_result(needs_kafka=True)
+def resume(settings: Settings, name: str, *, no_wait: bool, output: str) -> int:
+    """End the pause of a schedule: the instants from now on fire."""
+    from duewheel.ops.schedules import changes
 
-    return pause(settings, name, wait_s, on=False)
+    row = changes.resume(settings, name, _wait_s(no_wait))
+    return _applied(settings, row, output, no_wait=no_wait)
 
 
-def _stop(settings: Settings, name: str, wait_s: float) -> ScheduleSummary:
-    from duewheel.ops.schedules import stop
+@schedule.command()
+@_with_name
+@with_result(needs_kafka=True)
+def stop(settings: Settings, name: str, *, no_wait: bool, output: str) -> int:
+    """End a schedule for good."""
+    from duewheel.ops.schedules import changes
 
-    return stop(settings, name, wait_s)
+    row = changes.stop(settings, name, _wait_s(no_wait))
+    return _applied(settings, row, output, no_wait=no_wait)
 
 
-_change("pause", "Pause a schedule: no instant fires until `resume`.", _pause)
-_change("resume", "End the pause of a schedule: the instants from now on fire.", _resume)
-_change("stop", "End a schedule for good.", _stop)
+@schedule.command()
+@click.argument("name")
+@with_result(needs_kafka=True)
+def trigger(settings: Settings, name: str, output: str) -> None:
+    """Fire a schedule once more, now; its next instant stays.
+
+    Writes an ordinary timer with its message, also while it is paused.
+    """
+    from duewheel.ops.schedules import changes
+
+    show(changes.trigger(settings, name), output)
+
+
+@schedule.command()
+@click.option(
+    *("-f", "--file"),
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="TOML, a table for each name",
+)
+@click.option("--prune", is_flag=True, help="also stop those that the file lacks")
+@click.option("--dry-run", is_flag=True, help="only show the differences")
+@click.option("--no-wait", is_flag=True, help="do not wait for ingest")
+@with_result(needs_kafka=True)
+def apply(
+    settings: Settings, file: Path, output: str, *, prune: bool, dry_run: bool, no_wait: bool
+) -> int:
+    """Make the schedules of this shard those of a file.
+
+    The keys of a table are the options of `set`, `headers` a list of name and value. Writes the
+    differences alone: a schedule that is as in the file keeps its next instant, and one that is
+    paused stays so. A defect anywhere writes nothing. --prune stops only schedules in the timer
+    topics of the file.
+
+    Exit code 1: ingest has not taken all of them within 10 s.
+    """
+    from duewheel.ops.schedules.apply import apply
+
+    wait_s = _wait_s(no_wait)
+    found = apply(settings, file, prune=prune, dry_run=dry_run, wait_s=wait_s)
+    show_rows(found, output, _difference)
+    if dry_run or no_wait or all(row.applied for row in found):
+        return 0
+    say(_not_applied(settings))
+    return 1
+
+
+def _difference(row: ScheduleDifference) -> str:
+    parts = [f"{row.change:<9}  {row.name}"]
+    if row.change == "changed":
+        parts += (f"{each.field} {each.old or '-'} -> {each.new or '-'}" for each in row.fields)
+    return "  ".join(parts)
 
 
 @schedule.command("move")
@@ -163,21 +213,24 @@ def _wait_s(no_wait: bool) -> float:
     return 0.0 if no_wait else _WAIT_S
 
 
-def _applied(row: ScheduleSummary, output: str, *, no_wait: bool) -> int:
+def _applied(settings: Settings, row: ScheduleSummary, output: str, *, no_wait: bool) -> int:
     show(row, output)
     if row.applied or no_wait:
         return 0
-    text = "written, but not applied yet: does `duewheel recur` run, do ingest and dequeue?"
-    click.echo(f"duewheel: {text}", err=True)
+    say(_not_applied(settings))
     return 1
 
 
+def _not_applied(settings: Settings) -> str:
+    from duewheel.ops.shard.why_not_ready import why_no_reply
+
+    why = "".join(f"; {reason}" for reason in why_no_reply(settings))
+    return f"it is written, and takes effect once ingest has taken it{why}"
+
+
 def _line(row: ScheduleSummary) -> str:
-    if row.state == "unreadable":
-        return f"{row.name}  unreadable"
     every = row.every_ms
     when = f"{row.cron} {row.zone}" if every is None else f"every {format_duration_ms(every)}"
     upcoming = "" if row.next_due_ms is None else f"next {utc_text(row.next_due_ms)}"
-    applied = "" if row.applied else "not applied yet"
-    parts = (row.name, row.state, when, f"to {row.target}", upcoming, applied)
+    parts = (row.name, row.state, when, f"to {row.target}", upcoming, row.note)
     return "  ".join(filter(None, parts))

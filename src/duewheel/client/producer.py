@@ -10,7 +10,8 @@ A timer is one record in the timer topic, with request headers for due time and 
 
     requested partition    the same one (modulo the number of partitions); it also becomes REAL_QID
     key                    Kafka's usual hash of it, murmur2, as the Java client computes it
-    neither                one partition until a batch is full, then another (KIP-480, "sticky")
+    neither                one partition until a batch is full, then another (KIP-480, "sticky");
+                           of a recurring timer that of its id
 
 A cancel or reschedule matches timers of its own partition only. It is routed by the same key or
 partition as they were, or by the timer's recall handle (handle.py).
@@ -25,13 +26,14 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from kafka import KafkaProducer
-from kafka.partitioner import StickyPartitioner
+from kafka.partitioner import StickyPartitioner, murmur2
 from kafka.producer.future import FutureRecordMetadata
 
 from duewheel.api.due_time import MAX_DELAY, DueTime, NonNullHeader, span_ms, window_headers
+from duewheel.api.recurring_time import RecurringArguments, RecurringTime
 from duewheel.client import request_headers
 from duewheel.client.futures import Acknowledgement, Cancel, Rescheduled, Timer
 from duewheel.client.handle import RecallHandle, id_bytes
@@ -70,6 +72,8 @@ _ROUTED = {
     Request.DELIVER_AFTER,
     Request.CANCEL,
     Request.RESCHEDULE,
+    Request.CRON,
+    Request.EVERY,
 }
 
 
@@ -142,6 +146,7 @@ class DelayProducer:
         window: timedelta | str | None = None,
         id: str | None = None,
         partition: int | None = None,
+        **recurring: Unpack[RecurringArguments],
     ) -> Future[Timer]:
         """Schedules a message for delivery to `topic`. A due time in the past is due at once.
 
@@ -160,6 +165,10 @@ class DelayProducer:
                 key, or else its id; `due_ms` of the result is the due time without the window.
             id: the timer's id, for consumers and for cancels; by default its record's position.
             partition: of `topic`; by default Kafka's usual choice at delivery.
+            recurring: in place of a due time: `cron` or `every`, and others
+                (RecurringArguments). The timer fires at each of its instants until it is
+                cancelled; it needs an `id`, its name. `due_ms` of the result is the timestamp of
+                its record, from which an interval counts.
 
         Returns:
             The timer, once Kafka has acknowledged it. Cancelling this future has no effect.
@@ -170,7 +179,7 @@ class DelayProducer:
             ConfigError, KafkaUnavailable: there is no such timer topic, or Kafka does not describe
                 it in time; nothing was sent.
         """
-        when = self._due(deliver_at, delay, level)
+        when = self._when(deliver_at, delay, level, recurring)
         request = request_headers.timer_headers(
             *(topic, when, self.timer_topic),
             headers=headers,
@@ -178,7 +187,7 @@ class DelayProducer:
             id=id,
             partition=partition,
         )
-        sent = self._write(value, key, request, partition, None)
+        sent = self._write(value, key, request, self._routed(when, id, key, partition), None)
         what = f'timer for "{topic}"' if id is None else f'timer "{id}" for "{topic}"'
         return future_of(what, sent, lambda at: Timer(*self._timer(id, when, at)))
 
@@ -251,6 +260,7 @@ class DelayProducer:
         partition: int | None = None,
         timer_topic: str | None = None,
         reply: bool = True,
+        **recurring: Unpack[RecurringArguments],
     ) -> Future[Rescheduled]:
         """Replaces timers by a new one: cancels them as `cancel` does, and schedules the new one.
 
@@ -259,8 +269,8 @@ class DelayProducer:
 
         Args:
             timer, timer_topic, reply: as for `cancel`.
-            deliver_at, delay, level, window: the due time, as for `schedule`; a delay counts from
-                now.
+            deliver_at, delay, level, window, recurring: the due time, or the instants, as for
+                `schedule`; a delay counts from now.
             topic, value, key, headers, partition: the message, as for `schedule`. With a handle
                 they may be omitted: the call then reads the message back from the timer topic,
                 blocking, and a `value` replaces its own.
@@ -273,11 +283,12 @@ class DelayProducer:
             KafkaUnavailable, ConfigError: Kafka, or the reply topic, cannot be read; nothing was
                 sent.
         """
-        when = self._due(deliver_at, delay, level)
+        when = self._when(deliver_at, delay, level, recurring)
         timer_topic = timer_topic or self.timer_topic
         self._require_topic(timer_topic)
         handle = self._handle(timer, timer_topic)
         timer_id = timer if handle is None else handle.id
+        request_headers.require_consistent(when, timer_id, window)
         given = request_headers.users(headers)
         if topic is None:
             alone = key is None and partition is None and not given
@@ -286,10 +297,11 @@ class DelayProducer:
             raise InvalidTimer("give the value, too: with a topic no message is read back")
         else:
             given += request_headers.target(topic, partition, timer_topic)
-        number = self._number(timer, handle, key, partition, timer_topic)
+        routed = self._routed(when, timer_id, key, partition) if handle is None else partition
+        number = self._number(timer, handle, key, routed, timer_topic)
         request = [
             *given,
-            when.header,
+            *when.headers,
             *window_headers(window),
             (NAME_OF[Request.TIMER_ID], id_bytes(timer_id)),
             (NAME_OF[Request.RESCHEDULE], b"true"),
@@ -340,6 +352,15 @@ class DelayProducer:
         """
         partitions: set[int] = self._producer.partitions_for(topic)
         return partitions
+
+    def partition_of(self, key: bytes) -> int:
+        """Returns the partition of the timer topic that a record with this key goes to.
+
+        Raises:
+            ConfigError, KafkaUnavailable: as `schedule`.
+        """
+        self._require_topic(self.timer_topic)
+        return self._modulo(murmur2(key) & 0x7FFFFFFF, self.timer_topic)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Waits until every sent record is acknowledged or has failed."""
@@ -405,15 +426,33 @@ class DelayProducer:
                 "no right to describe it: `duewheel init` creates those of the settings"
             )
 
-    def _due(
-        self, deliver_at: datetime | int | None, delay: timedelta | str | None, level: int | None
-    ) -> DueTime:
-        """Makes the due time, which ingest must not refuse."""
+    def _when(
+        self,
+        deliver_at: datetime | int | None,
+        delay: timedelta | str | None,
+        level: int | None,
+        recurring: RecurringArguments,
+    ) -> DueTime | RecurringTime:
+        """Makes the due time, which ingest must not refuse, or the instants."""
+        if recurring:
+            if [deliver_at, delay, level].count(None) != 3:
+                raise InvalidTimer("a recurring timer has no due time: give cron or every alone")
+            return RecurringTime.of(**recurring)
         when = DueTime.of(deliver_at, delay, level)
         when.require_within(self._levels_ms, self._max_delay_ms, SystemClock().now_ms())
         return when
 
-    def _timer(self, id: str | None, when: DueTime, at: Any) -> tuple[str, str, int, int, int]:
+    def _routed(
+        self, when: DueTime | RecurringTime, id: str | None, key: Any, partition: int | None
+    ) -> int | None:
+        """The partition; of a recurring timer without one and without a key that of its name."""
+        if isinstance(when, RecurringTime) and key is None and partition is None:
+            return self.partition_of(str(id).encode())
+        return partition
+
+    def _timer(
+        self, id: str | None, when: DueTime | RecurringTime, at: Any
+    ) -> tuple[str, str, int, int, int]:
         """Returns the attributes of the timer with this record."""
         due_ms = when.due_ms(at.timestamp, self._levels_ms)
         return _source(at) if id is None else id, at.topic, at.partition, at.offset, due_ms

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from duewheel.api.due_time import DueTime, NonNullHeader, whole, window_headers
+from duewheel.api.recurring_time import RecurringTime, require_name
 from duewheel.client.handle import RecallHandle, id_bytes
 from duewheel.errors import InvalidTimer
 from duewheel.schemas.header_names import (
@@ -31,7 +32,7 @@ _ADDED = {*DELIVERED, ANSWER, ERROR_CODE, ERROR}
 
 def timer_headers(
     topic: str,
-    when: DueTime,
+    when: DueTime | RecurringTime,
     timer_topic: str,
     *,
     headers: Iterable[NonNullHeader] = (),
@@ -44,10 +45,21 @@ def timer_headers(
     Raises:
         InvalidTimer: an argument is impossible, or one of the user's headers is reserved.
     """
-    request = [*users(headers), when.header, *window_headers(window)]
+    require_consistent(when, id, window)
+    request = [*users(headers), *when.headers, *window_headers(window)]
     if id is not None:
         request.append((NAME_OF[Request.TIMER_ID], id_bytes(id)))
     return [*request, *target(topic, partition, timer_topic)]
+
+
+def require_consistent(
+    when: DueTime | RecurringTime, id: str | None, window: timedelta | str | None
+) -> None:
+    """Refuses a recurring timer without an id of its length, or with a window."""
+    if isinstance(when, RecurringTime):
+        require_name(id)
+        if window is not None:
+            raise InvalidTimer("a recurring timer has no window: jitter spreads it")
 
 
 def users(headers: Iterable[NonNullHeader]) -> list[NonNullHeader]:

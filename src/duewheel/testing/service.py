@@ -12,7 +12,6 @@ deliveries. In place of Kafka there are topics in memory (memory_cluster.py), an
 two processes, turns:
 
     take      records of producers are parsed and placed, as ingest does
-    schedule  recurring schedules write the firings of the next minute (local_schedules.py)
     deliver   closed slots leave, as in the loop, until nothing is left to do at this instant
     consume   the test's consumers get the new records of their topics
 
@@ -82,6 +81,7 @@ class LocalService:
     Attributes:
         settings: those of `duewheel.toml`, as the service reads them.
         clock: the only one there is; `advance` moves it.
+        schedules: the recurring schedules, in timer topics that are open for them.
     """
 
     def __init__(
@@ -102,9 +102,7 @@ class LocalService:
         self._slots: list[int] = []  # a heap: those with rows, or with replies
         self._producers = ExitStack()
         cluster.after_send = self._on_sent
-        self._schedules: LocalSchedules | None = None
-        if settings.timer.schedules_topic is not None:
-            self._schedules = LocalSchedules(settings, cluster, clock, self.producer())
+        self.schedules = LocalSchedules(settings, self.pending, self.producer)
         self._deliver(clock.now_ms())  # a start decides no cancel before its first close
 
     @classmethod
@@ -195,17 +193,6 @@ class LocalService:
         finally:
             self._cluster.leaderless.discard(topic)
 
-    @property
-    def schedules(self) -> LocalSchedules:
-        """The recurring schedules.
-
-        Raises:
-            ConfigError: the settings name no topic for them.
-        """
-        if self._schedules is None:
-            raise ConfigError("there are no schedules: timer.schedules_topic names no topic")
-        return self._schedules
-
     def advance(self, time: timedelta | str) -> None:
         """Lets time pass, and delivers the timers due meanwhile, each at its own instant.
 
@@ -259,14 +246,14 @@ class LocalService:
     def _run_until(self, end_ms: int) -> None:
         if end_ms < self.now_ms():
             raise ValueError(f"the time would fall by {self.now_ms() - end_ms} ms")
-        self._settle()
-        while (next_ms := min(slot_ms := self._next_slot_ms(), self._next_event_ms())) <= end_ms:
+        self._consume()
+        while (next_ms := min(slot_ms := self._next_slot_ms(), self._timeout_ms())) <= end_ms:
             self._deliver(next_ms)
             is_closed = self._floor * SLOT_MS >= slot_ms
             assert is_closed or slot_ms > next_ms, f"{slot_ms}: a slot is not closed at its end"
-            self._settle()
+            self._consume()
         self._deliver(end_ms)
-        self._settle()
+        self._consume()
 
     def _next_slot_ms(self) -> int:
         """Returns the end of the next slot with rows or replies; a time beyond all without one."""
@@ -276,19 +263,10 @@ class LocalService:
                 heapq.heappop(self._slots)
             return self._slots[0] * SLOT_MS if self._slots else _BEYOND_ALL
 
-    def _next_event_ms(self) -> int:
-        """Returns when a schedule writes its next firings, or a transaction is open for too long; a
-        time beyond all if neither does.
-        """
-        wake_ms = None if self._schedules is None else self._schedules.wake_ms
-        events = (wake_ms, self._cluster.next_timeout_ms)
-        return min((each for each in events if each is not None), default=_BEYOND_ALL)
-
-    def _settle(self) -> None:
-        """Lets schedules and consumers do their work of this instant."""
-        if self._schedules is not None:
-            self._schedules.turn()
-        self._consume()
+    def _timeout_ms(self) -> int:
+        """When a transaction has been open for too long; a time beyond all without one."""
+        timeout_ms = self._cluster.next_timeout_ms
+        return _BEYOND_ALL if timeout_ms is None else timeout_ms
 
     def _consume(self) -> None:
         """Hands records to their consumers, until no consumer has written another one.

@@ -41,10 +41,10 @@ SETTINGS: Mapping[str, Any] = {
         "topics": ["timers"],
         "targets": ["*"],
         "reply_topic": "timers.replies",
-        "schedules_topic": "timers.schedules",
+        "topic": {"timers": {"recurring": True}},
     }
 }
-"""The settings where a test gives none: one timer topic, open for every target."""
+"""The settings where a test gives none: one timer topic, open for all targets and schedules."""
 
 
 _WHEEL = WheelConfig(SLOT_MS, WINDOW_MS // SLOT_MS, WINDOW_MS, margin_ms=0)

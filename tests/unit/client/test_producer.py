@@ -79,7 +79,7 @@ def test_it_imports_none_of_the_engines_libraries() -> None:
     ],
 )
 def test_ways_to_say_when(asked: dict[str, Any], header: NonNullHeader) -> None:
-    assert DueTime.of(**asked).header == header
+    assert DueTime.of(**asked).headers == [header]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_windows() -> None:
 )
 def test_it_tells_the_due_time_that_ingest_reads(asked: dict[str, Any], timestamp_ms: int) -> None:
     when = DueTime.of(**asked)
-    name, value = when.header
+    ((name, value),) = when.headers
     field = Field(np.zeros(1, np.int64), binary([value]))
     read = due_times({REQUEST[name]: field}, np.array([timestamp_ms]), LEVELS_MS)
     assert read.valid.tolist() == [True]

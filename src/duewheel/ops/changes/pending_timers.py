@@ -19,7 +19,7 @@ from duewheel.api.requests import DueTimeFields, TimerFilter
 from duewheel.api.timers import TimerSummary
 from duewheel.client import Cancel
 from duewheel.client.handle import RecallHandle
-from duewheel.client.message_reader import CHANGE_RECURRING, is_recurring
+from duewheel.client.message_reader import CHANGE_RECURRING
 from duewheel.client.request_headers import timer_headers
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, DuewheelError, InvalidTimer, Unacknowledged
@@ -149,9 +149,9 @@ def _replace(
     topic, handle = source_of(timer)[0], handle_of(timer)
     if handle is None:
         raise Unchangeable("a dead letter has no due time")
-    if is_recurring(name for name, _ in timer.headers):
+    if timer.recurring:
         raise Unchangeable(f"the timer is {CHANGE_RECURRING}")
-    headers = _non_null(timer)
+    headers = non_null_headers(timer)
     partition = timer.target_partition
     record = timer_headers(timer.target, due, topic, headers=headers, partition=partition)
     require_accepted(settings, topic, timer.key, timer.value, record)
@@ -171,7 +171,12 @@ def _replace(
         return result_of(RescheduledTimer, written, answer=answer)
 
 
-def _non_null(timer: PendingTimer) -> list[NonNullHeader]:
+def non_null_headers(timer: PendingTimer) -> list[NonNullHeader]:
+    """The headers of a pending timer's message.
+
+    Raises:
+        InvalidTimer: one is null.
+    """
     headers = [(name, value) for name, value in timer.headers if value is not None]
     if len(headers) < len(timer.headers):
         raise InvalidTimer("the timer has a null header, which this client cannot write again")

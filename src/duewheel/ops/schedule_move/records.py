@@ -21,7 +21,6 @@ from duewheel.client.request_headers import target, timer_headers, users
 from duewheel.errors import ConfigError
 from duewheel.kafka.log.newest import NewestRecord
 from duewheel.schemas import header_names as names
-from duewheel.schemas.request.recurrences import INTERVAL_MS_MIN
 from duewheel.wheel.recurrence import recurrence_of
 
 OWNER_KEY = b"owner"
@@ -146,7 +145,7 @@ def _schedule(name: str, record: NewestRecord, position: bytes) -> FormerSchedul
     fields: _Schedule = from_json(_Schedule, json.loads(record.value))
     if (fields.cron is None) == (fields.interval_ms is None):
         raise ValueError("it has no cron expression or interval, or both")
-    if fields.interval_ms is not None and fields.interval_ms < INTERVAL_MS_MIN:
+    if fields.interval_ms is not None and fields.interval_ms < names.INTERVAL_MS_MIN:
         raise ValueError(f"{fields.interval_ms} is no interval")
     written_ms = record.timestamp_ms
     if position:

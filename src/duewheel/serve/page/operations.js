@@ -42,8 +42,9 @@ export const cancelAll = (filter, atMost, dryRun) =>
   change("POST", "v1/cancel", { filter, at_most: atMost, dry_run: dryRun });
 export const replay = (wanted, dryRun) =>
   change("POST", "v1/dead-letters/replay", { ...wanted, dry_run: dryRun });
-export const pauseSchedule = (name) => change("POST", `${SCHEDULE(name)}/pause`);
+export const pauseSchedule = (name, note) => change("POST", `${SCHEDULE(name)}/pause`, { note });
 export const resumeSchedule = (name) => change("POST", `${SCHEDULE(name)}/resume`);
+export const triggerSchedule = (name) => change("POST", `${SCHEDULE(name)}/trigger`);
 export const stopSchedule = (name) => change("DELETE", SCHEDULE(name));
 export const pause = (process) => change("POST", `v1/pause/${process}`);
 export const resume = (process) => change("POST", `v1/resume/${process}`);

@@ -1,10 +1,10 @@
-// Recurring schedules. They are in Kafka only: they are read when this view is opened or asked, not
-// again and again.
+// Recurring schedules: the recurring timers that are pending. They are read when this view is opened
+// or asked, not again and again: it is a search of all timers.
 
 import { code, list, moment, muted, tag } from "./cells.js";
 import { carryOut, fill, open } from "./dialogs.js";
-import { button, el, note } from "./dom.js";
-import { duration, or, relative, wallTime, zone } from "./format.js";
+import { button, el, field, input, note } from "./dom.js";
+import { duration, or, wallTime, zone } from "./format.js";
 import { ListView, pages } from "./list_view.js";
 import {
   nextInstants,
@@ -12,21 +12,22 @@ import {
   resumeSchedule,
   schedules,
   stopSchedule,
+  triggerSchedule,
 } from "./operations.js";
 
 const MISSED = {
-  skip: "do not fire, but for one that is at most a minute late",
+  skip: "do not fire, but for those that are at most a minute late",
   one: "the latest fires, late",
   all: "fire, late",
 };
-const AHEAD =
-  "Its firings of the next minute are cancelled; one that leaves meanwhile is delivered.";
+const MEANWHILE = "A firing that leaves meanwhile is delivered.";
 const CHANGES = {
   pause: {
     call: pauseSchedule,
     action: "Pause",
-    grave: true,
-    says: ["No instant fires until it is resumed. What it misses is not made up for.", AHEAD],
+    grave: false,
+    says: ["No instant fires until it is resumed. What it misses is not made up for.", MEANWHILE],
+    asks: () => input({ maxlength: 80 }),
     done: "is paused",
   },
   resume: {
@@ -36,71 +37,51 @@ const CHANGES = {
     says: ["The instants from now on fire; those of the pause do not."],
     done: "is resumed",
   },
+  trigger: {
+    call: triggerSchedule,
+    action: "Fire once more",
+    grave: true,
+    says: ["Its message is delivered at once, usually within a second. Its next instant stays."],
+    done: "fires once more",
+  },
   stop: {
     call: stopSchedule,
     action: "Stop for good",
     grave: true,
-    says: ["It is deleted, and this cannot be undone.", AHEAD],
+    says: ["It is deleted, and this cannot be undone.", MEANWHILE],
     done: "is stopped",
   },
 };
 
 /** The view. */
 export function schedulesView(section) {
-  const scheduler = el("div.above");
   const view = new ListView(section, {
     title: "Schedules",
     one: "schedule",
     order: `; times in ${zone()}`,
-    heads: ["Schedule", "State", "Fires", "Target", "Next", "Last"],
-    above: [scheduler],
-    begin: () =>
-      pages("schedules", async () => {
-        const found = await schedules();
-        scheduler.replaceChildren(...schedulerOf(found));
-        return found;
-      }),
+    heads: ["Schedule", "State", "Fires", "Target", "Next"],
+    begin: () => pages("schedules", schedules),
     cells: cellsOf,
-    key: ({ name, state }) => (state === "unreadable" ? null : name),
+    key: ({ name }) => name,
     open: (row) => openSchedule(row, () => view.load(true)),
     empty: () => "There are no schedules: duewheel schedule set makes one.",
   });
   return view;
 }
 
-function schedulerOf({ scheduler, heartbeat_ms: heartbeat }) {
-  const since = heartbeat === null ? "" : ` since ${relative(heartbeat)}`;
-  const text = {
-    none: "No scheduler runs: no schedule fires until duewheel recur does.",
-    silent: `The scheduler is silent${since}: firings of more than the next minute are not written.`,
-  }[scheduler];
-  return text ? [note(text, "bad")] : [];
-}
-
 function cellsOf(row) {
-  if (row.state === "unreadable") {
-    const why = "another version has written it: it does not fire";
-    return [code(row.name), stateOf(row), why, "", "", ""];
-  }
-  const { next_due_ms: next, last_due_ms: last } = row;
-  return [
-    row.name,
-    stateOf(row),
-    firesOf(row),
-    code(row.target),
-    or(next, moment, muted("none")),
-    or(last, moment, muted("none yet")),
-  ];
+  const next = or(row.next_due_ms, moment, muted("none"));
+  return [row.name, stateOf(row), firesOf(row), code(row.target), next];
 }
 
 /** When a schedule fires, in its own words. */
 const firesOf = ({ cron, zone: place, every_ms: every }) =>
   cron === null ? `every ${duration(every)}` : el("span", code(cron), ` ${place}`);
 
-function stateOf({ state, applied }) {
+function stateOf({ state, note: why, applied }) {
   const kind = { active: "good", paused: "warn" }[state] ?? "bad";
-  const isPending = !applied && state !== "unreadable";
-  return el("span", tag(state, kind), isPending ? [" ", tag("not in effect yet", "warn")] : []);
+  const pending = applied ? [] : [" ", tag("not in effect yet", "warn")];
+  return el("span", tag(state, kind), pending, why ? muted(` ${why}`) : []);
 }
 
 // ---- one of them --------------------------------------------------------------------------------
@@ -114,10 +95,11 @@ function openSchedule(schedule, changed) {
 
 function showSchedule(dialog, schedule, parts) {
   const { state } = schedule;
-  const names = state === "stopped" ? [] : [state === "paused" ? "resume" : "pause", "stop"];
+  const names =
+    state === "stopped" ? [] : [state === "paused" ? "resume" : "pause", "trigger", "stop"];
   const buttons = names.map((name) => {
     const act = () => changeSchedule(CHANGES[name], dialog, schedule, parts);
-    return button(CHANGES[name].action, act, { class: name === "stop" ? "grave" : null });
+    return button(CHANGES[name].action, act, { class: CHANGES[name].grave ? "grave" : null });
   });
   dialog.body.replaceChildren(
     el("div.row", buttons),
@@ -128,7 +110,9 @@ function showSchedule(dialog, schedule, parts) {
       ["Target", code(schedule.target)],
       ["Timer topic", code(schedule.timer_topic)],
       ["Missed instants", MISSED[schedule.missed]],
-      ["Last firing", or(schedule.last_due_ms, moment, "none yet")],
+      ["No instant before", or(schedule.starts_ms, moment, "any time")],
+      ["No instant after", or(schedule.ends_ms, moment, "any time")],
+      ["Jitter", or(schedule.jitter_ms, duration, "none")],
     ]),
     el("h3", "Next instants"),
     parts.instants,
@@ -145,17 +129,22 @@ function showSchedule(dialog, schedule, parts) {
   }
 }
 
-async function changeSchedule({ call, action, grave, says, done }, dialog, schedule, parts) {
+async function changeSchedule({ call, action, grave, says, asks, done }, dialog, schedule, parts) {
   const { name } = schedule;
+  const why = asks?.();
+  const fields = why ? [field("Note", why, "is listed with it")] : [];
   const agreed = await carryOut(
     parts.result,
-    { title: `${action}: ${name}?`, says, action, grave },
+    { title: `${action}: ${name}?`, says, action, grave, fields },
     async () => {
-      const found = await call(name);
+      const found = await call(name, why?.value ?? "");
+      if (call === triggerSchedule) {
+        return `${name} ${done}.`;
+      }
       showSchedule(dialog, { ...schedule, ...found }, parts);
       return found.applied
         ? `${name} ${done}.`
-        : `Written: ${name} ${done} once duewheel recur, ingest and dequeue run.`;
+        : `Written: ${name} ${done} once ingest has taken it.`;
     },
   );
   if (agreed) {

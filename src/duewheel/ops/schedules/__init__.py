@@ -1,0 +1,1 @@
+"""Recurring schedules: recurring timers that are pending here, by their names."""

@@ -1,0 +1,217 @@
+"""`schedule apply`: makes the schedules of a shard those of a file.
+
+All is read and checked before the first record is written. Each difference is one record, so a
+command that is killed has made some of the changes, and the next one makes the others.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any, Literal
+
+from duewheel.api.messages import octets_shown
+from duewheel.api.schedules import FieldDifference, NewSchedule, ScheduleDifference
+from duewheel.clock import SystemClock
+from duewheel.config.durations import format_duration_ms
+from duewheel.config.instants import utc_text
+from duewheel.config.settings import Settings
+from duewheel.config.topic_contradictions import nearest
+from duewheel.errors import ConfigError
+from duewheel.ops.changes.producers import KeptProducers, producer_of
+from duewheel.ops.changes.requests import timer_topic_of
+from duewheel.ops.files import opened
+from duewheel.ops.schedules.changes import REPLACED_S, partition_of, taken, written
+from duewheel.ops.schedules.listing import by_name, pending
+from duewheel.ops.schedules.records import ScheduleRecord, requested
+from duewheel.ops.timers.pending import source_of
+from duewheel.schemas import header_names as names
+from duewheel.wheel.inspect.listing import PendingTimer
+
+_FIELDS = frozenset(NewSchedule.model_fields)
+
+
+@dataclass(slots=True)
+class _Step:
+    """The work on one schedule; `at`: Kafka's metadata of the record, once it is written."""
+
+    name: str
+    change: Literal["added", "changed", "unchanged", "removed", "elsewhere"]
+    record: ScheduleRecord | None = None
+    timer: PendingTimer | None = None
+    fields: list[FieldDifference] = field(default_factory=list)
+    at: Any = None
+
+    @property
+    def writes(self) -> bool:
+        return self.change in {"added", "changed", "removed"}
+
+
+def apply(
+    settings: Settings, path: Path, *, prune: bool, dry_run: bool, wait_s: float
+) -> list[ScheduleDifference]:
+    """Writes the differences between the file and the pending schedules, and waits for ingest.
+
+    Args:
+        path: a TOML file with a table for each name; its keys are the fields of NewSchedule.
+        prune: also stop those that the file lacks, in the timer topics of the file.
+
+    Raises:
+        ConfigError: the file has defects; nothing was written.
+        KafkaUnavailable, Unacknowledged: some of the changes may be written: apply it again.
+    """
+    tables = _tables(path)
+    with closing(KeptProducers(settings)) as producers:
+        steps = _steps(settings, tables, producers, prune=prune)
+        done = [] if dry_run else [step for step in steps if step.writes]
+        for step in done:
+            record = step.record
+            assert record is not None, "of a step that writes"
+            with producer_of(settings, record.timer_topic, None, producers) as producer:
+                stops = step.change == "removed"
+                step.at = written(settings, producer, record, step.timer, stops=stops)
+    in_effect = dict(zip(map(id, done), taken(settings, [s.at for s in done], wait_s), strict=True))
+    return [
+        ScheduleDifference(
+            name=step.name,
+            change=step.change,
+            fields=step.fields,
+            applied=in_effect.get(id(step), not step.writes),
+        )
+        for step in steps
+    ]
+
+
+def _tables(path: Path) -> dict[str, NewSchedule]:
+    """The schedules of the file.
+
+    Raises:
+        ConfigError: names all that is wrong in it.
+    """
+    try:
+        parsed = tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    found, wrong = dict[str, NewSchedule](), list[str]()
+    for name, table in parsed.items():
+        try:
+            found[name] = _table(table)
+        except ConfigError as error:
+            wrong.append(f"{name}: {error}")
+    _refuse(path, wrong)
+    return found
+
+
+def _table(table: object) -> NewSchedule:
+    if not isinstance(table, Mapping):
+        raise ConfigError("this is no table of a schedule")
+    for key in table:
+        if key not in _FIELDS:
+            raise ConfigError(f'there is no key "{key}"{nearest(key, _FIELDS)}')
+    # TOML has instants of its own.
+    return NewSchedule.of(
+        {k: v.isoformat() if isinstance(v, date) else v for k, v in table.items()}
+    )
+
+
+def _refuse(path: Path | str, wrong: list[str]) -> None:
+    if wrong:
+        text = "".join(f"\n  {each}" for each in wrong)
+        raise ConfigError(f"nothing was written; {path} cannot be used:{text}")
+
+
+def _steps(
+    settings: Settings,
+    tables: Mapping[str, NewSchedule],
+    producers: KeptProducers,
+    *,
+    prune: bool,
+) -> list[_Step]:
+    """All differences. Raises as `apply`."""
+    timers = by_name(settings, tables, REPLACED_S)
+    steps, wrong = list[_Step](), list[str]()
+    for name, new in sorted(tables.items()):
+        try:
+            steps.append(_step(settings, name, new, timers.get(name), producers))
+        except ConfigError as error:
+            wrong.append(f"{name}: {error}")
+    _refuse("the file", wrong)
+    return [*steps, *(_removed(settings, tables) if prune else ())]
+
+
+def _step(
+    settings: Settings,
+    name: str,
+    new: NewSchedule,
+    timer: PendingTimer | None,
+    producers: KeptProducers,
+) -> _Step:
+    topic = None if timer is None else source_of(timer)[0]
+    record = requested(settings, name, new, topic, may_have_ended=True)
+    if timer is None:
+        if record.has_ended:
+            return _Step(name, "unchanged")
+        with producer_of(settings, record.timer_topic, None, producers) as producer:
+            number = partition_of(producer, record, None)
+        if number % settings.shard.count != settings.shard.index:
+            return _Step(name, "elsewhere")
+        return _Step(name, "added", record, None, _differences({}, _shown(record)))
+    former = ScheduleRecord.of(timer)
+    if record.has_ended:
+        return _Step(name, "removed", former, timer)
+    before, after = _shown(former), _shown(record)
+    starts_ms = former.recurrence.starts_ms
+    if "starts" not in after and starts_ms is not None and starts_ms <= SystemClock().now_ms():
+        del before["starts"]  # it has no effect any more, or was set by a pause
+    fields = _differences(before, after)
+    if not fields:
+        return _Step(name, "unchanged")
+    if names.PAUSED in former.own:
+        record = record.with_own({**record.own, names.PAUSED: former.own[names.PAUSED]})
+    return _Step(name, "changed", record, timer, fields)
+
+
+def _removed(settings: Settings, tables: Mapping[str, NewSchedule]) -> Iterator[_Step]:
+    """Those that the file lacks, in the timer topics that it names."""
+    topics = {timer_topic_of(settings, new.timer_topic) for new in tables.values()}
+    topics |= set() if topics else {timer_topic_of(settings, None)}
+    with opened(settings) as directory:
+        timers = list(pending(directory))
+    for timer in timers:
+        name = timer.id.decode(errors="surrogateescape")
+        if name not in tables and source_of(timer)[0] in topics:
+            yield _Step(name, "removed", ScheduleRecord.of(timer), timer)
+
+
+def _shown(record: ScheduleRecord) -> dict[str, str]:
+    """The fields by their meaning, as text; those that are given."""
+    recurrence = record.recurrence
+    is_cron = recurrence.cron is not None
+    values = {
+        "cron": recurrence.cron,
+        "zone": recurrence.zone if is_cron else None,
+        "every": None if is_cron else format_duration_ms(recurrence.interval_ms),
+        "missed": recurrence.missed,
+        "starts": None if recurrence.starts_ms is None else utc_text(recurrence.starts_ms),
+        "ends": None if recurrence.ends_ms is None else utc_text(recurrence.ends_ms),
+        "jitter": format_duration_ms(recurrence.jitter_ms) if recurrence.jitter_ms else None,
+        "target": record.target,
+        **octets_shown("key", record.key),
+        **octets_shown("value", record.value),
+    }
+    for number, (name, value) in enumerate(record.headers):
+        (text,) = octets_shown("value", value).values()
+        values[f"headers.{number}"] = f"{name}={text}"
+    return {name: text for name, text in values.items() if text is not None}
+
+
+def _differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[FieldDifference]:
+    return [
+        FieldDifference(field=name, old=old.get(name), new=new.get(name))
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    ]

@@ -1,0 +1,185 @@
+"""Changes of schedules: each is one record in the partition of the pending copy.
+
+So a change is whole or not there, and of two the later one holds. It is in effect once ingest has
+taken its record: from then on the former copy does not fire.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from duewheel.api.changes import Scheduled
+from duewheel.api.schedules import NewSchedule, ScheduleSummary
+from duewheel.client import DelayProducer, Timer
+from duewheel.clock import SystemClock
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
+from duewheel.ops.changes.producers import ACKNOWLEDGED_S, KeptProducers, producer_of
+from duewheel.ops.changes.requests import result_of
+from duewheel.ops.files import opened
+from duewheel.ops.schedules.listing import by_name, required
+from duewheel.ops.schedules.records import ScheduleRecord, requested
+from duewheel.ops.timers.pending import source_of
+from duewheel.schemas.header_names import NAME_OF, Request
+from duewheel.wheel.inspect.listing import PendingTimer
+
+REPLACED_S = 1.0  # the longest search for a copy on its way that `put` replaces
+_PAUSE_S = 0.05
+
+
+def put(
+    settings: Settings,
+    name: str,
+    new: NewSchedule,
+    wait_s: float,
+    producers: KeptProducers | None = None,
+) -> ScheduleSummary:
+    """Sets a schedule, or replaces the one of this name; it begins now.
+
+    Args:
+        wait_s: how long to wait for ingest to take it; 0: not at all.
+
+    Raises:
+        ConfigError: as `requested`, or there is no data directory.
+        KafkaUnavailable, Unacknowledged: as `ops.changes.requests.send`.
+    """
+    timer = by_name(settings, [name], REPLACED_S).get(name)
+    record = requested(settings, name, new, None if timer is None else source_of(timer)[0])
+    return replaced(settings, record, timer, wait_s, producers)
+
+
+def replaced(
+    settings: Settings,
+    record: ScheduleRecord,
+    timer: PendingTimer | None,
+    wait_s: float,
+    producers: KeptProducers | None = None,
+) -> ScheduleSummary:
+    """Writes a checked record, beside the pending copy. Raises as `put`."""
+    at, applied = _written(settings, record, timer, wait_s, producers)
+    return record.summary(written_ms=at.timestamp, applied=applied)
+
+
+def pause(
+    settings: Settings,
+    name: str,
+    note: str,
+    wait_s: float,
+    producers: KeptProducers | None = None,
+) -> ScheduleSummary:
+    """Pauses a schedule: no instant fires until it is resumed.
+
+    Raises:
+        NoSuchSchedule: there is none.
+        ConfigError, KafkaUnavailable, Unacknowledged: as `put`.
+    """
+    timer = required(settings, name)
+    record = ScheduleRecord.of(timer).paused(note, timer)
+    return replaced(settings, record, timer, wait_s, producers)
+
+
+def resume(
+    settings: Settings, name: str, wait_s: float, producers: KeptProducers | None = None
+) -> ScheduleSummary:
+    """Ends a pause: the instants from now on fire. Raises as `pause`."""
+    timer = required(settings, name)
+    record = ScheduleRecord.of(timer).resumed()
+    return replaced(settings, record, timer, wait_s, producers)
+
+
+def stop(
+    settings: Settings, name: str, wait_s: float, producers: KeptProducers | None = None
+) -> ScheduleSummary:
+    """Ends a schedule for good, by a cancel. Raises as `pause`."""
+    timer = required(settings, name)
+    _, applied = _written(settings, ScheduleRecord.of(timer), timer, wait_s, producers, stops=True)
+    return ScheduleSummary(name=name, state="stopped", applied=applied)
+
+
+def trigger(settings: Settings, name: str, producers: KeptProducers | None = None) -> Scheduled:
+    """Fires a schedule once more, now: an ordinary timer with its message and an id of its own.
+    Raises as `pause`.
+    """
+    record = ScheduleRecord.of(required(settings, name))
+    with producer_of(settings, record.timer_topic, None, producers) as producer:
+        return result_of(Scheduled, triggered(producer, record).result(ACKNOWLEDGED_S))
+
+
+def triggered(producer: DelayProducer, record: ScheduleRecord) -> Future[Timer]:
+    """Writes the timer of `trigger`."""
+    name = record.name.decode(errors="replace")
+    return producer.schedule(
+        record.target,
+        record.value,
+        key=record.key,
+        headers=record.headers,
+        delay="1ms",  # 0 would be past due where a topic refuses that
+        id=f"{name}@triggered-{SystemClock().now_ms()}",
+        partition=record.target_partition,
+    )
+
+
+def written(
+    settings: Settings,
+    producer: DelayProducer,
+    record: ScheduleRecord,
+    timer: PendingTimer | None,
+    *,
+    stops: bool = False,
+) -> Any:
+    """Writes the record, or the cancel that stops it, to the partition of the pending copy; without
+    one to that of the key, or of the name. Returns Kafka's metadata of it.
+
+    Raises:
+        ConfigError: the partition is another shard's.
+    """
+    number = partition_of(producer, record, timer)
+    shard = settings.shard
+    if number % shard.count != shard.index:
+        place, owner = f"{record.timer_topic}-{number}", number % shard.count
+        raise ConfigError(f"{place} belongs to shard {owner}, this is {shard.index}: do it there")
+    if not stops:
+        value, headers = record.value, record.request
+    else:
+        value, headers = b"", [(NAME_OF[Request.CANCEL], record.name)]
+    sent = producer.send(record.timer_topic, value, record.key, headers, number)
+    return sent.get(timeout=ACKNOWLEDGED_S)
+
+
+def partition_of(
+    producer: DelayProducer, record: ScheduleRecord, timer: PendingTimer | None
+) -> int:
+    """The partition of the pending copy; without one that of the key, or of the name."""
+    if timer is not None:
+        return source_of(timer)[1]
+    return producer.partition_of(record.name if record.key is None else record.key)
+
+
+def _written(
+    settings: Settings,
+    record: ScheduleRecord,
+    timer: PendingTimer | None,
+    wait_s: float,
+    producers: KeptProducers | None,
+    *,
+    stops: bool = False,
+) -> tuple[Any, bool]:
+    """Also returns whether ingest has taken it within the time."""
+    with producer_of(settings, record.timer_topic, None, producers) as producer:
+        at = written(settings, producer, record, timer, stops=stops)
+    return at, taken(settings, [at], wait_s) == [True]
+
+
+def taken(settings: Settings, records: Sequence[Any], wait_s: float) -> list[bool]:
+    """Which of these records, by Kafka's metadata, ingest has taken; waits for it until all are."""
+    end_s = time.monotonic() + wait_s
+    with opened(settings) as directory:
+        while True:
+            marks = directory.state.commit().marks
+            found = [marks.get((at.topic, at.partition), 0) > at.offset for at in records]
+            if all(found) or time.monotonic() >= end_s:
+                return found
+            time.sleep(_PAUSE_S)

@@ -1,0 +1,226 @@
+"""The record of a schedule, made of a request or of the pending copy. A record that ingest would
+refuse is refused here, before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from duewheel.api.due_time import NonNullHeader
+from duewheel.api.recurring_time import require_name
+from duewheel.api.schedules import NewSchedule, ScheduleSummary
+from duewheel.client.request_headers import target, users
+from duewheel.clock import SystemClock
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError, InvalidTimer
+from duewheel.ops.changes.acceptance import require_accepted
+from duewheel.ops.changes.pending_timers import non_null_headers
+from duewheel.ops.changes.requests import timer_topic_of
+from duewheel.ops.timers.pending import source_of
+from duewheel.schemas import header_names as names
+from duewheel.schemas.columns import binary
+from duewheel.schemas.hashing import id_hashes
+from duewheel.schemas.header_names import NAME_OF, Request
+from duewheel.wheel.inspect.listing import PendingTimer
+from duewheel.wheel.recurrence import HEADERS, Recurrence, numbers_in, recurrence_of
+
+_HEADERS = frozenset(name.decode() for name in HEADERS)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRecord:
+    """The parts of a record that a change of its schedule repeats or replaces.
+
+    Attributes:
+        headers: the message's own.
+        own: those of the recurrence, TIMER_PAUSED included.
+    """
+
+    name: bytes
+    timer_topic: str
+    target: str
+    target_partition: int | None
+    key: bytes | None
+    value: bytes | None = field(repr=False)
+    headers: list[NonNullHeader] = field(repr=False)
+    own: dict[str, bytes]
+    recurrence: Recurrence
+
+    @classmethod
+    def of(cls, timer: PendingTimer, numbers: Mapping[bytes, int] | None = None) -> ScheduleRecord:
+        """That of a pending copy. `numbers`: as of `recurrence_of`.
+
+        Raises:
+            InvalidTimer: its message has a null header.
+        """
+        headers = non_null_headers(timer)
+        own = {name: value for name, value in headers if name in _HEADERS}
+        return cls(
+            name=timer.id,
+            timer_topic=source_of(timer)[0],
+            target=timer.target,
+            target_partition=timer.target_partition,
+            key=timer.key,
+            value=timer.value,
+            headers=[header for header in headers if header[0] not in _HEADERS],
+            own=own,
+            recurrence=recurrence_of(_encoded(own), numbers),
+        )
+
+    def with_own(self, own: dict[str, bytes]) -> ScheduleRecord:
+        """It with another recurrence."""
+        return replace(self, own=own, recurrence=recurrence_of(_encoded(own)))
+
+    @property
+    def request(self) -> list[NonNullHeader]:
+        """All headers of the record. It replaces all timers of its name in its partition, so
+        that a command that is repeated makes no second timer.
+
+        Raises:
+            InvalidTimer: neither key nor value: kafka-python writes no such record.
+        """
+        if self.key is None and self.value is None:
+            raise InvalidTimer("give a value, or a key: a schedule needs one of them")
+        return [
+            *self.headers,
+            *self.own.items(),
+            (names.TIMER_ID, self.name),
+            (NAME_OF[Request.RESCHEDULE], b"true"),
+            *target(self.target, self.target_partition, self.timer_topic),
+        ]
+
+    def paused(self, note: str, timer: PendingTimer) -> ScheduleRecord:
+        """It, paused. An interval keeps its phase: it counts from the instant before the next."""
+        own, recurrence = {**self.own, names.PAUSED: note.encode()}, self.recurrence
+        if recurrence.cron is None and not recurrence.paused:
+            assert timer.due_ms is not None, "a recurring timer is no dead letter"
+            before_ms = (
+                0 if timer.seed else recurrence.interval_ms + recurrence.shift_ms(self._id_hash)
+            )
+            own.setdefault(names.STARTS_MS, b"%d" % (timer.due_ms - before_ms))
+        return self.with_own(own)
+
+    def resumed(self) -> ScheduleRecord:
+        """It, not paused."""
+        return self.with_own({k: v for k, v in self.own.items() if k != names.PAUSED})
+
+    def instants(
+        self, timer: PendingTimer | None = None, written_ms: int | None = None
+    ) -> Iterator[int]:
+        """The instants from the pending one on, pauses aside; of a record that was written then,
+        or is written now, its own.
+
+        Raises:
+            ConfigError: expression or zone do not parse.
+        """
+        recurrence = replace(self.recurrence, paused=False)
+        due_ms = None if timer is None else timer.due_ms
+        if timer is not None and timer.seed:
+            written_ms = due_ms
+        if timer is None or timer.seed or self.recurrence.paused:
+            now_ms = SystemClock().now_ms()
+            written_ms = now_ms if written_ms is None else written_ms
+            due_ms = recurrence.first(written_ms, max(now_ms, written_ms), self._id_hash, now_ms)
+        while due_ms is not None:
+            yield due_ms
+            _, due_ms = recurrence.following(due_ms, self._id_hash, due_ms)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all its instants are past. Raises as `instants`."""
+        return next(self.instants(), None) is None
+
+    def require_accepted(self, settings: Settings, *, may_have_ended: bool = False) -> None:
+        """Refuses a record that ingest would dead-letter, or that would never fire.
+
+        Raises:
+            ConfigError: with the rule and its remedy.
+        """
+        require_accepted(settings, self.timer_topic, self.key, self.value, self.request)
+        if self.has_ended and not (may_have_ended and self.recurrence.ends_ms is not None):
+            raise ConfigError(f"{self.recurrence.cron or 'the interval'!r} has no instant to come")
+
+    def summary(
+        self, timer: PendingTimer | None = None, written_ms: int | None = None, **others: object
+    ) -> ScheduleSummary:
+        """The schedule without its message; the times are those of `instants`."""
+        recurrence = self.recurrence
+        is_cron = recurrence.cron is not None
+        return ScheduleSummary.model_validate(
+            {
+                "name": self.name.decode(errors="backslashreplace"),
+                "state": "paused" if recurrence.paused else "active",
+                "cron": recurrence.cron,
+                "zone": recurrence.zone if is_cron else None,
+                "every_ms": None if is_cron else recurrence.interval_ms,
+                "missed": recurrence.missed,
+                "starts_ms": recurrence.starts_ms,
+                "ends_ms": recurrence.ends_ms,
+                "jitter_ms": recurrence.jitter_ms or None,
+                "target": self.target,
+                "timer_topic": self.timer_topic,
+                "note": self.own.get(names.PAUSED, b"").decode(errors="replace") or None,
+                "next_due_ms": self._next_due_ms(timer, written_ms),
+                **others,
+            }
+        )
+
+    @property
+    def _id_hash(self) -> int:
+        return int(id_hashes(binary([self.name]))[0])
+
+    def _next_due_ms(self, timer: PendingTimer | None, written_ms: int | None) -> int | None:
+        if self.recurrence.paused:
+            return None
+        try:
+            return next(self.instants(timer, written_ms), None)
+        except ConfigError:
+            return None  # a seed of another program: it becomes a dead letter
+
+
+def records_of(timers: Iterable[PendingTimer]) -> list[ScheduleRecord]:
+    """Those of many pending copies; raises as `ScheduleRecord.of`."""
+    timers = list(timers)
+    numbers = numbers_in(_encoded(dict(non_null_headers(timer))) for timer in timers)
+    return [ScheduleRecord.of(timer, numbers) for timer in timers]
+
+
+def _encoded(own: Mapping[str, bytes]) -> dict[bytes, bytes]:
+    return {name.encode(): value for name, value in own.items()}
+
+
+def requested(
+    settings: Settings,
+    name: str,
+    new: NewSchedule,
+    topic: str | None,
+    *,
+    may_have_ended: bool = False,
+) -> ScheduleRecord:
+    """The record of a request, checked.
+
+    Args:
+        topic: that of the pending copy; None: there is none.
+
+    Raises:
+        ConfigError: ingest would refuse it, it would never fire, or it is pending in another timer
+            topic.
+    """
+    wanted = timer_topic_of(settings, new.timer_topic or topic)
+    if topic not in {None, wanted}:
+        raise ConfigError(f"{name!r} is pending in {topic}: stop it there before")
+    own = dict(new.recurring.headers)
+    record = ScheduleRecord(
+        name=require_name(name).encode(),
+        timer_topic=wanted,
+        target=new.target,
+        target_partition=None,
+        key=new.key_octets,
+        value=new.value_octets,
+        headers=users(new.header_octets),
+        own=own,
+        recurrence=recurrence_of(_encoded(own)),
+    )
+    record.require_accepted(settings, may_have_ended=may_have_ended)
+    return record

@@ -1,0 +1,336 @@
+"""Schedules by the HTTP API and by the commands that need no Kafka: a shard on real files, whose
+clock only the test moves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from fastapi.testclient import TestClient
+from tests.harness.served import LOCAL, TOKEN, bearer
+
+from duewheel.api.schedules import NewSchedule
+from duewheel.cli.schedules import _difference, schedule
+from duewheel.client import DelayProducer
+from duewheel.config.settings import Settings, load
+from duewheel.errors import ConfigError, NoSuchSchedule
+from duewheel.ops.changes.producers import KeptProducers
+from duewheel.ops.schedules import apply, changes, listing
+from duewheel.serve.access import Access
+from duewheel.serve.app import make_app
+from duewheel.serve.service import Service
+from duewheel.testing.service import LocalService
+from duewheel.testing.service_start import SLOT_MS, WINDOW_MS
+
+DAILY = {"cron": "30 8 * * *", "zone": "Europe/Berlin", "target": "reports", "value": "daily"}
+DAY_MS = 86_400_000
+TIMER: dict[str, Any] = {
+    "topics": ["timers", "closed"],
+    "targets": ["reports", "orders"],
+    "topic": {"timers": {"recurring": True}},
+}
+
+
+class KitProducers(KeptProducers):
+    """Yields the producers of the service in this process."""
+
+    def __init__(self, settings: Settings, service: LocalService) -> None:
+        super().__init__(settings)
+        self._service = service
+
+    @contextmanager
+    def using(self, timer_topic: str) -> Iterator[DelayProducer]:
+        yield self._service.producer(timer_topic)
+        self._service.pending()  # ingest takes it
+
+
+@pytest.fixture
+def service() -> Iterator[LocalService]:
+    with LocalService.started({"timer": TIMER}) as started:
+        yield started
+
+
+@pytest.fixture
+def config(service: LocalService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The settings of its files."""
+    monkeypatch.setattr(listing, "ON_ITS_WAY_S", 0.1)
+    monkeypatch.setattr(changes, "REPLACED_S", 0.0)
+    monkeypatch.setattr(apply, "REPLACED_S", 0.0)
+    path = tmp_path / "duewheel.toml"
+    data_dir = service._shard.path  # noqa: SLF001 - a user has no files of the kit
+    geometry = f'precision_ms = {SLOT_MS}\nslots = {WINDOW_MS // SLOT_MS}\nmargin = "0s"\n'
+    path.write_text(
+        f"[storage]\ndata_dir = {json.dumps(str(data_dir))}\n"
+        f'[timer]\ntopics = ["timers", "closed"]\ntargets = ["reports", "orders"]\n{geometry}'
+        f'roll_window = "{WINDOW_MS}ms"\n[timer.topic.timers]\nrecurring = true\n'
+    )
+    return path
+
+
+@pytest.fixture
+def settings(config: Path) -> Settings:
+    return load(config)
+
+
+@pytest.fixture
+def client(service: LocalService, settings: Settings) -> Iterator[TestClient]:
+    app = make_app(settings, service.clock, Access(TOKEN.encode()))
+    own: Service = app.state.service
+    producers = KitProducers(settings, service)
+    app.state.service = Service(settings, own.clock, own.view, producers, own.metrics)
+    with TestClient(app, base_url=LOCAL, headers=bearer(TOKEN)) as client:
+        yield client
+
+
+def put(client: TestClient, name: str, **fields: Any) -> dict[str, Any]:
+    response = client.put(f"/v1/schedules/{name}", json=fields)
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+def listed(client: TestClient) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = client.get("/v1/schedules").json()["schedules"]
+    return rows
+
+
+def test_it_is_set_listed_changed_and_stopped(client: TestClient, service: LocalService) -> None:
+    row = put(client, "daily", **DAILY, missed="one", jitter="10m")
+    assert (row["state"], row["applied"], row["missed"]) == ("active", True, "one")
+    assert 0 <= row["next_due_ms"] - (service.now_ms() + DAY_MS - 30 * 60_000) <= 600_000
+    assert listed(client) == [row]  # its record is pending
+    service.advance("1s")
+    assert listed(client) == [row]  # its first copy is
+    assert client.get("/v1/schedules/daily").json() == row
+    upcoming = client.get("/v1/schedules/daily/next").json()
+    first = row["next_due_ms"]
+    assert upcoming["due_ms"] == list(range(first, first + 10 * DAY_MS, DAY_MS))
+    assert (upcoming["zone"], upcoming["paused"]) == ("Europe/Berlin", False)
+    put(client, "daily", every="1h", target="orders", value="hourly", key="k")
+    service.advance("1h")
+    (changed,) = listed(client)
+    assert (changed["every_ms"], changed["cron"], changed["zone"]) == (3_600_000, None, None)
+    assert [m.value for m in service.delivered("orders")] == [b"hourly"]
+    assert service.delivered("reports") == []
+    stopped = client.delete("/v1/schedules/daily")
+    assert (stopped.status_code, stopped.json()["state"]) == (200, "stopped")
+    service.advance("1d")
+    assert (listed(client), service.pending()) == ([], [])
+
+
+def test_a_pause_with_a_note_is_listed_and_ended(client: TestClient, service: LocalService) -> None:
+    before = put(client, "daily", **DAILY)
+    service.advance("1s")
+    row = client.post("/v1/schedules/daily/pause", json={"note": "until the audit"}).json()
+    assert (row["state"], row["note"], row["next_due_ms"]) == ("paused", "until the audit", None)
+    service.advance("2d")
+    assert listed(client) == [row]
+    upcoming = client.get("/v1/schedules/daily/next").json()
+    assert upcoming["paused"] and upcoming["due_ms"][0] == before["next_due_ms"] + 2 * DAY_MS
+    row = client.post("/v1/schedules/daily/resume").json()
+    assert (row["state"], row["next_due_ms"]) == ("active", upcoming["due_ms"][0])
+    assert service.delivered("reports") == []
+    assert client.post("/v1/schedules/daily/pause").json()["note"] is None
+    assert client.post("/v1/schedules/daily/pause", json={"not": 1}).status_code == 422
+
+
+def test_it_is_triggered(client: TestClient, service: LocalService) -> None:
+    put(client, "daily", **DAILY)
+    service.advance("1s")
+    response = client.post("/v1/schedules/daily/trigger")
+    assert response.status_code == 201
+    service.advance("1s")
+    (message,) = service.delivered("reports")
+    assert (message.value, message.id) == (b"daily", response.json()["id"])
+    assert len(listed(client)) == 1
+
+
+def test_a_name_that_is_pending_nowhere_is_missing(client: TestClient) -> None:
+    for method, path in (
+        ("GET", "/next"),
+        ("POST", "/pause"),
+        ("POST", "/trigger"),
+        ("DELETE", ""),
+    ):
+        response = client.request(method, f"/v1/schedules/nobody{path}")
+        assert (response.status_code, response.json()["code"]) == (404, "no_such_schedule")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"zone": "Nowhere/City"}, "no time zone"),
+        ({"cron": "0 8 31 2 *"}, "no cron expression"),
+        ({"cron": None}, "either cron or every"),
+        ({"every": "90s"}, "either cron or every"),
+        ({"cron": None, "zone": None, "every": "999ms"}, "below a second"),
+        ({"cron": None, "every": "90s"}, "zone belongs to cron"),
+        ({"ends": 1_000}, "no instant to come"),
+        ({"jitter": "2d"}, "TIMER_JITTER_MS"),
+        ({"target": "bills"}, "timers is open for reports, orders"),
+        ({"target": "timers"}, "the timer topic itself"),
+        ({"timer_topic": "closed"}, "`recurring = true` of its table"),
+        ({"value": None}, "give a value, or a key"),
+        ({"headers": [{"name": "TIMER_CRON", "value": "x"}]}, "is reserved"),
+        ({"evry": "90s"}, "Extra inputs"),
+    ],
+)
+def test_what_ingest_would_refuse_is_refused_before_it_is_written(
+    client: TestClient, service: LocalService, wrong: dict[str, Any], reason: str
+) -> None:
+    fields = {name: value for name, value in (DAILY | wrong).items() if value is not None}
+    response = client.put("/v1/schedules/daily", json=fields)
+    assert (response.status_code, response.json()["code"]) == (422, "invalid_request")
+    assert reason in response.text
+    assert service.records("timers") == service.records("closed") == []
+
+
+def test_a_name_has_200_bytes(client: TestClient, settings: Settings) -> None:
+    response = client.put(f"/v1/schedules/{'é' * 101}", json=DAILY)
+    assert response.status_code == 422 and "200 bytes at most" in response.text
+    put(client, "é" * 100, **DAILY)
+    assert listed(client)[0]["name"] == "é" * 100
+
+
+def test_a_name_in_two_partitions_is_refused_with_the_remedy(
+    client: TestClient, service: LocalService, settings: Settings
+) -> None:
+    for partition in (1, 2):
+        service.producer().schedule("orders", b"v", id="twice", every="1h", partition=partition)
+    service.advance("1s")
+    assert [row["name"] for row in listed(client)] == ["twice", "twice"]
+    with pytest.raises(ConfigError, match="timers-1 and timers-2: cancel all but one"):
+        changes.stop(settings, "twice", 0)
+
+
+def test_commands_that_need_no_kafka(
+    client: TestClient, service: LocalService, config: Path
+) -> None:
+    def command(*words: str) -> Any:
+        return CliRunner().invoke(schedule, [*words, "--config", str(config)])
+
+    assert "no schedules" in command("list").stderr
+    put(client, "daily", **DAILY)
+    service.advance("1s")
+    assert command("list").stdout == (
+        "daily  active  30 8 * * * Europe/Berlin  to reports  next 2027-01-16T07:30:00.000Z\n"
+    )
+    row = json.loads(command("list", "--output", "json").stdout)
+    assert (row["name"], row["every_ms"]) == ("daily", None)
+    lines = command("next", "daily").stdout.splitlines()
+    assert len(lines) == 10 and all("T08:30:00+0" in each for each in lines)
+    client.post("/v1/schedules/daily/pause", json={"note": "audit"})
+    assert command("list").stdout.endswith("to reports  audit\n")
+    assert "daily is paused" in command("next", "daily").stderr
+    assert isinstance(command("next", "nobody").exception, NoSuchSchedule)
+
+
+FILE = """
+[daily]
+cron = "30 8 * * *"
+zone = "Europe/Berlin"
+target = "reports"
+value = "daily"
+
+[poll]
+every = "90s"
+target = "orders"
+value = "poll"
+jitter = "1m"
+ends = 2030-01-01T00:00:00Z
+headers = [{ name = "a", value = "b" }]
+"""
+
+
+@pytest.fixture
+def applied(
+    service: LocalService, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., list[str]]:
+    """The lines of `schedule apply` of a text."""
+    settings = load(config)
+    monkeypatch.setattr(apply, "KeptProducers", lambda _: KitProducers(settings, service))
+
+    def lines(text: str, **choice: bool) -> list[str]:
+        path = config.with_name("schedules.toml")
+        path.write_text(text)
+        choice = {"prune": False, "dry_run": False, **choice}
+        rows = apply.apply(settings, path, wait_s=0, **choice)
+        writes = [row.change in {"added", "changed", "removed"} for row in rows]
+        expected = [not each or not choice["dry_run"] for each in writes]
+        assert [row.applied for row in rows] == expected
+        return [" ".join(_difference(row).split()) for row in rows]
+
+    return lines
+
+
+def test_a_file_is_applied_by_its_differences(
+    applied: Callable[..., list[str]], service: LocalService, client: TestClient
+) -> None:
+    assert applied(FILE, dry_run=True) == ["added daily", "added poll"]
+    assert service.records("timers") == []
+    assert applied(FILE) == ["added daily", "added poll"]
+    service.advance("7s")
+    before = {row["name"]: row["next_due_ms"] for row in listed(client)}
+    same = FILE.replace("90s", "90000ms").replace("1m", "60s").replace("01-01T00", "01-01T01")
+    same = same.replace("00:00Z", "00:00+01:00")
+    assert applied(same) == ["unchanged daily", "unchanged poll"]
+    assert {row["name"]: row["next_due_ms"] for row in listed(client)} == before
+    client.post("/v1/schedules/poll/pause", json={"note": "audit"})
+    assert applied(FILE) == ["unchanged daily", "unchanged poll"]
+    changed = (
+        FILE.replace("90s", "2m").replace('"b"', '"c"').replace('value = "poll"\n', "key = 'k'\n")
+    )
+    assert applied(changed) == [
+        "unchanged daily",
+        "changed poll every 90s -> 2m value poll -> - headers.0 a=b -> a=c key - -> k",
+    ]
+    assert [(row["every_ms"], row["note"]) for row in listed(client)][1] == (120_000, "audit")
+    only_daily = FILE[: FILE.index("[poll]")]
+    assert applied(only_daily) == ["unchanged daily"]
+    assert applied(only_daily, prune=True, dry_run=True) == ["unchanged daily", "removed poll"]
+    assert applied(only_daily, prune=True) == ["unchanged daily", "removed poll"]
+    assert [row["name"] for row in listed(client)] == ["daily"]
+    ended = only_daily + "ends = 1_000\n"
+    assert applied(ended) == ["removed daily"]
+    assert applied(ended) == ["unchanged daily"]
+    assert listed(client) == []
+
+
+def test_a_defect_anywhere_writes_nothing(
+    applied: Callable[..., list[str]], service: LocalService
+) -> None:
+    wrong = FILE + '[c]\nevery = "1ms"\ntarget = "orders"\n[d]\nevry = "1h"\n[e]\ntarget = "x"\n'
+    with pytest.raises(ConfigError) as refused:
+        applied(wrong + "f = 1\n")
+    text = str(refused.value)
+    assert "c: every '1ms' is below a second" in text
+    assert 'd: there is no key "evry"; did you mean "every"?' in text
+    assert 'e: there is no key "f"' in text
+    for name, reason in (("Nowhere/City", "daily: .*no time zone"), ("", "cannot be read")):
+        text = FILE.replace("Europe/Berlin", name) if name else "["
+        with pytest.raises(ConfigError, match=reason):
+            applied(text)
+    with pytest.raises(ConfigError, match=r"poll: it would become a dead letter: TIMER_JITTER_MS"):
+        applied(FILE.replace("1m", "9d"))
+    assert service.records("timers") == []
+
+
+def test_the_schedules_of_another_shard_are_left_to_it(
+    client: TestClient, settings: Settings, service: LocalService
+) -> None:
+    producer = service.producer()
+    owner = producer.partition_of(b"daily") % 2
+    producers = KitProducers(settings, service)
+    of_other = settings.model_copy(
+        update={"shard": settings.shard.model_copy(update={"index": 1 - owner, "count": 2})}
+    )
+    with pytest.raises(ConfigError, match=f"belongs to shard {owner}, this is {1 - owner}"):
+        changes.put(of_other, "daily", NewSchedule.of(DAILY), 0, producers)
+    step = apply._step(of_other, "daily", NewSchedule.of(DAILY), None, producers)  # noqa: SLF001
+    assert step.change == "elsewhere" and not step.writes
