@@ -128,7 +128,8 @@ DISTANCE_BITS = 24
 ID_HASH_BITS = 40
 RUN_RECORDS_MAX = 1 << DISTANCE_BITS
 
-_LAST_DATED_HOUR = int(datetime.max.replace(tzinfo=UTC).timestamp()) // 3600
+# Not of datetime.max: as a float its time is rounded up, to the year 10000.
+_LAST_DATED_HOUR = int(datetime(9999, 12, 31, 23, tzinfo=UTC).timestamp()) // 3600
 
 # See row_checks.
 _CHECK_SEED = np.uint64(0x243F6A8885A308D3)  # digits of pi; with 0 a row of zeros would pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import struct
+from datetime import UTC, datetime
 from typing import Any
 
 import google_crc32c
@@ -210,6 +211,15 @@ def test_an_hour_is_found_again_by_its_file_name(hour: int) -> None:
     assert len(name) == 10
     assert hour_from_name(name) == hour
     assert hour_name(hour + 1) > name
+
+
+def test_the_end_of_the_calendar_has_names() -> None:
+    """A producer can choose it, where a topic permits any timestamp."""
+    last = datetime(9999, 12, 31, 23, tzinfo=UTC)
+    hours = [int(last.timestamp()) // 3600 + more for more in range(-1, 3)]
+    found = [hour_name(hour) for hour in hours]
+    assert found == ["9999123122", "9999123123", f"h{hours[2]}", f"h{hours[3]}"]
+    assert [hour_from_name(name) for name in found] == hours
 
 
 def test_file_names_are_hours_of_utc() -> None:
