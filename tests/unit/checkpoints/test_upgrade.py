@@ -2,6 +2,8 @@
 
 progress_df0bc3f.bin is the record of a new shard of commit df0bc3f: its copies have no MAC, and all
 targets are open but those of timer.targets_deny.
+
+Also of checkpoints/packed_columns.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Each command's help ends with examples and exit codes; test_snippets.py parses the examples."""
+"""Each command's help ends with examples and exit codes; test_snippets.py parses the examples.
+
+Also of cli/developing.py, cli/topics.py.
+"""
 
 from __future__ import annotations
 

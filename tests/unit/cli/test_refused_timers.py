@@ -1,4 +1,7 @@
-"""Timers that `send` and the client refuse before anything is written; there is no broker here."""
+"""Timers that `send` and the client refuse before anything is written; there is no broker here.
+
+Also of api/model.py.
+"""
 
 from __future__ import annotations
 

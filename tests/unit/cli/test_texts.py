@@ -1,4 +1,7 @@
-"""What `status` and `list` print for people."""
+"""What `status` and `list` print for people.
+
+Also of cli/options.py, cli/shard.py, cli/times.py, ops/connection.py.
+"""
 
 from __future__ import annotations
 

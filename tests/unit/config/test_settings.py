@@ -1,4 +1,7 @@
-"""Settings: sources and their order, refusals with key and source, secrets that never show."""
+"""Settings: sources and their order, refusals with key and source, secrets that never show.
+
+Also of config/contradictions.py.
+"""
 
 from __future__ import annotations
 

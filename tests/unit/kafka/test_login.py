@@ -1,4 +1,7 @@
-"""Why servers accept no client, as far as no broker is needed: tests/integration/test_login.py."""
+"""Why servers accept no client, as far as no broker is needed: tests/integration/test_login.py.
+
+Also of kafka/connect/network_client.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Metadata from answers about topics, including answers that no single broker gives."""
+"""Metadata from answers about topics, including answers that no single broker gives.
+
+Also of kafka/topics/transaction_settings.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Changes by the HTTP API: what is written, and what is answered."""
+"""Changes by the HTTP API: what is written, and what is answered.
+
+Also of ops/changes/pending_timers.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reads of the HTTP API: lists, single timers, counts, probes and metrics."""
+"""Reads of the HTTP API: lists, single timers, counts, probes and metrics.
+
+Also of ops/pages.py, ops/timers/histogram.py, serve/problems.py, serve/shard.py,
+wheel/inspect/rolled_due_times.py.
+"""
 
 from __future__ import annotations
 

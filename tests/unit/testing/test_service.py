@@ -1,4 +1,8 @@
-"""The service in a test: what it delivers, when, and how the clients are connected to it."""
+"""The service in a test: what it delivers, when, and how the clients are connected to it.
+
+Also of client/futures.py, client/message_reader.py, testing/local_shard.py,
+testing/memory_cluster.py, testing/memory_publisher.py, testing/received.py.
+"""
 
 from __future__ import annotations
 

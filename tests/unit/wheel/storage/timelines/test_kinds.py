@@ -1,4 +1,7 @@
-"""What every timeline must do: the same steps for each kind, seen by its writer and by a reader."""
+"""What every timeline must do: the same steps for each kind, seen by its writer and by a reader.
+
+Also of wheel_check.py.
+"""
 
 from __future__ import annotations
 

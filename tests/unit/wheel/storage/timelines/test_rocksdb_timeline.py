@@ -1,4 +1,7 @@
-"""What RocksDB alone can meet: a lost log, a full disk, readers beside its writer."""
+"""What RocksDB alone can meet: a lost log, a full disk, readers beside its writer.
+
+Also of rocksdb_check.py, rocksdb_keys.py.
+"""
 
 from __future__ import annotations
 
