@@ -37,7 +37,6 @@ from duewheel.config import keys_and_defaults, values
 from duewheel.config.durations import format_duration_ms, parse_duration_ms
 from duewheel.config.settings import Settings
 from duewheel.osutil import metrics_server
-from duewheel.recurring import metrics as recurring_metrics
 from duewheel.runtime import dequeue_metrics, ingest_metrics, shard_metrics
 from duewheel.serve import metrics as serve_metrics
 
@@ -166,7 +165,6 @@ COLLECTORS: tuple[tuple[ModuleType, str], ...] = (
     (audit_metrics, "Ingest: the newest audit"),
     (dequeue_metrics, "Dequeue"),
     (serve_metrics, "Serve: the HTTP API"),
-    (recurring_metrics, "Recur: recurring schedules"),
 )
 # Who exports the facts of the shard that name it.
 FACTS: dict[ModuleType, str] = {

@@ -1,6 +1,6 @@
 """Makes the pictures of docs/page.md: `make screenshots`.
 
-    1. starts a broker, `duewheel run`, `recur` and `serve`, as any user would
+    1. starts a broker, `duewheel run` and `serve`, as any user would
     2. sends some ten thousand timers over 40 days, and more all the time
     3. opens the page in a headless Chromium and saves what it shows, in docs/images
 

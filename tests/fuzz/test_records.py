@@ -26,12 +26,9 @@ from duewheel.kafka.log.columns import committed_records, rows_of
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.log.newest import NewestRecord
 from duewheel.kafka.log.records import Record, records_of
-from duewheel.kafka.topic_follower import KeyedRecord
 from duewheel.ops.dead_letters.listing import summary_of
 from duewheel.ops.receipts import matching
 from duewheel.ops.schedule_move.records import is_alive, read_schedules
-from duewheel.recurring.records import owner_of, read_changes, read_table
-from duewheel.recurring.schedule import FiringPosition, Schedule
 from duewheel.schemas.dead_letters import DeadLetter
 from duewheel.schemas.header_names import (
     ANSWER,
@@ -251,34 +248,3 @@ def test_any_former_schedule(
 def test_any_heartbeat_of_recur(damage: Change, data: st.DataObject) -> None:
     value = damage(data, b'{"owner":"a"}')
     assert is_alive({b"owner": NewestRecord(value, 7)}, 9, 5) == bool(value)
-
-
-SCHEDULE = Schedule("daily", "r1", "timers", "orders", "0 9 * * *", "UTC", None, 0, b"k", b"v")
-POSITION = FiringPosition("r1", "timers", 5, ((60_000, 0), (120_000, 1)), 5)
-
-
-@given(data=st.data())
-def test_any_record_of_a_schedule(damage: Change, alter: Change, data: st.DataObject) -> None:
-    change = data.draw(st.sampled_from([damage, alter]))
-    key = damage(data, b"schedule/daily") if data.draw(st.booleans()) else b"schedule/daily"
-    records = [
-        KeyedRecord(key, change(data, SCHEDULE.encode()), 0),
-        KeyedRecord(b"position/daily", POSITION.encode(), 0),
-    ]
-    for name, found, _ in read_changes(records):
-        assert found is None or found.name == name
-    assert read_table(records).positions == {"daily": POSITION}
-
-
-@given(data=st.data())
-def test_any_position_of_a_schedule(damage: Change, alter: Change, data: st.DataObject) -> None:
-    value = data.draw(st.sampled_from([damage, alter]))(data, POSITION.encode())
-    with suppress(ConfigError):
-        read_table([KeyedRecord(b"position/daily", value, 0)])
-
-
-@given(data=st.data())
-def test_any_owner_of_the_schedules(damage: Change, alter: Change, data: st.DataObject) -> None:
-    value = data.draw(st.sampled_from([damage, alter]))(data, b'{"owner":"a"}')
-    owner = owner_of(value)
-    assert owner is None or isinstance(owner, str)

@@ -133,31 +133,6 @@ def test_what_is_set_wrongly_is_found_at_once(
     assert all(f.remedy for f in found if f.severity != "ok")
 
 
-def test_schedules_that_nobody_fires(
-    broker: SharedBroker,
-    tmp_path: Path,
-    unique_name: Callable[[str], str],
-    client: KafkaAdminClient,
-) -> None:
-    name = unique_name("app")[-50:].strip("-")
-    own = {"reply_topic": f"{name}.replies", "schedules_topic": f"{name}.schedules"}
-    small = {"slots": 100_000, "roll_window": "1h", "margin": "5m", "targets": "*"}
-    timer = {"topics": f"{name}.timers", **small, **own}
-    settings = settings_for(tmp_path, broker.bootstrap_servers, name, timer=timer)
-    assert only(examined(settings), "topic_settings", own["schedules_topic"]).severity == "error"
-    init(settings, client)
-    before = examined(settings)
-    assert (
-        only(before, "scheduler").severity == only(before, "schedules_in_effect").severity == "ok"
-    )
-    subjects = [f.subject for f in before if f.code == "transactional_id"]
-    assert f"transactional id {name}.recur" in subjects
-    change = ConfigResource("TOPIC", own["schedules_topic"], {"cleanup.policy": "delete"})
-    client.alter_configs([change])
-    wrong = only(examined(settings), "topic_settings", own["schedules_topic"])
-    assert wrong.severity == "error" and "deletion drops schedules" in wrong.found
-
-
 def through(settings: Settings, proxy: FaultProxy) -> Settings:
     """The same settings, for clients that reach the broker through the proxy only."""
     kafka = {"bootstrap_servers": (proxy.bootstrap_servers,)}

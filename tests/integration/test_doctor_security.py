@@ -6,6 +6,7 @@ listener tells its clients an address at which nobody listens.
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import uuid
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import (
     ACL,
     ACLFilter,
@@ -36,6 +37,7 @@ from tests.harness.publishing import publish_rows
 
 from duewheel import factory
 from duewheel.cli.examination import exit_code, report
+from duewheel.config.keys_and_defaults import TimerTopic
 from duewheel.config.settings import Settings
 from duewheel.dev.broker import DevBroker
 from duewheel.dev.listeners import HOST, addresses, free_ports, listener_properties
@@ -47,9 +49,7 @@ from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.recurring.kafka_store import KafkaStore
-from duewheel.recurring.schedule import Schedule
-from duewheel.recurring.scheduler import ScheduleCommit
+from duewheel.ops.schedule_move.move import move
 from duewheel.runtime.dequeue_process import init_progress
 from duewheel.schemas.batches import Deliveries
 from duewheel.wheel.dequeue.requeue import rolled_copies
@@ -57,7 +57,19 @@ from duewheel.wheel.dequeue.requeue import rolled_copies
 pytestmark = [pytest.mark.kafka, pytest.mark.crash_matrix]
 
 USER, PASSWORD = "duewheel", "hunter2"
-ROLES = ("dead-letter", "reply", "receipts", "schedules", "state")
+SCHEDULE: dict[str, Any] = {
+    "revision": "r",
+    "cron": None,
+    "zone": "UTC",
+    "interval_ms": 60_000,
+    "start_ms": 0,
+    "key": None,
+    "value": None,
+    "headers": [],
+    "missed": "skip",
+    "paused": False,
+}
+ROLES = ("dead-letter", "reply", "receipts", "state")
 OPERATIONS = {"".join(part.title() for part in op.name.split("_")): op.name for op in ACLOperation}
 KAFKA_PAGE = (Path(__file__).resolve().parents[2] / "docs" / "kafka.md").read_text()
 TABLE = re.findall(
@@ -114,7 +126,7 @@ def by_sasl(secured: Secured, path: Path, name: str, password: str, **sections: 
     }
     kafka = {"bootstrap_servers": secured.sasl, "client": client}
     settings = settings_for(path, "", name, kafka=kafka, **sections)
-    services = {f"{role}_topic": f"{name}.{role}" for role in ("receipts", "reply", "schedules")}
+    services = {f"{role}_topic": f"{name}.{role}" for role in ("receipts", "reply")}
     timer = settings.timer.model_copy(update=services)
     return settings.model_copy(update={"timer": timer})
 
@@ -213,10 +225,6 @@ def test_the_documented_rights_are_enough_and_each_is_missed(
     finally:
         running.close()
 
-    schedules = KafkaStore(settings, factory.StoppableClock(threading.Event()))
-    assert schedules.open().schedules == {}
-    schedules.close()
-
     patterns = {(p.resource_type, p.resource_name): p for p, _ in rights}
     topic = ResourceType.TOPIC
     revoke(operator, patterns[topic, timers], ACLOperation.WRITE)
@@ -230,7 +238,6 @@ def test_the_documented_rights_are_enough_and_each_is_missed(
         ("topic_rights", f"topic {timers}"),
         ("topic_rights", f"topic {app}.orders"),
         ("transactional_id", f"transactional id {app}.dequeue.0"),
-        ("transactional_id", f"transactional id {app}.recur"),
     }
     lacking = only(found, "topic_rights", timers)
     assert f"User:{USER} lacks WRITE" in lacking.found
@@ -308,47 +315,38 @@ def test_without_any_of_the_rights_no_shard_delivers(
         wait_until(lambda: defect(settings) == "", f"delivered with {pattern} {operation}")
 
 
-def scheduler_refusal(settings: Settings) -> str:
-    """Why `recur` of this principal writes no firing; "" if it does."""
-    (timers,) = settings.timer.topics
-    store = KafkaStore(settings, factory.StoppableClock(threading.Event()))
-    message = Schedule("a", "revision", timers, f"{settings.app.id}.orders", interval_ms=60_000)
-    firing = ScheduleCommit("a", message, None, ((60_000, 0),))
-    try:
-        store.open()
-        store.partition(message)
-        store.write([firing])
-    except DuewheelError as error:
-        return str(error)
-    finally:
-        store.close()
-    return ""
+def test_the_move_of_schedules_has_rights_of_its_own(
+    secured: Secured, settings: Settings, operator: KafkaAdminClient
+) -> None:
+    """docs/upgrades.md: a principal that does nothing else; each right is missed."""
+    (timers,), app, topic = settings.timer.topics, settings.app.id, ResourceType.TOPIC
+    opened = {"topic": {timers: TimerTopic(recurring=True)}}
+    settings = settings.model_copy(update={"timer": settings.timer.model_copy(update=opened)})
+    former, servers = f"{app}.schedules", {"bootstrap_servers": secured.plain}
+    with KafkaAdmin(servers) as admin:
+        for name in (former, timers):
+            admin.create_topic(name, 1)
 
+    def refusal() -> str:
+        fields = {**SCHEDULE, "timer_topic": timers, "target": f"{app}.orders"}
+        sender.send(former, json.dumps(fields).encode(), b"schedule/daily").get(timeout=30)
+        try:
+            rows = list(move(settings, former, dry_run=False))
+        except DuewheelError as error:
+            return str(error)
+        return "; ".join(row.error or "" for row in rows)
 
-def test_recur_has_rights_of_its_own(settings: Settings, operator: KafkaAdminClient) -> None:
-    """docs/recurring.md: a principal that runs nothing else; each is missed."""
-    rights = begin(settings, operator)
-    app, topic = settings.app.id, ResourceType.TOPIC
-    for pattern, _ in rights:
-        revoke(operator, pattern, ANYTHING)
-    needed = {"schedules": "READ WRITE", "timers": "WRITE", "reply": "READ"}
-    own = [(ResourcePattern(topic, f"{app}.{role}"), each) for role, each in needed.items()]
-    own += [(ResourcePattern(ResourceType.TRANSACTIONAL_ID, f"{app}.recur"), "WRITE")]
-    looked_at = [
-        ResourcePattern(topic, f"{app}.{role}") for role in ("dead-letter", "receipts", "state")
-    ]
-    grant(operator, own + [(pattern, "DESCRIBE") for pattern in looked_at])
-    grant(operator, [(ResourcePattern(topic, f"{app}.schedules"), "DESCRIBE_CONFIGS")])
-    wait_until(lambda: scheduler_refusal(settings) == "", lambda: scheduler_refusal(settings))
-    for pattern, operations in own:
-        for name in operations.split():
-            revoke(operator, pattern, ACLOperation[name])
-            if pattern.resource_name != f"{app}.reply":  # read only once a change cancels firings
-                wait_until(lambda: scheduler_refusal(settings) != "", f"without {pattern} {name}")
-            grant(operator, [(pattern, name)])
-            wait_until(lambda: scheduler_refusal(settings) == "", f"with {pattern} {name}")
-    revoke(operator, looked_at[0], ANYTHING)
-    wait_until(lambda: scheduler_refusal(settings) != "", "without Describe")
+    rights = {(former, "READ"), (former, "WRITE"), (timers, "WRITE")}
+    own = [(ResourcePattern(topic, name), right) for name, right in sorted(rights)]
+    own.append((ResourcePattern(ResourceType.TRANSACTIONAL_ID, f"{app}.recur"), "WRITE"))
+    grant(operator, own)
+    with closing(KafkaProducer(**servers)) as sender:
+        wait_until(lambda: refusal() == "", refusal)
+        for pattern, right in own:
+            revoke(operator, pattern, ACLOperation[right])
+            wait_until(lambda: refusal() != "", f"without {pattern} {right}")
+            grant(operator, [(pattern, right)])
+            wait_until(lambda: refusal() == "", refusal)
 
 
 def test_a_wrong_password_is_no_absence(

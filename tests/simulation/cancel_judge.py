@@ -62,7 +62,6 @@ class Request:
     chases: int = 0
     settled: bool = False
     word: names.Answer | None = None
-    replied: bool = False
 
     @property
     def name(self) -> str:
@@ -143,10 +142,6 @@ class CancelJudge:
             self._violated("8 cancelled", f"{timer.source.decode()} is {how} all the same")
         if not sent_back:
             self._ended.add(timer.source)
-
-    def request(self, source: bytes) -> Request:
-        """A request that was written."""
-        return self._requests[source]
 
     def chased(self, source: bytes) -> Timer | None:
         """The request of a chase; None if there is no such request."""
@@ -267,7 +262,6 @@ class CancelJudge:
             if error:
                 self._counts["answer as a dead letter"] += 1
             request.word = _word(row, answers, request.timer, error)
-            request.replied = not error
             if request.word is None or not self._replies:
                 self._violated("bytes", f"the reply to {request.name}")
             else:

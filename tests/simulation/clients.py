@@ -19,7 +19,7 @@ from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.header_names import RECURRENCE, REQUEST
 from duewheel.schemas.request.parser import parse
 
-RECUR, CONSUMER, SEEDS = 2, 3, 4  # producers
+CONSUMER, SEEDS = 3, 4  # producers
 TIMEOUT_MS = 15_000
 
 Header = tuple[str, bytes]

@@ -32,8 +32,8 @@ from tests.simulation.planted_policies import POLICIES
 from tests.simulation.planted_reads import READS
 from tests.simulation.planted_recurring import RECURRING
 from tests.simulation.planted_resharding import RESHARDING
+from tests.simulation.planted_retries import RETRIES
 from tests.simulation.planted_settings import SETTINGS
-from tests.simulation.planted_sources import SOURCES
 from tests.simulation.planting import Planted, found
 
 PLANTED = {
@@ -574,7 +574,7 @@ PLANTED = {
     **RESHARDING,
     **READS,
     **RECURRING,
-    **SOURCES,
+    **RETRIES,
 }
 
 

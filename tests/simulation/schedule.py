@@ -26,7 +26,7 @@ from tests.simulation.resharding import Resharding, happens
 from tests.simulation.seam import Plan, PowerLost
 from tests.simulation.settings import mapped_to
 from tests.simulation.shard_model import FATES, Shard
-from tests.simulation.sources import Sources, has_schedules
+from tests.simulation.sources import Sources
 from tests.simulation.spark_model import CHECKPOINT
 from tests.simulation.stages import InTurn, Settled, in_threads
 from tests.simulation.timers import TOPIC
@@ -134,8 +134,7 @@ class Schedule:
         self._sources = Sources(seed, self.host)
         self._requests = Requests(seed, self.world, likely, cuts=not self._sources.any)
         self._resharding = Resharding(seed, self.host, lambda: self._happens("kill"), self._write)
-        asks = self._requests.any or has_schedules(seed)
-        letters = not asks and not _forbids(setup.config.policies)
+        letters = not self._requests.any and not _forbids(setup.config.policies)
         self._refusals = Refusals(seed, self.host.kafka, letters=letters)
         self._forgers = Forgers(seed, self.host.keys)
         self._backup: dict[str, bytes | None] = {}
@@ -481,7 +480,7 @@ def _with_cancels(seed: int, setup: Setup) -> Setup:
         pairs_max=rng.choice((1, 5, 1 << 20)),
         pairs_at_once=pairs,
     )
-    reply_topic = None if rng.random() < 0.25 and not has_schedules(seed) else REPLIES
+    reply_topic = None if rng.random() < 0.25 else REPLIES
     config = replace(setup.config, reply_topic=reply_topic, chunk_replies=replies)
     return replace(setup, config=config, cancel_limits=limits)
 

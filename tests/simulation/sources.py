@@ -7,17 +7,11 @@ from __future__ import annotations
 
 from random import Random
 
-from tests.simulation.firings import Firings
 from tests.simulation.host import Host
 from tests.simulation.retrying import Retries
 from tests.simulation.seeds import Seeds
 
-SCHEDULES, RETRIES, SEEDS = 0.2, 0.2, 0.25  # of the seeds
-
-
-def has_schedules(seed: int) -> bool:
-    """Whether a seed has recurring schedules; their changes need replies to cancels."""
-    return Random(f"sources {seed}").random() < SCHEDULES
+RETRIES, SEEDS = 0.2, 0.25  # of the seeds
 
 
 class Sources:
@@ -25,9 +19,7 @@ class Sources:
 
     def __init__(self, seed: int, host: Host) -> None:
         self._host = host
-        self._all: dict[str, Firings | Retries | Seeds] = {}
-        if has_schedules(seed):
-            self._all["schedules"] = Firings(seed, host)
+        self._all: dict[str, Retries | Seeds] = {}
         if Random(f"retries of {seed}").random() < RETRIES:
             self._all["retries"] = Retries(seed, host)
         if Random(f"recurrences of {seed}").random() < SEEDS:

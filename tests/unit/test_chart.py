@@ -100,15 +100,6 @@ def test_commands_are_known() -> None:
         cli.commands[command].make_context(command, [])
 
 
-def test_recur_is_off_and_has_a_port_of_its_own() -> None:
-    text = TEMPLATES["recur.yaml"]
-    assert VALUES["recur"]["enabled"] is False
-    assert "args: [recur]" in text and "DUEWHEEL_METRICS__RECUR_PORT" in text
-    cli.commands["recur"].make_context("recur", [])
-    ports = [value for key, value in VALUES["metrics"].items() if key.endswith("Port")]
-    assert len(set(ports)) == len(ports) == 3
-
-
 def test_a_pod_has_the_time_that_a_stop_takes() -> None:
     assert VALUES["terminationGracePeriodSeconds"] > 2 * supervisor.STOP_S
 

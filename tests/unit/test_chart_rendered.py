@@ -43,8 +43,6 @@ ALL = [
     "page.readToken.secret=readers",
     "page.changeToken.secret=operators",
     "page.changeToken.key=password",
-    "recur.enabled=true",
-    "recur.replicas=2",
 ]
 Manifests = dict[str, dict[str, Any]]
 
@@ -165,30 +163,8 @@ def test_a_page_that_everybody_could_read_is_refused() -> None:
     assert "page.readToken.secret" in run.stderr
 
 
-def test_recur_is_a_pod_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    manifests = rendered(*ALL)
-    deployment = manifests["Deployment/orders-duewheel-recur"]["spec"]
-    (container,) = deployment["template"]["spec"]["containers"]
-    stateful = manifests["StatefulSet/orders-duewheel"]["spec"]["template"]["spec"]
-    stateful["containers"].append(container)
-    found = settings_of(manifests, monkeypatch, tmp_path, "recur")
-    assert container["args"] == ["recur"] and deployment["replicas"] == 2
-    assert container["ports"] == [{"name": "recur", "containerPort": found.metrics.recur_port}]
-    assert found.metrics.host == "0.0.0.0"
-    assert "data" not in {each["name"] for each in container["volumeMounts"]}
-    labels = deployment["template"]["metadata"]["labels"]
-    assert deployment["selector"]["matchLabels"].items() <= labels.items()
-    shards = manifests["Service/orders-duewheel"]["spec"]["selector"]
-    assert not shards.items() <= labels.items(), "the shards' Service would select it"
-    monitor = manifests["PodMonitor/orders-duewheel-recur"]["spec"]
-    assert monitor["selector"]["matchLabels"].items() <= labels.items()
-
-
-@pytest.mark.parametrize(
-    "kind", ["StatefulSet/orders-duewheel", "Deployment/orders-duewheel-recur"]
-)
-def test_a_pod_has_no_rights(kind: str) -> None:
-    spec = rendered(*ALL)[kind]["spec"]["template"]["spec"]
+def test_a_pod_has_no_rights() -> None:
+    spec = pod(rendered(*ALL))
     assert spec["automountServiceAccountToken"] is False
     assert spec["securityContext"]["runAsNonRoot"] is True
     for container in [*spec["containers"], *spec.get("initContainers", [])]:

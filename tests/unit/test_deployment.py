@@ -67,10 +67,10 @@ def test_settings_are_known(service: str, monkeypatch: pytest.MonkeyPatch, tmp_p
     assert settings.timer.topics == ("orders.delayed",)
     assert settings.timer.mapping == {"orders.delayed": "orders"}
     assert settings.timer.reply_topic == "orders.replies"
-    assert settings.timer.schedules_topic == "orders.schedules"
+    assert settings.timer.contracts["orders.delayed"].recurring
     assert settings.ingest.spark_master == "local[2]", "else a process for each of the host's CPUs"
     mounted = [volume.split(":") for volume in SERVICES[service]["volumes"]]
-    assert len(mounted) == (0 if service == "recur" else 1)
+    assert len(mounted) == 1
     for volume, path, *_ in mounted:
         assert volume in COMPOSE["volumes"]
         assert settings.storage.data_dir.parent == Path(path)
@@ -83,7 +83,7 @@ def parses(command: list[str]) -> None:
 
 
 def test_commands_are_known() -> None:
-    assert sorted(OURS) == ["duewheel", "init", "recur", "serve"]
+    assert sorted(OURS) == ["duewheel", "init", "serve"]
     for service in OURS:
         parses(SERVICES[service]["command"])
     commands = {word: rest for word, rest in last_stage() if word in {"ENTRYPOINT", "CMD"}}
@@ -103,7 +103,6 @@ def test_parts_start_in_order() -> None:
     profiles = {name: service.get("profiles") for name, service in SERVICES.items()}
     assert {name: found for name, found in profiles.items() if found} == {
         "serve": ["page"],
-        "recur": ["recur"],
         "kafka-ui": ["ui"],
         "prometheus": ["monitoring"],
         "grafana": ["monitoring"],
@@ -114,7 +113,7 @@ def test_prometheus_scrapes_both_processes_under_the_name_that_alerts_expect() -
     folder = ROOT / "docs" / "deploy" / "prometheus"
     config = YAML(typ="safe").load(folder / "prometheus.yml")
     assert all((folder / name).exists() for name in config["rule_files"])
-    job, beside, recur = config["scrape_configs"]
+    job, beside = config["scrape_configs"]
     (targets,) = job["static_configs"]
     environment = SERVICES["duewheel"]["environment"]
     assert job["job_name"] == "duewheel"
@@ -125,10 +124,6 @@ def test_prometheus_scrapes_both_processes_under_the_name_that_alerts_expect() -
     (found,), (labelled, addressed) = beside["dns_sd_configs"], beside["relabel_configs"]
     assert (found["names"], addressed["replacement"]) == (["serve"], f"serve:{found['port']}")
     assert labelled == {"target_label": "shard", "replacement": "0"}
-    (found,), (labelled,) = recur["dns_sd_configs"], recur["relabel_configs"]
-    assert found["names"] == ["recur"] and recur["job_name"].startswith("duewheel")
-    assert str(found["port"]) == SERVICES["recur"]["environment"]["DUEWHEEL_METRICS__RECUR_PORT"]
-    assert labelled == {"target_label": "shard", "replacement": "recur"}
 
 
 def test_the_page_only_reads_and_is_for_this_host_alone(
@@ -208,7 +203,7 @@ def test_the_unit_of_the_page_has_the_rights_of_the_shard_s_or_less() -> None:
     assert "StateDirectory" not in page, "which would make the folder writable"
 
 
-@pytest.mark.parametrize("name", [*PROGRAMS, "duewheel-recur.service"])
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_systemd_takes_the_units(
     name: str, require: Callable[[object, str], None], tmp_path: Path
 ) -> None:

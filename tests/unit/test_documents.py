@@ -88,7 +88,8 @@ def settings_in(page: Path) -> Iterator[tuple[str, str]]:
 NO_SETTINGS = {
     ("audit", "driver_memory"),
     ("kafka", "spark"),
-    *(("timer", key) for key in ("targets_allow", "targets_deny")),
+    *(("timer", key) for key in ("targets_allow", "targets_deny", "schedules_topic")),
+    ("metrics", "recur_port"),
     *(("dequeue", key) for key in ("behind_ms", "cancels_max", "lock", "py")),
     *(("ingest", key) for key in ("lag", "lock", "py")),
 }

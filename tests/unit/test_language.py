@@ -38,7 +38,7 @@ CLEAN = (
     "src/duewheel/ops/**/*.py",
     "src/duewheel/serve/**/*.py",
     "src/duewheel/kafka/*/*.py",
-    "src/duewheel/kafka/[!t]*.py",  # but topic_follower, which goes with the scheduler
+    "src/duewheel/kafka/*.py",
     "checkpoints/**/*.py",
     "schemas/**/*.py",
     "streaming/**/*.py",

@@ -75,7 +75,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "duewheel schedule apply -f schedules.toml --prune",
     ),
     "schedule trigger": ("duewheel schedule trigger report",),
-    "recur": ("duewheel recur",),
     "reconfigure": ("duewheel reconfigure --dry-run",),
     "reshard": ("duewheel reshard --to 4 --dry-run",),
     "recover": ("duewheel recover --dry-run",),

@@ -65,7 +65,7 @@ cli.add_commands(
 )
 cli.add_commands(
     "Send and change timers",
-    *(changes.send, changes.cancel, changes.reschedule, schedules.schedule, schedules.recur),
+    *(changes.send, changes.cancel, changes.reschedule, schedules.schedule),
 )
 cli.add_commands("Change a shard", reconfigure, shard.reshard)
 cli.add_commands("Recover", shard.recover, shard.promote, dlq)

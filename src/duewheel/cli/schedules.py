@@ -1,4 +1,4 @@
-"""The commands of recurring schedules: `recur`, their process, and the group `schedule`."""
+"""The commands of the group `schedule`: recurring schedules."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 import click
 
 from duewheel.api.schedules import NewSchedule, Pause, ScheduleDifference, ScheduleSummary
-from duewheel.cli.examples import CommandGroup, CommandWithExamples
-from duewheel.cli.options import Command, with_result, with_settings
+from duewheel.cli.examples import CommandGroup
+from duewheel.cli.options import Command, with_result
 from duewheel.cli.output import say, show, show_row, show_rows
 from duewheel.cli.request_options import with_fields, with_request
 from duewheel.config.durations import format_duration_ms
@@ -19,19 +19,6 @@ from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 
 _WAIT_S = 10.0
-
-
-@click.command(cls=CommandWithExamples)
-@with_settings("recur")
-def recur(settings: Settings) -> None:
-    """Write the firings of recurring schedules.
-
-    One process for all shards of an application. A second one stands by, and takes over once the
-    first is silent for `shard.take_over_after`. Needs `timer.schedules_topic`.
-    """
-    from duewheel.recurring.process import run_recur
-
-    run_recur(settings)
 
 
 @click.group(cls=CommandGroup)
@@ -193,7 +180,7 @@ def _difference(row: ScheduleDifference) -> str:
 @click.option("--dry-run", is_flag=True, help="only show, write nothing")
 @with_result(needs_kafka=True)
 def move(settings: Settings, topic: str, *, dry_run: bool, output: str) -> int:
-    """Move the schedules of a former `duewheel recur` to recurring timers, each once, however
+    """Move the schedules of a former `recur` to recurring timers, each once, however
     often the command runs.
 
     Exit code 1: some stay, for the reason that their line has.

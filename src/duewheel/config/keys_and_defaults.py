@@ -218,8 +218,6 @@ class TimerSection(Section):
     """The topic of the progress; by default `<app.id>.state`."""
     reply_topic: TopicName | None = None
     """The topic of the replies to cancels and reschedules; without it there are no replies."""
-    schedules_topic: TopicName | None = None
-    """The topic of the recurring schedules; without it there are none. They need `reply_topic`."""
     receipts_topic: TopicName | None = None
     """The topic of the receipts: a record for each delivered timer, in the transaction that
     delivers it; without it there are none."""
@@ -408,8 +406,6 @@ class MetricsSection(Section):
     """The ingest process's port; 0: a free one, which the log names."""
     dequeue_port: Port | None = None
     """The dequeue process's port; likewise."""
-    recur_port: Port | None = None
-    """The port of `duewheel recur`; likewise."""
 
 
 class ServeSection(Section):

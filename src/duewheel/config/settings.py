@@ -54,6 +54,12 @@ from duewheel.errors import ConfigError, NoDataDirectory
 from duewheel.schemas.name_patterns import TimerTopics
 from duewheel.wheel.slots import WheelConfig
 
+_OF_RECUR = (
+    "was a setting of `duewheel recur`, which is no more: delete it. `duewheel schedule move "
+    "--from TOPIC` makes recurring timers of the schedules in its topic (docs/upgrades.md)"
+)
+_REMOVED = {"timer.schedules_topic": _OF_RECUR, "metrics.recur_port": _OF_RECUR}
+
 
 class Settings(BaseModel):
     """All settings, frozen. Made by `load`."""
@@ -103,7 +109,6 @@ class Settings(BaseModel):
             "timer.dead_letter_topic": self.dead_letter_topic,
             "timer.state_topic": self.state_topic,
             "timer.reply_topic": self.timer.reply_topic,
-            "timer.schedules_topic": self.timer.schedules_topic,
             "timer.receipts_topic": self.timer.receipts_topic,
         }
         return {key: topic for key, topic in topics.items() if topic is not None}
@@ -274,6 +279,8 @@ def _sentence(detail: ErrorDetails) -> str:
     """A pydantic error as a sentence, without the value, which may be a secret."""
     if detail["type"] == "extra_forbidden":
         *parents, name = (str(part) for part in detail["loc"])
+        if removed := _REMOVED.get(".".join([*parents, name])):
+            return removed
         known = _fields_at(parents)
         return f"there is no such key{nearest(name, known)}"
     if detail["type"] == "missing":

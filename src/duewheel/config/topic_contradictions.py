@@ -34,11 +34,8 @@ def topic_problems(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "timer.state_topic", "is the dead-letter topic: the state topic is compacted"
     if timer.reply_topic in {settings.dead_letter_topic, settings.state_topic}:
         yield "timer.reply_topic", "is the dead-letter or the state topic: replies need their own"
-    if timer.schedules_topic is not None and timer.reply_topic is None:
-        yield "timer.schedules_topic", "needs timer.reply_topic: a change awaits replies to cancels"
-    for key in ("timer.schedules_topic", "timer.receipts_topic"):
-        if key in own and list(own.values()).count(own[key]) > 1:
-            yield key, "is another topic of duewheel's own"
+    if list(own.values()).count(timer.receipts_topic or "") > 1:
+        yield "timer.receipts_topic", "is another topic of duewheel's own"
     yield from _mapping_problems(settings)
 
 

@@ -19,7 +19,6 @@ from duewheel.doctor import (
     findings,
     host,
     rights,
-    schedules,
     topics,
     trial,
 )
@@ -54,7 +53,6 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Diagnosi
         "transactions and clocks": _on_scratch_topic,
         "topics": topics.examine,
         "rights": rights.examine,
-        "recurring schedules": schedules.examine,
     }
     steps = len(parts) + 1
     begun("host", steps)

@@ -22,12 +22,10 @@ from duewheel.doctor.findings import Diagnosis, acl_command
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka import shard_settings
 from duewheel.kafka.topics.description import Topic
-from duewheel.recurring.records import transactional_id
 
 # By the role of a topic: the vital rights, and the useful ones.
 _TIMER = ({"READ", "WRITE", "DESCRIBE"}, {"DESCRIBE_CONFIGS"})
 _STATE = ({"READ", "WRITE", "DESCRIBE"}, {"DESCRIBE_CONFIGS"})
-_SCHEDULES = _STATE
 _WRITTEN = ({"WRITE", "DESCRIBE"}, {"READ", "DESCRIBE_CONFIGS"})  # dead letters, answers, receipts
 _TARGET = ({"WRITE", "DESCRIBE"}, {"DESCRIBE_CONFIGS"})
 Needed = tuple[set[str], set[str]]
@@ -40,21 +38,16 @@ _MISSED = {
 
 
 def examine(cluster: Cluster) -> Iterator[Diagnosis]:
-    """Checks every existing or forbidden topic, then the transactional ids."""
+    """Checks every existing or forbidden topic, then the transactional id."""
     settings = cluster.settings
     needed = dict.fromkeys(settings.timer.named_targets, _TARGET)
     needed |= dict.fromkeys(settings.service_topics.values(), _WRITTEN)
     needed |= dict.fromkeys(cluster.timer_topics, _TIMER) | {settings.state_topic: _STATE}
-    ids = [shard_settings.transactional_id(settings)]
-    if settings.timer.schedules_topic is not None:
-        needed[settings.timer.schedules_topic] = _SCHEDULES
-        ids.append(transactional_id(settings))
     principal = _principal(cluster)
     for name, topic in cluster.admin.topics(list(needed)).items():
         if topic.exists or topic.is_forbidden:
             yield from check(topic, needed[name], cluster.address, principal)
-    for name in ids:
-        yield _transactional_id(cluster, principal, name)
+    yield _transactional_id(cluster, principal, shard_settings.transactional_id(settings))
 
 
 def check(topic: Topic, needed: Needed, address: str, principal: str) -> Iterator[Diagnosis]:

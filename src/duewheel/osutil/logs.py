@@ -24,7 +24,7 @@ from structlog.types import EventDict, Processor, WrappedLogger
 
 from duewheel.config.values import is_secret
 
-Role = Literal["run", "ingest", "dequeue", "audit", "serve", "recur", "cli"]
+Role = Literal["run", "ingest", "dequeue", "audit", "serve", "cli"]
 Format = Literal["auto", "json", "text"]
 
 VALUE_CHARACTERS_MAX = 600  # a JVM stack trace as a message has tens of thousands

@@ -27,7 +27,6 @@ from duewheel.doctor import (
     findings,
     host,
     rights,
-    schedules,
     topics,
     trial,
 )
@@ -38,9 +37,6 @@ from duewheel.kafka.progress.all_shards import ShardRecord
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.description import Partition, Topic
 from duewheel.kafka.topics.requirements import TopicFinding
-from duewheel.recurring.records import SchedulerBeat
-from duewheel.recurring.schedule import FiringPosition, Schedule
-from duewheel.recurring.scheduler import Table
 
 ADDRESS = "kafka:9092"
 DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "kafka.md").read_text()
@@ -404,36 +400,3 @@ def test_room_for_the_wheel_and_for_timers() -> None:
 def test_memory_for_spark_and_for_reading_ahead() -> None:
     assert host.check_memory(3 << 30, 2 << 30, 1 << 30).severity == "ok"
     assert host.check_memory((3 << 30) - 1, 2 << 30, 1 << 30).severity == "warning"
-
-
-# ---- recurring schedules ------------------------------------------------------------------------
-
-
-REPORT = Schedule("report", "r1", "timers", "orders", cron="0 8 * * *")
-
-
-@pytest.mark.parametrize(
-    ("at_ms", "wanted"),
-    [(None, "error"), (1_000, "error"), (8_000, "ok")],
-    ids=["stopped", "killed", "alive"],
-)
-def test_active_schedules_need_a_scheduler(at_ms: int | None, wanted: str) -> None:
-    heartbeat = SchedulerBeat(at_ms, silence_ms=5_000)
-    table = Table({"report": REPORT}, {})
-    assert schedules.scheduler(table, heartbeat, 10_000).severity == wanted
-    nothing = schedules.scheduler(Table({}, {}), heartbeat, 10_000).severity
-    assert nothing == ("warning" if at_ms == 1_000 else "ok")
-
-
-@pytest.mark.parametrize(
-    ("table", "wanted"),
-    [
-        (Table({"report": REPORT}, {"report": FiringPosition("r1", "timers", 0)}), "ok"),
-        (Table({"report": REPORT}, {"report": FiringPosition("r0", "timers", 0)}), "warning"),
-        (Table({}, {"report": FiringPosition("r1", "timers", 0)}), "warning"),
-        (Table({"report": None}, {}), "error"),
-    ],
-    ids=["in effect", "changed", "stopped", "unreadable"],
-)
-def test_changes_that_are_not_in_effect_are_found(table: Table, wanted: str) -> None:
-    assert schedules.in_effect(table).severity == wanted

@@ -11,11 +11,6 @@ app.kubernetes.io/name: duewheel
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{- define "duewheel.recur-selector" -}}
-app.kubernetes.io/name: duewheel-recur
-app.kubernetes.io/instance: {{ .Release.Name }}
-{{- end -}}
-
 {{- define "duewheel.labels" -}}
 {{ include "duewheel.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}

@@ -10,7 +10,6 @@
                     the uncompacted part small; with others some starts and commands take longer
     reply topic     optional; must take as large messages as the dead-letter topic: a reply has the
                     headers of its request; retention of a day
-    schedules       optional; one partition, else as the state topic
     receipts        optional; made for a week, with the brokers' timestamps. An existing one may
                     be compacted, or have any retention: both are its reader's decision
 
@@ -189,14 +188,6 @@ def service_plans(
             _at_least("retention.ms", _ANSWERS_KEPT_MS, "a requester may be offline for a day"),
         )
         plans.append(TopicPlan(timer.reply_topic, requirements))
-    if timer.schedules_topic is not None:
-        requirements = (
-            Requirement("cleanup.policy", "compact", "deletion drops schedules"),
-            _stamped("a schedule begins then"),
-            *_READ_WHOLE,
-            _PLAIN,
-        )
-        plans.append(TopicPlan(timer.schedules_topic, requirements, 1))
     if timer.receipts_topic is not None:
         kept = Requirement("cleanup.policy", "delete", "receipts are kept for a time")
         requirements = (

@@ -1,34 +1,10 @@
-"""Faults of planted.py in recurring schedules and retries, whose timers the simulation has, too."""
+"""Faults of planted.py in retries, whose timers the simulation has, too."""
 
 from __future__ import annotations
 
 from tests.simulation.planting import Planted
 
-SOURCES = {
-    "firing-again": Planted(
-        "schedules",
-        "the position does not say which firings are ahead",
-        "recurring/scheduler.py",
-        "            position = replace(position, ahead=position.ahead + firings)\n",
-        "            pass\n",
-        seed=787,
-    ),
-    "firing-before-change": Planted(
-        "schedules",
-        "a change cancels what was due before it and has not left yet",
-        "recurring/steps.py",
-        "[each for each in position.ahead if each[0] > since_ms]",
-        "list(position.ahead)",
-        test="unit/recurring/test_steps.py::test_an_instant_before_the_change_is_not_cancelled_while_its_shard_is_behind",
-    ),
-    "firing-replies-ignored": Planted(
-        "schedules",
-        "what was not cancelled in time does not count as fired",
-        "recurring/steps.py",
-        "    fired = [at for at, _ in position.ahead if at not in cancelled]\n",
-        "    fired: list[int] = []\n",
-        test="simulation/test_recurring.py::test_each_instant_leaves_once",
-    ),
+RETRIES = {
     "retry-offset": Planted(
         "retries",
         "the offset of the message itself is committed",

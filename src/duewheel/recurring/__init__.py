@@ -1,1 +1,0 @@
-"""Recurring schedules: cron expressions and intervals whose firings are ordinary timers."""
