@@ -103,7 +103,7 @@ def require_name(id: str | None) -> str:
     """
     if id is None:
         raise InvalidTimer("a recurring timer needs an id: its name")
-    if len(id.encode()) > names.RECURRING_ID_BYTES_MAX:
+    if len(id.encode(errors="surrogateescape")) > names.RECURRING_ID_BYTES_MAX:
         longest = names.RECURRING_ID_BYTES_MAX
         raise InvalidTimer(f"the id of a recurring timer has {longest} bytes at most")
     return id

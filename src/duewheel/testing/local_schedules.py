@@ -51,7 +51,9 @@ class LocalSchedules:
             NoSuchSchedule: there is none of this name.
         """
         timer = self._require(name)
-        self._write(ScheduleRecord.of(timer).paused(note, timer), timer)
+        record = ScheduleRecord.of(timer).paused(note, timer)
+        record.require_accepted(self._settings, may_have_ended=True)
+        self._write(record, timer)
 
     def resume(self, name: str) -> None:
         """Ends a pause. Raises as `pause`."""
@@ -66,7 +68,7 @@ class LocalSchedules:
     def trigger(self, name: str) -> None:
         """Fires a schedule once more, now. Raises as `pause`."""
         record = ScheduleRecord.of(self._require(name))
-        triggered(self._producer(record.timer_topic), record).result(0)
+        triggered(self._settings, self._producer(record.timer_topic), record).result(0)
 
     def _find(self, name: str) -> PendingTimer | None:
         named = (t for t in self._pending() if t.recurring and t.id == name.encode())

@@ -25,6 +25,7 @@ from duewheel.ops.schedules import apply, changes, listing
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
 from duewheel.serve.service import Service
+from duewheel.testing.memory_cluster import MemoryCluster
 from duewheel.testing.service import LocalService
 from duewheel.testing.service_start import SLOT_MS, WINDOW_MS
 
@@ -54,6 +55,11 @@ class KitProducers(KeptProducers):
 def service() -> Iterator[LocalService]:
     with LocalService.started({"timer": TIMER}) as started:
         yield started
+
+
+@pytest.fixture
+def cluster(service: LocalService) -> MemoryCluster:
+    return service._cluster  # noqa: SLF001 - producers cannot write every record
 
 
 @pytest.fixture
@@ -149,6 +155,33 @@ def test_it_is_triggered(client: TestClient, service: LocalService) -> None:
     (message,) = service.delivered("reports")
     assert (message.value, message.id) == (b"daily", response.json()["id"])
     assert len(listed(client)) == 1
+
+
+def test_a_record_that_another_client_has_written_spoils_no_list(
+    client: TestClient, service: LocalService, cluster: MemoryCluster
+) -> None:
+    """A null header, a note and a user's header of any bytes: it can be stopped, not rewritten."""
+    put(client, "daily", **DAILY)
+    own = [("UNIQ_KEY", b"other"), ("TIMER_EVERY", b"1h"), ("REAL_TOPIC", b"orders")]
+    cluster.append(("timers", 0), b"k", None, [*own, ("a", None), ("TIMER_PAUSED", b"\xff")])
+    service.advance("1s")
+    (_, other) = listed(client)
+    assert (other["name"], other["state"], other["note"]) == ("other", "paused", "\ufffd")
+    for change in ("pause", "resume", "trigger"):
+        response = client.post(f"/v1/schedules/other/{change}")
+        assert response.status_code == 422 and "null header" in response.text
+    assert client.delete("/v1/schedules/other").status_code == 200
+    service.advance("1s")
+    assert [row["name"] for row in listed(client)] == ["daily"]
+
+
+def test_a_note_has_255_bytes(client: TestClient, service: LocalService) -> None:
+    put(client, "daily", **DAILY)
+    for note, status in (("é" * 127, 200), ("é" * 128, 422), ("e" * 256, 422)):
+        response = client.post("/v1/schedules/daily/pause", json={"note": note})
+        assert response.status_code == status, response.text
+        service.advance("1s")
+    assert listed(client)[0]["note"] == "é" * 127
 
 
 def test_a_name_that_is_pending_nowhere_is_missing(client: TestClient) -> None:

@@ -151,7 +151,7 @@ def _replace(
         raise Unchangeable("a dead letter has no due time")
     if timer.recurring:
         raise Unchangeable(f"the timer is {CHANGE_RECURRING}")
-    headers = non_null_headers(timer)
+    headers = non_null_headers(timer.headers)
     partition = timer.target_partition
     record = timer_headers(timer.target, due, topic, headers=headers, partition=partition)
     require_accepted(settings, topic, timer.key, timer.value, record)
@@ -171,14 +171,14 @@ def _replace(
         return result_of(RescheduledTimer, written, answer=answer)
 
 
-def non_null_headers(timer: PendingTimer) -> list[NonNullHeader]:
+def non_null_headers(given: Sequence[tuple[str, bytes | None]]) -> list[NonNullHeader]:
     """The headers of a pending timer's message.
 
     Raises:
         InvalidTimer: one is null.
     """
-    headers = [(name, value) for name, value in timer.headers if value is not None]
-    if len(headers) < len(timer.headers):
+    headers = [(name, value) for name, value in given if value is not None]
+    if len(headers) < len(given):
         raise InvalidTimer("the timer has a null header, which this client cannot write again")
     return headers
 

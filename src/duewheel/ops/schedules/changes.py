@@ -12,11 +12,14 @@ from concurrent.futures import Future
 from typing import Any
 
 from duewheel.api.changes import Scheduled
+from duewheel.api.due_time import DueTime
 from duewheel.api.schedules import NewSchedule, ScheduleSummary
 from duewheel.client import DelayProducer, Timer
+from duewheel.client.request_headers import timer_headers
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
+from duewheel.ops.changes.acceptance import require_accepted
 from duewheel.ops.changes.producers import ACKNOWLEDGED_S, KeptProducers, producer_of
 from duewheel.ops.changes.requests import result_of
 from duewheel.ops.files import opened
@@ -78,6 +81,7 @@ def pause(
     """
     timer = required(settings, name)
     record = ScheduleRecord.of(timer).paused(note, timer)
+    record.require_accepted(settings, may_have_ended=True)
     return replaced(settings, record, timer, wait_s, producers)
 
 
@@ -87,6 +91,7 @@ def resume(
     """Ends a pause: the instants from now on fire. Raises as `pause`."""
     timer = required(settings, name)
     record = ScheduleRecord.of(timer).resumed()
+    record.require_accepted(settings)
     return replaced(settings, record, timer, wait_s, producers)
 
 
@@ -105,20 +110,28 @@ def trigger(settings: Settings, name: str, producers: KeptProducers | None = Non
     """
     record = ScheduleRecord.of(required(settings, name))
     with producer_of(settings, record.timer_topic, None, producers) as producer:
-        return result_of(Scheduled, triggered(producer, record).result(ACKNOWLEDGED_S))
+        timer = triggered(settings, producer, record)
+        return result_of(Scheduled, timer.result(ACKNOWLEDGED_S))
 
 
-def triggered(producer: DelayProducer, record: ScheduleRecord) -> Future[Timer]:
-    """Writes the timer of `trigger`."""
+def triggered(settings: Settings, producer: DelayProducer, record: ScheduleRecord) -> Future[Timer]:
+    """Writes the timer of `trigger`. Raises as it."""
+    topic, headers, partition = record.timer_topic, record.writable_headers, record.target_partition
     name = record.name.decode(errors="replace")
+    timer_id = f"{name}@triggered-{SystemClock().now_ms()}"
+    now = DueTime.of(delay="1ms")  # 0 would be past due where a topic refuses that
+    request = timer_headers(
+        record.target, now, topic, headers=headers, id=timer_id, partition=partition
+    )
+    require_accepted(settings, topic, record.key, record.value, request)
     return producer.schedule(
         record.target,
         record.value,
         key=record.key,
-        headers=record.headers,
-        delay="1ms",  # 0 would be past due where a topic refuses that
-        id=f"{name}@triggered-{SystemClock().now_ms()}",
-        partition=record.target_partition,
+        headers=headers,
+        id=timer_id,
+        partition=partition,
+        **now.arguments,
     )
 
 

@@ -22,6 +22,7 @@ from duewheel.schemas import header_names as names
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import id_hashes
 from duewheel.schemas.header_names import NAME_OF, Request
+from duewheel.schemas.wire.single_record import Header
 from duewheel.wheel.inspect.listing import PendingTimer
 from duewheel.wheel.recurrence import HEADERS, Recurrence, numbers_in, recurrence_of
 
@@ -43,19 +44,14 @@ class ScheduleRecord:
     target_partition: int | None
     key: bytes | None
     value: bytes | None = field(repr=False)
-    headers: list[NonNullHeader] = field(repr=False)
+    headers: list[Header] = field(repr=False)
     own: dict[str, bytes]
     recurrence: Recurrence
 
     @classmethod
     def of(cls, timer: PendingTimer, numbers: Mapping[bytes, int] | None = None) -> ScheduleRecord:
-        """That of a pending copy. `numbers`: as of `recurrence_of`.
-
-        Raises:
-            InvalidTimer: its message has a null header.
-        """
-        headers = non_null_headers(timer)
-        own = {name: value for name, value in headers if name in _HEADERS}
+        """That of a pending copy. `numbers`: as of `recurrence_of`."""
+        own = _own(timer)
         return cls(
             name=timer.id,
             timer_topic=source_of(timer)[0],
@@ -63,7 +59,7 @@ class ScheduleRecord:
             target_partition=timer.target_partition,
             key=timer.key,
             value=timer.value,
-            headers=[header for header in headers if header[0] not in _HEADERS],
+            headers=[header for header in timer.headers if header[0] not in _HEADERS],
             own=own,
             recurrence=recurrence_of(_encoded(own), numbers),
         )
@@ -78,17 +74,26 @@ class ScheduleRecord:
         that a command that is repeated makes no second timer.
 
         Raises:
-            InvalidTimer: neither key nor value: kafka-python writes no such record.
+            InvalidTimer: as `writable_headers`.
         """
-        if self.key is None and self.value is None:
-            raise InvalidTimer("give a value, or a key: a schedule needs one of them")
         return [
-            *self.headers,
+            *self.writable_headers,
             *self.own.items(),
             (names.TIMER_ID, self.name),
             (NAME_OF[Request.RESCHEDULE], b"true"),
             *target(self.target, self.target_partition, self.timer_topic),
         ]
+
+    @property
+    def writable_headers(self) -> list[NonNullHeader]:
+        """The message's headers.
+
+        Raises:
+            InvalidTimer: kafka-python cannot write the message: one is null, or key and value are.
+        """
+        if self.key is None and self.value is None:
+            raise InvalidTimer("give a value, or a key: a schedule needs one of them")
+        return non_null_headers(self.headers)
 
     def paused(self, note: str, timer: PendingTimer) -> ScheduleRecord:
         """It, paused. An interval keeps its phase: it counts from the instant before the next."""
@@ -180,10 +185,15 @@ class ScheduleRecord:
 
 
 def records_of(timers: Iterable[PendingTimer]) -> list[ScheduleRecord]:
-    """Those of many pending copies; raises as `ScheduleRecord.of`."""
+    """Those of many pending copies."""
     timers = list(timers)
-    numbers = numbers_in(_encoded(dict(non_null_headers(timer))) for timer in timers)
+    numbers = numbers_in(_encoded(_own(timer)) for timer in timers)
     return [ScheduleRecord.of(timer, numbers) for timer in timers]
+
+
+def _own(timer: PendingTimer) -> dict[str, bytes]:
+    """The headers of its recurrence. A null note is none."""
+    return {name: value or b"" for name, value in timer.headers if name in _HEADERS}
 
 
 def _encoded(own: Mapping[str, bytes]) -> dict[bytes, bytes]:
@@ -212,13 +222,13 @@ def requested(
         raise ConfigError(f"{name!r} is pending in {topic}: stop it there before")
     own = dict(new.recurring.headers)
     record = ScheduleRecord(
-        name=require_name(name).encode(),
+        name=require_name(name).encode(errors="surrogateescape"),
         timer_topic=wanted,
         target=new.target,
         target_partition=None,
         key=new.key_octets,
         value=new.value_octets,
-        headers=users(new.header_octets),
+        headers=[*users(new.header_octets)],
         own=own,
         recurrence=recurrence_of(_encoded(own)),
     )
