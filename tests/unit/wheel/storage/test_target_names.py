@@ -41,7 +41,7 @@ def append(world: LocalWorld, count: int, due_ms: int) -> None:
 
 def deliver(world: LocalWorld, until_ms: int) -> None:
     world.clock.set(until_ms)
-    for _ in range(20):
+    for _ in range(60):  # a transaction has 400 topics at most
         world.tick()
 
 
