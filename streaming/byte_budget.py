@@ -17,7 +17,6 @@ this, or always comes last in a broker's answer.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -44,13 +43,12 @@ class ByteBudget:
         """The ranges of each round. `took` lowers their ends while they are read."""
         chance = random.Random(repr(self._reached))  # repeatable, and another one for other offsets
         while (unread := self._unread()) and (self._left > 0 or not self._round):
-            partitions = Counter(topic for topic, _ in unread)
-            part = self._left // len(partitions)
-            self._left_of_topic = dict.fromkeys(partitions, part)
-            self._going_on = {topic: [] for topic in partitions}
+            of_topic: dict[str, list[TopicPartition]] = {}
             for each in unread:
-                self._going_on[each[0]].append(each)
-            self._left_of_partition = {each: part // partitions[each[0]] for each in unread}
+                of_topic.setdefault(each[0], []).append(each)
+            part = self._left // len(of_topic)
+            self._left_of_topic, self._going_on = dict.fromkeys(of_topic, part), of_topic
+            self._left_of_partition = {each: part // len(of_topic[each[0]]) for each in unread}
             order = chance.sample(unread, len(unread))
             self._round = {each: (self._reached[each], self._ends[each]) for each in order}
             yield self._round

@@ -142,5 +142,6 @@ def split_by_limits(
         end = int(np.searchsorted(rolls, before + rolls_max, "right"))
         if len(first_rows) > topics_max:
             end = min(end, first + int(np.sort(first_rows)[topics_max]))
-        yield decoded.part(first, end)
+        is_whole = end - first == len(target)
+        yield decoded if is_whole else decoded.part(first, end)
         first = end

@@ -21,7 +21,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 
 import structlog
 
@@ -59,7 +58,8 @@ class UnavailablePartitions:
         self._failed: dict[str, set[int]] = {}  # keys of `_failures`, by topic; replaced as a whole
         self._logged: dict[str, tuple[frozenset[int], str]] = {}  # partitions, and why
         self._note = note
-        self._changes = list[Callable[[], None]]()  # lines to log
+        # Topic, partitions, and why they take no writes, or None if they take them again; to log
+        self._changes = list[tuple[str, list[int], str | None]]()
 
     def with_failures(self, topic: str, target: Target) -> Target:
         """The target with failed partitions added to the unavailable ones of its metadata."""
@@ -126,18 +126,20 @@ class UnavailablePartitions:
                 self._logged.clear()
             self._logged[topic] = down, why or known_why
         if down - before:
-            line = partial(log.warning, "target takes no writes: its timers are parked", reason=why)
-            self._changes.append(partial(line, topic=topic, partitions=sorted(down - before)))
+            self._changes.append((topic, sorted(down - before), why))
         if before - down:
-            line = partial(log.info, "target takes writes again")
-            self._changes.append(partial(line, topic=topic, partitions=sorted(before - down)))
+            self._changes.append((topic, sorted(before - down), None))
 
     def _report(self) -> None:
         """Logs the changes, and notes the partitions that are down now, once for all targets."""
         if not self._changes:
             return
-        for line in self._changes[:_LINES_MAX]:
-            line()
+        for topic, partitions, why in self._changes[:_LINES_MAX]:
+            place = {"topic": topic, "partitions": partitions}
+            if why is None:
+                log.info("target takes writes again", **place)
+            else:
+                log.warning("target takes no writes: its timers are parked", reason=why, **place)
         if (more := len(self._changes) - _LINES_MAX) > 0:
             log.warning("more targets take no writes, or take them again", changes=more)
         self._changes.clear()
