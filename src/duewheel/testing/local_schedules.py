@@ -10,7 +10,7 @@ from duewheel.api.schedules import NewSchedule
 from duewheel.client import DelayProducer
 from duewheel.config.settings import Settings
 from duewheel.errors import NoSuchSchedule
-from duewheel.ops.schedules.changes import triggered, written
+from duewheel.ops.schedules.changes import write_record, write_trigger
 from duewheel.ops.schedules.records import ScheduleRecord, requested
 from duewheel.ops.timers.pending import source_of
 from duewheel.wheel.inspect.listing import PendingTimer
@@ -49,16 +49,15 @@ class LocalSchedules:
 
         Raises:
             NoSuchSchedule: there is none of this name.
+            ConfigError: the service would refuse it.
         """
         timer = self._require(name)
-        record = ScheduleRecord.of(timer).paused(note, timer)
-        record.require_accepted(self._settings, may_have_ended=True)
-        self._write(record, timer)
+        self._write(ScheduleRecord.of(timer).paused(self._settings, note, timer), timer)
 
     def resume(self, name: str) -> None:
         """Ends a pause. Raises as `pause`."""
         timer = self._require(name)
-        self._write(ScheduleRecord.of(timer).resumed(), timer)
+        self._write(ScheduleRecord.of(timer).resumed(self._settings), timer)
 
     def stop(self, name: str) -> None:
         """Ends a schedule for good. Raises as `pause`."""
@@ -68,7 +67,7 @@ class LocalSchedules:
     def trigger(self, name: str) -> None:
         """Fires a schedule once more, now. Raises as `pause`."""
         record = ScheduleRecord.of(self._require(name))
-        triggered(self._settings, self._producer(record.timer_topic), record).result(0)
+        write_trigger(self._settings, self._producer(record.timer_topic), record).result(0)
 
     def _find(self, name: str) -> PendingTimer | None:
         named = (t for t in self._pending() if t.recurring and t.id == name.encode())
@@ -84,5 +83,5 @@ class LocalSchedules:
         self, record: ScheduleRecord, timer: PendingTimer | None, *, stops: bool = False
     ) -> None:
         producer = self._producer(record.timer_topic)
-        written(self._settings, producer, record, timer, stops=stops)
+        write_record(self._settings, producer, record, timer, stops=stops)
         self._pending()  # takes it

@@ -25,7 +25,7 @@ from duewheel.errors import ConfigError
 from duewheel.ops.changes.producers import KeptProducers, producer_of
 from duewheel.ops.changes.requests import timer_topic_of
 from duewheel.ops.files import opened
-from duewheel.ops.schedules.changes import REPLACED_S, partition_of, taken, written
+from duewheel.ops.schedules.changes import REPLACED_S, await_taken, partition_of, write_record
 from duewheel.ops.schedules.listing import by_name, pending
 from duewheel.ops.schedules.records import ScheduleRecord, requested
 from duewheel.ops.timers.pending import source_of
@@ -37,7 +37,9 @@ _FIELDS = frozenset(NewSchedule.model_fields)
 
 @dataclass(slots=True)
 class _Step:
-    """The work on one schedule; `at`: Kafka's metadata of the record, once it is written."""
+    """The work on one schedule; once its record is written, `at`: Kafka's metadata of it, and
+    `taken`: whether ingest has it.
+    """
 
     name: str
     change: Literal["added", "changed", "unchanged", "removed", "elsewhere"]
@@ -45,6 +47,7 @@ class _Step:
     timer: PendingTimer | None = None
     fields: list[FieldDifference] = field(default_factory=list)
     at: Any = None
+    taken: bool = False
 
     @property
     def writes(self) -> bool:
@@ -73,14 +76,15 @@ def apply(
             assert record is not None, "of a step that writes"
             with producer_of(settings, record.timer_topic, None, producers) as producer:
                 stops = step.change == "removed"
-                step.at = written(settings, producer, record, step.timer, stops=stops)
-    in_effect = dict(zip(map(id, done), taken(settings, [s.at for s in done], wait_s), strict=True))
+                step.at = write_record(settings, producer, record, step.timer, stops=stops)
+    for step, taken in zip(done, await_taken(settings, [s.at for s in done], wait_s), strict=True):
+        step.taken = taken
     return [
         ScheduleDifference(
             name=step.name,
             change=step.change,
             fields=step.fields,
-            applied=in_effect.get(id(step), not step.writes),
+            applied=step.taken or not step.writes,
         )
         for step in steps
     ]

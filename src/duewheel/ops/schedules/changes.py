@@ -51,10 +51,10 @@ def put(
     """
     timer = by_name(settings, [name], REPLACED_S).get(name)
     record = requested(settings, name, new, None if timer is None else source_of(timer)[0])
-    return replaced(settings, record, timer, wait_s, producers)
+    return replace_pending(settings, record, timer, wait_s, producers)
 
 
-def replaced(
+def replace_pending(
     settings: Settings,
     record: ScheduleRecord,
     timer: PendingTimer | None,
@@ -62,7 +62,7 @@ def replaced(
     producers: KeptProducers | None = None,
 ) -> ScheduleSummary:
     """Writes a checked record, beside the pending copy. Raises as `put`."""
-    at, applied = _written(settings, record, timer, wait_s, producers)
+    at, applied = _write_and_wait(settings, record, timer, wait_s, producers)
     return record.summary(written_ms=at.timestamp, applied=applied)
 
 
@@ -80,9 +80,8 @@ def pause(
         ConfigError, KafkaUnavailable, Unacknowledged: as `put`.
     """
     timer = required(settings, name)
-    record = ScheduleRecord.of(timer).paused(note, timer)
-    record.require_accepted(settings, may_have_ended=True)
-    return replaced(settings, record, timer, wait_s, producers)
+    record = ScheduleRecord.of(timer).paused(settings, note, timer)
+    return replace_pending(settings, record, timer, wait_s, producers)
 
 
 def resume(
@@ -90,9 +89,8 @@ def resume(
 ) -> ScheduleSummary:
     """Ends a pause: the instants from now on fire. Raises as `pause`."""
     timer = required(settings, name)
-    record = ScheduleRecord.of(timer).resumed()
-    record.require_accepted(settings)
-    return replaced(settings, record, timer, wait_s, producers)
+    record = ScheduleRecord.of(timer).resumed(settings)
+    return replace_pending(settings, record, timer, wait_s, producers)
 
 
 def stop(
@@ -100,7 +98,9 @@ def stop(
 ) -> ScheduleSummary:
     """Ends a schedule for good, by a cancel. Raises as `pause`."""
     timer = required(settings, name)
-    _, applied = _written(settings, ScheduleRecord.of(timer), timer, wait_s, producers, stops=True)
+    _, applied = _write_and_wait(
+        settings, ScheduleRecord.of(timer), timer, wait_s, producers, stops=True
+    )
     return ScheduleSummary(name=name, state="stopped", applied=applied)
 
 
@@ -110,11 +110,13 @@ def trigger(settings: Settings, name: str, producers: KeptProducers | None = Non
     """
     record = ScheduleRecord.of(required(settings, name))
     with producer_of(settings, record.timer_topic, None, producers) as producer:
-        timer = triggered(settings, producer, record)
+        timer = write_trigger(settings, producer, record)
         return result_of(Scheduled, timer.result(ACKNOWLEDGED_S))
 
 
-def triggered(settings: Settings, producer: DelayProducer, record: ScheduleRecord) -> Future[Timer]:
+def write_trigger(
+    settings: Settings, producer: DelayProducer, record: ScheduleRecord
+) -> Future[Timer]:
     """Writes the timer of `trigger`. Raises as it."""
     topic, headers, partition = record.timer_topic, record.writable_headers, record.target_partition
     name = record.name.decode(errors="replace")
@@ -135,7 +137,7 @@ def triggered(settings: Settings, producer: DelayProducer, record: ScheduleRecor
     )
 
 
-def written(
+def write_record(
     settings: Settings,
     producer: DelayProducer,
     record: ScheduleRecord,
@@ -171,7 +173,7 @@ def partition_of(
     return producer.partition_of(record.name if record.key is None else record.key)
 
 
-def _written(
+def _write_and_wait(
     settings: Settings,
     record: ScheduleRecord,
     timer: PendingTimer | None,
@@ -182,11 +184,11 @@ def _written(
 ) -> tuple[Any, bool]:
     """Also returns whether ingest has taken it within the time."""
     with producer_of(settings, record.timer_topic, None, producers) as producer:
-        at = written(settings, producer, record, timer, stops=stops)
-    return at, taken(settings, [at], wait_s) == [True]
+        at = write_record(settings, producer, record, timer, stops=stops)
+    return at, await_taken(settings, [at], wait_s) == [True]
 
 
-def taken(settings: Settings, records: Sequence[Any], wait_s: float) -> list[bool]:
+def await_taken(settings: Settings, records: Sequence[Any], wait_s: float) -> list[bool]:
     """Which of these records, by Kafka's metadata, ingest has taken; waits for it until all are."""
     end_s = time.monotonic() + wait_s
     with opened(settings) as directory:

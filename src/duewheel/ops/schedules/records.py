@@ -95,8 +95,10 @@ class ScheduleRecord:
             raise InvalidTimer("give a value, or a key: a schedule needs one of them")
         return non_null_headers(self.headers)
 
-    def paused(self, note: str, timer: PendingTimer) -> ScheduleRecord:
-        """It, paused. An interval keeps its phase: it counts from the instant before the next."""
+    def paused(self, settings: Settings, note: str, timer: PendingTimer) -> ScheduleRecord:
+        """It, paused. An interval keeps its phase: it counts from the instant before the next.
+        Raises as `require_accepted`.
+        """
         own, recurrence = {**self.own, names.PAUSED: note.encode()}, self.recurrence
         if recurrence.cron is None and not recurrence.paused:
             assert timer.due_ms is not None, "a recurring timer is no dead letter"
@@ -104,11 +106,15 @@ class ScheduleRecord:
                 0 if timer.seed else recurrence.interval_ms + recurrence.shift_ms(self._id_hash)
             )
             own.setdefault(names.STARTS_MS, b"%d" % (timer.due_ms - before_ms))
-        return self.with_own(own)
+        record = self.with_own(own)
+        record.require_accepted(settings, may_have_ended=True)
+        return record
 
-    def resumed(self) -> ScheduleRecord:
-        """It, not paused."""
-        return self.with_own({k: v for k, v in self.own.items() if k != names.PAUSED})
+    def resumed(self, settings: Settings) -> ScheduleRecord:
+        """It, not paused. Raises as `require_accepted`."""
+        record = self.with_own({k: v for k, v in self.own.items() if k != names.PAUSED})
+        record.require_accepted(settings)
+        return record
 
     def instants(
         self, timer: PendingTimer | None = None, written_ms: int | None = None
