@@ -206,8 +206,10 @@ class _Topics:
         rows = np.flatnonzero(topic == 0)
         room = TOPICS_MAX + 1 - len(self._names)
         if len(rows) and room:
-            new, first = np.unique(hashes[rows], return_index=True)
-            self._add(directory, new[:room], records[rows[first[:room]]])
+            new, first, count = np.unique(hashes[rows], return_index=True, return_counts=True)
+            # Those with the most timers: by the hashes, which have a key, it would be chance.
+            most = np.argsort(-count, kind="stable")[:room]
+            self._add(directory, new[most], records[rows[first[most]]])
             topic[rows] = self._numbers_of(hashes[rows])
         return _kinds(records, topic)
 

@@ -11,7 +11,7 @@ from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0, TimerRow, timer_batch
 
 from duewheel.checkpoints.role import Role
-from duewheel.schemas.hashing import java_hash
+from duewheel.schemas.hashing import java_hash, topic_hash
 from duewheel.wheel.inspect import pending_counts
 from duewheel.wheel.inspect.listing import Filter, list_pending
 from duewheel.wheel.inspect.pending_counts import OTHER, PendingTimers
@@ -98,3 +98,21 @@ def test_timers_of_an_earlier_version_are_counted_and_listed(
     seen = DataDirectory(world.path, WHEEL)
     assert PendingTimers(seen).count().by_topic == {"orders": 5}
     assert len(list(list_pending(seen, Filter(topic="orders"), 10))) == 5
+
+
+@pytest.mark.parametrize("hash_of_busy", [-(2**31), 2**31 - 1])
+def test_targets_with_the_most_timers_are_counted_by_name(
+    world: LocalWorld, monkeypatch: pytest.MonkeyPatch, hash_of_busy: int
+) -> None:
+    """Whatever their hashes are, which differ in each directory."""
+    hashes = {"busy": hash_of_busy}
+    monkeypatch.setattr(
+        record_builder, "topic_hash", lambda name, key: hashes.get(name, topic_hash(name, key))
+    )
+    first, others = world.engine.marks[P0], 2 * pending_counts.TOPICS_MAX
+    batch = timer_batch([TimerRow(0, first + n, NOW_MS + 10_000) for n in range(others + 10)])
+    names = [*(f"none.{number}" for number in range(others)), "busy"]
+    target = np.minimum(np.arange(others + 10), others).astype(np.int32)
+    world.engine.append(replace(batch, targets=names, target=target), {P0: first + others + 10})
+    found = PendingTimers(DataDirectory(world.path, WHEEL)).count().by_topic
+    assert (found["busy"], len(found)) == (10, pending_counts.TOPICS_MAX + 1)
