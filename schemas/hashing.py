@@ -85,15 +85,17 @@ def lookup_hashes(
 
 @lru_cache(maxsize=1 << 14)
 def _partition_mask(topic: str, number: int, key: str) -> int:
-    name = f"{topic}-{number}".encode()
-    return int.from_bytes(blake2b(name, key=key.encode(), digest_size=ID_HASH_BYTES).digest())
+    return int.from_bytes(_keyed(f"{topic}-{number}", key, ID_HASH_BYTES))
 
 
 @lru_cache(maxsize=1 << 14)
 def topic_hash(name: str, key: str) -> int:
     """Signed 32-bit hash of a target topic, with the directory's secret key."""
-    digest = blake2b(name.encode(), key=key.encode(), digest_size=TOPIC_HASH_BYTES).digest()
-    return int.from_bytes(digest, signed=True)
+    return int.from_bytes(_keyed(name, key, TOPIC_HASH_BYTES), signed=True)
+
+
+def _keyed(name: str, key: str, size: int) -> bytes:
+    return blake2b(name.encode(), key=key.encode(), digest_size=size).digest()
 
 
 def java_hash(text: str) -> int:

@@ -12,6 +12,7 @@ This module needs only the standard library: producers import it without the eng
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum, auto
+from typing import Literal, get_args
 
 # Added to deliveries.
 SOURCE = "TIMER_SOURCE"  # topic-partition@offset of the timer
@@ -30,7 +31,8 @@ STARTS_MS = "TIMER_STARTS_MS"  # no instant is earlier
 ENDS_MS = "TIMER_ENDS_MS"  # no instant is later
 JITTER_MS = "TIMER_JITTER_MS"  # each instant is later by the same time, up to this, by the id
 PAUSED = "TIMER_PAUSED"  # it rolls and never fires; the value is a note
-MISSED_WORDS = ("skip", "one", "all")
+Missed = Literal["skip", "one", "all"]
+MISSED_WORDS: tuple[Missed, ...] = get_args(Missed)
 INTERVAL_MS_MIN = 1_000
 RECURRING_ID_BYTES_MAX = 200  # so that the id of a firing, ID@INSTANT, fits the bound of all ids
 

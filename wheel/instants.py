@@ -125,7 +125,9 @@ class Walls:
         return None
 
     def _days_of(self, year: int, month: int) -> int:
-        """The days of a month that match, as bits: 28 kinds of month are all that there are."""
+        """The days of a month that match, as bits. They are kept by the weekday of its first day
+        and its length: the calendar has 28 such pairs.
+        """
         first, last = kind = _month(year, month)
         found = self._matching.get(kind)
         if found is None:

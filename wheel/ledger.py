@@ -7,7 +7,6 @@ the first one or continues it:
 
     the first progress of a shard   a doubt ends the start; the next one reads it
     the notices of `reshard`        a doubt ends the command; its next run writes them again
-    recurring schedules             each schedule has its own position, read after a doubt
 
 `open` takes the transactional id, which fences every other writer and ends its open transaction,
 and reads the position. A transaction that fails (time-out, lost broker, taken id, refused batch)

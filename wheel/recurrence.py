@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 
@@ -36,8 +36,6 @@ from duewheel.schemas.request.recurrences import INTERVAL, UNIT_MS
 from duewheel.schemas.wire.record_reader import header_starts
 from duewheel.schemas.wire.varint import read_varint, varint
 from duewheel.wheel.instants import Cron, Every
-
-Missed = Literal["skip", "one", "all"]
 
 LATE_MS = 60_000
 MISSED_MAX = 1_000
@@ -62,7 +60,7 @@ class Recurrence:
     cron: str | None
     zone: str
     interval_ms: int  # without an expression
-    missed: Missed
+    missed: names.Missed
     starts_ms: int | None
     ends_ms: int | None
     jitter_ms: int
@@ -233,7 +231,7 @@ def _recurrence_of(
         None if cron is None else cron.decode(),
         "UTC" if zone is None else zone.decode(),
         0 if every is None else interval_ms(every.decode()),
-        cast("Missed", "skip" if missed is None else missed.decode()),
+        cast("names.Missed", "skip" if missed is None else missed.decode()),
         starts_ms,
         ends_ms,
         jitter_ms or 0,

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal, TypedDict
+from typing import TypedDict
 
 from duewheel.api.due_time import NonNullHeader, instant_ms, span_ms
 from duewheel.errors import InvalidTimer
 from duewheel.schemas import header_names as names
 
-Missed = Literal["skip", "one", "all"]
+Missed = names.Missed
 
 
 class RecurringArguments(TypedDict, total=False):

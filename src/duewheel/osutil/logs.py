@@ -16,8 +16,9 @@ import re
 import sys
 import traceback
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import Any, Literal, TextIO
 
 import structlog
 from structlog.types import EventDict, Processor, WrappedLogger
@@ -212,10 +213,15 @@ def _clean(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
             hidden = "***" if is_secret(key) else _SECRET_TEXT.sub(r"\1***", value)
             event[key] = _shorten(hidden)
         elif isinstance(value, list | tuple | dict) and len(value) > VALUE_ITEMS_MAX:
-            more = f"and {len(value) - VALUE_ITEMS_MAX} more"
-            first = list(value.items() if isinstance(value, dict) else value)[:VALUE_ITEMS_MAX]
-            event[key] = {**dict(first), more: ""} if isinstance(value, dict) else [*first, more]
+            event[key] = _first_items(value)
     return event
+
+
+def _first_items(value: list[Any] | tuple[Any, ...] | dict[Any, Any]) -> list[Any] | dict[Any, Any]:
+    more = f"and {len(value) - VALUE_ITEMS_MAX} more"
+    if isinstance(value, dict):
+        return {**dict(islice(value.items(), VALUE_ITEMS_MAX)), more: ""}
+    return [*value[:VALUE_ITEMS_MAX], more]
 
 
 def _shorten(text: str) -> str:
