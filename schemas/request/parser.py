@@ -50,7 +50,7 @@ from duewheel.schemas.request.recurrences import is_recurrence, recurrences, use
 from duewheel.schemas.request.request_columns import (
     RequestColumns,
     copies,
-    ends_without_mac,
+    kept_in_letters,
     rule_columns,
     target_column,
     waiting_letters,
@@ -62,7 +62,7 @@ from duewheel.schemas.request.unread_batches import codes_of as unread_codes
 from duewheel.schemas.request.unread_batches import error_headers as unread_errors
 from duewheel.schemas.wire.copy_mac import own_copies
 from duewheel.schemas.wire.kafka_records import KafkaRecords, Unread
-from duewheel.schemas.wire.record_codec import LETTER_END, framed, framed_bytes, key_values
+from duewheel.schemas.wire.record_codec import framed, framed_bytes, key_values
 
 _pa: Any = pa
 _pc: Any = pyarrow.compute
@@ -350,11 +350,7 @@ def _headers(
         keep |= is_recurrence(headers) & recurring[headers.rows()]
     rejected = failure != ACCEPTED
     if letters.any():
-        keep |= letters[headers.rows()]
-        keep[headers.firsts[1:][letters] - 1] = False  # the MAC, if it has one
-        ends = ends_without_mac(headers)[letters]
-        for i in range(1, len(LETTER_END) + 1):
-            keep[ends - i] = False
+        keep |= kept_in_letters(headers, letters)
     if not rejected.any():
         return header_groups(headers, keep)
     encoded, count = header_groups(headers, keep | rejected[headers.rows()])

@@ -255,6 +255,16 @@ def waiting_letters(headers: Headers) -> Bool:
     return letters
 
 
+def kept_in_letters(headers: Headers, letters: Bool) -> Bool:
+    """The headers of the given waiting letters that stay in them: all but LETTER_END and the MAC."""
+    kept: Bool = letters[headers.rows()]
+    kept[headers.firsts[1:][letters] - 1] = False  # the MAC, if it has one
+    ends = ends_without_mac(headers)[letters]
+    for i in range(1, len(LETTER_END) + 1):
+        kept[ends - i] = False
+    return kept
+
+
 @dataclass(frozen=True, slots=True)
 class Copies:
     """The copy headers of rows."""

@@ -23,6 +23,7 @@ the files had the request's newest record when the loss was accepted.
 
 from __future__ import annotations
 
+import bisect
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -127,7 +128,8 @@ class CancelJudge:
         """A user's record has come to be."""
         key = timer.partition, timer.timer_id
         if timer.is_timer and not timer.rejected:
-            self._timers[key].append(timer)
+            # A transaction's records come to be behind records of higher offsets.
+            bisect.insort(self._timers[key], timer, key=lambda each: each.origin)
         if timer.request:
             request = Request(timer, timer.origin)
             self._requests[timer.source] = request

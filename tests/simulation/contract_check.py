@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow as pa
 from tests.harness.source_table import read_records
 from tests.harness.timer_rows import suite_parameters
-from tests.simulation.timers import DEAD, TARGETS, TOPIC, Copy, batch_of
+from tests.simulation.timers import DEAD, TARGETS, TOPIC, Copy, batch_of, split_headers
 
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.topic_settings import TopicContract
-from duewheel.schemas.wire.varint import read_varint
 
 # They mean nothing there; here they are the timer's.
 _NOT_OF_LETTERS = {"due_ms", "timer_id", "id_hash", "target_partition"}
@@ -87,10 +86,6 @@ def _differences(copies: Sequence[tuple[Copy, bytes]]) -> list[str]:
 
 def decoded(headers: bytes, count: int | None = None) -> list[tuple[str, bytes]]:
     """Names and values of headers."""
-    parts, at = [], 0
-    while at < len(headers):
-        size, at = read_varint(headers, at)
-        parts.append(headers[at : at + size])
-        at += size
-    assert count in {None, len(parts) // 2}
-    return [(name.decode(), value) for name, value in zip(parts[::2], parts[1::2], strict=True)]
+    parts = split_headers(headers)
+    assert count in {None, len(parts)}
+    return [(name.decode(), value) for name, value in parts]

@@ -242,8 +242,10 @@ class History:
     def _take(self, copy: Copy) -> None:
         self._newest[copy.timer.source] = copy
         self.chains.written(copy)
-        if copy.timer.source in self.chains and copy.timer.source in self.pending:
-            self.pending[copy.timer.source] = copy.timer  # its due time is that of the instant
+        is_changed = copy.timer.source in self.chains or copy.timer.rejected
+        if is_changed and copy.timer.source in self.pending:
+            # Its due time is that of the instant; or a policy has made a dead letter of it.
+            self.pending[copy.timer.source] = copy.timer
         slot, what = copy.slot(self.settings.wheel(copy)), "parked" if copy.retries else "rolled"
         self.say(f"  {what} {copy.timer.source.decode()} to @{copy.offset} for slot {slot}")
 
@@ -275,7 +277,7 @@ class History:
             self.cancels.leaves(self.pending.pop(name), sent_back=False)
             self.counts["recurring ended"] += 1
         for copy in copies:
-            if copy.retries and columns.held_ms(copy.timer.source) is None:
+            if copy.retries and columns.held_ms(copy.timer.source) in {None, NEVER}:
                 self._judge_waiting(copy, done.parked_ms)
             self._take(copy)
 
@@ -317,7 +319,10 @@ class History:
             self.violated("3 doubled" if known else "bytes", f"{source.decode()} is not pending")
             return
         timer = self.settings.judged(timer)
-        self.cancels.leaves(timer, sent_back=sent_back)
+        is_letter = timer.rejected or found.until_ms[row] == NEVER
+        if not timer.rejected:
+            # A cancel has come too late for a letter, also for one that waits for its topic.
+            self.cancels.leaves(timer, sent_back=sent_back and not is_letter)
         copy = replace(self._newest[source], timer=timer)
         left = self._left.setdefault(timer.partition, [])
         if any(offset == copy.offset for offset, _ in left):
@@ -332,24 +337,19 @@ class History:
         else:
             wait = found.until_ms[row], self.settings.window_ms(timer.partition)
             self._hot.leaves(row, copy, natural, *wait, rolls=rolls, sent_back=sent_back)
-        if not excess:
-            self._judge_fate(timer, done, sent_back=sent_back, rolls=rolls)
+        if is_letter or not excess:
+            self._judge_fate(timer, done, is_letter=is_letter, sent_back=sent_back, rolls=rolls)
         if sent_back:
-            why = "letters kept" if timer.rejected else "parked"
-            self.counts["spread" if excess else "rolled" if rolls else why] += 1
+            why = "letters kept" if is_letter else "spread" if excess else "parked"
+            self.counts["rolled" if rolls else why] += 1
         else:
             del self.pending[source]
             policy, how = found.policy[row], "rejected" if timer.rejected else "delivered"
             self.counts[policy.replace("_", " ") or how] += 1
             for listener in self.listeners:
                 listener(timer, found.headers[row])
-        due_ms = (
-            copy.held_ms(self.settings.wheel(copy))
-            if rolls
-            else copy.leaves_ms(self.settings.wheel(copy))
-        )
-        if timer.rejected:
-            due_ms = copy.held_ms(self.settings.wheel(copy))
+        instant = copy.held_ms if rolls or timer.rejected else copy.leaves_ms
+        due_ms = instant(self.settings.wheel(copy))
         if done.closable_ms < due_ms:
             self.violated("1 early", f"{source.decode()}: {due_ms - done.closable_ms} ms")
         difference = found.difference(row, copy)
@@ -361,9 +361,11 @@ class History:
         if timer.rejected or limit_ms is None or late_ms <= limit_ms or until_ms != NEVER:
             self.violated("1 early", f"{timer.source!r} expired at {late_ms} of {limit_ms} ms")
 
-    def _judge_fate(self, timer: Timer, done: Committed, *, sent_back: bool, rolls: bool) -> None:
+    def _judge_fate(
+        self, timer: Timer, done: Committed, *, is_letter: bool, sent_back: bool, rolls: bool
+    ) -> None:
         name, is_down = timer.source.decode(), timer.target_partitions <= done.down
-        if timer.rejected:
+        if is_letter:
             numbers = {(TARGETS[DEAD], number) for number in range(TARGET_PARTITIONS)}
             is_down = TARGETS[DEAD] in done.absent or numbers <= done.down
         if rolls and not sent_back:
@@ -518,6 +520,7 @@ class Columns:
             assert isinstance(own, bytes)
             found["headers"] = own[: len(headers)]
             wanted["target"], wanted["target_partition"] = TOPIC, timer.partition
+            wanted["dead_letter"] = timer.rejected or self.until_ms[row] == NEVER
             del found["header_count"], wanted["header_count"]
         elif self.excess[row]:
             # The reason, and what a replay needs, follow the user's own headers.

@@ -113,12 +113,13 @@ class HotSlotJudge:
                 self._violated("6 held up", f"place {place} is in excess, the limit is {limit}")
             if not excess and place >= 2 * limit and self._is_limited:
                 self._violated("6 held up", f"place {place} leaves, the limit is {limit}")
-        if until_ms == NEVER and (sent_back or self._hot.action != "dead-letter"):
+        if until_ms == NEVER and self._hot.action != "dead-letter":
             self._violated("6 held up", f"{timer.source!r} has no dead letter for its hot slot")
         elif excess and until_ms != NEVER:
             self._judge_instant(until_ms, window_ms)
         if not rolls:
-            self._judge_key(copy, natural, excess=excess, sent_back=sent_back)
+            waits = sent_back and until_ms != NEVER  # a letter that waits is out of the order
+            self._judge_key(copy, natural, excess=excess, sent_back=waits)
 
     def expires(self, copy: Copy) -> None:
         """A row that leaves as a dead letter because it is too late: no later one overtakes it."""

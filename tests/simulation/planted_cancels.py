@@ -380,6 +380,15 @@ CANCELS = {
         "for batch in (before.batch + 1,):",
         test=LOSSES + "test_a_damaged_commit_page_brings_back_no_mark_from_behind_a_cut",
     ),
+    "chase-before-copies": Planted(
+        "no end",
+        "chases leave before the rows of a transaction that was too slow",
+        "wheel/dequeue/loop.py",
+        "        if self._deliver(chunk):\n            self._reply()\n",
+        "        self._deliver(chunk)\n        self._reply()\n",
+        test="unit/wheel/append/test_cancels.py::"
+        "test_a_chase_leaves_behind_the_copies_of_a_transaction_that_was_too_slow",
+    ),
     "cut-timers-pending": Planted(
         "2",
         "a loss is accepted though timers are pending from behind the cut",

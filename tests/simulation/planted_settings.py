@@ -111,7 +111,8 @@ SETTINGS = {
         "checkpoints/config_epochs.py",
         "since = {p: max(offset, drawn_at.get(p, 0)) for p, offset in since.items()}\n",
         "pass\n",
-        seed=2211221566,
+        test="unit/checkpoints/test_config_epochs.py::"
+        "test_changed_settings_begin_no_earlier_than_the_newest_key",
     ),
     "key-of-one-shard": Planted(
         "1",

@@ -30,7 +30,7 @@ from duewheel.backoff import Backoff
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.checkpoints.reshard_records import NOTICE_KEY
 from duewheel.checkpoints.role import Role
-from duewheel.errors import Fenced, KafkaUnavailable, RecoveryRefused
+from duewheel.errors import DiskFull, Fenced, KafkaUnavailable, RecoveryRefused
 from duewheel.kafka.progress.all_shards import ShardRecord
 from duewheel.ops.reshard import BACKOFF_MS, Reassignment
 from duewheel.wheel.dequeue.lifecycle import Dequeue
@@ -399,7 +399,7 @@ class Resharding:
         shard = Shard(host.kafka, config.shard, count)
         host.history.counts["directories"] += 1
         path = host.root / f"untold{host.history.counts['directories']}"
-        with host.seam.acting(actor), suppress(KafkaUnavailable, OSError):
+        with host.seam.acting(actor), suppress(KafkaUnavailable, OSError, DiskFull):
             directory = WatchedDirectory.start(
                 path, world.setup.wheel, Role.DEQUEUE, fs=host.files(actor)
             )

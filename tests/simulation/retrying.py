@@ -375,7 +375,7 @@ class Retries:
             return
         found = decoded(headers)
         own = [(name.decode(), value) for name, value in content.headers]
-        if found != own:  # an excess of a hot slot
+        if timer.rejected or found != own:  # a policy forbids it
             assert content.value is not None
             self._chains[content.value].end = "the service's dead letter"
             return

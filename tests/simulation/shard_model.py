@@ -19,7 +19,16 @@ from random import Random
 
 from tests.simulation.contract_check import decoded
 from tests.simulation.kafka_model import PRODUCERS, Kafka, Lane, Partition, Sent, Transaction
-from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Copy, Timer, encoded
+from tests.simulation.timers import (
+    DEAD,
+    TARGET_PARTITIONS,
+    TARGETS,
+    TOPIC,
+    Copy,
+    Timer,
+    as_letter,
+    encoded,
+)
 
 from duewheel.checkpoints.held_copies import Held
 from duewheel.checkpoints.progress import Progress, shard_of
@@ -151,6 +160,8 @@ class Shard:
             return Copy(timer, offset, now_ms, newest.rolls + 1, added=_added(timer, headers))
         not_before_ms = int(said[names.NOT_BEFORE_MS])
         counts = newest.rolls, not_before_ms, newest.retries + 1
+        if names.LETTER in said and not timer.rejected:
+            timer = as_letter(timer, headers)
         return Copy(timer, offset, now_ms, *counts, added=_added(timer, headers))
 
     def finish(self, *, commit: bool) -> None:

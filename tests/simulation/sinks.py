@@ -24,6 +24,7 @@ from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.request.headers import USERS, forged_rows, header_groups, read_headers
 from duewheel.schemas.request.recurrences import is_recurrence
 from duewheel.schemas.request.request_columns import copies as said_of_copies
+from duewheel.schemas.request.request_columns import kept_in_letters, waiting_letters
 from duewheel.schemas.wire.copy_mac import own_copies
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.streaming.batch_taker import BatchTaker
@@ -49,6 +50,9 @@ def _parsed(kafka: Kafka, epoch: Epoch, records: KafkaRecords) -> TimerBatch:
     rows = headers.rows()
     recurring = np.array([copy.timer.recurs and copy.is_timer for copy in copies], np.bool_)
     kept = (headers.request == USERS) | (is_recurrence(headers) & recurring[rows])
+    letters = waiting_letters(headers)
+    if letters.any():
+        kept |= kept_in_letters(headers, letters)
     encoded, count = header_groups(headers, kept)
     said = said_of_copies(headers.fields(), records.offset, np.ones(len(records), np.bool_))
     return replace(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from duewheel.schemas import header_names as names
 from duewheel.schemas.batches import (
     ACCEPTED,
     ANY_OFFSET,
@@ -24,7 +25,8 @@ from duewheel.schemas.batches import (
 )
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import id_hashes, key_hashes
-from duewheel.schemas.wire.record_codec import framed_bytes, key_values
+from duewheel.schemas.wire.record_codec import LETTER_END, framed_bytes, key_values
+from duewheel.schemas.wire.varint import read_varint
 from duewheel.wheel.roll_rule import offset_spread, roll_instants
 from duewheel.wheel.slots import EARLIEST_SLOT, WheelConfig, slot_of
 
@@ -247,6 +249,16 @@ class Copy:
         return slot_of(max(instant, self.held_ms(wheel)), wheel.precision_ms)
 
 
+def as_letter(timer: Timer, headers: bytes) -> Timer:
+    """The dead letter that a policy has made of a timer, and that waits for its topic; `headers`:
+    of the copy, the user's and those of the error, and behind them those of a waiting letter.
+    """
+    parts = split_headers(headers)
+    end = [name for name, _ in parts].index(names.LETTER.encode()) - len(LETTER_END) + 1
+    content = Content(timer.key, timer.value, tuple(parts[:end]), DEAD)
+    return replace(timer, rejected=True, content=content)
+
+
 def batch_of(copies: Sequence[Copy], mapped: int) -> TimerBatch:
     """What ingest makes of these records; `mapped`: the target of timers that name none."""
     timers = [
@@ -303,6 +315,16 @@ def record_name(partition: int, offset: int) -> bytes:
 def encoded(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
     """As records hold them."""
     return b"".join(framed_bytes(name) + framed_bytes(text) for name, text in headers)
+
+
+def split_headers(headers: bytes) -> list[tuple[bytes, bytes]]:
+    """Names and values of headers, as records hold them."""
+    parts, at = [], 0
+    while at < len(headers):
+        size, at = read_varint(headers, at)
+        parts.append(headers[at : at + size])
+        at += size
+    return list(zip(parts[::2], parts[1::2], strict=True))
 
 
 def _cancels(copy: Copy) -> bool:

@@ -308,8 +308,8 @@ class Loop:
         chunk = self._chunks.next()
         if chunk is None:
             return self._end_range() or links
-        self._deliver(chunk)
-        self._reply()
+        if self._deliver(chunk):
+            self._reply()
         return True
 
     def _end_range(self) -> bool:
@@ -322,22 +322,25 @@ class Loop:
         self._begin_range({}, self._present_ms())
         return True
 
-    def _deliver(self, chunk: PreparedChunk) -> None:
-        """Runs 3. and 4. of the module's head for one chunk."""
+    def _deliver(self, chunk: PreparedChunk) -> bool:
+        """Runs 3. and 4. of the module's head for one chunk; returns whether it has left. If it is
+        divided, chases wait: they would lie before its copies, each time, and never find them.
+        """
         reached = self.position.after(chunk.delivered_after, chunk.ends, chunk.half_rows)
         begun_ms = self._clock.boottime_ms()
         try:
             self._commits.commit(chunk.prepared, self._progress(reached), chunk.rows)
         except TooLarge:
             self._chunks.divide(chunk, self._clock.boottime_ms() - begun_ms)
-            return
+            return False
         except TooWide as wide:
             self._chunks.split(chunk, wide.transactions)
-            return
+            return False
         self._chunks.note_commit(self._clock.boottime_ms() - begun_ms)
         self.position = reached
         self._totals.now = self._totals.now.after_cancels(chunk.cancelled)
         self._counts_log.log_changes(self._totals.now)
+        return True
 
     def _reply(self) -> bool:
         """Runs 5. of the module's head; returns whether a reply or chase left."""

@@ -315,6 +315,17 @@ def test_keys_of_copies_are_drawn_and_are_no_change_of_settings() -> None:
     assert judge[0].copy_keys == (bytes(31) + b"\3", bytes(31) + b"\2")
 
 
+def test_changed_settings_begin_no_earlier_than_the_newest_key() -> None:
+    """Copies of before are signed by the former one, and would count as forged."""
+    drawn = iter([1, 2, 3])
+    first = Epochs.first(VALUES).drawing_key(lambda _: next(drawn))
+    twice = first.extended_by(VALUES, {P: 10}).drawing_key(lambda _: next(drawn))
+    drawn_at_10 = twice.drawing_key(lambda _: next(drawn))
+    changed = drawn_at_10.extended_by(SHORT, {P: 4, Q: 4})
+    assert of(changed, P, 4, 9, 10) == [0, 0, 2]
+    assert of(changed, Q, 4) == [2]
+
+
 def test_the_progress_alone_is_enough_to_accept_its_copies() -> None:
     """After the loss of a data directory there is nothing else; another shard's key is none."""
     drawn = iter([5, 6])

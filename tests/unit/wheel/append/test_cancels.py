@@ -14,13 +14,15 @@ from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.timer_rows import P0, P1, TIMER_TOPIC, TimerRow, timer_batch
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
-from duewheel.checkpoints.progress import NOBODY
+from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.role import Role
+from duewheel.errors import TransactionTooSlow
 from duewheel.schemas import header_names as names
 from duewheel.schemas.header_names import CHASE_FLAG_FOUND
 from duewheel.schemas.wire.record_codec import added_headers, framed_bytes
 from duewheel.wheel.dequeue import open_cancels
 from duewheel.wheel.dequeue.cancel_reply_rows import REPEATED_BYTES_MAX, REPEATED_MAX, repeated
+from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check
 
@@ -169,6 +171,28 @@ def test_what_was_delivered_is_replied_after_one_chase(make_world: MakeWorld) ->
     world.append(replace(world.chases()[1], offset=4))
     world.at_slot(13)
     assert world.answers()[1:] == [("timers-0@3", "already_delivered")], "also after a kill"
+
+
+def test_a_chase_leaves_behind_the_copies_of_a_transaction_that_was_too_slow(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before them it would miss the copy of a recurring timer that is late, at each slot."""
+    world = make_world()
+    world.append(timer(0, 5))
+    world.at_slot(9)
+    world.append(cancel(1), *(replace(timer(n, 10), timer_id=b"%d" % n) for n in (2, 3)))
+    publish = world.publisher.publish
+
+    def slow(prepared: Prepared | None, progress: Progress) -> int | None:
+        if prepared is not None and len(prepared.deliveries) > 1:
+            raise TransactionTooSlow("ran out of time")
+        return publish(prepared, progress)
+
+    monkeypatch.setattr(world.publisher, "publish", slow)
+    world.at_slot(12)
+    committed = [rows for rows, _ in world.publisher.committed if rows is not None and len(rows)]
+    left = [rows.source.to_pylist() for rows in committed]
+    assert left == [[b"timers-0@0"], [b"timers-0@2"], [b"timers-0@1"], [b"timers-0@3"]]
 
 
 def test_what_was_cancelled_is_cancelled_when_asked_again(make_world: MakeWorld) -> None:
