@@ -263,10 +263,11 @@ class History:
         excess = [policy == "hot_slot" for policy, name in pairs if name not in beside]
         whole = not self.cancels.asked and not self.chains.any
         self._hot.begin(before, after, excess, whole=whole)
+        if any(name in self.chains for name in columns.source):
+            self._hot.forget_places()
         self.chains.begin()
         for row, name in enumerate(columns.source):
             if name in self.chains:
-                self._hot.forget_places()
                 if not self._newest[name].rolled(self.settings.wheel(self._newest[name])):
                     self._succeed(name, columns.headers[row])
                     continue
