@@ -9,7 +9,7 @@ test_records.py           schemas/wire/record_rows kafka/log/records client/repl
                           client/retry_headers ops/receipts schemas/receipts
                           ops/dead_letters/listing
                           checkpoints/import_position checkpoints/reshard_records
-                          checkpoints/held_copies
+                          checkpoints/held_copies checkpoints/pauses
                           ops/schedule_move/records
 test_requests.py          schemas/request/parser schemas/dead_letters schemas/wire/copy_mac
 test_lines_and_bodies.py  ops/file_import/records ops/schedules/records serve/app client/handle

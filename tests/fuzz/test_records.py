@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.harness.record_batches import RECORDS, batch, sealed
 
 from duewheel.api.receipts import ReceiptFilter
-from duewheel.checkpoints import held_copies
+from duewheel.checkpoints import held_copies, pauses
 from duewheel.checkpoints.dlq_replay_position import ReplayPosition
 from duewheel.checkpoints.import_position import ImportPosition
 from duewheel.checkpoints.reshard_records import is_unfinished_notice, notice
@@ -190,6 +190,17 @@ def test_any_import_position(damage: Change, alter: Change, data: st.DataObject)
 def test_any_notice_of_a_reshard(damage: Change, alter: Change, data: st.DataObject) -> None:
     value = data.draw(st.sampled_from([damage, alter]))(data, notice(1, 2, done=False))
     assert is_unfinished_notice(value) in {True, False}
+
+
+@given(data=st.data())
+def test_any_pause(damage: Change, alter: Change, data: st.DataObject) -> None:
+    """What is no pause ends it, and changes no other one."""
+    key, value = pauses.key_of("target", "a"), pauses.encoded(pauses.Pause(5_000, "why"))
+    change = data.draw(st.sampled_from([damage, alter]))
+    other = {"target/b": pauses.Pause(None)}
+    found = pauses.changed(other, {damage(data, key): value, key: change(data, value)})
+    paused = pauses.paused_at(found, 4_000)
+    assert all(type(topic) is str for topic in paused.targets | paused.timer_topics)
 
 
 @given(data=st.data())

@@ -16,6 +16,7 @@ from tests.harness.reader import read_topic
 
 from duewheel import factory
 from duewheel.api.dead_letters import ReplayFilter
+from duewheel.checkpoints.pauses import Paused
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings, load
@@ -34,6 +35,7 @@ from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.dead_letters import replay
 from duewheel.runtime.dequeue_process import init_progress
+from duewheel.runtime.pause_watch import PauseWatch
 from duewheel.schemas.batches import OffsetRanges, TimerBatch
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_batch import Batch
@@ -66,7 +68,9 @@ class SparklessShard:
             DataDirectory.start(settings.storage.data_dir, settings.wheel, role)
             for role in (Role.DEQUEUE, Role.INGEST)
         ]
-        self._publisher = factory.publisher(settings, self._clock)
+        self._pauses = PauseWatch(settings, self._clock)
+        self._pauses.__enter__()
+        self._publisher = factory.publisher(settings, self._clock, paused=self._pauses.now)
         self._dequeue = Dequeue(
             self._directories[0], self._publisher, self._clock, factory.dequeue_config(settings)
         )
@@ -81,7 +85,12 @@ class SparklessShard:
     def admin(self) -> KafkaAdmin:
         return KafkaAdmin(self.settings.kafka.client_options("admin"))
 
+    def paused(self) -> Paused:
+        """The topics whose timers wait, as dequeue knows them."""
+        return self._pauses.now()
+
     def close(self) -> None:
+        self._pauses.__exit__()
         self._dequeue.close()
         self._publisher.close()
         for directory in self._directories:

@@ -13,12 +13,13 @@ it used; if that has changed, the rows are encoded again before they are publish
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 import structlog
 
+from duewheel.checkpoints.pauses import NONE_PAUSED, Paused
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.columns import lengths
 from duewheel.schemas.wire.copy_mac import signed
@@ -64,13 +65,17 @@ class Encoder:
         chance: random.Random,
         compress: Compress,
         receipts: Receipts,
+        paused: Callable[[], Paused] = lambda: NONE_PAUSED,
     ) -> None:
-        """`chance` chooses partitions for rows without key and request."""
+        """`chance` chooses partitions for rows without key and request; `paused` returns the topics
+        that are paused now.
+        """
         self._catalog = catalog
         self._dead_letter_topic = dead_letter_topic
         self._chance = chance
         self._compress = compress
         self._receipts = receipts
+        self._paused = paused
         self.letters_wait = False
         self.copy_key = b""
 
@@ -138,6 +143,7 @@ class Encoder:
         return (
             encoded.refused == self._catalog.refused
             and encoded.copy_key == self.copy_key
+            and encoded.paused == self._paused()
             and self._receipts.is_fresh(encoded.encoded_ms, now_ms)
             and lookup(list(encoded.used_targets)) == encoded.used_targets
         )
@@ -153,6 +159,7 @@ class Encoder:
             self.copy_key,
             self._receipts,
             self._compress,
+            self._paused(),
         )
 
 
@@ -166,6 +173,7 @@ def encode(
     copy_key: bytes = b"",
     receipts: Receipts = NO_RECEIPTS,
     compress: Compress = lambda batch, _: batch,
+    paused: Paused = NONE_PAUSED,
 ) -> Encoded:
     """Takes steps 1 to 5 of the module's head. No client, any thread.
 
@@ -181,6 +189,7 @@ def encode(
         now_ms,
         copy_key=copy_key,
         without_receipt=receipts.without_place,
+        paused=paused,
     )
     used_targets = dict(routed.used_targets)
     rows, groups = grouped(routed.deliveries, used_targets, chance)
@@ -198,4 +207,4 @@ def encode(
     if receipts.topic is not None and len(delivered := receipts.rows(rows)):
         topic = receipts.topic
         parts += receipt_parts(rows, groups, delivered, topic, used_targets[topic], compress)
-    return Encoded(parts, routed.aside, used_targets, refused, copy_key, now_ms)
+    return Encoded(parts, routed.aside, used_targets, refused, copy_key, now_ms, paused)

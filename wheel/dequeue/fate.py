@@ -1,8 +1,9 @@
 """Decides the fate of each row that leaves the wheel, as one column, before anything is encoded.
 
     DELIVER      to its target. Also a reply, and a copy that was made before: rolled, or a chase
-    PARK         its target partition takes no writes for now, or its receipt has no place: a copy
-                 waits in its timer topic (requeue.py), unless that refuses the copy
+    PARK         its target partition takes no writes for now, its receipt has no place, or its
+                 target or timer topic is paused (checkpoints/pauses.py): a copy waits in its timer
+                 topic (requeue.py), unless that refuses the copy
     POSTPONE     a policy lets it leave later (policies/policy.py): a copy waits likewise; if its
                  timer topic refuses the copy, the row is delivered now
     DEAD_LETTER  ingest has rejected it; or it has a Reason: it can never be published, or cannot
@@ -27,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from duewheel.checkpoints.pauses import Paused
 from duewheel.checkpoints.progress import COPY_BYTES_MAX
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, NO_PARTITION, Deliveries
@@ -85,13 +87,14 @@ def decide(
     now_ms: int,
     wait_ms: tuple[int, int],
     without_receipt: Callable[[Deliveries, Fetch], Bool],
+    paused: Paused,
 ) -> Fates:
     """Decides the fate of each row.
 
     `fetch` is called for the topics that rows name and, only if they are needed, for timer topics
     and for `dead_letter_topic`; `refused` has the sources of records that a broker has refused.
     Parked rows wait from `now_ms`, for the first to the longest of `wait_ms`. `without_receipt`
-    selects the rows whose receipt has no place for now.
+    selects the rows whose receipt has no place for now. `paused` topics are those of now.
 
     Raises:
         Exception: whatever `fetch` raises.
@@ -102,6 +105,7 @@ def decide(
     reason[waits & deliveries.answer] = Reason.TARGET_UNAVAILABLE
     waits &= ~deliveries.answer
     waits |= without_receipt(deliveries, fetch) & (reason == Reason.NONE)
+    waits |= _of_paused(deliveries, paused) & (reason == Reason.NONE)
     later = returning(deliveries) & (reason == Reason.NONE)
     # The later of the two: otherwise this row could overtake an earlier one of its key.
     retry_ms = np.where(waits, now_ms + requeue.waits_ms(deliveries, wait_ms), ANY_TIME)
@@ -123,6 +127,19 @@ def decide(
         exists = [not targets[topic].refusal for topic, _ in deliveries.source_partitions]
         fate[letters & np.array(exists, np.bool_)[deliveries.source_partition]] = Fate.KEEP
     return Fates(fate, reason, not_before_ms)
+
+
+def _of_paused(deliveries: Deliveries, paused: Paused) -> Bool:
+    """The timers of a paused timer topic, and those for a paused target. Rolls, replies and dead
+    letters go on: a pause of hours would otherwise fill the wheel, or hide errors.
+    """
+    if not any(paused):
+        return np.zeros(len(deliveries), np.bool_)
+    targets = np.array([topic in paused.targets for topic in deliveries.targets], np.bool_)
+    sources = [topic in paused.timer_topics for topic, _ in deliveries.source_partitions]
+    rows: Bool = targets[deliveries.target]
+    rows |= np.array(sources, np.bool_)[deliveries.source_partition]
+    return rows & ~(deliveries.dead_letter | deliveries.is_copy | deliveries.answer)
 
 
 def _timer_topics(deliveries: Deliveries) -> list[str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from duewheel.checkpoints.pauses import NONE_PAUSED, Paused
 from duewheel.errors import PublishDoubt
 from duewheel.schemas.arrays import Bool
 from duewheel.schemas.batches import Deliveries
@@ -53,6 +54,7 @@ def route(
     wait_ms: tuple[int, int] = requeue.WAIT_MS,
     copy_key: bytes = b"",
     without_receipt: Callable[[Deliveries, Fetch], Bool] = _all_have_place,
+    paused: Paused = NONE_PAUSED,
 ) -> Routed:
     """Decides the fates of the rows, and addresses them.
 
@@ -71,7 +73,9 @@ def route(
             used_targets.update(lookup(new))
         return used_targets
 
-    fates = decide(deliveries, fetch, refused, dead_letter_topic, now_ms, wait_ms, without_receipt)
+    fates = decide(
+        deliveries, fetch, refused, dead_letter_topic, now_ms, wait_ms, without_receipt, paused
+    )
     back = fates.are(Fate.PARK, Fate.POSTPONE)
     if back.any():
         parked = fates.are(Fate.PARK)

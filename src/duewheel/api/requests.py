@@ -300,6 +300,18 @@ class BulkCancel(RequestFields):
     )
 
 
+class TopicPause(RequestFields):
+    """How long the timers of a target or timer topic wait, and why."""
+
+    duration: Duration | None = Field(default=None, description="null: until it is resumed")
+    note: str = Field(default="", max_length=255, description="`status` shows it")
+
+    @property
+    def for_ms(self) -> int | None:
+        """Milliseconds from now on."""
+        return None if self.duration is None else parse_duration_ms(self.duration)
+
+
 def octets(name: str, text: str | None, encoded: str | None) -> bytes | None:
     """Returns bytes that are given as text, or in base64; None without either.
 

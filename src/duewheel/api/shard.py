@@ -142,6 +142,11 @@ class DequeueView(ProcessView):
         warn="{key} takes no writes: its timers wait.",
         named="target",
     )
+    paused_topics: dict[str, str] | None = fact(
+        "targets and timer topics that a command has paused, with the end",
+        warn="The {key} is paused {value}: its timers wait.",
+        named="paused",
+    )
     copies_held: int | None = fact(
         "copies, chases and dead letters held until their timer partition takes writes",
         Gauge("dequeue", "copies_held"),
@@ -345,6 +350,16 @@ class Paused(Result):
 
     process: Literal["ingest", "dequeue"]
     paused: bool
+
+
+class PausedTopic(Result):
+    """A target or timer topic that was paused or resumed, in all shards."""
+
+    kind: Literal["target", "timer-topic"]
+    topic: str
+    paused: bool
+    until_ms: int | None = Field(description="null: until it is resumed")
+    note: str
 
 
 class Promoted(Result):

@@ -17,7 +17,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "promote": ("duewheel promote --data-dir /var/lib/duewheel-standby",),
     "ingest": ("duewheel ingest --config /etc/duewheel.toml",),
     "dequeue": ("duewheel dequeue --config /etc/duewheel.toml",),
-    "pause": ("duewheel pause dequeue",),
+    "pause": ("duewheel pause dequeue", "duewheel pause --target mails --for 2h"),
     "resume": ("duewheel resume dequeue",),
     "health": ("duewheel health",),
     "status": ("duewheel status", "duewheel status --all --output json"),

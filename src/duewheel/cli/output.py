@@ -31,6 +31,7 @@ _INSTANTS = frozenset(
         "next_try_ms",
         "oldest_ms",
         "starts_ms",
+        "until_ms",
     ]
 )
 

@@ -55,27 +55,67 @@ def health(settings: Settings) -> int:
     return report_of(settings)
 
 
-_process = click.argument("process", type=one_of("ingest", "dequeue"))
+_process = click.argument("process", type=one_of("ingest", "dequeue"), required=False)
+_target = click.option("--target", help="in its place: a target, in all shards")
+_timer_topic = click.option("--timer-topic", help="in its place: a timer topic, in all shards")
 
 
 @click.command(cls=CommandWithExamples)
 @_process
+@_target
+@_timer_topic
+@click.option("--for", "duration", help="of a topic: resume by itself after it, as 2h or 30m")
+@click.option("--note", default="", help="of a topic: why; `status` shows it")
 @with_result()
-def pause(settings: Settings, process: Any, output: str) -> None:
-    """Pause ingest or dequeue until `resume`, over restarts, too."""
-    from duewheel.ops.shard.pause import set_paused
+def pause(settings: Settings, output: str, **given: Any) -> None:
+    """Pause ingest or dequeue, or the deliveries of one topic.
 
-    show(set_paused(settings, process, on=True), output)
+    Ingest and dequeue are paused on this host until `resume`, over restarts, too. The pause of a
+    topic is in Kafka: it holds in all shards, also after a loss of the disk, until `resume` or for
+    the time of --for. Due timers of the topic then wait in their timer topics.
+    """
+    from duewheel.api.requests import TopicPause
+    from duewheel.clock import SystemClock
+    from duewheel.ops.shard.pause import set_paused
+    from duewheel.ops.shard.topic_pause import pause_topic
+
+    kind, name = _paused_part(given)
+    if kind != "process":
+        asked = TopicPause(duration=given["duration"], note=given["note"])
+        show(pause_topic(settings, kind, name, asked, SystemClock()), output)
+    elif given["duration"] or given["note"]:
+        raise ConfigError("--for and --note are for --target and --timer-topic")
+    else:
+        show(set_paused(settings, name, on=True), output)
 
 
 @click.command(cls=CommandWithExamples)
 @_process
+@_target
+@_timer_topic
 @with_result()
-def resume(settings: Settings, process: Any, output: str) -> None:
-    """End the pause of ingest or dequeue."""
-    from duewheel.ops.shard.pause import set_paused
+def resume(settings: Settings, output: str, **given: Any) -> None:
+    """End a pause.
 
-    show(set_paused(settings, process, on=False), output)
+    Timers that a paused topic has parked leave when they return: within five minutes.
+    """
+    from duewheel.ops.shard.pause import set_paused
+    from duewheel.ops.shard.topic_pause import resume_topic
+
+    kind, name = _paused_part(given)
+    if kind == "process":
+        show(set_paused(settings, name, on=False), output)
+    else:
+        show(resume_topic(settings, kind, name), output)
+
+
+def _paused_part(given: dict[str, Any]) -> tuple[Any, Any]:
+    """What is to be paused or resumed: its kind, and its name."""
+    kinds = {"process": "process", "target": "target", "timer_topic": "timer-topic"}
+    named = [(kind, given[option]) for option, kind in kinds.items() if given[option]]
+    if len(named) != 1:
+        raise ConfigError("name one of: ingest, dequeue, --target, --timer-topic")
+    return named[0]
 
 
 @click.command(cls=CommandWithExamples)

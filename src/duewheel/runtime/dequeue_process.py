@@ -35,6 +35,7 @@ from duewheel.osutil.host_share import do_without_pandas, share_one_heap
 from duewheel.osutil.signals import ignore_kafka_errors_after_stop, stop_signals
 from duewheel.runtime import wanted_settings
 from duewheel.runtime.lag_watch import LagWatch
+from duewheel.runtime.pause_watch import PauseWatch
 from duewheel.schemas.batches import TopicPartition
 from duewheel.threads import beside
 from duewheel.wheel.dequeue.lifecycle import Dequeue
@@ -74,13 +75,15 @@ def _run(
     stopping = clock.stopping
     directory = factory.start_directory(settings, Role.DEQUEUE)
     note_obstacles(directory.path, Obstacles())  # those of an earlier process
-    publisher = factory.publisher(settings, clock, note=partial(note_obstacles, directory.path))
+    pauses = PauseWatch(settings, clock)
+    note = partial(note_obstacles, directory.path)
+    publisher = factory.publisher(settings, clock, note=note, paused=pauses.now)
     config = factory.dequeue_config(settings)
     dequeue = Dequeue(directory, publisher, clock, config, stopping.is_set)
     try:
         local = read_local_state(directory.state, directory.path)
         require_own_files(local, settings.shard.index, directory.path)
-        with LagWatch(settings, clock), ignore_kafka_errors_after_stop(stopping):
+        with pauses, LagWatch(settings, clock), ignore_kafka_errors_after_stop(stopping):
             topics = _TopicCheck(settings, directory, clock)
             if standby:
                 topics.require()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from duewheel.api.process_state import ALIVE, ProcessState
 from duewheel.checkpoints.file_lock import holder_of
 from duewheel.checkpoints.obstacles import Obstacles
+from duewheel.checkpoints.pauses import KnownPauses, Pause
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.unfinished_recovery import Recovering, recovering
 from duewheel.runtime import run_file
@@ -103,8 +104,26 @@ class DequeueFacts(ProcessFacts):
         return self._obstacles and self._obstacles.targets
 
     @property
+    def paused_topics(self) -> dict[str, str] | None:
+        if not self.is_alive:
+            return None
+        found = KnownPauses.read(self._shard.path)
+        return {
+            name.replace("/", " ", 1): _end_of(pause)
+            for name, pause in found.of.items()
+            if pause.holds(self._shard.now_ms)
+        }
+
+    @property
     def transaction_blocked(self) -> str | None:
         return self._obstacles and self._obstacles.transaction
+
+
+def _end_of(pause: Pause) -> str:
+    from duewheel.config.instants import utc_text  # `health` needs none of it
+
+    end = "until `resume`" if pause.until_ms is None else f"until {utc_text(pause.until_ms)}"
+    return f"{end} ({pause.note})" if pause.note else end
 
 
 class ShardFacts:

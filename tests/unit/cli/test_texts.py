@@ -214,6 +214,7 @@ def a_shard_at_work() -> ShardView:
         "dead_letters": 1,
         "dead_letters_wait": True,
         "copies_held": 3,
+        "paused_topics": {},
         "targets_closed": {"bills": "partitions [0]: no leader"},
         "transaction_blocked": "Kafka cannot end it",
         "closing_blocked": True,
@@ -317,3 +318,24 @@ def test_a_dry_run_says_what_would_happen(capsys: pytest.CaptureFixture[str]) ->
     assert json.loads(capsys.readouterr().out) == result, "programs find the same names"
     show({**result, "dry_run": False}, "text")
     assert "would" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["pause"], "name one of"),
+        (["resume", "ingest", "--target", "a"], "name one of"),
+        (["pause", "ingest", "--for", "1h"], "are for --target and --timer-topic"),
+        (["pause", "--target", "timers"], "'timers' is a topic of"),
+        (["pause", "--target", "app.dead-letter"], "'app.dead-letter' is a topic of"),
+        (["resume", "--timer-topic", "orders"], "'orders' is no timer topic of"),
+        (["pause", "--target", "orders", "--for", "2 moons"], "2 moons"),
+    ],
+)
+def test_a_pause_of_what_cannot_be_paused_is_refused(
+    tmp_path: Path, words: list[str], why: str
+) -> None:
+    config = write_config(tmp_path, "127.0.0.1:1", "app", timer={"topics": ["timers"]})
+    done = CliRunner().invoke(cli, [*words, "--config", str(config)])
+    assert done.exit_code != 0
+    assert why in f"{done.output} {done.exception}"

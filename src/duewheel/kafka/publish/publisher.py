@@ -42,6 +42,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from duewheel.checkpoints.obstacles import Obstacles
+from duewheel.checkpoints.pauses import NONE_PAUSED, Paused
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.clock import Clock
 from duewheel.errors import (
@@ -110,6 +111,7 @@ class KafkaPublisher:
         receipts: Receipts | None = None,
         stopping: threading.Event | None = None,
         note: Callable[[Obstacles], None] = lambda _: None,
+        paused: Callable[[], Paused] = lambda: NONE_PAUSED,
     ) -> None:
         """Check the settings; connects nothing.
 
@@ -118,6 +120,7 @@ class KafkaPublisher:
             transactional_id: the last instance to start with it owns the shard.
             stopping: once set, no call waits longer than a moment for Kafka.
             note: gets the known obstacles of deliveries at every change.
+            paused: returns the topics whose due timers wait now.
 
         Raises:
             ConfigError: a client setting is unknown or decided by duewheel.
@@ -139,6 +142,7 @@ class KafkaPublisher:
             random.Random(),
             compressed,
             receipts or NO_RECEIPTS,
+            paused,
         )
         self._producer = TransactionalProducer(
             self._settings, transactional_id, self._limits, stopping

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from tests.harness.deliveries import DOWN, NOW_MS, ROOM, rows
 
+from duewheel.checkpoints.pauses import NONE_PAUSED, Paused
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY
 from duewheel.wheel.dequeue.fate import Fate, decide, why_not
 from duewheel.wheel.encoded import Reason, Target
 
 WAIT_MS = (1_000, 1_000)
+TOPICS = frozenset({"orders", "timers"})
 FAR_MS = NOW_MS + 90_000
 SMALL = Target(4, 90, batch_bytes=90)  # takes a message, and no copy of it
 GONE = Target(0, 1_000, refusal=Reason.UNKNOWN_TARGET_TOPIC, batch_bytes=1_000)
@@ -87,6 +89,7 @@ def test_the_fate_of_a_row(name: str) -> None:
     found = decide(
         *(one, fetch, frozenset(), "dead", NOW_MS, WAIT_MS),
         lambda deliveries, _: deliveries.header_count == 7,
+        NONE_PAUSED,
     )
     assert (Fate(found.fate[0]), Reason(found.reason[0])) == (fate, reason)
     if fate in {Fate.PARK, Fate.POSTPONE}:
@@ -95,6 +98,27 @@ def test_the_fate_of_a_row(name: str) -> None:
     if fate is Fate.DELIVER and "policy" not in changes:
         assert found.not_before_ms[0] == ANY_TIME
         assert asked == ["orders"], "no topic is looked up that the row does not need"
+
+
+@pytest.mark.parametrize("paused", [Paused(targets=TOPICS), Paused(timer_topics=TOPICS)])
+def test_of_a_paused_topic_only_timers_wait(paused: Paused) -> None:
+    given = rows(["orders"] * 5, [0] * 5)
+    letter, answer, copy = (np.arange(5) == n for n in range(3))
+    given = replace(
+        given,
+        dead_letter=letter,
+        answer=answer,
+        is_copy=copy,
+        target_partition=np.array([0, 0, 0, 9, 0], np.int32),
+    )
+    found = decide(
+        *(given, lambda topics: dict.fromkeys(topics, ROOM), frozenset(), "dead", NOW_MS, WAIT_MS),
+        lambda deliveries, _: np.zeros(len(deliveries), np.bool_),
+        paused,
+    )
+    never = Fate.DEAD_LETTER  # the fourth row can never be published
+    assert found.fate.tolist() == [never, Fate.DELIVER, Fate.DELIVER, never, Fate.PARK]
+    assert 750 <= found.not_before_ms[4] - NOW_MS <= 1_000
 
 
 def test_reasons() -> None:

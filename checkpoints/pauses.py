@@ -1,0 +1,109 @@
+"""Pauses of single targets and timer topics: their records in the state topic.
+
+A record for each paused topic, in the partition of shard 0, for all shards:
+
+    key     pause/target/<topic>, or pause/timer-topic/<topic>
+    value   JSON: when it ends by itself, null without an end; and a note. Empty: it has ended
+
+So a pause outlasts restarts, the loss of a data directory, and a move to another host. While it
+holds, the due timers of the topic are parked (wheel/dequeue/encoder.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, NamedTuple, get_args
+
+from duewheel.checkpoints.fs import HOST_FS
+from duewheel.checkpoints.json_fields import MISSHAPEN, from_json, read_record, swap_json, to_json
+
+FILE_NAME = "pauses"
+Kind = Literal["target", "timer-topic"]
+_PREFIX = "pause/"
+
+
+class Pause(NamedTuple):
+    """A pause."""
+
+    until_ms: int | None  # epoch milliseconds; None: until `resume`
+    note: str = ""
+
+    def holds(self, now_ms: int) -> bool:
+        """Returns whether it has not ended by itself."""
+        return self.until_ms is None or now_ms < self.until_ms
+
+
+class Paused(NamedTuple):
+    """The topics whose timers wait at one moment."""
+
+    targets: frozenset[str] = frozenset()
+    timer_topics: frozenset[str] = frozenset()
+
+
+NONE_PAUSED = Paused()
+
+
+class KnownPauses(NamedTuple):
+    """The pauses that dequeue follows, in a file for `status`: a hint, replaced at every change."""
+
+    of: Mapping[str, Pause] = MappingProxyType({})  # by "kind/topic"
+
+    def write(self, directory: Path) -> None:
+        """Replaces the file.
+
+        Raises:
+            OSError: the disk is full, or fails; the old file stays.
+        """
+        swap_json(directory / FILE_NAME, to_json(self), HOST_FS)
+
+    @classmethod
+    def read(cls, directory: Path) -> KnownPauses:
+        """Reads the file; without pauses if it is missing or damaged."""
+        return read_record(cls, directory / FILE_NAME) or cls()
+
+
+def key_of(kind: Kind, topic: str) -> bytes:
+    """Makes the key of a pause's record."""
+    return f"{_PREFIX}{kind}/{topic}".encode()
+
+
+def encoded(pause: Pause) -> bytes:
+    """Makes the value of a pause's record."""
+    return json.dumps(to_json(pause)).encode()
+
+
+def name_of(key: bytes) -> str | None:
+    """Returns "kind/topic" of a pause's key; None if it is another record's."""
+    if not key.startswith(_PREFIX.encode()):
+        return None
+    name = key.decode(errors="replace").removeprefix(_PREFIX)
+    return name if name.partition("/")[0] in get_args(Kind) else None
+
+
+def changed(pauses: Mapping[str, Pause], records: Mapping[bytes, bytes]) -> dict[str, Pause]:
+    """Returns the pauses after newer records, by "kind/topic". A value that is no pause ends it:
+    only this service writes there.
+    """
+    found = dict(pauses)
+    for key, value in records.items():
+        name = name_of(key)
+        if name is None:
+            continue
+        found.pop(name, None)
+        try:
+            found[name] = from_json(Pause, json.loads(value))
+        except MISSHAPEN:
+            continue
+    return found
+
+
+def paused_at(pauses: Mapping[str, Pause], now_ms: int) -> Paused:
+    """Returns the topics that are paused at this moment."""
+    names = [name.split("/", 1) for name, pause in pauses.items() if pause.holds(now_ms)]
+    return Paused(
+        frozenset(topic for kind, topic in names if kind == "target"),
+        frozenset(topic for kind, topic in names if kind == "timer-topic"),
+    )

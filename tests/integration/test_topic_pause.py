@@ -1,0 +1,69 @@
+"""`duewheel pause` and `resume` of a target and of a timer topic, on a real broker."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.harness.launcher import objects, wait_until
+from tests.harness.reader import read_topic
+from tests.harness.sparkless_shard import Restartable, running, timer
+
+from duewheel.clock import SystemClock
+
+pytestmark = pytest.mark.kafka
+
+NOW = ("TIMER_DELAY_MS", b"0")
+
+
+def values(shard: Restartable, topic: str) -> list[bytes]:
+    return sorted(record.value for record in read_topic(shard.servers, topic))
+
+
+def paused(config: Path, *words: str) -> dict[str, Any]:
+    _, (done,) = objects(config, *words)
+    assert isinstance(done, dict)
+    return done
+
+
+def pump_until_paused(shard: Restartable, topic: str) -> None:
+    wait_until(lambda: topic in str(shard.paused()), "never noticed", every_s=0.1)
+
+
+def test_a_paused_target_gets_nothing_over_a_restart_and_everything_once_afterwards(
+    config: Path,
+) -> None:
+    with running(config) as shard:
+        other = f"{shard.target}.2"
+        with shard.admin() as admin:
+            admin.create_topic(other, 1)
+        done = paused(config, "pause", "--target", shard.target, "--note", "their database")
+        assert (done["paused"], done["until_ms"], done["note"]) == (True, None, "their database")
+        pump_until_paused(shard, shard.target)
+        waits = [timer(shard, b"%d" % n, NOW) for n in range(3)]
+        goes = None, b"to another", [("REAL_TOPIC", other.encode()), NOW]
+        shard.send(shard.timers, 0, *waits, goes)
+        wait_until(lambda: shard.pump() or values(shard, other) == [b"to another"], "never came")
+        assert shard.delivered() == []
+        assert sum(shard.statistics.parked.values()) >= 3
+    with running(config) as shard:
+        for _ in range(3):
+            time.sleep(1)
+            shard.pump()
+        assert shard.delivered() == [], "the pause is known before the first delivery"
+        assert paused(config, "resume", "--target", shard.target)["paused"] is False
+        shard.pump_until([b"0", b"1", b"2"])
+        assert shard.statistics.delivered == 3
+
+
+def test_the_pause_of_a_timer_topic_ends_by_itself(config: Path) -> None:
+    with running(config) as shard:
+        done = paused(config, "pause", "--timer-topic", shard.timers, "--for", "4s")
+        pump_until_paused(shard, shard.timers)
+        shard.send(shard.timers, 1, timer(shard, b"later", NOW))
+        shard.pump()
+        assert shard.delivered() == []
+        shard.pump_until([b"later"])
+        assert SystemClock().now_ms() >= done["until_ms"]
