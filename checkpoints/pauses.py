@@ -25,7 +25,7 @@ Kind = Literal["target", "timer-topic"]
 _PREFIX = "pause/"
 
 
-class Pause(NamedTuple):
+class PauseRecord(NamedTuple):
     """A pause."""
 
     until_ms: int | None  # epoch milliseconds; None: until `resume`
@@ -36,20 +36,20 @@ class Pause(NamedTuple):
         return self.until_ms is None or now_ms < self.until_ms
 
 
-class Paused(NamedTuple):
+class PausedTopics(NamedTuple):
     """The topics whose timers wait at one moment."""
 
     targets: frozenset[str] = frozenset()
     timer_topics: frozenset[str] = frozenset()
 
 
-NONE_PAUSED = Paused()
+NONE_PAUSED = PausedTopics()
 
 
-class KnownPauses(NamedTuple):
+class PausesFile(NamedTuple):
     """The pauses that dequeue follows, in a file for `status`: a hint, replaced at every change."""
 
-    of: Mapping[str, Pause] = MappingProxyType({})  # by "kind/topic"
+    of: Mapping[str, PauseRecord] = MappingProxyType({})  # by "kind/topic"
 
     def write(self, directory: Path) -> None:
         """Replaces the file.
@@ -60,7 +60,7 @@ class KnownPauses(NamedTuple):
         swap_json(directory / FILE_NAME, to_json(self), HOST_FS)
 
     @classmethod
-    def read(cls, directory: Path) -> KnownPauses:
+    def read(cls, directory: Path) -> PausesFile:
         """Reads the file; without pauses if it is missing or damaged."""
         return read_record(cls, directory / FILE_NAME) or cls()
 
@@ -70,7 +70,7 @@ def key_of(kind: Kind, topic: str) -> bytes:
     return f"{_PREFIX}{kind}/{topic}".encode()
 
 
-def encoded(pause: Pause) -> bytes:
+def encoded(pause: PauseRecord) -> bytes:
     """Makes the value of a pause's record."""
     return json.dumps(to_json(pause)).encode()
 
@@ -83,7 +83,9 @@ def name_of(key: bytes) -> str | None:
     return name if name.partition("/")[0] in get_args(Kind) else None
 
 
-def changed(pauses: Mapping[str, Pause], records: Mapping[bytes, bytes]) -> dict[str, Pause]:
+def changed(
+    pauses: Mapping[str, PauseRecord], records: Mapping[bytes, bytes]
+) -> dict[str, PauseRecord]:
     """Returns the pauses after newer records, by "kind/topic". A value that is no pause ends it:
     only this service writes there.
     """
@@ -94,16 +96,16 @@ def changed(pauses: Mapping[str, Pause], records: Mapping[bytes, bytes]) -> dict
             continue
         found.pop(name, None)
         try:
-            found[name] = from_json(Pause, json.loads(value))
+            found[name] = from_json(PauseRecord, json.loads(value))
         except MISSHAPEN:
             continue
     return found
 
 
-def paused_at(pauses: Mapping[str, Pause], now_ms: int) -> Paused:
+def paused_at(pauses: Mapping[str, PauseRecord], now_ms: int) -> PausedTopics:
     """Returns the topics that are paused at this moment."""
     names = [name.split("/", 1) for name, pause in pauses.items() if pause.holds(now_ms)]
-    return Paused(
+    return PausedTopics(
         frozenset(topic for kind, topic in names if kind == "target"),
         frozenset(topic for kind, topic in names if kind == "timer-topic"),
     )

@@ -195,9 +195,9 @@ def test_any_notice_of_a_reshard(damage: Change, alter: Change, data: st.DataObj
 @given(data=st.data())
 def test_any_pause(damage: Change, alter: Change, data: st.DataObject) -> None:
     """What is no pause ends it, and changes no other one."""
-    key, value = pauses.key_of("target", "a"), pauses.encoded(pauses.Pause(5_000, "why"))
+    key, value = pauses.key_of("target", "a"), pauses.encoded(pauses.PauseRecord(5_000, "why"))
     change = data.draw(st.sampled_from([damage, alter]))
-    other = {"target/b": pauses.Pause(None)}
+    other = {"target/b": pauses.PauseRecord(None)}
     found = pauses.changed(other, {damage(data, key): value, key: change(data, value)})
     paused = pauses.paused_at(found, 4_000)
     assert all(type(topic) is str for topic in paused.targets | paused.timer_topics)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.harness.launcher import objects, wait_until
 from tests.harness.reader import read_topic
-from tests.harness.sparkless_shard import Restartable, running, timer
+from tests.harness.sparkless_shard import Message, Restartable, running, timer, until
 
 from duewheel.clock import SystemClock
 
@@ -43,9 +43,9 @@ def test_a_paused_target_gets_nothing_over_a_restart_and_everything_once_afterwa
         assert (done["paused"], done["until_ms"], done["note"]) == (True, None, "their database")
         pump_until_paused(shard, shard.target)
         waits = [timer(shard, b"%d" % n, NOW) for n in range(3)]
-        goes = None, b"to another", [("REAL_TOPIC", other.encode()), NOW]
+        goes: Message = None, b"to another", [("REAL_TOPIC", other.encode()), NOW]
         shard.send(shard.timers, 0, *waits, goes)
-        wait_until(lambda: shard.pump() or values(shard, other) == [b"to another"], "never came")
+        until(shard, lambda: values(shard, other) == [b"to another"])
         assert shard.delivered() == []
         assert sum(shard.statistics.parked.values()) >= 3
     with running(config) as shard:

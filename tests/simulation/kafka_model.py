@@ -14,13 +14,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import product
 from typing import NoReturn
 
 from tests.simulation.clocks import WorldClock
 from tests.simulation.history import History
 from tests.simulation.record_log import ABORTING, NO_PRODUCER, Entry, answer
-from tests.simulation.timers import Copy, Timer
+from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Copy, Timer
 
+from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTopics
 from duewheel.errors import KafkaUnavailable
 from duewheel.schemas.batches import ANY_OFFSET, Deliveries
 
@@ -202,6 +204,7 @@ class Kafka:
         down: partitions that take no writes; those of the timer topic have no leader.
         absent: topics that do not exist.
         refusing: target partitions that take no writes, and metadata says nothing of it.
+        paused: topics whose due timers wait, as an operator wants it.
         rows_max: transactions with more rows run out of time; 0: none does for that.
         history: hears what is committed.
         die: ends the process in whose step this comes.
@@ -218,6 +221,7 @@ class Kafka:
     down: frozenset[tuple[str, int]] = frozenset()
     absent: frozenset[str] = frozenset()
     refusing: frozenset[tuple[str, int]] = frozenset()
+    paused: PausedTopics = NONE_PAUSED
     rows_max: int = 0
     slow: list[tuple[int, list[int], bool]] = field(default_factory=list)
 
@@ -266,6 +270,12 @@ class Kafka:
     def parked_ms(self) -> int:
         """From when the shard lets parked timers wait: the host's clock, but not far ahead."""
         return min(self.clock.now_ms(), self.clock.true_ms + _AHEAD_MAX_MS)
+
+    @property
+    def closed_by_pause(self) -> frozenset[tuple[str, int]]:
+        """The partitions of targets that get no timer because of a pause."""
+        names = TARGETS[:DEAD] if TOPIC in self.paused.timer_topics else self.paused.targets
+        return frozenset(product(names, range(TARGET_PARTITIONS)))
 
     def require_there(self) -> None:
         """Fail a call while the cluster is away."""

@@ -51,6 +51,22 @@ POLICIES = {
         "late_ms > limits[",
         "2 * late_ms > limits[",
     ),
+    "paused-leaves": Planted(
+        "6",
+        "the timers of a paused topic leave",
+        "wheel/dequeue/fate.py",
+        "    waits |= _of_paused(deliveries, paused) & (reason == Reason.NONE)\n",
+        "",
+    ),
+    "paused-later": Planted(
+        "6",
+        "what was encoded before a pause leaves in it",
+        "wheel/dequeue/encoder.py",
+        "            and encoded.paused == self._paused()\n",
+        "",
+        test="unit/wheel/dequeue/test_encoder.py::"
+        "test_what_was_encoded_before_a_pause_is_encoded_again",
+    ),
     "own-hops": Planted(
         "4",
         "each row hops as far as it can, on a way of its own",

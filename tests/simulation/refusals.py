@@ -1,4 +1,4 @@
-"""Temporary refusals of brokers, in some runs: dead letters, and batches of healthy partitions.
+"""Temporary refusals in some runs: of dead letters, of batches of healthy partitions, by pauses.
 
 They draw from a generator of their own: a seed without them runs as if they did not exist.
 
@@ -7,6 +7,7 @@ They draw from a generator of their own: a seed without them runs as if they did
     leader          a partition of the timer topic takes no writes: what goes back there is held
     refused batch   a partition of a target refuses batches (of timestamps, say), and metadata says
                     nothing of it: a transaction fails, then its timers are parked
+    pause           an operator pauses a target or the timer topic: due timers are parked
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from random import Random
 
 from tests.simulation.kafka_model import Kafka
 from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC
+
+from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTopics
 
 _DEAD = TARGETS[DEAD]
 
@@ -32,6 +35,8 @@ class Refusals:
         }
         self._leaders = Random(f"leaders {seed}")
         self._often = 0.15 if self._leaders.random() < 0.3 else 0.0
+        self._pauses = Random(f"pauses {seed}")
+        self._pausing = 0.1 if self._pauses.random() < 0.15 else 0.0
 
     def befall(self) -> None:
         """Perhaps something is refused from here on, or taken again."""
@@ -40,6 +45,8 @@ class Refusals:
                 move()
         if self._leaders.random() < self._often:
             self._move_leader()
+        if self._pauses.random() < self._pausing:
+            self._move_pause()
 
     def _move_letters(self) -> None:
         kafka, rng = self._kafka, self._rng
@@ -71,6 +78,18 @@ class Refusals:
         kafka.history.say(f"! {moved} takes {'no writes' if lost else 'writes again'}")
         kafka.history.counts["timer partition without leader"] += lost
 
+    def _move_pause(self) -> None:
+        kafka = self._kafka
+        moved = self._pauses.choice([name for name in (*TARGETS, TOPIC) if name != _DEAD])
+        targets, topics = kafka.paused
+        if moved == TOPIC:
+            topics ^= {TOPIC}
+        else:
+            targets ^= {moved}
+        kafka.paused = PausedTopics(targets, topics)
+        kafka.history.say(f"! paused: {sorted(targets)} {sorted(topics)}")
+        kafka.history.counts["paused"] += moved in targets | topics
+
     def _take_letters(self) -> None:
         kafka = self._kafka
         kafka.absent -= {_DEAD}
@@ -80,3 +99,4 @@ class Refusals:
         """Everything is taken from here on."""
         self._take_letters()
         self._kafka.refusing = frozenset()
+        self._kafka.paused = NONE_PAUSED

@@ -287,7 +287,7 @@ class SimulatedPublisher:
             progress = replace(progress, held=self.aside.held)
         if fate == "die before":
             kafka.die()
-        shard.begin(deliveries, progress, self._down, sent, held)
+        shard.begin(deliveries, progress, self._down | kafka.closed_by_pause, sent, held)
         stamp_ms = kafka.clock.true_ms
         if fate == "die open":
             kafka.die()
@@ -327,7 +327,8 @@ class SimulatedPublisher:
             parked_ms = self._kafka.parked_ms
             waits_ms = self._kafka.history.waits_ms
             terms = TARGETS[DEAD], parked_ms, waits_ms, key
-            routed = route(deliveries, self._known, frozenset(), *terms)
+            paused = self._kafka.paused
+            routed = route(deliveries, self._known, frozenset(), *terms, paused=paused)
             deliveries, aside = signed(routed.deliveries, key), routed.aside
             self._require_taken(routed)
         sent, held = self._shard.sorted_out(deliveries, self._down)

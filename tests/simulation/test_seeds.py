@@ -59,7 +59,7 @@ def test_no_seed_violates_an_invariant() -> None:
         *("cancel", "reschedule", "named", "timers cancelled", "hot slot", "spread", "expired"),
         *("chases", "chases of a request: 0", "chases of a request: 3"),
         *("answer: cancelled", "answer: already_delivered", "answer: unknown"),
-        *("answer as a dead letter", "asked again and again", "loss accepted"),
+        *("answer as a dead letter", "asked again and again", "loss accepted", "paused"),
         "settings outlived",
         *("1 shards become 2", "1 shards become 3", "2 shards become 1", "reshard refused"),
         *("dealt: stand apart", "dealt: within a slot", "operator killed", "reshard overtaken"),

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from duewheel.checkpoints.pauses import Paused
+from duewheel.checkpoints.pauses import PausedTopics
 from duewheel.checkpoints.progress import COPY_BYTES_MAX
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, NO_PARTITION, Deliveries
@@ -87,7 +87,7 @@ def decide(
     now_ms: int,
     wait_ms: tuple[int, int],
     without_receipt: Callable[[Deliveries, Fetch], Bool],
-    paused: Paused,
+    paused: PausedTopics,
 ) -> Fates:
     """Decides the fate of each row.
 
@@ -129,7 +129,7 @@ def decide(
     return Fates(fate, reason, not_before_ms)
 
 
-def _of_paused(deliveries: Deliveries, paused: Paused) -> Bool:
+def _of_paused(deliveries: Deliveries, paused: PausedTopics) -> Bool:
     """The timers of a paused timer topic, and those for a paused target. Rolls, replies and dead
     letters go on: a pause of hours would otherwise fill the wheel, or hide errors.
     """

@@ -81,8 +81,8 @@ def pause(settings: Settings, output: str, **given: Any) -> None:
 
     kind, name = _paused_part(given)
     if kind != "process":
-        asked = TopicPause(duration=given["duration"], note=given["note"])
-        show(pause_topic(settings, kind, name, asked, SystemClock()), output)
+        request = TopicPause(duration=given["duration"], note=given["note"])
+        show(pause_topic(settings, kind, name, request, SystemClock()), output)
     elif given["duration"] or given["note"]:
         raise ConfigError("--for and --note are for --target and --timer-topic")
     else:
@@ -110,7 +110,7 @@ def resume(settings: Settings, output: str, **given: Any) -> None:
 
 
 def _paused_part(given: dict[str, Any]) -> tuple[Any, Any]:
-    """What is to be paused or resumed: its kind, and its name."""
+    """Returns the kind and the name of the part to pause or resume."""
     kinds = {"process": "process", "target": "target", "timer_topic": "timer-topic"}
     named = [(kind, given[option]) for option, kind in kinds.items() if given[option]]
     if len(named) != 1:

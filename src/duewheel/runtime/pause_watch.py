@@ -13,7 +13,13 @@ from typing import Self
 
 import structlog
 
-from duewheel.checkpoints.pauses import NONE_PAUSED, KnownPauses, Pause, Paused, paused_at
+from duewheel.checkpoints.pauses import (
+    NONE_PAUSED,
+    PausedTopics,
+    PauseRecord,
+    PausesFile,
+    paused_at,
+)
 from duewheel.clock import Clock, Interval
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError, KafkaUnavailable
@@ -37,8 +43,8 @@ class PauseWatch:
         """Nothing runs yet. The data directory must exist."""
         self._settings, self._clock = settings, clock
         self._stop = threading.Event()
-        self._known = threading.Event()
-        self._pauses: Mapping[str, Pause] = {}  # replaced as a whole
+        self._is_read = threading.Event()
+        self._pauses: Mapping[str, PauseRecord] = {}  # replaced as a whole
         self._thread = Worker("pause watch", self._run, again_after_s=_AGAIN_S)
 
     def __enter__(self) -> Self:
@@ -49,13 +55,13 @@ class PauseWatch:
         self._stop.set()
         self._thread.join(_STOP_S)
 
-    def now(self) -> Paused:
+    def now(self) -> PausedTopics:
         """Returns the topics that are paused now. Any thread.
 
         Raises:
             KafkaUnavailable: they have not been read yet.
         """
-        if not self._known.wait(0 if self._stop.is_set() else _FIRST_S):
+        if not self._is_read.wait(0 if self._stop.is_set() else _FIRST_S):
             raise KafkaUnavailable("the pauses of topics could not be read yet")
         return paused_at(self._pauses, self._clock.now_ms()) if self._pauses else NONE_PAUSED
 
@@ -79,11 +85,11 @@ class PauseWatch:
     def _reader(self, client: ClientSettings) -> PauseReader:
         return PauseReader(client, self._settings.state_topic, stopping=self._stop)
 
-    def _take(self, pauses: Mapping[str, Pause]) -> None:
+    def _take(self, pauses: Mapping[str, PauseRecord]) -> None:
         """Makes these pauses the known ones; logs and notes a change."""
         before, self._pauses = self._pauses, pauses
-        is_first = not self._known.is_set()
-        self._known.set()
+        is_first = not self._is_read.is_set()
+        self._is_read.set()
         if pauses is before and not is_first:
             return
         for name in sorted(pauses.keys() | before.keys()):
@@ -96,6 +102,6 @@ class PauseWatch:
             else:
                 log.warning("paused: its due timers wait", kind=kind, topic=topic, **now._asdict())
         try:
-            KnownPauses(pauses).write(self._settings.storage.data_dir)
+            PausesFile(pauses).write(self._settings.storage.data_dir)
         except OSError as error:
             log.warning("the pauses cannot be written for `status`", reason=str(error))

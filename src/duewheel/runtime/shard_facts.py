@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from duewheel.api.process_state import ALIVE, ProcessState
 from duewheel.checkpoints.file_lock import holder_of
 from duewheel.checkpoints.obstacles import Obstacles
-from duewheel.checkpoints.pauses import KnownPauses, Pause
+from duewheel.checkpoints.pauses import PauseRecord, PausesFile
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.unfinished_recovery import Recovering, recovering
 from duewheel.runtime import run_file
@@ -107,7 +107,7 @@ class DequeueFacts(ProcessFacts):
     def paused_topics(self) -> dict[str, str] | None:
         if not self.is_alive:
             return None
-        found = KnownPauses.read(self._shard.path)
+        found = PausesFile.read(self._shard.path)
         return {
             name.replace("/", " ", 1): _end_of(pause)
             for name, pause in found.of.items()
@@ -119,7 +119,7 @@ class DequeueFacts(ProcessFacts):
         return self._obstacles and self._obstacles.transaction
 
 
-def _end_of(pause: Pause) -> str:
+def _end_of(pause: PauseRecord) -> str:
     from duewheel.config.instants import utc_text  # `health` needs none of it
 
     end = "until `resume`" if pause.until_ms is None else f"until {utc_text(pause.until_ms)}"

@@ -19,7 +19,8 @@ def shard(
     unknown = dict.fromkeys(
         ("floor_ms", "floor_ahead_ms", "behind_ms", "clock_skew_ms", "closing_blocked", "delivered")
     )
-    unknown |= dict.fromkeys(("dead_letters", "dead_letters_wait", "copies_held", "targets_closed"))
+    unknown |= dict.fromkeys(("dead_letters", "dead_letters_wait", "copies_held"))
+    unknown |= dict.fromkeys(("targets_closed", "paused_topics"))
     lags = dict.fromkeys(("lag", "lag_ms", "batch_age_ms", "lag_polled_ms", "open_messages"))
     return ShardView.model_validate(
         {
@@ -95,6 +96,7 @@ def test_what_waits_is_counted() -> None:
         dead_letters_wait=True,
         copies_held=2,
         targets_closed={"bills": "no leader"},
+        paused_topics={"target mails": "until `resume` (no provider)"},
         state="paused",
     )
     assert named(found) == [
@@ -102,6 +104,7 @@ def test_what_waits_is_counted() -> None:
         "dequeue_paused",
         "dead_letters_wait",
         "target_bills",
+        "paused_target mails",
         "copies_held",
         "ingest_paused",
     ]
@@ -109,4 +112,7 @@ def test_what_waits_is_counted() -> None:
     assert by_name["disk"].text == "The disk is too full: 1 message waits for room."
     assert by_name["copies_held"].text.endswith("2 copies wait.")
     assert by_name["target_bills"].detail == "no leader"
+    assert by_name["paused_target mails"].text == (
+        "The target mails is paused until `resume` (no provider): its timers wait."
+    )
     assert "disk" not in named(shard({"disk_full": "2 messages wait"}, rows_without_room=2))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from duewheel.checkpoints.pauses import (
     FILE_NAME,
-    KnownPauses,
-    Pause,
-    Paused,
+    PausedTopics,
+    PauseRecord,
+    PausesFile,
     changed,
     encoded,
     key_of,
@@ -18,37 +18,41 @@ from duewheel.checkpoints.pauses import (
 
 
 def test_a_pause_is_read_as_it_was_written_and_ends_by_an_empty_value() -> None:
-    pause = Pause(5_000, "their database")
+    pause = PauseRecord(5_000, "their database")
     key = key_of("timer-topic", "orders.delayed")
     assert name_of(key) == "timer-topic/orders.delayed"
     begun = changed({}, {key: encoded(pause)})
     assert begun == {"timer-topic/orders.delayed": pause}
-    assert changed(begun, {key: encoded(Pause(None))}) == {
-        "timer-topic/orders.delayed": Pause(None)
+    assert changed(begun, {key: encoded(PauseRecord(None))}) == {
+        "timer-topic/orders.delayed": PauseRecord(None)
     }
     assert changed(begun, {key: b""}) == {}
 
 
 def test_other_records_of_the_state_topic_are_no_pauses() -> None:
     others = {b"reshard": b"{}", b"clock": b"", b"pause/nothing/a": b"{}", b"\xff": b"1"}
-    before = {"target/a": Pause(None)}
+    before = {"target/a": PauseRecord(None)}
     assert changed(before, others) == before
     for damaged in (b"{", b"[]", b'{"until_ms": "x", "note": ""}', b"\xff"):
         assert changed(before, {key_of("target", "a"): damaged}) == {}
 
 
 def test_a_pause_ends_by_itself() -> None:
-    pauses = {"target/a": Pause(5_000), "target/b": Pause(None), "timer-topic/t": Pause(6_000)}
-    assert paused_at(pauses, 4_999) == Paused(frozenset("ab"), frozenset("t"))
-    assert paused_at(pauses, 5_000) == Paused(frozenset("b"), frozenset("t"))
-    assert paused_at(pauses, 6_000) == Paused(frozenset("b"))
+    pauses = {
+        "target/a": PauseRecord(5_000),
+        "target/b": PauseRecord(None),
+        "timer-topic/t": PauseRecord(6_000),
+    }
+    assert paused_at(pauses, 4_999) == PausedTopics(frozenset("ab"), frozenset("t"))
+    assert paused_at(pauses, 5_000) == PausedTopics(frozenset("b"), frozenset("t"))
+    assert paused_at(pauses, 6_000) == PausedTopics(frozenset("b"))
 
 
 def test_the_file_is_a_hint(tmp_path: Path) -> None:
-    assert KnownPauses.read(tmp_path) == KnownPauses()
-    known = KnownPauses({"target/bills": Pause(None, "why")})
+    assert PausesFile.read(tmp_path) == PausesFile()
+    known = PausesFile({"target/bills": PauseRecord(None, "why")})
     known.write(tmp_path)
-    assert KnownPauses.read(tmp_path) == known
+    assert PausesFile.read(tmp_path) == known
     path = tmp_path / FILE_NAME
     path.write_bytes(path.read_bytes().replace(b"bills", b"balls"))
-    assert KnownPauses.read(tmp_path) == KnownPauses()
+    assert PausesFile.read(tmp_path) == PausesFile()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from kafka import KafkaProducer
 
-from duewheel.checkpoints.pauses import Kind, Pause, changed, encoded, key_of
+from duewheel.checkpoints.pauses import Kind, PauseRecord, changed, encoded, key_of
 from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.ends import EARLIEST, LATEST
@@ -36,9 +36,9 @@ class PauseReader:
         self._deadline_s, self._stopping = deadline_s, stopping
         self._log = LogReader(settings, [state_topic])
         self._end = 0  # it has read the offsets below
-        self._pauses: dict[str, Pause] = {}
+        self._pauses: dict[str, PauseRecord] = {}
 
-    def read(self) -> Mapping[str, Pause]:
+    def read(self) -> Mapping[str, PauseRecord]:
         """The pauses that have been written so far, ended ones included if they end by themselves;
         by "kind/topic".
 
@@ -69,7 +69,7 @@ def write_pause(
     state_topic: str,
     kind: Kind,
     topic: str,
-    pause: Pause | None,
+    pause: PauseRecord | None,
     deadline: Deadline,
 ) -> None:
     """Writes the pause of a topic, in the place of an earlier one; None ends it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from duewheel.api.requests import TopicPause
 from duewheel.api.shard import PausedTopic
-from duewheel.checkpoints.pauses import Kind, Pause
+from duewheel.checkpoints.pauses import Kind, PauseRecord
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
@@ -28,7 +28,7 @@ def pause_topic(
     _require(settings, kind, topic)
     for_ms = given.for_ms
     until_ms = None if for_ms is None else clock.now_ms() + for_ms
-    _write(settings, kind, topic, Pause(until_ms, given.note))
+    _write(settings, kind, topic, PauseRecord(until_ms, given.note))
     return PausedTopic(kind=kind, topic=topic, paused=True, until_ms=until_ms, note=given.note)
 
 
@@ -51,6 +51,6 @@ def _require(settings: Settings, kind: Kind, topic: str) -> None:
         raise ConfigError(f"{topic!r} is a topic of {settings.app.id} itself, and no target")
 
 
-def _write(settings: Settings, kind: Kind, topic: str, pause: Pause | None) -> None:
+def _write(settings: Settings, kind: Kind, topic: str, pause: PauseRecord | None) -> None:
     client = ClientSettings(settings.kafka.client_options("producer"))
     write_pause(client, settings.state_topic, kind, topic, pause, Deadline(_DEADLINE_S))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from tests.harness.deliveries import rows
 
+from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTopics
 from duewheel.errors import PublishDoubt
 from duewheel.kafka.log.compression import compressed
 from duewheel.schemas.batches import NO_PARTITION, Deliveries
@@ -83,6 +84,22 @@ def test_copies_are_signed_by_the_key_of_the_progress() -> None:
     assert signed_topics(found) == ["timers"]
     again = encoder.prepare(sent, NOW_MS)
     assert encoder.renew(again, catalog.recall, NOW_MS).encoded is again.encoded
+
+
+def test_what_was_encoded_before_a_pause_is_encoded_again() -> None:
+    now, catalog = [NONE_PAUSED], cast("Any", FixedCatalog())
+    given = catalog, "dead", random.Random(0), compressed, Receipts()
+    encoder = Encoder(*given, paused=lambda: now[0])
+    ahead = encoder.prepare(rows(["a", "b"], [0, 1]), NOW_MS)
+    now[0] = PausedTopics(targets=frozenset("a"))
+    renewed = encoder.renew(ahead, catalog.recall, NOW_MS)
+    assert renewed.encoded is not None
+    assert [topic for topic, _, _ in places(renewed.encoded)] == ["b", "timers"]
+    assert encoder.renew(renewed, catalog.recall, NOW_MS) is renewed
+    now[0] = NONE_PAUSED
+    again = encoder.renew(renewed, catalog.recall, NOW_MS).encoded
+    assert again is not None
+    assert [topic for topic, _, _ in places(again)] == ["a", "b"]
 
 
 def signed_topics(found: Encoded) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.harness.deliveries import DOWN, NOW_MS, ROOM, rows
 
-from duewheel.checkpoints.pauses import NONE_PAUSED, Paused
+from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTopics
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY
 from duewheel.wheel.dequeue.fate import Fate, decide, why_not
 from duewheel.wheel.encoded import Reason, Target
@@ -100,8 +100,10 @@ def test_the_fate_of_a_row(name: str) -> None:
         assert asked == ["orders"], "no topic is looked up that the row does not need"
 
 
-@pytest.mark.parametrize("paused", [Paused(targets=TOPICS), Paused(timer_topics=TOPICS)])
-def test_of_a_paused_topic_only_timers_wait(paused: Paused) -> None:
+@pytest.mark.parametrize(
+    "paused", [PausedTopics(targets=TOPICS), PausedTopics(timer_topics=TOPICS)]
+)
+def test_of_a_paused_topic_only_timers_wait(paused: PausedTopics) -> None:
     given = rows(["orders"] * 5, [0] * 5)
     letter, answer, copy = (np.arange(5) == n for n in range(3))
     given = replace(
