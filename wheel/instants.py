@@ -32,6 +32,7 @@ from duewheel.errors import ConfigError
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - wall times have no zone
 _STEP_S = 6 * 3600  # no zone changes its offset twice within this
+_YEAR_S = 366 * 86_400
 _FAR_S = 2 * 86_400  # no two offsets of a zone are so far apart
 # An expression without a match in so many years has no further instant: 29 February comes again
 # within eight.
@@ -198,7 +199,10 @@ class Cron:
                 after = instant
 
     def _elapsed(self, after: int) -> Iterator[int]:
-        while True:
+        last = after
+        # Wall times in a gap of every year are no match: otherwise the search would go on to
+        # the end of the calendar, 0.3 s of dequeue for a producer's record of 85 bytes.
+        while after - last <= YEARS_MAX * _YEAR_S:
             now = offset(self._zone, after)
             at, changed, far = after, None, None
             for wall in self._walls(_wall(after, now)):
@@ -211,7 +215,7 @@ class Cron:
                     far = instant - _FAR_S
                     break
                 yield instant
-                at = instant
+                at = last = instant
             if far is not None:
                 after = far  # with the offset of there: nothing matches before, whatever the offset
                 continue
@@ -221,6 +225,7 @@ class Cron:
             now = offset(self._zone, changed)
             if next(self._walls(_wall(changed - 1, now)), None) == _wall(changed, now):
                 yield changed
+                last = changed
             after = changed
 
 

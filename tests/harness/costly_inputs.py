@@ -408,6 +408,16 @@ def _recurring() -> Iterator[InputKind]:
     )
     yield InputKind(
         EXPRESSIONS,
+        "recurring, expressions that match in a gap alone",
+        records(
+            lambda n: _seed(
+                (cron, b"%d,%d * 2 * 3 7L" % (n % 60, n // 60 % 60)),
+                ("TIMER_ZONE", b"Europe/Berlin"),
+            )
+        ),
+    )
+    yield InputKind(
+        EXPRESSIONS,
         "recurring, zones that do not exist",
         records(lambda n: _seed((cron, b"0 8 * * *"), ("TIMER_ZONE", b"A/" * 20 + b"%d" % n))),
     )

@@ -13,6 +13,7 @@ from cronsim import CronSim, CronSimError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duewheel.wheel import instants as cron
 from duewheel.wheel.instants import YEARS_MAX, Cron, Every, Walls, offset
 
 # By an hour; by half of one; at midnight; a day that was left out; none for decades; none at all.
@@ -174,3 +175,22 @@ def test_seconds() -> None:
     begin = int(datetime(2027, 10, 30, 12, tzinfo=UTC).timestamp())
     known = taken("15 30 2 * * *", "Europe/Berlin", begin, begin + DAY_S)
     assert [str(datetime.fromtimestamp(at, UTC)) for at in known] == ["2027-10-31 00:30:15+00:00"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "zone"),
+    [("* 2 * 3 7L", "Europe/Berlin"), ("* 2 * 3 SUN#2", "America/New_York")],
+)
+def test_wall_times_that_lie_in_a_gap_every_year_end_the_search(
+    monkeypatch: pytest.MonkeyPatch, expression: str, zone: str
+) -> None:
+    """It went on to the year 9999: a third of a second for any such text of a producer."""
+    looked_up: list[int] = []
+
+    def counted(at: ZoneInfo, second: int) -> timedelta:
+        looked_up.append(second)
+        return offset(at, second)
+
+    monkeypatch.setattr(cron, "offset", counted)
+    assert list(Cron(expression, zone).after(1_800_000_000_000)) == []
+    assert max(looked_up) - min(looked_up) <= (YEARS_MAX + 1) * 366 * 86_400
